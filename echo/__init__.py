@@ -1,0 +1,34 @@
+"""Data echoing: repeat what a slow upstream produced instead of waiting for it.
+
+    import echo
+    batches = echo.EchoIterDataset(examples, factor=4, shuffle_buffer=10_000, batch_size=128)  # Grain
+    batches = echo.echo_iterable(loader, factor=2)                                 # any iterable
+
+The only hard dependency is numpy; Grain is imported when its stage is first asked for.
+"""
+
+from echo.iterables import EchoIterable, EchoIterator, echo_iterable
+from echo.schedule import EchoCursor, EchoSchedule
+from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError
+
+__all__ = [
+    "INSERTIONS",
+    "PLACEMENTS",
+    "EchoCursor",
+    "EchoIterDataset",
+    "EchoIterable",
+    "EchoIterator",
+    "EchoSchedule",
+    "EchoSpec",
+    "EchoSpecError",
+    "Echoed",
+    "echo_iterable",
+]
+
+
+def __getattr__(name: str):
+    if name in ("EchoIterDataset", "Echoed"):
+        from echo import grain_dataset
+
+        return getattr(grain_dataset, name)
+    raise AttributeError(f"module 'echo' has no attribute {name!r}")

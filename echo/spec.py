@@ -1,0 +1,87 @@
+"""What to echo, where and how often: one value that is checked when it is made."""
+
+import dataclasses
+import fractions
+import numbers
+
+INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
+PLACEMENTS = ("host", "device")
+
+
+class EchoSpecError(ValueError):
+    """A setting of echoing that is not allowed. The message names the field, the value, the rule."""
+
+    def __init__(self, field: str, value: object, allowed: str):
+        super().__init__(f"{field} is {value!r}; allowed: {allowed}")
+        self.field, self.value, self.allowed = field, value, allowed
+
+
+def exact_factor(factor: object) -> fractions.Fraction:
+    """The echoing factor as the exact decimal that was written: 1.1 is 11/10, not a binary float.
+
+    Raises:
+        EchoSpecError: not a number, not finite, or below 1.
+    """
+    allowed = "a finite number of at least 1, such as 2 or 1.5"
+    if isinstance(factor, bool):
+        raise EchoSpecError("factor", factor, allowed)
+    try:
+        exact = fractions.Fraction(str(factor))
+    except (ValueError, ZeroDivisionError):
+        raise EchoSpecError("factor", factor, allowed) from None
+    if exact < 1:
+        raise EchoSpecError("factor", factor, allowed)
+    return exact
+
+
+def checked_integer(field: str, value: object, minimum: int) -> int:
+    """`value` as an int of at least `minimum`, or an EchoSpecError that names `field`."""
+    allowed = f"an integer of at least {minimum}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
+        raise EchoSpecError(field, value, allowed)
+    return int(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class EchoSpec:
+    """Where to echo, how often, and how copies are mixed.
+
+    Attributes:
+        insertion: the slot of the pipeline that the stage fills. At "none" there is no stage, so
+            factor must be 1 and a buffer would do nothing.
+        factor: how often each fresh item is shown on average, at least 1; fractions allowed.
+        shuffle_buffer: slots of the streaming shuffle buffer behind the stage, counted in items of
+            the slot (examples, or whole batches after batching); 0 leaves copies adjacent.
+        seed: of the shuffle buffer's choices, at least 0.
+        placement: where repeated items are kept: "host" or "device" memory.
+
+    Raises:
+        EchoSpecError: on construction; the message names the field, its value and what is allowed.
+    """
+
+    insertion: str = "none"
+    factor: float | int | str | fractions.Fraction = 1
+    shuffle_buffer: int = 0
+    seed: int = 0
+    placement: str = "host"
+
+    def __post_init__(self):
+        if self.insertion not in INSERTIONS:
+            raise EchoSpecError("insertion", self.insertion, _one_of(INSERTIONS))
+        if self.placement not in PLACEMENTS:
+            raise EchoSpecError("placement", self.placement, _one_of(PLACEMENTS))
+        factor = exact_factor(self.factor)
+        checked_integer("shuffle_buffer", self.shuffle_buffer, minimum=0)
+        checked_integer("seed", self.seed, minimum=0)
+        if self.insertion == "none" and factor != 1:
+            raise EchoSpecError(
+                "factor", self.factor, "1 where insertion is 'none', since nothing is repeated there"
+            )
+
+    @property
+    def exact_factor(self) -> fractions.Fraction:
+        return exact_factor(self.factor)
+
+
+def _one_of(values: tuple[str, ...]) -> str:
+    return ", ".join(repr(value) for value in values)

@@ -1,0 +1,151 @@
+"""The files of a run and of a study: written here, read here, and nowhere else.
+
+A run's directory (WORKDIR) holds `config.json`, `metrics.jsonl`, `result.json`; a study's directory
+holds `study.json` and one WORKDIR a trial at `<condition>/<search>/<trial>/`, each with
+`hparams.json`. JSON files are written whole or not at all; `metrics.jsonl` grows by whole lines,
+and a checkpoint stores its length so that resuming can cut it back to what the checkpoint knows.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
+STUDY, HPARAMS = "study.json", "hparams.json"
+CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+
+# Every way a run ends. A FINISHED run is never trained again; the others continue when started again.
+STATUSES = ("reached", "exhausted", "diverged", "failed", "preempted")
+FINISHED = ("reached", "exhausted", "diverged")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A metric's goal. `mode` says on which side of `value` the goal lies: above or below."""
+
+    metric: str
+    value: float
+    mode: str
+
+    def __post_init__(self):
+        if self.mode not in ("above", "below"):
+            raise ValueError(f"target.mode is {self.mode!r}; allowed: 'above', 'below'")
+
+    def reached(self, value: float) -> bool:
+        """Whether `value` is at the target or past it (NaN never is)."""
+        return value >= self.value if self.mode == "above" else value <= self.value
+
+    def better(self, value: float, than: float | None) -> bool:
+        """Whether `value` is strictly better than `than` (anything beats None, NaN beats nothing)."""
+        if math.isnan(value):
+            return False
+        if than is None:
+            return True
+        return value > than if self.mode == "above" else value < than
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    """Writes `value` as JSON at `path`, whole or not at all (write aside, fsync, rename)."""
+    path = pathlib.Path(path)
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        pathlib.Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """The value at `path`, or None where there is no such file."""
+    try:
+        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+class MetricsWriter:
+    """Appends records to `metrics.jsonl`, one JSON object a line.
+
+    Args:
+        workdir: the run's directory.
+        keep_bytes: how much of an existing file to keep; what lies beyond was written after the
+            checkpoint that the run continues from, and will be written again.
+    """
+
+    def __init__(self, workdir: str | os.PathLike, keep_bytes: int = 0):
+        self._file = open(pathlib.Path(workdir) / METRICS, "ab")
+        self._file.truncate(keep_bytes)
+        self._file.seek(0, os.SEEK_END)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Appends one record. Numbers that JSON cannot hold (NaN, infinities) become null."""
+        clean = {k: None if _not_json(v) else v for k, v in record.items()}
+        self._file.write(json.dumps(clean, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Forces what was written to disk; returns the file's length in bytes."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _not_json(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """The records of `metrics.jsonl`, in order; a last line cut off by a crash is left out.
+
+    Raises:
+        ValueError: a line before the last one is not a JSON object; the message names it.
+    """
+    path = pathlib.Path(workdir) / METRICS
+    if not path.exists():
+        return []
+    *lines, last = path.read_bytes().split(b"\n")  # `last` is empty, or a line torn by a crash
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from error
+    return records
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialPath:
+    """Where a trial of a study lies: `STUDY/<condition>/<search>/<trial>/`."""
+
+    condition: str
+    search: int
+    trial: int
+
+    def under(self, study_dir: str | os.PathLike) -> pathlib.Path:
+        return pathlib.Path(study_dir) / self.condition / str(self.search) / str(self.trial)
+
+
+def trials_on_disk(study_dir: str | os.PathLike) -> Iterator[tuple[TrialPath, pathlib.Path]]:
+    """The trial directories below a study, ordered by condition, search and trial number."""
+    found = []
+    for path in pathlib.Path(study_dir).glob("*/*/*"):
+        condition, search, trial = path.parts[-3:]
+        if path.is_dir() and search.isdigit() and trial.isdigit():
+            found.append((condition, int(search), int(trial), path))
+    for condition, search, trial, path in sorted(found):
+        yield TrialPath(condition, search, trial), path
