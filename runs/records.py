@@ -21,7 +21,7 @@ CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 
-# Every way a run ends. A FINISHED run is never trained again; the others continue when started again.
+# Every way a run ends. A FINISHED run is never trained again; others go on when started again.
 STATUSES = ("reached", "exhausted", "diverged", "failed", "preempted")
 FINISHED = ("reached", "exhausted", "diverged")
 
@@ -43,7 +43,7 @@ class Target:
         return value >= self.value if self.mode == "above" else value <= self.value
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether `value` is strictly better than `than` (anything beats None, NaN beats nothing)."""
+        """Whether `value` is strictly better than `than`; anything beats None, NaN nothing."""
         if math.isnan(value):
             return False
         if than is None:
@@ -85,7 +85,7 @@ class MetricsWriter:
     """
 
     def __init__(self, workdir: str | os.PathLike, keep_bytes: int = 0):
-        self._file = open(pathlib.Path(workdir) / METRICS, "ab")
+        self._file = open(pathlib.Path(workdir) / METRICS, "ab")  # noqa: SIM115, closed by close()
         self._file.truncate(keep_bytes)
         self._file.seek(0, os.SEEK_END)
 
@@ -118,7 +118,9 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     path = pathlib.Path(workdir) / METRICS
     if not path.exists():
         return []
-    *lines, last = path.read_bytes().split(b"\n")  # `last` is empty, or a line torn by a crash
+    *lines, _torn = path.read_bytes().split(
+        b"\n"
+    )  # after the last newline: nothing, or a torn line
     records = []
     for number, line in enumerate(lines, start=1):
         try:

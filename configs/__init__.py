@@ -1,0 +1,1 @@
+"""What to run: one file per workload, numbers and choices only."""

@@ -1,0 +1,107 @@
+"""ResNet-32 on CIFAR-10, and its mini: ResNet-8 on scikit-learn's 8x8 digits.
+
+    python train.py --config=configs/cifar10.py --workdir=DIR          (CIFAR-10 prepared by TFDS)
+    python train.py --config=configs/cifar10.py:mini --workdir=DIR     (no download, one minute)
+    python sweep.py --config=configs/cifar10.py:mini --study=demo --outdir=DIR
+
+From the study: model, batch size 128, Nesterov momentum, linear decay. Recalled, not verified:
+the target of 91 % top-1, augmentation (pad 4, crop, flip), plain batch norm. Our choice, since the
+study does not say: budget, weight decay, 45,000 / 5,000 images for training and validation, and the
+search ranges, which follow Shallue et al. (2018). Full size wants an accelerator.
+"""
+
+from configs import base
+
+# Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
+SEARCH_SPACE = (
+    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
+    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
+    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.0001, "max": 0.1},
+    {"field": "optimizer.schedule.decay_progress", "scale": "linear", "min": 0.5, "max": 1.0},
+)
+
+MINI_SEARCH_SPACE = (
+    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 1.0},
+    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.02, "max": 0.3},
+    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
+)
+
+
+def get_config(variant: str = ""):
+    """The configuration; `variant` is '' or 'mini'."""
+    config = base.get_config()
+    config.workload = "cifar10"
+    config.dataset.name = "cifar10"
+    config.dataset.train_split = "train[:45000]"
+    config.dataset.validation_split = "train[45000:]"
+    config.dataset.test_split = "test"
+    config.optimizer.weight_decay = 1e-4
+    config.budget.fresh_examples = 200 * 45_000
+    config.evaluate_every_fresh_examples = 45_000
+    config.checkpoint_every_fresh_examples = 10 * 45_000
+    if variant == "mini":
+        config.dataset.name = "digits"
+        config.dataset.train_split = "train"
+        config.dataset.validation_split = "validation"
+        config.augmentation.pad = 1
+        config.augmentation.flip = False  # a mirrored digit is no digit
+        config.model.depth = 8
+        config.model.width = 8
+        config.batch_size = 32
+        config.optimizer.weight_decay = 0.0
+        config.optimizer.schedule.final_factor = 0.1
+        config.budget.fresh_examples = 16_000
+        config.evaluate_every_fresh_examples = 400
+        config.checkpoint_every_fresh_examples = 4_000
+        config.target.value = 0.97
+    elif variant:
+        raise ValueError(f"configs/cifar10.py has no variant {variant!r}; allowed: mini, or none")
+    return config
+
+
+def get_search_space(variant: str = ""):
+    """The axes that a study searches for each condition."""
+    return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
+
+
+def get_studies(variant: str = ""):
+    """Studies by name. Shuffle buffers count examples, after batching batches (our choice)."""
+    examples, batches = (256, 8) if variant == "mini" else (10_000, 80)
+    baseline = {
+        "name": "baseline",
+        "label": "no echoing",
+        "overrides": {"echo.insertion": "none", "echo.factor": 1, "echo.shuffle_buffer": 0},
+    }
+    before, after, batch = (
+        ("before_augmentation", "before augmentation", examples),
+        ("after_augmentation", "after augmentation", examples),
+        ("after_batching", "batch echoing", batches),
+    )
+
+    def echoed(slot, factor):
+        insertion, label, buffer = slot
+        return {
+            "name": f"{insertion}_e{factor}",
+            "label": f"{label}, e = {factor}",
+            "overrides": {
+                "echo.insertion": insertion,
+                "echo.factor": factor,
+                "echo.shuffle_buffer": buffer,
+            },
+        }
+
+    return {
+        "demo": {
+            "conditions": [
+                baseline,
+                echoed(before, 2),
+                echoed(after, 2),
+                echoed(batch, 2),
+                echoed(before, 4),
+            ],
+            "baseline": "baseline",
+            "trials": 6,
+            "searches": 2,
+            "overrides": {"checkpoint_every_fresh_examples": 0},
+        },
+    }

@@ -1,0 +1,91 @@
+"""Batch normalization over groups of examples: the one norm of the convolutional networks."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+class GhostBatchNorm(nnx.Module):
+    """Batch normalization whose training statistics come from contiguous groups of examples.
+
+    With `group_size` 0 one group is the whole batch: ordinary batch normalization. Otherwise
+    examples 0..group_size-1 are normalized together, then the next `group_size`, and so on (Hoffer
+    et al. 2017, section 3); a batch smaller than a group is one group. Groups are made by a reshape
+    of the batch axis alone, so a batch that is sharded in whole groups is normalized without
+    communication between devices.
+
+    There is one set of running statistics. A training step moves it towards the mean over the
+    groups of each group's mean and (biased) variance.
+
+    Args:
+        num_features: size C of the last axis.
+        group_size: examples in a group, 0 = all of the batch.
+        momentum: share of the running statistics that one step keeps.
+        epsilon: added to the variance.
+        initial_scale: initial value of `scale`; 0 makes a residual branch start as zero.
+        dtype: dtype of the output. Parameters, statistics and arithmetic are float32.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        group_size: int = 0,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        initial_scale: float = 1.0,
+        dtype: jnp.dtype = jnp.float32,
+    ):
+        if group_size < 0:
+            raise ValueError(f"group_size must be 0 (whole batch) or positive, got {group_size}")
+        self.group_size = group_size
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.scale = nnx.Param(jnp.full(num_features, initial_scale, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(num_features, jnp.float32))
+        self.mean = nnx.BatchStat(jnp.zeros(num_features, jnp.float32))
+        self.var = nnx.BatchStat(jnp.ones(num_features, jnp.float32))
+
+    def __call__(self, x_BxSxC: jax.Array, *, train: bool) -> jax.Array:
+        """Normalizes x_BxSxC, where S stands for any number of axes, none included.
+
+        With `train` the statistics are those of each group, and the running ones are updated;
+        without, the running ones are used. Returns the same shape, in `dtype`. Raises ValueError
+        when `train` and the batch is not a whole number of groups.
+        """
+        if not train:
+            return self._normalize(x_BxSxC, self.mean[...], self.var[...])
+        x_GxNxSxC = x_BxSxC.reshape(self._grouped_shape(x_BxSxC.shape)).astype(jnp.float32)
+        mean_Gx1xC, var_Gx1xC = _moments(x_GxNxSxC)
+        self._update_running(mean_Gx1xC, var_Gx1xC)
+        return self._normalize(x_GxNxSxC, mean_Gx1xC, var_Gx1xC).reshape(x_BxSxC.shape)
+
+    def _grouped_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        batch = shape[0]
+        group = min(self.group_size, batch) or batch
+        if batch % group:
+            raise ValueError(
+                f"the batch must be a whole number of groups, got a batch of {batch} examples "
+                f"and ghost batches of {group}"
+            )
+        return (batch // group, group, *shape[1:])
+
+    def _update_running(self, mean_Gx1xC: jax.Array, var_Gx1xC: jax.Array) -> None:
+        for running, new_Gx1xC in ((self.mean, mean_Gx1xC), (self.var, var_Gx1xC)):
+            new_C = new_Gx1xC.mean(axis=tuple(range(new_Gx1xC.ndim - 1)))
+            running[...] = self.momentum * running[...] + (1 - self.momentum) * new_C
+
+    def _normalize(self, x: jax.Array, mean: jax.Array, var: jax.Array) -> jax.Array:
+        factor = jax.lax.rsqrt(var + self.epsilon) * self.scale[...]
+        y = (x.astype(jnp.float32) - mean) * factor + self.bias[...]
+        return y.astype(self.dtype)
+
+
+def _moments(x_GxNxSxC: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance of each group and channel, with the reduced axes kept as 1."""
+    axes = tuple(range(1, x_GxNxSxC.ndim - 1))
+    mean_Gx1xC = x_GxNxSxC.mean(axes, keepdims=True)
+    square_Gx1xC = jnp.square(x_GxNxSxC).mean(axes, keepdims=True)
+    # E[x^2] - E[x]^2 needs one pass over the activations; rounding may leave it below zero.
+    return mean_Gx1xC, jnp.maximum(square_Gx1xC - jnp.square(mean_Gx1xC), 0)

@@ -1,0 +1,189 @@
+"""SSD object detector with a ResNet-34 backbone, and the default boxes its outputs refer to."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from models.resnet_imagenet import ResNetBackbone
+
+# Liu et al. 2016, in the variant of the MLPerf training benchmark (COCO, 300 x 300 pixels). The
+# sides of the default boxes are in pixels of a 300-pixel image, and scale with the image.
+REFERENCE_SIZE = 300
+BOX_SIDES = (21, 45, 99, 153, 207, 261, 315)
+ASPECT_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
+BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in ASPECT_RATIOS)
+FIRST_STRIDE = 8  # of the backbone's last stage
+
+# Channels of the extra layers in units of `width`: of the 1x1 and of the 3x3 convolution.
+EXTRA_CHANNELS = ((4, 8), (4, 8), (2, 4), (2, 4), (2, 4))
+
+CONV_INIT = nnx.initializers.xavier_uniform()
+
+
+class ExtraLayer(nnx.Module):
+    """1x1 and 3x3 convolution, each with bias and relu, that make the next smaller feature map."""
+
+    def __init__(
+        self,
+        in_features: int,
+        middle_features: int,
+        features: int,
+        *,
+        stride: int,
+        padding: int,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        common = {"kernel_init": CONV_INIT, "dtype": dtype, "rngs": rngs}
+        self.conv1 = nnx.Conv(in_features, middle_features, (1, 1), **common)
+        self.conv2 = nnx.Conv(
+            middle_features, features, (3, 3), strides=stride, padding=padding, **common
+        )
+
+    def __call__(self, x_BxHxWxC: jax.Array) -> jax.Array:
+        return nnx.relu(self.conv2(nnx.relu(self.conv1(x_BxHxWxC))))
+
+
+class SSD(nnx.Module):
+    """Single-shot detector: one box offset and one classification for each default box.
+
+    The backbone is ResNet-34 without its last stage, the third stage with stride 1, so that the
+    first feature map has 1/8 of the resolution. Five extra layers give the smaller maps. Names and
+    shapes in `backbone` are those of `ImageNetResNet(depth=34)`, whose weights may be put there.
+
+    Args:
+        num_classes: number K of classes, the background not counted.
+        image_size: rows and columns of the images; 300 gives N = 8,732 boxes.
+        width: channels of the backbone's first stage; all others are in proportion.
+        in_channels: channels of the images.
+        ghost_batch_size: examples normalized together in the backbone, 0 = the whole batch.
+        dtype: dtype of the convolutions and activations; parameters are float32.
+        rngs: source of the initial weights (stream `params`).
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        image_size: int = 300,
+        width: int = 64,
+        in_channels: int = 3,
+        ghost_batch_size: int = 0,
+        dtype: jnp.dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.image_size, self.num_classes = image_size, num_classes
+        common = {"dtype": dtype, "rngs": rngs}
+        self.backbone = ResNetBackbone(
+            depth=34,
+            width=width,
+            in_channels=in_channels,
+            stage_strides=(1, 2, 1),
+            ghost_batch_size=ghost_batch_size,
+            **common,
+        )
+        extras, channels = [], [self.backbone.out_features]
+        for (middle, last), (stride, padding, _) in zip(
+            EXTRA_CHANNELS, _extra_layers(image_size), strict=True
+        ):
+            sizes = (channels[-1], middle * width, last * width)
+            extras.append(ExtraLayer(*sizes, stride=stride, padding=padding, **common))
+            channels.append(last * width)
+        self.extras = nnx.List(extras)
+        self.box_heads = _heads(channels, 4, **common)
+        self.class_heads = _heads(channels, num_classes + 1, **common)
+
+    def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
+        """Returns box_offsets_BxNx4 and class_logits_BxNx(K+1) in float32; class 0 is background.
+
+        N runs over the boxes of `default_boxes(image_size)`, in their order. Images are floating
+        point, `image_size` rows and columns, otherwise ValueError. `train` updates batch norm.
+        """
+        if images_BxHxWxC.shape[1:3] != (self.image_size, self.image_size):
+            raise ValueError(
+                f"images must have {self.image_size} rows and columns, "
+                f"got {' x '.join(map(str, images_BxHxWxC.shape[1:3]))}"
+            )
+        return self.predict(self.feature_maps(images_BxHxWxC, train=train))
+
+    def feature_maps(self, images_BxHxWxC: jax.Array, *, train: bool) -> list[jax.Array]:
+        """Returns the six feature maps x_BxHxWxC, in `dtype`, from fine to coarse."""
+        maps = [self.backbone(images_BxHxWxC, train=train)[-1]]
+        for extra in self.extras:
+            maps.append(extra(maps[-1]))
+        return maps
+
+    def predict(self, maps: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """Returns box_offsets_BxNx4 and class_logits_BxNx(K+1) of the feature maps, in float32."""
+        box_offsets_BxNx4 = _apply_heads(self.box_heads, maps, 4)
+        class_logits_BxNxK1 = _apply_heads(self.class_heads, maps, self.num_classes + 1)
+        return box_offsets_BxNx4, class_logits_BxNxK1
+
+
+def default_boxes(image_size: int = 300) -> np.ndarray:
+    """Default boxes_Nx4 in float32 as (centre x, centre y, width, height), clipped to [0, 1].
+
+    Order: feature maps from fine to coarse, rows, columns, boxes of a cell; as in SSD's outputs.
+    """
+    boxes = []
+    for index, size in enumerate(feature_map_sizes(image_size)):
+        # The four finer maps have cells of their stride (the last ones may pass the edge); the two
+        # coarser ones divide the image. At 300 pixels: 8, 16, 32, 64, 100 and 300 pixels.
+        cell = FIRST_STRIDE * 2**index / image_size if index < 4 else 1 / size
+        for row, column in itertools.product(range(size), repeat=2):
+            centre = ((column + 0.5) * cell, (row + 0.5) * cell)
+            boxes.extend((*centre, *shape) for shape in box_shapes(index))
+    return np.clip(np.array(boxes, np.float32), 0, 1)
+
+
+def box_shapes(index: int) -> list[tuple[float, float]]:
+    """(width, height) of the boxes in a cell of feature map `index`, as shares of the image."""
+    side, next_side = (pixels / REFERENCE_SIZE for pixels in BOX_SIDES[index : index + 2])
+    between = (side * next_side) ** 0.5
+    shapes = [(side, side), (between, between)]
+    for ratio in ASPECT_RATIOS[index]:
+        long, short = side * ratio**0.5, side / ratio**0.5
+        shapes += [(long, short), (short, long)]
+    return shapes
+
+
+def feature_map_sizes(image_size: int) -> list[int]:
+    """Rows (and columns) of the six feature maps: 38, 19, 10, 5, 3 and 1 at 300 pixels."""
+    return [_first_size(image_size)] + [size for _, _, size in _extra_layers(image_size)]
+
+
+def _first_size(image_size: int) -> int:
+    return -(-image_size // FIRST_STRIDE)  # padded convolutions round up
+
+
+def _extra_layers(image_size: int) -> list[tuple[int, int, int]]:
+    """(stride, padding, output size) of the 3x3 convolution of each extra layer.
+
+    The last two have neither stride nor padding, except on a map of fewer than 3 cells (smaller
+    images than 300 pixels), where nothing would be left.
+    """
+    layers, size = [], _first_size(image_size)
+    for index in range(len(EXTRA_CHANNELS)):
+        stride, padding = (1, 0) if index >= 3 and size >= 3 else (2, 1)
+        size = (size + 2 * padding - 3) // stride + 1
+        layers.append((stride, padding, size))
+    return layers
+
+
+def _heads(channels: list[int], outputs: int, **common) -> nnx.List:
+    """A 3x3 convolution for each feature map, with `outputs` channels for each box of a cell."""
+    return nnx.List(
+        nnx.Conv(features, boxes * outputs, (3, 3), padding=1, kernel_init=CONV_INIT, **common)
+        for features, boxes in zip(channels, BOXES_PER_CELL, strict=True)
+    )
+
+
+def _apply_heads(heads: nnx.List, maps: list[jax.Array], outputs: int) -> jax.Array:
+    per_map_BxNxO = [
+        head(x_BxHxWxC).astype(jnp.float32).reshape(x_BxHxWxC.shape[0], -1, outputs)
+        for head, x_BxHxWxC in zip(heads, maps, strict=True)
+    ]
+    return jnp.concatenate(per_map_BxNxO, axis=1)

@@ -1,0 +1,197 @@
+"""The input pipeline, in the order of its stages. This is the file to read first.
+
+    read -> decode -> [echo] -> augment -> [echo] -> batch -> [echo] -> device
+              before_augmentation   after_augmentation   after_batching
+
+At most one of the three slots is filled; nothing else differs between conditions.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import grain
+import jax
+import numpy as np
+
+import echo
+from pipeline.sources import Source
+from pipeline.stages import Arrays, Batch, Batches, MapChunks, Read
+
+# Examples that are decoded and augmented in one call ahead of the stage.
+_CHUNK = 32
+
+# Evaluation batches are kept in memory between evaluations up to this size.
+_CACHE_BYTES = 256 * 2**20
+
+
+class StageFunctions(Protocol):
+    """What a workload hands to the pipeline."""
+
+    def decode(self, records: list[dict[str, Any]]) -> Arrays:
+        """Raw records to stacked arrays, on the host."""
+
+    def augment(self, data, seed, index_B, copy_B):
+        """A JAX function of stacked arrays; what is random in row b is a function of
+        (seed, index_B[b], copy_B[b]) alone, all uint32."""
+
+
+def build(config, source: Source, functions: StageFunctions) -> grain.IterDataset[Batch]:
+    """The batches of a run; iterate it, and checkpoint its iterator's get_state().
+
+    Args:
+        config: a resolved configuration.
+        source: raw records of the training split.
+        functions: the workload's decode and augment.
+    """
+    streams = config.echo.streams
+    parts = [_sub_stream(config, source, functions, stream) for stream in range(streams)]
+    batches = parts[0] if streams == 1 else _side_by_side(parts)
+    if config.prefetch:
+        batches = grain.experimental.ThreadPrefetchIterDataset(
+            batches, prefetch_buffer_size=config.prefetch
+        )
+    return batches
+
+
+def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Batch]:
+    """One sub-stream: every `streams`-th fresh example, and its block of rows of each batch."""
+    streams, slot = config.echo.streams, config.echo.insertion
+    rows = config.batch_size // streams
+    augment = host_augment(config, functions, source)
+    stage = functools.partial(
+        echo.EchoIterDataset,
+        factor=config.echo.factor,
+        shuffle_buffer=config.echo.shuffle_buffer,
+        seed=config.seed.data * streams + stream,
+        annotate=True,
+    )
+
+    read = Read(
+        source, config.seed.data, config.budget.fresh_examples, functions.decode, stream, streams
+    )
+    examples = read
+    if slot == "before_augmentation":
+        echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
+        batches = echoed.map(functools.partial(_from_examples, read))
+        return batches.map(lambda batch: _augmented(batch, augment))
+
+    examples = MapChunks(
+        examples, lambda data, i: augment(data, read.fresh_index(i), np.zeros(len(i), np.int64))
+    )
+    if slot == "after_augmentation":
+        echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
+        return echoed.map(functools.partial(_from_examples, read))
+
+    batches = Batches(examples, rows)
+    if slot == "after_batching":
+        echoed = stage(batches, read_options=_threads(1))
+        return echoed.map(functools.partial(_from_batches, read, rows))
+
+    # insertion 'none': no stage and no buffer
+    once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
+    return once.to_iter_dataset(_threads(1)).map(functools.partial(_from_batches, read, rows))
+
+
+def total_steps(config) -> int:
+    """How many batches a run's budget gives, in closed form."""
+    rows = config.batch_size // config.echo.streams
+    schedule = echo.EchoSchedule(config.echo.factor)
+    steps = []
+    for stream in range(config.echo.streams):
+        fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
+        if config.echo.insertion in ("none", "after_batching"):
+            steps.append(schedule.num_outputs(fresh // rows))
+        else:
+            steps.append(schedule.num_outputs(fresh) // rows)
+    return min(steps)
+
+
+def evaluation_batches(source: Source, functions: StageFunctions, batch_size: int) -> Iterable:
+    """A whole split in order, each example once, as (arrays, mask float32 [B]) pairs.
+
+    The last batch is filled up with repeats of its last row, which the mask leaves out.
+    """
+    batches = _EvaluationBatches(source, functions, batch_size)
+    return list(batches) if batches.nbytes() <= _CACHE_BYTES else batches
+
+
+class _EvaluationBatches:
+    def __init__(self, source: Source, functions: StageFunctions, batch_size: int):
+        self._source, self._functions, self._batch_size = source, functions, batch_size
+
+    def nbytes(self) -> int:
+        row = self._functions.decode(self._source.__getitems__([0]))
+        return len(self._source) * sum(array.nbytes for array in row.values())
+
+    def __iter__(self):
+        batches = grain.MapDataset.range(0, len(self._source), self._batch_size)
+        return iter(batches.map(self._batch).to_iter_dataset(_threads(1)))
+
+    def _batch(self, start: int) -> tuple[Arrays, np.ndarray]:
+        real = range(start, min(start + self._batch_size, len(self._source)))
+        data = self._functions.decode(self._source.__getitems__(list(real)))
+        missing = self._batch_size - len(real)
+        mask_B = np.r_[np.ones(len(real), np.float32), np.zeros(missing, np.float32)]
+        if missing:
+            data = {k: np.concatenate([v, v[-1:].repeat(missing, 0)]) for k, v in data.items()}
+        return data, mask_B
+
+
+def host_augment(config, functions: StageFunctions, source: Source) -> Callable[..., Arrays]:
+    """`augment(data, index, copy)` on the host's CPU; the identity where the device augments.
+
+    It is compiled here, for the lengths that this run will use, so that no step waits for that.
+    """
+    if config.augment_on == "device":
+        return lambda data, index, copy: data
+    run, seed = _compiled_augment(functions), np.uint32(config.seed.data)
+
+    def augment(data: Arrays, index: np.ndarray, copy: np.ndarray) -> Arrays:
+        n = len(index)
+        rows = np.minimum(np.arange(-n % _CHUNK + n), n - 1)  # few lengths, few compilations
+        padded = {name: array[rows] for name, array in data.items()}
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            out = run(padded, seed, index[rows].astype(np.uint32), copy[rows].astype(np.uint32))
+        return {name: np.asarray(array)[:n] for name, array in out.items()}
+
+    for length in {_CHUNK, config.batch_size // config.echo.streams}:
+        data = functions.decode(source.__getitems__([0] * length))
+        augment(data, np.zeros(length, np.int64), np.zeros(length, np.int64))
+    return augment
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled_augment(functions: StageFunctions):
+    return jax.jit(functions.augment)
+
+
+def _augmented(batch: Batch, augment) -> Batch:
+    return batch._replace(data=augment(batch.data, batch.index, batch.copy))
+
+
+def _from_examples(read: Read, echoed: echo.Echoed) -> Batch:
+    return Batch(echoed.item, read.fresh_index(echoed.index), echoed.copy, echoed.fresh)
+
+
+def _from_batches(read: Read, rows: int, echoed: echo.Echoed) -> Batch:
+    start = int(echoed.index) * rows
+    index = read.fresh_index(np.arange(start, start + rows))
+    return Batch(echoed.item, index, np.full(rows, int(echoed.copy)), echoed.fresh * rows)
+
+
+def _side_by_side(parts: list[grain.IterDataset[Batch]]) -> grain.IterDataset[Batch]:
+    def joined(blocks: tuple[Batch, ...]) -> Batch:
+        data = {k: np.concatenate([b.data[k] for b in blocks]) for k in blocks[0].data}
+        index = np.concatenate([block.index for block in blocks])
+        copy = np.concatenate([block.copy for block in blocks])
+        return Batch(data, index, copy, sum(block.fresh_examples for block in blocks))
+
+    return grain.experimental.ZipIterDataset(parts).map(joined)
+
+
+def _threads(items_a_batch: int) -> grain.ReadOptions:
+    """Read-ahead of a few batches, on as many threads as there are cores."""
+    cores = min(16, os.cpu_count() or 1)
+    return grain.ReadOptions(num_threads=cores, prefetch_buffer_size=max(2, 2 * items_a_batch))

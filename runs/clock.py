@@ -1,0 +1,61 @@
+"""A run's clocks: training apart from evaluation, saving and compiling; saved with it."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+
+class Clock:
+    """Measures a run in seconds; it goes on from saved readings when a run is resumed.
+
+    Attributes:
+        waited: seconds of training time spent waiting for input.
+    """
+
+    def __init__(self, train: float = 0.0, wall: float = 0.0, waited: float = 0.0):
+        self.waited = waited
+        self._train, self._wall = train, wall
+        self._started = self._train_started = time.perf_counter()
+        self._paused = 0
+
+    @property
+    def train(self) -> float:
+        """Seconds of training."""
+        if self._paused:
+            return self._train
+        return self._train + time.perf_counter() - self._train_started
+
+    @property
+    def wall(self) -> float:
+        """Seconds since the run began, whatever it did; time between resumptions is left out."""
+        return self._wall + time.perf_counter() - self._started
+
+    @property
+    def input_wait_fraction(self) -> float:
+        """The share of training time that was spent waiting for input."""
+        return min(1.0, self.waited / self.train) if self.train > 0 else 0.0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time in here is not training."""
+        if not self._paused:
+            self._train = self.train
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+            self._train_started = time.perf_counter()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time in here is training time spent waiting for input."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited += time.perf_counter() - start
+
+    def readings(self) -> dict[str, float]:
+        """What a new Clock needs to go on from here."""
+        return {"train": self.train, "wall": self.wall, "waited": self.waited}

@@ -1,0 +1,186 @@
+"""What all commands share: configurations, help that teaches, errors in one sentence."""
+
+import argparse
+import difflib
+import importlib.util
+import pathlib
+import sys
+import types
+from collections.abc import Callable, Sequence
+
+import ml_collections
+
+OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, 75
+EXIT_CODES = {
+    "reached": OK,
+    "exhausted": OK,
+    "diverged": DIVERGED,
+    "failed": FAILED,
+    "preempted": PREEMPTED,
+}
+
+Fields = Sequence[tuple[str, object, str]]  # (name, default, comment)
+
+
+class InputError(Exception):
+    """Something the user gave is wrong; the message is a sentence that says what to do instead."""
+
+
+def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
+    """Runs a command; wrong input becomes one sentence on standard error and exit code 2."""
+    try:
+        return main(sys.argv[1:] if argv is None else argv)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_INPUT
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are InputErrors and whose help explains the configuration."""
+
+    def __init__(self, description: str, fields: Fields = ()):
+        super().__init__(
+            description=description,
+            epilog=_describe(fields) if fields else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str):
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parses a command's own flags; returns them and the `--config.FIELD=VALUE` overrides."""
+    arguments, rest = parser.parse_known_args(_joined(argv))
+    overrides = [word for word in rest if word.startswith("--config.")]
+    for word in rest:
+        if word not in overrides:
+            flags = [f for action in parser._actions for f in action.option_strings]
+            hint = _nearest(word.partition("=")[0], flags)
+            raise InputError(f"{word} is not understood{hint}; see {parser.prog} --help")
+    return arguments, overrides
+
+
+def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType, str]:
+    """The configuration file named by `--config=FILE[:VARIANT]`, imported, and the variant.
+
+    Args:
+        config_flag: the flag's value; FILE is looked up from here, then from `root`.
+        root: the checkout.
+    """
+    name, _, variant = config_flag.partition(":")
+    for path in (pathlib.Path(name), root / name):
+        if path.is_file() and path.suffix == ".py":
+            spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            if hasattr(module, "get_config"):
+                return module, variant
+    files = sorted(f"configs/{p.name}" for p in (root / "configs").glob("*.py") if _is_config(p))
+    raise InputError(
+        f"--config={name} is no configuration file; give one of {', '.join(files)}, "
+        "or a Python file of your own with get_config()"
+    )
+
+
+def load_config(
+    config_flag: str, overrides: Sequence[str], fields: Fields, root: pathlib.Path
+) -> tuple[ml_collections.ConfigDict, types.ModuleType]:
+    """The resolved configuration and the file it came from."""
+    module, variant = load_module(config_flag, root)
+    try:
+        config = module.get_config(variant) if variant else module.get_config()
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"--config={config_flag}: {error}") from error
+    for override in overrides:
+        name, equals, text = override.removeprefix("--config.").partition("=")
+        if not equals:
+            raise InputError(f"--config.{name} has no value; write --config.{name}=VALUE")
+        set_field(config, name, text, fields)
+    return config, module
+
+
+def set_field(config: ml_collections.ConfigDict, name: str, value: object, fields: Fields) -> None:
+    """Sets one field, from text or a value, to the type of its default.
+
+    Raises:
+        InputError: no such field, or a value of another type.
+    """
+    defaults = {field: default for field, default, _ in fields}
+    if name not in defaults:
+        raise InputError(f"there is no field config.{name}{_nearest(name, defaults)}; see --help")
+    kind = type(defaults[name])
+    try:
+        value = _converted(value, kind)
+    except ValueError:
+        raise InputError(
+            f"config.{name} is {value!r}; allowed: {_KINDS[kind]} ({_comment(name, fields)})"
+        ) from None
+    *parents, leaf = name.split(".")
+    node = config
+    for parent in parents:
+        node = node[parent]
+    node[leaf] = value
+
+
+def get_field(config: ml_collections.ConfigDict, name: str) -> object:
+    """The value of a field such as 'echo.factor'."""
+    node = config
+    for part in name.split("."):
+        node = node[part]
+    return node
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _converted(value: object, kind: type) -> object:
+    if kind is bool:
+        words = {"true": True, "1": True, "false": False, "0": False}
+        if str(value).lower() not in words:
+            raise ValueError
+        return words[str(value).lower()]
+    if kind is int:
+        text = str(value).replace("_", "")
+        if float(text) != int(float(text)):  # 1e6 is fine, 1.5 is not
+            raise ValueError
+        return int(text) if text.lstrip("+-").isdigit() else int(float(text))
+    return kind(value)
+
+
+def _comment(name: str, fields: Fields) -> str:
+    return next(comment for field, _, comment in fields if field == name)
+
+
+def _nearest(name: str, known) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if not close:  # the last part may be right, and the group wrong
+        leaf = name.rpartition(".")[2]
+        close = [k for k in known if k.rpartition(".")[2] == leaf]
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """`--config.a value` written as two words becomes `--config.a=value`."""
+    words: list[str] = []
+    for word in argv:
+        open_override = words and words[-1].startswith("--config.") and "=" not in words[-1]
+        if open_override and not word.startswith("--"):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
+
+
+def _is_config(path: pathlib.Path) -> bool:
+    return path.name not in ("__init__.py", "base.py")
+
+
+def _describe(fields: Fields) -> str:
+    lines = ["fields of the configuration (override with --config.FIELD=VALUE) and defaults:"]
+    for name, default, comment in fields:
+        lines.append(f"  {name} = {default!r}")
+        lines.append(f"{'':8}{comment}")
+    return "\n".join(lines)

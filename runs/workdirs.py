@@ -1,0 +1,61 @@
+"""Entering a run's directory: a new one, one to go on in, or one that is finished."""
+
+import pathlib
+from collections.abc import Collection
+from typing import Any
+
+from runs import records
+from runs.command import InputError
+
+
+def enter(
+    workdir: pathlib.Path, record: dict[str, Any], may_change: Collection[str]
+) -> dict[str, Any] | None:
+    """Makes `workdir` and its config.json, or checks that the run in it is this one.
+
+    Args:
+        workdir: the run's directory.
+        record: the content of config.json: `config`, `dataset` with its fingerprint, and what else
+            is to be kept with the run.
+        may_change: fields of the configuration that may differ from the run that is there.
+
+    Returns:
+        The result if the run is finished, else None.
+
+    Raises:
+        InputError: the directory holds something else; nothing has been written.
+    """
+    there = records.read_json(workdir / records.CONFIG)
+    if there is None:
+        if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+            raise InputError(
+                f"{workdir} is there already and holds no run; give a new or empty directory"
+            )
+        workdir.mkdir(parents=True, exist_ok=True)
+        record = {"schema_version": records.SCHEMA_VERSION, **record}
+        records.write_json(workdir / records.CONFIG, record)
+        return None
+    changed = differences(there["config"], record["config"], may_change)
+    if there["dataset"]["fingerprint"] != record["dataset"]["fingerprint"]:
+        changed.append(f"the data themselves (fingerprint {there['dataset']['fingerprint']} there)")
+    if changed:
+        raise InputError(
+            f"{workdir} holds a run of another configuration, which differs in "
+            f"{'; '.join(changed)}; give those values, or another directory"
+        )
+    result = records.read_json(workdir / records.RESULT)
+    return result if result and result["status"] in records.FINISHED else None
+
+
+def differences(
+    there: dict[str, Any], here: dict[str, Any], may_change: Collection[str], prefix: str = ""
+) -> list[str]:
+    """Fields whose values differ and may not, as 'echo.factor (2.0 there, 4.0 here)'."""
+    found = []
+    for name in sorted(set(there) | set(here)):
+        full, old, new = prefix + name, there.get(name), here.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, may_change, f"{full}.")
+        elif old != new and full not in may_change:
+            found.append(f"{full} ({old!r} there, {new!r} here)")
+    return found

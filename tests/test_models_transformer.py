@@ -1,0 +1,148 @@
+"""Tests of the Transformer: number of parameters, causality, dropout, precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from models import Transformer, parameter_count
+from models.transformer import sinusoidal_positions
+
+MINI = {
+    "vocab_size": 11,
+    "num_layers": 2,
+    "model_dim": 8,
+    "num_heads": 2,
+    "mlp_dim": 12,
+    "max_length": 6,
+}
+TOKENS_BXL = jnp.array([[1, 5, 2, 10, 0, 3], [4, 4, 9, 7, 8, 6]], jnp.int32)
+
+
+@nnx.jit(static_argnames="train")
+def forward(model, tokens, train=False, dropout_key=None):
+    return model(tokens, train=train, dropout_key=dropout_key)
+
+
+def abstract(**arguments):
+    """The network's shapes, with nothing computed."""
+    return nnx.eval_shape(lambda: Transformer(**arguments, rngs=nnx.Rngs(0)))
+
+
+def expected_count(vocab_size, num_layers, model_dim, mlp_dim, tied, **_):
+    norm = 2 * model_dim  # scale and bias
+    attention = 4 * model_dim**2  # q, k, v, out, without bias
+    mlp = 2 * model_dim * mlp_dim + mlp_dim + model_dim
+    embeddings = vocab_size * model_dim * (1 if tied else 2)
+    return embeddings + num_layers * (attention + mlp + 2 * norm) + norm
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return nnx.jit(lambda: Transformer(**MINI, rngs=nnx.Rngs(0)))()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_number_of_parameters(tied):
+    base = {"vocab_size": 32_000, "num_layers": 6, "model_dim": 512, "num_heads": 8}
+    base |= {"mlp_dim": 2048, "max_length": 256}
+    for sizes in (base, MINI):
+        model = abstract(**sizes, tie_embedding=tied)
+        assert parameter_count(model) == expected_count(**sizes, tied=tied)
+    assert abstract(vocab_size=9, max_length=9).layers[5].mlp_in.kernel.shape == (512, 2048)
+
+
+def test_later_tokens_do_not_change_earlier_logits(mini):
+    logits_BxLxV = forward(mini, TOKENS_BXL)
+    for position in range(1, 6):
+        changed = forward(mini, TOKENS_BXL.at[:, position].add(1) % 11)
+        np.testing.assert_array_equal(changed[:, :position], logits_BxLxV[:, :position])
+        assert (changed[:, position:] != logits_BxLxV[:, position:]).any(-1).all()
+
+
+def test_logits_have_no_gradient_from_later_embeddings(mini):
+    x_BxLxD = jax.random.normal(jax.random.key(1), (1, 6, 8))
+    jacobian_LxLxD = jax.jit(jax.jacrev(lambda x: mini.decode(x)[0].sum(-1)))(x_BxLxD)[:, 0]
+    depends_LxL = (jacobian_LxLxD != 0).any(-1)
+    np.testing.assert_array_equal(depends_LxL, np.tri(6, dtype=bool))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_logits_and_gradients_are_float32_and_activations_of_the_dtype(dtype):
+    model = abstract(**MINI, dtype=dtype)
+    graphdef, parameters = nnx.split(model)
+    assert {leaf.dtype for leaf in jax.tree.leaves(parameters)} == {jnp.dtype("float32")}
+
+    def loss(parameters, tokens):
+        model = nnx.merge(graphdef, parameters, copy=True)
+        logits = model(tokens, train=True)
+        hidden = model.layers[0](jnp.ones((1, 6, 8), dtype), rngs=None)
+        return -jax.nn.log_softmax(logits)[..., 0].mean(), (logits, hidden)
+
+    gradients, (logits, hidden) = jax.eval_shape(
+        jax.grad(loss, has_aux=True), parameters, TOKENS_BXL
+    )
+    assert (logits.shape, logits.dtype) == ((2, 6, 11), jnp.float32)
+    assert hidden.dtype == dtype
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype("float32")}
+
+
+def test_bfloat16_stays_near_float32(mini):
+    graphdef = nnx.graphdef(abstract(**MINI, dtype=jnp.bfloat16))
+    half = nnx.merge(graphdef, nnx.state(mini), copy=True)
+    np.testing.assert_allclose(forward(half, TOKENS_BXL), forward(mini, TOKENS_BXL), atol=0.1)
+
+
+def test_dropout_depends_on_the_key_alone_and_acts_in_training_alone(mini):
+    graphdef = nnx.graphdef(abstract(**MINI, dropout_rate=0.5))
+    model, keys = (
+        nnx.merge(graphdef, nnx.state(mini), copy=True),
+        jax.random.split(jax.random.key(0)),
+    )
+    first, again, other = (forward(model, TOKENS_BXL, True, k) for k in (keys[0], keys[0], keys[1]))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).all()
+    np.testing.assert_array_equal(forward(model, TOKENS_BXL), forward(mini, TOKENS_BXL))
+    with pytest.raises(ValueError, match=r"dropout_rate 0\.5 needs a dropout_key"):
+        model(TOKENS_BXL, train=True)
+
+
+def test_the_state_holds_parameters_only(mini):
+    assert all(isinstance(v, nnx.Param) for _, v in nnx.to_flat_state(nnx.state(mini)))
+
+
+def test_names_that_sharding_rules_rely_on(mini):
+    names = {path[-2] for path, _ in nnx.to_flat_state(nnx.state(mini))}
+    norms = {"attention_norm", "mlp_norm", "final_norm"}
+    assert names == {"q", "k", "v", "out", "mlp_in", "mlp_out", "embed"} | norms
+
+
+def test_equal_arguments_give_equal_hashable_graph_definitions():
+    first, second = (nnx.graphdef(abstract(**MINI, dropout_rate=0.1)) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+
+
+def test_positions_are_sines_and_cosines_of_falling_frequency():
+    positions = sinusoidal_positions(5, 4)
+    expected = [np.sin(3), np.sin(3 / 100), np.cos(3), np.cos(3 / 100)]
+    np.testing.assert_allclose(positions[3], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_heads": 3}, "got model_dim 8 and num_heads 3"),
+        ({"model_dim": 7, "num_heads": 1}, "must be even"),
+        ({"dropout_rate": 1.0}, "below 1, got 1.0"),
+    ],
+)
+def test_wrong_sizes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        Transformer(**MINI | change, rngs=nnx.Rngs(0))
+
+
+def test_too_long_sequences_are_refused(mini):
+    with pytest.raises(ValueError, match="6 tokens at most, got 7"):
+        mini(jnp.zeros((1, 7), jnp.int32), train=False)

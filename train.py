@@ -1,0 +1,384 @@
+"""Trains one configuration until its target, the end of its budget, or divergence.
+
+    python train.py --config=configs/cifar10.py:mini --workdir=DIR
+
+`train(config, workdir)` does the same for a caller. A run's directory can be started again at any
+time: a finished run says so, an interrupted one goes on, bit for bit as if it had not stopped.
+"""
+
+import dataclasses
+import pathlib
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import tensorboardX
+
+import workloads
+from configs import base
+from pipeline import build, sources
+from runs import command, environment, records, signals, workdirs
+from runs.checkpoints import Checkpoints
+from runs.clock import Clock
+from runs.progress import Progress, Status, duration
+from training import check, evaluation, optimizer, sharding
+from training import step as steps
+from training.state import TrainState
+from workloads.base import WorkloadError
+
+ROOT = pathlib.Path(__file__).resolve().parent
+
+# Evaluation has no gradients to keep, so it takes larger batches than training.
+EVALUATION_BATCHES = 4
+
+
+class Diverged(Exception):
+    """The training loss is not finite."""
+
+
+class Preempted(Exception):
+    """The run was told to stop, and has saved itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a configuration is made into, before anything is written."""
+
+    config: Any
+    info: sources.DatasetInfo
+    program: steps.Program
+    batches: Any  # a Grain IterDataset of pipeline.stages.Batch
+    validation: Any  # an iterable of (arrays, mask)
+    target: records.Target
+    total_steps: int
+
+
+@dataclasses.dataclass
+class Counters:
+    """Where a run stands; saved with every checkpoint.
+
+    Attributes:
+        evaluated, saved: multiples of the cadences that evaluation and saving have dealt with.
+        evaluated_step: the step of the last evaluation, -1 before any.
+        value: the target's metric there.
+        best: the best validation value so far, {metric, value, fresh_examples}, or None.
+    """
+
+    step: int = 0
+    fresh_examples: int = 0
+    evaluated: int = 0
+    saved: int = 0
+    evaluated_step: int = -1
+    value: float | None = None
+    best: dict[str, Any] | None = None
+
+
+def train(config, workdir: str | pathlib.Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Trains `config` in `workdir`, from the start or from where an earlier call stopped.
+
+    Args:
+        config: a resolved configuration (see configs/base.py).
+        workdir: the run's directory; made if it is not there.
+        progress: where to show how it goes; None shows nothing.
+
+    Returns:
+        The content of WORKDIR/result.json.
+
+    Raises:
+        command.InputError: wrong input, with nothing written.
+    """
+    parts = prepare(config)
+    workdir = pathlib.Path(workdir)
+    record = {
+        "config": config.to_dict(),
+        "dataset": dataclasses.asdict(parts.info),
+        **environment.describe(ROOT),
+    }
+    finished = workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
+    if finished:
+        return finished
+    run = _Run(parts, workdir, progress or Progress(quiet=True))
+    error = None
+    try:
+        with signals.stop_requested() as stop:
+            status = run.loop(stop)
+    except Diverged as caught:
+        status, error = "diverged", str(caught)
+    except Preempted:
+        status = "preempted"
+    except Exception as caught:
+        status, error = "failed", f"{type(caught).__name__}: {caught}"
+        (workdir / "error.txt").write_text(traceback.format_exc())
+    finally:
+        run.close()
+    result = run.result(status, error)
+    records.write_json(workdir / records.RESULT, result)
+    return result
+
+
+def prepare(config) -> Parts:
+    """Checks `config` and makes its parts; raises InputError if it cannot be run."""
+    try:
+        check.check(config)
+        source, held_out, info = open_data(config)
+        workload = workloads.make(config, info)
+        mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
+        check.check_devices(config, mesh.shape["data"])
+    except (check.ConfigError, sources.SourceError, WorkloadError, ValueError) as error:
+        raise command.InputError(str(error)) from error
+    if config.target.metric not in workload.metrics:
+        raise command.InputError(
+            f"config.target.metric is {config.target.metric!r}, which evaluating workload "
+            f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
+        )
+    task = steps.Task(workload, config.optimizer.name, config.augment_on == "device", mesh)
+    return Parts(
+        config=config,
+        info=info,
+        program=steps.program(task),
+        batches=build.build(config, source, workload),
+        validation=build.evaluation_batches(
+            held_out, workload, config.batch_size * EVALUATION_BATCHES
+        ),
+        target=records.Target(**config.target),
+        total_steps=build.total_steps(config),
+    )
+
+
+def open_data(config) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
+    """The training and validation splits, and what is known of the data set."""
+    name, data_dir = config.dataset.name, config.dataset.data_dir
+    source, info = sources.open_source(name, config.dataset.train_split, data_dir)
+    held_out, _ = sources.open_source(name, config.dataset.validation_split, data_dir)
+    return source, held_out, info
+
+
+class _Run:
+    """One run: the loop, and what it keeps between steps."""
+
+    def __init__(self, parts: Parts, workdir: pathlib.Path, progress: Progress):
+        self.parts, self.config, self.progress = parts, parts.config, progress
+        self.counters = Counters()
+        self.state: TrainState = parts.program.init(self.config.seed.model)
+        self.iterator = iter(parts.batches)
+        self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS, parts.target.mode)
+        self._step = None  # the compiled training step
+        self._pending: tuple[dict[str, Any], dict[str, Any]] | None = None  # (record, metrics)
+        self._data_seed = np.uint32(self.config.seed.data)
+        self.clock = Clock()  # from here on: what came before compiles, once a process
+        self.metrics = records.MetricsWriter(workdir, keep_bytes=self._restore())
+        self.board = tensorboardX.SummaryWriter(
+            str(workdir / records.TENSORBOARD), purge_step=self.counters.fresh_examples + 1
+        )
+
+    def loop(self, stop: threading.Event) -> str:
+        """Trains to the end; returns 'reached' or 'exhausted'."""
+        # The order is a contract: evaluate -> target? -> save -> next(batch) -> step -> log. The
+        # iterator moves only after the save, so that a checkpoint is one moment of the whole run.
+        while True:
+            improved = False
+            if self._crossed("evaluate_every_fresh_examples", "evaluated"):
+                improved = self._evaluate()
+                if self.parts.target.reached(self.counters.value):
+                    return self._end("reached")
+            due = self._crossed("checkpoint_every_fresh_examples", "saved")
+            keeps = self.config.checkpoint_every_fresh_examples > 0
+            if stop.is_set() or due or (improved and keeps):
+                self._save()
+            if stop.is_set():
+                raise Preempted
+            batch = self._next_batch()
+            if batch is None:
+                break
+            self._train_on(batch)
+        if self.counters.evaluated_step != self.counters.step:
+            self._evaluate()
+        reached = self.parts.target.reached(self.counters.value)
+        return self._end("reached" if reached else "exhausted")
+
+    def result(self, status: str, error: str | None) -> dict[str, Any]:
+        """The content of result.json."""
+        at, target = self.counters, self.parts.target
+        reached = status == "reached"
+        return {
+            "status": status,
+            "target": dataclasses.asdict(target),
+            "fresh_examples_to_target": at.fresh_examples if reached else None,
+            "steps_to_target": at.step if reached else None,
+            "seconds_to_target": self.clock.train if reached else None,
+            "best": at.best or {"metric": target.metric, "value": None, "fresh_examples": None},
+            "step": at.step,
+            "fresh_examples": at.fresh_examples,
+            "train_seconds": self.clock.train,
+            "wall_seconds": self.clock.wall,
+            "input_wait_fraction": self.clock.input_wait_fraction,
+            **({"error": error} if error else {}),
+        }
+
+    def close(self) -> None:
+        """Ends threads and files; waits for a checkpoint that is being written."""
+        self.progress.close()
+        self.iterator.close()
+        self.checkpoints.close()
+        self.metrics.close()
+        self.board.close()
+
+    def _crossed(self, cadence: str, counter: str) -> bool:
+        """Whether the fresh counter has passed multiples of a cadence not dealt with yet."""
+        every = self.config[cadence]
+        passed = self.counters.fresh_examples // every if every else 0
+        crossed = passed > getattr(self.counters, counter)
+        setattr(self.counters, counter, passed)
+        return crossed
+
+    def _next_batch(self):
+        with self.clock.waiting():
+            return next(self.iterator, None)
+
+    def _train_on(self, batch: build.Batch) -> None:
+        """Dispatches a step, then reads the metrics of the step before, which is done by now."""
+        at = self.counters
+        rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
+        rows = sharding.put_batch(self.parts.program.task.mesh, rows)
+        hyper = optimizer.hyperparameters(self.config, at.step, self.parts.total_steps)
+        arguments = (self.state, rows, hyper, self._data_seed)
+        if self._step is None:
+            with self.clock.paused():
+                self._step = self.parts.program.compile_train(*arguments)
+        self.state, metrics = self._step(*arguments)
+        at.step += 1
+        at.fresh_examples = int(batch.fresh_examples)
+        before, self._pending = self._pending, ({**self._place("train")}, metrics)
+        self._pending[0]["learning_rate"] = float(hyper.learning_rate)
+        self._log(before)
+
+    def _log(self, pending: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
+        """Checks a step's metrics, and records them if its turn has come."""
+        if pending is None:
+            return
+        place, metrics = pending
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        if place["step"] % self.config.log_every_steps == 0:
+            self._record({**place, **values})
+        if not np.isfinite(values["loss"]):
+            raise Diverged(f"the training loss is {values['loss']} at step {place['step']}")
+        self.progress.update(self._status())
+
+    def _flush(self) -> None:
+        """Reads the metrics of the last step, so that nothing is under way."""
+        pending, self._pending = self._pending, None
+        self._log(pending)
+
+    def _evaluate(self) -> bool:
+        """Evaluates on the validation split; whether the target's metric is the best so far."""
+        self._flush()
+        target, at = self.parts.target, self.counters
+        jax.block_until_ready(self.state)
+        with self.clock.paused():
+            values = evaluation.evaluate(self.parts.program, self.state, self.parts.validation)
+        at.value, at.evaluated_step = values[target.metric], at.step
+        self._record({**self._place("validation"), **values})
+        improved = target.better(at.value, than=at.best and at.best["value"])
+        if improved:
+            fresh = at.fresh_examples
+            at.best = {"metric": target.metric, "value": at.value, "fresh_examples": fresh}
+        return improved
+
+    def _record(self, record: dict[str, Any]) -> None:
+        self.metrics.write(record)
+        for name in sorted(set(record) - {"step", "fresh_examples", "split"}):
+            tag = f"{record['split']}/{name}"
+            self.board.add_scalar(tag, record[name], record["fresh_examples"])
+
+    def _place(self, split: str) -> dict[str, Any]:
+        """The fields that every record begins with."""
+        return {
+            "step": self.counters.step,
+            "fresh_examples": self.counters.fresh_examples,
+            "train_seconds": round(self.clock.train, 6),
+            "wall_seconds": round(self.clock.wall, 6),
+            "input_wait_fraction": round(self.clock.input_wait_fraction, 6),
+            "split": split,
+        }
+
+    def _end(self, status: str) -> str:
+        self._flush()
+        if self.config.checkpoint_every_fresh_examples:
+            self._save()
+        return status
+
+    def _save(self) -> None:
+        """Saves model, optimizer, input position, counters and clocks as of one moment."""
+        self._flush()
+        at = self.counters
+        if self.checkpoints.latest_step() == at.step:
+            return
+        jax.block_until_ready(self.state)
+        with self.clock.paused():
+            value = {
+                "input": self.iterator.get_state(),
+                "counters": dataclasses.asdict(at),
+                "clock": self.clock.readings(),
+                "metrics_bytes": self.metrics.sync(),
+            }
+            here = at.evaluated_step == at.step
+            self.checkpoints.save(at.step, self.state, value, at.value if here else None)
+
+    def _restore(self) -> int:
+        """Goes back to the newest checkpoint, if any; the bytes of metrics.jsonl that it knew."""
+        latest = self.checkpoints.latest_step()
+        if latest is None:
+            return 0
+        self.state, value = self.checkpoints.restore(latest, like=self.state)
+        self.iterator.set_state(value["input"])
+        self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
+        return value["metrics_bytes"]
+
+    def _status(self) -> Status:
+        at, target, seconds = self.counters, self.parts.target, self.clock.train
+        left = self.parts.total_steps - at.step
+        return Status(
+            fresh_examples=at.fresh_examples,
+            budget=self.config.budget.fresh_examples,
+            metric=target.metric,
+            value=at.value,
+            goal=f"{'>=' if target.mode == 'above' else '<='} {target.value:g}",
+            examples_per_second=at.step * self.config.batch_size / seconds if seconds else 0.0,
+            input_wait_fraction=self.clock.input_wait_fraction,
+            seconds_left=self.clock.wall / at.step * left if at.step else None,
+        )
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = command.Parser(__doc__, base.FIELDS)
+    parser.add_argument(
+        "--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py"
+    )
+    parser.add_argument(
+        "--workdir", required=True, help="the run's directory; start it again to resume"
+    )
+    arguments, overrides = command.parse(parser, argv)
+    config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    progress = Progress()
+    result = train(config, arguments.workdir, progress)
+    progress.say(_summary(result, arguments.workdir))
+    return command.EXIT_CODES[result["status"]]
+
+
+def _summary(result: dict[str, Any], workdir: str) -> str:
+    best = result["best"]
+    value = "none" if best["value"] is None else f"{best['value']:.4g}"
+    line = (
+        f"{result['status']}: {result['fresh_examples']:,} fresh examples, "
+        f"{result['step']:,} steps, {duration(result['train_seconds'])} of training; "
+        f"best {best['metric']} {value}; see {workdir}"
+    )
+    return f"{line}\nerror: {result['error']}" if "error" in result else line
+
+
+if __name__ == "__main__":
+    sys.exit(command.guarded(main))

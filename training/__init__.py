@@ -1,0 +1,1 @@
+"""The compiled step and what it needs: state, optimizer, sharding, evaluation."""

@@ -1,0 +1,113 @@
+"""Checks a configuration before anything is opened or written."""
+
+import math
+from typing import Any
+
+import echo
+from pipeline.build import total_steps
+from training import optimizer
+
+
+class ConfigError(Exception):
+    """A field's value is not allowed; the message names the field, the value and what is."""
+
+
+def check(config) -> None:
+    """Checks every field that does not depend on the data set.
+
+    Raises:
+        ConfigError: the first field that is wrong.
+    """
+    _check_echo(config)
+    _one_of("dtype", config.dtype, ("float32", "bfloat16"))
+    _one_of("augment_on", config.augment_on, ("host", "device"))
+    _one_of("optimizer.name", config.optimizer.name, optimizer.NAMES)
+    _one_of("optimizer.schedule.name", config.optimizer.schedule.name, optimizer.SCHEDULES)
+    _one_of("target.mode", config.target.mode, ("above", "below"))
+    _between("optimizer.learning_rate", config.optimizer.learning_rate, 0.0, math.inf)
+    _between("optimizer.momentum", config.optimizer.momentum, 0.0, 1.0, end=False)
+    _between("optimizer.weight_decay", config.optimizer.weight_decay, 0.0, math.inf)
+    _between("optimizer.schedule.final_factor", config.optimizer.schedule.final_factor, 0.0, 1.0)
+    _between(
+        "optimizer.schedule.decay_progress",
+        config.optimizer.schedule.decay_progress,
+        0.0,
+        1.0,
+        start=False,
+    )
+    if not math.isfinite(config.target.value):
+        raise ConfigError(f"config.target.value is {config.target.value}; allowed: a finite number")
+    for name in ("evaluate_every_fresh_examples", "checkpoint_every_fresh_examples", "prefetch"):
+        _at_least(name, config[name], 0)
+    for name in ("batch_size", "log_every_steps"):
+        _at_least(name, config[name], 1)
+    _at_least("augmentation.pad", config.augmentation.pad, 0)
+    _at_least("mesh.data", config.mesh.data, 0)
+    _at_least("mesh.model", config.mesh.model, 1)
+    for name in ("data", "model"):
+        _between(f"seed.{name}", config.seed[name], 0, 2**32, end=False)
+    _check_division("echo.streams", config.echo.streams, config.batch_size)
+    if total_steps(config) < 1:
+        raise ConfigError(
+            f"config.budget.fresh_examples is {config.budget.fresh_examples}, which gives no batch "
+            f"of {config.batch_size}; allowed: at least the batch size"
+        )
+
+
+def check_devices(config, data_devices: int) -> None:
+    """Checks that the batch splits evenly over the devices that share it."""
+    if config.batch_size % data_devices:
+        raise ConfigError(
+            f"config.batch_size is {config.batch_size}, which {data_devices} devices cannot share "
+            f"evenly; allowed: a multiple of {data_devices}, or fewer devices (config.mesh.data)"
+        )
+
+
+def _check_echo(config) -> None:
+    try:
+        echo.EchoSpec(
+            insertion=config.echo.insertion,
+            factor=config.echo.factor,
+            shuffle_buffer=config.echo.shuffle_buffer,
+            seed=config.seed.data,
+            placement=config.echo.placement,
+        )
+    except echo.EchoSpecError as error:
+        raise ConfigError(f"config.echo.{error}") from error
+    _one_of("echo.policy", config.echo.policy, ("fixed",))
+    _one_of("echo.placement", config.echo.placement, ("host",))
+    _at_least("echo.streams", config.echo.streams, 1)
+    if config.augment_on == "device" and config.echo.insertion.startswith("after"):
+        raise ConfigError(
+            f"config.augment_on is 'device' with echo.insertion={config.echo.insertion!r}, which "
+            "echoes on the host what is already augmented; allowed here: 'host'"
+        )
+
+
+def _check_division(name: str, parts: int, batch_size: int) -> None:
+    if batch_size % parts:
+        raise ConfigError(
+            f"config.{name} is {parts}, which does not divide config.batch_size {batch_size}; "
+            "allowed: a divisor of the batch size"
+        )
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"config.{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"config.{name} is {value}; allowed: {least} or more")
+
+
+def _between(
+    name: str, value: float, low: float, high: float, *, start: bool = True, end: bool = True
+) -> None:
+    inside = (low <= value if start else low < value) and (value <= high if end else value < high)
+    if not inside or not math.isfinite(value):
+        left, right = "[" if start else "(", "]" if end and high < math.inf else ")"
+        raise ConfigError(
+            f"config.{name} is {value}; allowed: a number in {left}{low}, {high}{right}"
+        )

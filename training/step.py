@@ -1,0 +1,106 @@
+"""The compiled programs of a run: fresh state, a training step, a step of evaluation.
+
+`program(...)` hands out the same object for equal tasks, so that a search compiles once for all of
+its trials.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from training import optimizer, sharding
+from training.state import TrainState
+from workloads.base import Workload
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """All that shapes the compiled programs. Equal tasks share them.
+
+    Attributes:
+        augment_on_device: whether the step augments its batch before the loss.
+    """
+
+    workload: Workload
+    optimizer: str
+    augment_on_device: bool
+    mesh: Mesh
+
+
+class Program:
+    """Compiled functions for one task; see `program`."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self._graphdef = None
+        self._replicated = sharding.replicated(task.mesh)
+        self._init = jax.jit(self._init_arrays, out_shardings=self._replicated)
+        self._train = jax.jit(self._train_arrays, donate_argnums=0, out_shardings=self._replicated)
+        self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self._replicated)
+        self._compiled: dict[Any, Any] = {}
+
+    def init(self, seed: int) -> TrainState:
+        """Fresh state: parameters drawn from `seed`, replicated over the mesh."""
+        if self._graphdef is None:
+            model = nnx.eval_shape(lambda: self.task.workload.model(nnx.Rngs(0)))
+            self._graphdef = nnx.graphdef(model)
+        return self._init(jnp.uint32(seed))
+
+    def compile_train(self, state: TrainState, batch: Any, hyper: Any, data_seed: Any) -> Any:
+        """The training step compiled for these shapes: (state, batch, hyper, data_seed) ->
+        (state, metrics). Ahead of time, so that a clock can leave compilation out."""
+        arguments = (state, batch, hyper, data_seed)
+        return self._compile("train", self._train, arguments)
+
+    def compile_evaluate(self, state: TrainState, batch: Any, mask_B: Any) -> Any:
+        """The same for evaluation: (params, model_state, batch, mask) -> sums."""
+        arguments = (state.params, state.model_state, batch, mask_B)
+        return self._compile("evaluate", self._evaluate, arguments)
+
+    def _compile(self, name: str, function, arguments) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        key = (name, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+        if key not in self._compiled:
+            self._compiled[key] = function.lower(*arguments).compile()
+        return self._compiled[key]
+
+    def _init_arrays(self, seed) -> TrainState:
+        model = self.task.workload.model(nnx.Rngs(params=jax.random.key(seed)))
+        _, params, model_state = nnx.split(model, nnx.Param, ...)
+        zeros = optimizer.Hyperparameters(0.0, 0.0, 0.0)
+        opt_state = optimizer.transformation(self.task.optimizer, zeros).init(params)
+        return TrainState(params, model_state, opt_state)
+
+    def _train_arrays(self, state: TrainState, batch, hyper, data_seed):
+        data, index_B, copy_B = batch
+        task = self.task
+        if task.augment_on_device:
+            data = task.workload.augment(data, data_seed, index_B, copy_B)
+
+        def loss_of(params):
+            # copy=True: batch norm's statistics are written inside this trace
+            model = nnx.merge(self._graphdef, params, state.model_state, copy=True)
+            loss, metrics = task.workload.loss(model, data)
+            return loss, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
+
+        grads, (metrics, model_state) = jax.grad(loss_of, has_aux=True)(state.params)
+        update = optimizer.transformation(task.optimizer, hyper)
+        updates, opt_state = update.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(params, model_state, opt_state), metrics
+
+    def _evaluate_arrays(self, params, model_state, data, mask_B):
+        model = nnx.merge(self._graphdef, params, model_state, copy=True)
+        return self.task.workload.evaluate(model, data, mask_B)
+
+
+@functools.lru_cache(maxsize=8)
+def program(task: Task) -> Program:
+    """The compiled programs of `task`, made once a process."""
+    return Program(task)

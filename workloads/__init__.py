@@ -1,0 +1,17 @@
+"""What a run is made of: decoding, augmentation, the network, its loss and its metrics."""
+
+from workloads.base import Workload, WorkloadError
+from workloads.images import ImageClassification
+
+NAMES = ("cifar10",)
+
+
+def make(config, info) -> Workload:
+    """The workload that `config.workload` names, for a data set described by `info`.
+
+    Raises:
+        WorkloadError: no such workload, or a data set or model that does not suit it.
+    """
+    if config.workload == "cifar10":
+        return ImageClassification.from_config(config, info)
+    raise WorkloadError(f"config.workload is {config.workload!r}; allowed: {', '.join(NAMES)}")

@@ -1,0 +1,51 @@
+"""What every workload offers to the pipeline and to training."""
+
+from typing import Any, Protocol
+
+import jax
+from flax import nnx
+
+Arrays = dict[str, jax.Array]
+
+
+class WorkloadError(Exception):
+    """A configuration that the workload cannot be made from; the message says what is allowed."""
+
+
+class Workload(Protocol):
+    """A task. Hashable, so that what was compiled for one run serves the next equal one.
+
+    Attributes:
+        metrics: the names that an evaluation reports.
+    """
+
+    metrics: tuple[str, ...]
+
+    def decode(self, records: list[dict[str, Any]]) -> Arrays:
+        """Raw records to stacked arrays, on the host."""
+
+    def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
+        """Random transformations of stacked arrays (JAX), one `copy_keys` key a row."""
+
+    def model(self, rngs: nnx.Rngs) -> nnx.Module:
+        """The network with fresh parameters."""
+
+    def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
+        """The mean training loss over a batch, and metrics to log (all float32 scalars)."""
+
+    def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
+        """Sums over the rows whose mask is 1 (float32 scalars), to be added over batches."""
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        """The metrics, from the sums over the whole split."""
+
+
+def copy_keys(seed, index_B, copy_B):
+    """One random key a row, folded from (data seed, fresh index, copy number), all uint32.
+
+    The key knows nothing of batches or conditions: copy 0 of an example is augmented alike wherever
+    echoing is put. A stream has at most 2**32 fresh examples.
+    """
+    of_seed = jax.random.key(seed)
+    fold = jax.vmap(lambda i, c: jax.random.fold_in(jax.random.fold_in(of_seed, i), c))
+    return fold(index_B, copy_B)

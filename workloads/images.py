@@ -1,0 +1,125 @@
+"""Image classification with small images of one size: CIFAR-10, and the digits of its mini."""
+
+import dataclasses
+import io
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from PIL import Image
+
+from models.resnet import CifarResNet
+from workloads.base import Arrays, WorkloadError, copy_keys
+
+# Pixels are scaled to about zero mean and unit variance alike for all data sets (our choice).
+_MEAN, _SCALE = 127.5, 64.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageClassification:
+    """A CIFAR ResNet on images of one shape, softmax cross-entropy, top-1 accuracy.
+
+    Attributes:
+        image_shape: (height, width, channels).
+        pad, flip: augmentation: zero padding before a random crop, and random mirroring.
+        depth, width: of the network (6n + 2 layers; channels of its first stage).
+    """
+
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    pad: int
+    flip: bool
+    depth: int
+    width: int
+    dtype: str
+
+    metrics = ("accuracy", "loss")
+
+    @classmethod
+    def from_config(cls, config, info) -> "ImageClassification":
+        if info.image_shape is None or info.num_classes is None:
+            raise WorkloadError(
+                f"data set {info.name!r} has no images of one size with class labels, which "
+                f"workload {config.workload!r} needs; choose another config.dataset.name"
+            )
+        if config.model.depth < 8 or (config.model.depth - 2) % 6:
+            raise WorkloadError(
+                f"config.model.depth is {config.model.depth}; allowed: 6n + 2, as 8, 20, 32, 56"
+            )
+        return cls(
+            image_shape=tuple(info.image_shape),
+            num_classes=info.num_classes,
+            pad=config.augmentation.pad,
+            flip=config.augmentation.flip,
+            depth=config.model.depth,
+            width=config.model.width,
+            dtype=config.dtype,
+        )
+
+    def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+        """Records to image uint8 [n, H, W, C] and label int32 [n]."""
+        images = [_pixels(record["image"], self.image_shape[-1]) for record in records]
+        labels = [record["label"] for record in records]
+        return {"image": np.stack(images), "label": np.asarray(labels, np.int32)}
+
+    def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
+        """Pads with zeros, crops at random, mirrors at random; image uint8 [B, H, W, C]."""
+        keys = copy_keys(seed, index_B, copy_B)
+        images_BxHxWxC = jax.vmap(self._augment_one)(data["image"], keys)
+        return data | {"image": images_BxHxWxC}
+
+    def _augment_one(self, image_HxWxC, key):
+        crop_key, flip_key = jax.random.split(key)
+        padding = ((self.pad, self.pad), (self.pad, self.pad), (0, 0))
+        y, x = jax.random.randint(crop_key, (2,), 0, 2 * self.pad + 1)
+        crop = jax.lax.dynamic_slice(jnp.pad(image_HxWxC, padding), (y, x, 0), image_HxWxC.shape)
+        if not self.flip:
+            return crop
+        return jnp.where(jax.random.bernoulli(flip_key), crop[:, ::-1], crop)
+
+    def model(self, rngs: nnx.Rngs) -> CifarResNet:
+        return CifarResNet(
+            depth=self.depth,
+            num_classes=self.num_classes,
+            width=self.width,
+            in_channels=self.image_shape[-1],
+            dtype=jnp.dtype(self.dtype),
+            rngs=rngs,
+        )
+
+    def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
+        logits_BxK = model(_normalized(data["image"]), train=True)
+        labels_B = data["label"]
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits_BxK, labels_B).mean()
+        accuracy = (logits_BxK.argmax(-1) == labels_B).mean(dtype=jnp.float32)
+        return loss, {"loss": loss, "accuracy": accuracy}
+
+    def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
+        logits_BxK = model(_normalized(data["image"]), train=False)
+        labels_B = data["label"]
+        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BxK, labels_B)
+        correct_B = logits_BxK.argmax(-1) == labels_B
+        return {
+            "loss": (losses_B * mask_B).sum(),
+            "accuracy": (correct_B * mask_B).sum(),
+            "examples": mask_B.sum(),
+        }
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        return {name: sums[name] / sums["examples"] for name in self.metrics}
+
+
+def _normalized(images_BxHxWxC):
+    return (images_BxHxWxC.astype(jnp.float32) - _MEAN) / _SCALE
+
+
+def _pixels(image, channels: int) -> np.ndarray:
+    """uint8 [H, W, C] of an image that came as encoded bytes or as an array."""
+    if isinstance(image, np.ndarray):
+        return image
+    mode = {1: "L", 3: "RGB"}[channels]
+    pixels = np.asarray(Image.open(io.BytesIO(image)).convert(mode))
+    return pixels.reshape(*pixels.shape[:2], channels)
