@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
-from echo import upstream
 from echo.schedule import EchoSchedule
 from echo.spec import checked_integer
 from echo.store import ArrayStore, ItemStore
+from echo.upstream import CHUNK_ITEMS, RandomAccessReader, SequentialReader
 
 _DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=256)
 
@@ -90,23 +90,26 @@ class _EchoIterator(grain.DatasetIterator):
     """One pass over the echoed stream."""
 
     def __init__(self, dataset: EchoIterDataset):
-        super().__init__()
         self._dataset = dataset
         self._schedule = dataset.schedule
         self._batched = dataset.batch_size is not None
         self._take = dataset.batch_size or 1
         parent = dataset._parent
         if isinstance(parent, grain.MapDataset):
-            self._reader = upstream.RandomAccessReader(parent, dataset.read_options, self._batched)
+            super().__init__()
+            self._reader = RandomAccessReader(parent, dataset.read_options, self._batched)
         else:
-            self._reader = upstream.SequentialReader(parent, self._batched)
+            iterator = iter(parent)
+            super().__init__(iterator)
+            self._reader = SequentialReader(iterator)
         self._cursor = self._schedule.cursor(0, self._reader.num_items)
         self._store = self._empty_store()
 
     def __next__(self):
-        position = self._cursor.position
-        self._admit(self._schedule.admitted(position + self._take, self._cursor.num_fresh))
-        if self._batched and self._ends_short_of(position + self._take):
+        self._assert_not_closed()
+        stop = self._cursor.position + self._take
+        self._admit(self._schedule.admitted(stop, self._cursor.num_fresh))
+        if self._batched and self._ends_short_of(stop):
             raise StopIteration
         index, copy = self._cursor.take(self._take)
         if not len(index):
@@ -120,90 +123,72 @@ class _EchoIterator(grain.DatasetIterator):
 
     def get_state(self) -> dict[str, Any]:
         """Where this iterator stands: small, of one structure throughout, valid in any process."""
-        schedule = self._schedule
-        state = {
+        return {
             "position": self._cursor.position,
-            "schedule": f"{schedule.factor}, {schedule.shuffle_buffer}, {schedule.seed}",
+            "schedule": self._identity(),
+            **self._reader.state(self._cursor.oldest()),
         }
-        if isinstance(self._reader, upstream.SequentialReader):
-            oldest = self._store.oldest()
-            index, parent = self._reader.snapshot(self._admitted() if oldest is None else oldest)
-            ended = self._cursor.num_fresh
-            state |= {"num_fresh": -1 if ended is None else ended, "index": index, "parent": parent}
-        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues where `state` was taken.
 
         Raises:
-            ValueError: the state is of a stage with another factor, shuffle buffer or seed.
+            ValueError: the state is of another stage, or of other data.
         """
-        schedule = self._schedule
-        mine = f"{schedule.factor}, {schedule.shuffle_buffer}, {schedule.seed}"
-        if state["schedule"] != mine:
+        if state.keys() != self.get_state().keys():
+            raise ValueError(
+                f"the state has the fields {sorted(state)}, one of this echo stage has "
+                f"{sorted(self.get_state())}; restore it into a pipeline equal to the one it is of"
+            )
+        if state["schedule"] != self._identity():
             raise ValueError(
                 f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
-                f"({state['schedule']}), this one has ({mine}); restore it into an equal stage"
+                f"({state['schedule']}), this one has ({self._identity()}); restore it into an equal "
+                "stage"
             )
-        num_fresh = self._reader.num_items
-        if isinstance(self._reader, upstream.SequentialReader):
-            num_fresh = None if state["num_fresh"] < 0 else state["num_fresh"]
-            self._reader.rewind(state["index"], state["parent"])
-        self._cursor = schedule.cursor(state["position"], num_fresh)
+        self._reader.rewind(state)
+        self._cursor = self._schedule.cursor(state["position"], self._reader.num_items)
         self._store = self._empty_store()
-        live = self._cursor.live()
-        if isinstance(self._reader, upstream.SequentialReader):
-            self._read_forward(live)
-        else:
-            if live:
-                self._put(list(live), self._reader.read_again(list(live)), live)
-            self._reader.seek(self._admitted())
+        left = self._cursor.live()
+        for indices, items in self._reader.read_again(list(left), self._admitted()):
+            self._put(indices, items, np.asarray([left[index] for index in indices.tolist()]))
 
     def close(self) -> None:
-        """Ends the threads that read ahead."""
+        """Ends the threads that read ahead; asking for more is an error from then on."""
+        super().close()
         self._reader.close()
 
     def _empty_store(self) -> ItemStore | ArrayStore:
         if not self._batched:
             return ItemStore()
-        # Every slot may hold another item, and one batch's items enter before any leaves.
-        rows = self._schedule.slots + self._take + 1
+        # Every slot may hold another item, and a batch's items, read in chunks, enter before any
+        # leaves.
+        rows = self._schedule.slots + self._take + CHUNK_ITEMS
         if self._reader.num_items is not None:
             rows = min(rows, max(1, self._reader.num_items))
         return ArrayStore(rows)
+
+    def _identity(self) -> str:
+        return f"{self._schedule.factor}, {self._schedule.shuffle_buffer}, {self._schedule.seed}"
 
     def _admitted(self) -> int:
         return self._schedule.admitted(self._cursor.position, self._cursor.num_fresh)
 
     def _admit(self, count: int) -> None:
         """Reads fresh items until `count` have entered the store, or there are no more."""
-        while self._reader.next_index < count:
-            try:
-                indices, items = self._reader.read(count - self._reader.next_index)
-            except StopIteration:
-                self._cursor = self._cursor.ending(self._reader.next_index)
+        while (start := self._reader.next_index) < count:
+            indices, items = self._reader.read(count - start, self._cursor.oldest)
+            if len(indices):
+                self._put(indices, items, self._schedule.copies(start, start + len(indices)))
+            if self._reader.next_index == start:
+                self._cursor = self._cursor.ending(start)
                 return
-            self._put(indices, items, None)
 
-    def _put(self, indices, items: Any, left: dict[int, int] | None) -> None:
-        """Stores items; `left` gives their showings where some are already behind."""
-        if left is None:
-            showings = self._schedule.copies(indices[0], indices[-1] + 1)
+    def _put(self, indices: np.ndarray, items: Any, showings: np.ndarray) -> None:
+        if self._reader.stacked:
+            self._store.put_stacked(indices, items, showings)
         else:
-            showings = np.asarray([left[i] for i in indices], np.int64)
-        if self._batched:
             self._store.put(indices, items, showings)
-        else:
-            for index, item, showing in zip(indices, items, showings.tolist(), strict=True):
-                self._store.put(index, item, showing)
-
-    def _read_forward(self, live: dict[int, int]) -> None:
-        """Reads from a snapshot up to where the stage stood, keeping what is still pending."""
-        target = self._admitted()
-        while self._reader.next_index < target:
-            indices, items = self._reader.read(1)
-            if indices[0] in live:
-                self._put(indices, items, live)
 
     def _ends_short_of(self, position: int) -> bool:
         """Whether the stream ends before `position` outputs and its last batch is to be dropped."""

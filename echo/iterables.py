@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+import numpy as np
+
 from echo.schedule import EchoSchedule
 from echo.store import ItemStore
 
@@ -60,17 +62,33 @@ class EchoIterator(Iterator[T]):
         self.fresh_examples = 0
 
     def __next__(self) -> T:
+        fresh = self._next_fresh()
+        if fresh is None:
+            raise StopIteration
+        return self._store.show(fresh)
+
+    def skip(self, outputs: int) -> None:
+        """Passes over outputs by replaying the source, as a resumed run must.
+
+        Raises:
+            ValueError: there are fewer outputs.
+        """
+        for _ in range(outputs):
+            fresh = self._next_fresh()
+            if fresh is None:
+                raise ValueError(
+                    f"cannot skip {outputs} outputs: the stream ends at {self.position}"
+                )
+            self._store.skip(fresh)
+
+    def _next_fresh(self) -> int | None:
+        """The item that the next output shows, in the store; None at the end."""
         self._admit(self._schedule.admitted(self.position + 1, self._cursor.num_fresh))
         fresh, _ = self._cursor.take(1)
         if not len(fresh):
-            raise StopIteration
+            return None
         self.position += 1
-        return self._store.show(int(fresh[0]))
-
-    def skip(self, outputs: int) -> None:
-        """Passes over outputs by replaying the source, as a resumed run must."""
-        for _ in range(outputs):
-            next(self)
+        return int(fresh[0])
 
     def _admit(self, count: int) -> None:
         """Takes items from the source until `count` have entered the store, or the source ends."""
@@ -81,5 +99,5 @@ class EchoIterator(Iterator[T]):
                 self._cursor = self._cursor.ending(self.fresh_examples)
                 return
             fresh = self.fresh_examples
-            self._store.put(fresh, item, int(self._schedule.copies(fresh, fresh + 1)[0]))
+            self._store.put(np.asarray([fresh]), [item], self._schedule.copies(fresh, fresh + 1))
             self.fresh_examples += 1

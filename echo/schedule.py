@@ -24,6 +24,8 @@ from echo.spec import checked_integer, exact_factor
 # outside this file can tell.
 _PLAN = 4096
 
+_LARGEST = np.iinfo(np.int64).max
+
 
 class EchoSchedule:
     """The order in which fresh items are shown.
@@ -45,7 +47,9 @@ class EchoSchedule:
         self.slots = max(1, self.shuffle_buffer)
 
     def __repr__(self) -> str:
-        return f"EchoSchedule({self.factor}, shuffle_buffer={self.shuffle_buffer}, seed={self.seed})"
+        return (
+            f"EchoSchedule({self.factor}, shuffle_buffer={self.shuffle_buffer}, seed={self.seed})"
+        )
 
     def num_outputs(self, num_fresh: int) -> int:
         """How many outputs `num_fresh` items give in all: floor(num_fresh * e)."""
@@ -53,10 +57,7 @@ class EchoSchedule:
 
     def copies(self, start: int, stop: int) -> np.ndarray:
         """How often each of the fresh items start .. stop-1 is shown in all: floor(e) or ceil(e)."""
-        e = self.factor
-        if e.denominator == 1:
-            return np.full(stop - start, e.numerator, np.int64)
-        return np.diff([self.num_outputs(fresh) for fresh in range(start, stop + 1)])
+        return np.diff(self._first_echoed(np.arange(start, stop + 1)))
 
     def admitted(self, num_outputs: int, num_fresh: int | None = None) -> int:
         """How many fresh items have entered the stage once `num_outputs` outputs have left it.
@@ -65,7 +66,7 @@ class EchoSchedule:
         by. `num_fresh` is the length of the fresh stream, None while it is not known to end.
         """
         echoed = self._echoed_admitted(num_outputs, num_fresh)
-        return int(self._fresh_of(echoed - 1)) + 1 if echoed else 0
+        return self._fresh_of(echoed - 1) + 1 if echoed else 0
 
     def cursor(self, position: int = 0, num_fresh: int | None = None) -> "EchoCursor":
         """A reader of the output stream from output `position` on, for `num_fresh` items or no end."""
@@ -85,18 +86,13 @@ class EchoSchedule:
         return echoed if num_fresh is None else min(echoed, self.num_outputs(num_fresh))
 
     def _fresh_of(self, echoed):
-        """The fresh item at echoed positions: the largest i with floor(i*e) <= position."""
-        echoed = np.asarray(echoed)
+        """The fresh item at an echoed position (or at each): the largest i with floor(i*e) <= it."""
         e = self.factor
-        if int(echoed.max(initial=0) + 1) * e.denominator >= 2**63:  # a factor of many decimals
-            echoed = echoed.astype(object)
-        return (((echoed + 1) * e.denominator - 1) // e.numerator).astype(np.int64)
+        return _scale(echoed + 1, e.denominator, e.numerator, -1)
 
-    def _copy_of(self, echoed: np.ndarray, fresh: np.ndarray) -> np.ndarray:
-        e = self.factor
-        if int(fresh.max(initial=0)) * e.numerator >= 2**63:
-            fresh = fresh.astype(object)
-        return echoed - (fresh * e.numerator // e.denominator).astype(np.int64)
+    def _first_echoed(self, fresh):
+        """The first echoed position of a fresh item (or of each): floor(i*e)."""
+        return _scale(fresh, self.factor.numerator, self.factor.denominator)
 
     def _draws(self, start: int, stop: int) -> np.ndarray:
         """64 random bits for each of the outputs start .. stop-1, as uint64 [stop - start]."""
@@ -111,11 +107,12 @@ class _Plan:
     """Outputs worked out ahead of `EchoCursor.position`: outputs start .. start + len - 1."""
 
     start: int
-    echoed: np.ndarray
+    fresh: np.ndarray
+    copy: np.ndarray
 
     @property
     def stop(self) -> int:
-        return self.start + len(self.echoed)
+        return self.start + len(self.fresh)
 
 
 class EchoCursor:
@@ -132,16 +129,16 @@ class EchoCursor:
         self.position = position
         self._total = None if num_fresh is None else schedule.num_outputs(num_fresh)
         self._contents = self._look_back(position)  # echoed position in each slot; drawn = refilled
-        self._plan = _Plan(position, np.empty(0, np.int64))
+        self._plan = _Plan(position, np.empty(0, np.int64), np.empty(0, np.int64))
 
     def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The next n outputs (fewer at the end) as (fresh item, copy number), both int64 [n]."""
         while self._plan.stop < self.position + n and self._extend_plan():
             pass
-        echoed = self._plan.echoed[self.position - self._plan.start :][:n]
-        self.position += len(echoed)
-        fresh = self.schedule._fresh_of(echoed)
-        return fresh, self.schedule._copy_of(echoed, fresh)
+        start = self.position - self._plan.start
+        fresh = self._plan.fresh[start : start + n]
+        self.position += len(fresh)
+        return fresh, self._plan.copy[start : start + n]
 
     def ending(self, num_fresh: int) -> "EchoCursor":
         """The same cursor, now knowing that the fresh stream ends after `num_fresh` items."""
@@ -161,11 +158,17 @@ class EchoCursor:
         items, counts = np.unique(schedule._fresh_of(pending), return_counts=True)
         left = dict(zip(items.tolist(), counts.tolist(), strict=True))
         # The newest item may have copies that have not entered the buffer yet.
-        newest = int(schedule._fresh_of(admitted - 1))
+        newest = schedule._fresh_of(admitted - 1)
         to_come = schedule.num_outputs(newest + 1) - admitted
         if to_come:
             left[newest] = left.pop(newest, 0) + to_come
         return left
+
+    def oldest(self) -> int:
+        """The earliest fresh item that the outputs to come show; past every item if none come."""
+        planned = self._plan.fresh[self.position - self._plan.start :]
+        waiting = self.schedule._fresh_of(int(self._contents.min(initial=_LARGEST)))
+        return min(waiting, int(planned.min(initial=_LARGEST)))
 
     def _extend_plan(self) -> bool:
         """Works out the next block of outputs; False at the end of a finite stream."""
@@ -176,8 +179,14 @@ class EchoCursor:
         else:
             stop = start + _PLAN if drain_from is None else min(start + _PLAN, drain_from)
             block = self._stream(start, stop)
-        kept = self._plan.echoed[self.position - self._plan.start :]
-        self._plan = _Plan(self.position, np.concatenate([kept, block]))
+        fresh = self.schedule._fresh_of(block)
+        copy = block - self.schedule._first_echoed(fresh)
+        taken = self.position - self._plan.start
+        self._plan = _Plan(
+            self.position,
+            np.concatenate([self._plan.fresh[taken:], fresh]),
+            np.concatenate([self._plan.copy[taken:], copy]),
+        )
         return len(block) > 0
 
     def _stream(self, start: int, stop: int) -> np.ndarray:
@@ -186,7 +195,8 @@ class EchoCursor:
         slots = (self.schedule._draws(start, stop) % np.uint64(size)).astype(np.int64)
         refills = np.arange(start, stop) + size
         # A slot drawn twice within the block shows, the second time, what the first draw put there.
-        order = np.argsort(slots, kind="stable")
+        # (numpy sorts 16-bit integers many times faster than wider ones.)
+        order = np.argsort(slots.astype(np.min_scalar_type(size - 1)), kind="stable")
         again = slots[order[1:]] == slots[order[:-1]]
         shown = self._contents[slots]
         shown[order[1:][again]] = refills[order[:-1][again]]
@@ -221,6 +231,16 @@ class EchoCursor:
         contents = np.where(contents < 0, np.arange(size), contents)
         _, contents = _draw_without_refill(contents, self.schedule._draws(steady, position))
         return contents
+
+
+def _scale(number, numerator: int, denominator: int, offset: int = 0):
+    """(number * numerator + offset) // denominator, exact, of an int or of each in an int64 array."""
+    if isinstance(number, int):
+        return (number * numerator + offset) // denominator
+    largest = (int(number.max(initial=0)) + 1) * numerator
+    if max(largest, denominator) > _LARGEST:  # a factor of many decimals
+        number = number.astype(object)
+    return ((number * numerator + offset) // denominator).astype(np.int64)
 
 
 def _draw_without_refill(contents: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

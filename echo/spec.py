@@ -7,6 +7,9 @@ import numbers
 INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
 PLACEMENTS = ("host", "device")
 
+# Far beyond any use, and small enough for echoed positions to be counted in 64 bits.
+MAX_FACTOR = 1_000_000
+
 
 class EchoSpecError(ValueError):
     """A setting of echoing that is not allowed. The message names the field, the value, the rule."""
@@ -20,16 +23,16 @@ def exact_factor(factor: object) -> fractions.Fraction:
     """The echoing factor as the exact decimal that was written: 1.1 is 11/10, not a binary float.
 
     Raises:
-        EchoSpecError: not a number, not finite, or below 1.
+        EchoSpecError: not a number, not finite, below 1 or beyond a million.
     """
-    allowed = "a finite number of at least 1, such as 2 or 1.5"
+    allowed = f"a number from 1 to {MAX_FACTOR}, such as 2 or 1.5"
     if isinstance(factor, bool):
         raise EchoSpecError("factor", factor, allowed)
     try:
         exact = fractions.Fraction(str(factor))
     except (ValueError, ZeroDivisionError):
         raise EchoSpecError("factor", factor, allowed) from None
-    if exact < 1:
+    if not 1 <= exact <= MAX_FACTOR:
         raise EchoSpecError("factor", factor, allowed)
     return exact
 
@@ -75,7 +78,9 @@ class EchoSpec:
         checked_integer("seed", self.seed, minimum=0)
         if self.insertion == "none" and factor != 1:
             raise EchoSpecError(
-                "factor", self.factor, "1 where insertion is 'none', since nothing is repeated there"
+                "factor",
+                self.factor,
+                "1 where insertion is 'none', since nothing is repeated there",
             )
 
     @property

@@ -1,43 +1,67 @@
-"""Flattening of examples: nested dicts, tuples and lists of arrays, without any library but numpy."""
+"""Taking examples apart and putting them together: nested dicts, tuples and lists of arrays."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 
+class Structure:
+    """How one example nests dicts, lists, tuples and named tuples; everything else is a leaf.
 
-def flatten(item: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The leaves of `item`, and a function that puts others in their places.
-
-    Dicts, lists, tuples and named tuples are structure; everything else is a leaf.
+    Made from a first example, it takes others of the same structure apart. Keys are looked up by
+    name, so dicts may come in another order than the first one's.
     """
-    leaves: list[Any] = []
 
-    def visit(node):
-        if isinstance(node, dict):
-            keys, parts = list(node), [visit(value) for value in node.values()]
-            return lambda new: dict(zip(keys, [part(new) for part in parts], strict=True))
-        if isinstance(node, tuple | list):
-            parts = [visit(value) for value in node]
-            kind = type(node)
-            if hasattr(node, "_fields"):
-                return lambda new: kind(*[part(new) for part in parts])
-            return lambda new: kind([part(new) for part in parts])
-        leaves.append(node)
-        return next
+    def __init__(self, example: Any):
+        self._type = type(example)
+        self._keys = None  # of a leaf
+        if isinstance(example, dict):
+            self._keys = tuple(example)
+        elif isinstance(example, tuple | list):
+            self._keys = tuple(range(len(example)))
+        self._key_set = frozenset(self._keys or ())
+        self._parts = [(key, Structure(example[key])) for key in self._keys or ()]
 
-    build = visit(item)
-    return leaves, lambda new: build(iter(new))
+    def leaves(self, item: Any) -> list[Any]:
+        """The leaves of `item`, always in the order of the first example.
+
+        Raises:
+            ValueError: `item` is nested in another way.
+        """
+        found: list[Any] = []
+        self._collect(item, found)
+        return found
+
+    def build(self, leaves: list[Any]) -> Any:
+        """An item with `leaves` in their places."""
+        return self._build(iter(leaves))
+
+    def _collect(self, item: Any, found: list[Any]) -> None:
+        if self._keys is None:
+            found.append(item)
+            return
+        same = isinstance(item, self._type) and len(item) == len(self._keys)
+        if not same or (isinstance(item, dict) and item.keys() != self._key_set):
+            raise ValueError(f"an item holds {_outline(item)} where earlier items hold {self}")
+        for key, part in self._parts:
+            if part._keys is None:
+                found.append(item[key])
+            else:
+                part._collect(item[key], found)
+
+    def _build(self, leaves: Iterator[Any]) -> Any:
+        if self._keys is None:
+            return next(leaves)
+        values = [part._build(leaves) for _, part in self._parts]
+        if issubclass(self._type, dict):
+            return dict(zip(self._keys, values, strict=True))
+        return self._type(*values) if hasattr(self._type, "_fields") else self._type(values)
+
+    def __str__(self) -> str:
+        if self._keys is None:
+            return "a leaf"
+        return f"a {self._type.__name__} of {', '.join(map(repr, self._keys)) or 'nothing'}"
 
 
-def map_leaves(function: Callable[[Any], Any], item: Any) -> Any:
-    """`item` with `function` applied to each leaf."""
-    leaves, rebuild = flatten(item)
-    return rebuild([function(leaf) for leaf in leaves])
-
-
-def stack(items: list[Any]) -> Any:
-    """Items of one structure as one item whose leaves are stacked along a new first axis."""
-    _, rebuild = flatten(items[0])
-    columns = zip(*(flatten(item)[0] for item in items), strict=True)
-    return rebuild([np.stack(column) for column in columns])
+def _outline(item: Any) -> str:
+    structure = Structure(item)
+    return type(item).__name__ if structure._keys is None else str(structure)

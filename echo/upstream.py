@@ -1,177 +1,244 @@
 """What the stage reads from: a Grain data set, with random access or front to back.
 
-Both readers hand over fresh items in order, each produced once, and can start again at a place that
-a checkpoint names. They differ in how they come back to items that were read before it.
+Both readers hand over fresh items in order, each produced once, and can start again where a
+checkpoint stood. They differ in how they come back to items that were read before it.
 """
 
 import collections
 import concurrent.futures
 import copy
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grain
+import numpy as np
 
-from echo import tree
+from echo.tree import Structure
 
-# Items that one task of the thread pool reads together. Sources that read in chunks are several
-# times faster that way; a source that does not loses nothing but the first chunk's latency.
-CHUNK = 32
+# Items are read together in chunks: handing over one item costs more than copying it, and many
+# sources are several times faster when asked for many. A chunk begins with one item and doubles as
+# long as it takes less than this long, so that a slow source still delivers steadily.
+CHUNK_ITEMS = 256
+CHUNK_BYTES = 2**20
+CHUNK_SECONDS = 0.25
+
+# Read-ahead is given in items, and bounded in bytes for the sake of items that are whole batches.
+READ_AHEAD_BYTES = 2**26
 
 # An IterDataset's state is noted every so many items: each note costs a get_state() of the parent,
 # and restoring reads at most that many items that it then drops.
 SNAPSHOT_EVERY = 16
 
+_NOTHING = np.arange(0)
+
 
 class RandomAccessReader:
     """Reads a MapDataset in order, in chunks, on threads ahead of the stage.
 
-    A parent may offer `stacked_items(indices)`: the items of a chunk as one item whose leaves are
-    stacked. It is used where the stage wants stacked items.
+    Where the stage wants stacked items and the parent has a method `stacked_items(indices)`, that is
+    asked for a chunk as one item whose leaves are stacked; `stacked` says so.
     """
 
     def __init__(self, parent: grain.MapDataset, options: grain.ReadOptions, stacked: bool):
         self._parent = parent
-        self._stacked = stacked
-        self._options = options
-        self._length = len(parent)
-        self._chunks: collections.deque = collections.deque()  # (first index, count, future)
+        self._ahead = options.prefetch_buffer_size  # items
+        self._threads = options.num_threads if self._ahead else 0
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._open_chunk: Any = None  # what is left of the chunk that is being handed out
-        self.next_index = 0
+        self._chunks: collections.deque = collections.deque()  # (indices, future)
+        self._chunk = 1  # items
+        self._largest_chunk: int | None = None  # known from the first item on
+        self.stacked = stacked and hasattr(parent, "stacked_items")
+        self.num_items = len(parent)
+        self._seek(0)
 
-    @property
-    def num_items(self) -> int:
-        return self._length
+    def read(self, needed: int, oldest: Callable[[], int]) -> tuple[np.ndarray, Any]:
+        """The next chunk as (indices, list or stacked item), without any indices at the end.
 
-    def read(self, limit: int) -> tuple[range, Any]:
-        """The next items, at most `limit` and at least one: (indices, items).
-
-        Items come as a list, or, for a stacked reader, as one stacked item.
-
-        Raises:
-            StopIteration: there are no more.
+        Being read ahead, a chunk may be smaller or larger than `needed`.
         """
-        if self.next_index >= self._length:
-            raise StopIteration
-        if self._open_chunk is None:
-            self._open_chunk = self._next_chunk()
-        start, chunk = self._open_chunk
-        end = min(start + self._count(chunk), self.next_index + limit)
-        items = self._part(chunk, self.next_index - start, end - start)
-        self._open_chunk = None if end == start + self._count(chunk) else (start, chunk)
-        indices = range(self.next_index, end)
-        self.next_index = end
+        del needed, oldest
+        try:
+            indices, items = self._next_chunk()
+        except BaseException:
+            self._seek(self.next_index)  # so that asking again reads the same items again
+            raise
+        self.next_index += len(indices)
         return indices, items
 
-    def read_again(self, indices: Sequence[int]) -> Any:
-        """The items `indices`, out of order, for a restored store."""
-        return self._read_now(list(indices))
+    def state(self, oldest: int) -> dict[str, Any]:
+        """Nothing: any item can be read again by its index."""
+        del oldest
+        return {}
 
-    def seek(self, index: int) -> None:
-        """Continues at item `index`."""
-        for _, future in self._chunks:
-            future.cancel()
-        self._chunks.clear()
-        self._open_chunk = None
-        self.next_index = index
+    def rewind(self, state: dict[str, Any]) -> None:
+        """Nothing: `read_again` goes where it must."""
+
+    def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
+        """Reads the items `pending`, all before item `stop`, from which `read` will go on."""
+        self._seek(stop, pending)
+        done = 0
+        while done < len(pending):
+            indices, items = self._next_chunk()
+            done += len(indices)
+            yield indices, items
 
     def close(self) -> None:
+        """Ends the threads, each when it has read what it is reading."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def _next_chunk(self) -> tuple[int, Any]:
-        if not self._options.num_threads or not self._options.prefetch_buffer_size:
-            stop = min(self.next_index + CHUNK, self._length)
-            return self.next_index, self._read_now(range(self.next_index, stop))
-        self._read_ahead()
-        start, future = self._chunks.popleft()
-        chunk = future.result()
-        self._read_ahead()
-        return start, chunk
+    def _seek(self, index: int, before: Sequence[int] = ()) -> None:
+        for _, future in self._chunks:
+            future.cancel()
+        self._chunks.clear()
+        self.next_index = index
+        self._to_read = self._split(before, index)
+
+    def _split(self, before: Sequence[int], start: int) -> Iterator[np.ndarray]:
+        """What to read, in chunks: the items `before`, then those from `start` to the end."""
+        while len(before):
+            yield np.asarray(before[: self._chunk])
+            before = before[self._chunk :]
+        while start < self.num_items:
+            stop = min(start + self._chunk, self.num_items)
+            yield np.arange(start, stop)
+            start = stop
+
+    def _next_chunk(self) -> tuple[np.ndarray, Any]:
+        # The first item is read by the caller's own thread: it tells the size of items, and what a
+        # Grain data set sets up when first asked is not safe to set up from several threads.
+        if self._largest_chunk is None or not self._threads:
+            indices = next(self._to_read, _NOTHING)
+            items, seconds = self._read_now(indices)
+        else:
+            self._read_ahead()
+            if not self._chunks:
+                return _NOTHING, []
+            indices, future = self._chunks.popleft()
+            items, seconds = future.result()
+        if self._largest_chunk is None and len(indices):
+            self._measure(items)
+        if seconds < CHUNK_SECONDS:
+            self._chunk = max(self._chunk, min(2 * len(indices), self._largest_chunk))
+        return indices, items
 
     def _read_ahead(self) -> None:
-        """Keeps about `prefetch_buffer_size` items under way or ready."""
+        """Keeps as many chunks under way or ready as the options ask for."""
         if self._pool is None:
             self._pool = concurrent.futures.ThreadPoolExecutor(
-                self._options.num_threads, thread_name_prefix="echo-read"
+                self._threads, thread_name_prefix="echo-read"
             )
-        wanted = max(1, self._options.prefetch_buffer_size // CHUNK)
-        begin = self._chunks[-1][0] + CHUNK if self._chunks else self.next_index
-        while len(self._chunks) < wanted and begin < self._length:
-            indices = range(begin, min(begin + CHUNK, self._length))
-            self._chunks.append((begin, self._pool.submit(self._read_now, indices)))
-            begin += CHUNK
+        wanted = max(2 * self._threads, self._ahead // self._chunk)
+        while len(self._chunks) < wanted:
+            indices = next(self._to_read, None)
+            if indices is None:
+                return
+            self._chunks.append((indices, self._pool.submit(self._read_now, indices)))
 
-    def _read_now(self, indices: Sequence[int]) -> Any:
-        if self._stacked and hasattr(self._parent, "stacked_items"):
-            return self._parent.stacked_items(indices)
+    def _measure(self, items: Any) -> None:
+        """Bounds chunks and read-ahead by the size of the first item."""
+        leaves = Structure(items).leaves(items)
+        size = max(1, sum(getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in leaves))
+        self._ahead = min(self._ahead, READ_AHEAD_BYTES // size)
+        # With threads at least two chunks each, one that is read while one waits.
+        ahead = self._ahead // (2 * self._threads) if self._threads else CHUNK_ITEMS
+        self._largest_chunk = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // size))
+
+    def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
+        """The items, stacked or listed, and the seconds it took."""
+        if not len(indices):
+            return [], 0.0
+        start = time.perf_counter()
+        items = self._parent.stacked_items(indices) if self.stacked else self._items(indices.tolist())
+        return items, time.perf_counter() - start
+
+    def _items(self, indices: list[int]) -> list[Any]:
         if hasattr(self._parent, "_getitems"):  # Grain's reading in chunks, not public yet
-            items = self._parent._getitems(list(indices))
+            items = self._parent._getitems(indices)
         else:
-            items = [self._parent[i] for i in indices]
+            items = [self._parent[index] for index in indices]
         for index, item in zip(indices, items, strict=True):
             if item is None:
                 raise ValueError(
                     f"element {index} of {self._parent} is missing (a filter dropped it); "
                     "call .to_iter_dataset() before echoing, which skips missing elements"
                 )
-        return tree.stack(items) if self._stacked else items
-
-    def _count(self, chunk: Any) -> int:
-        return len(tree.flatten(chunk)[0][0]) if self._stacked else len(chunk)
-
-    def _part(self, chunk: Any, start: int, stop: int) -> Any:
-        if self._stacked:
-            return tree.map_leaves(lambda leaf: leaf[start:stop], chunk)
-        return chunk[start:stop]
+        return items
 
 
 class SequentialReader:
     """Reads an IterDataset front to back, noting its state now and then so that it can come back."""
 
-    def __init__(self, parent: grain.IterDataset, stacked: bool):
-        self._iterator: Iterator = iter(parent)
-        self._stacked = stacked
+    stacked = False
+
+    def __init__(self, iterator: grain.DatasetIterator):
+        self._iterator = iterator
         self._snapshots: collections.deque = collections.deque()  # (next index, parent's state)
         self.next_index = 0
         self.num_items: int | None = None  # known once the parent has ended
         self._note()
 
-    def read(self, limit: int) -> tuple[range, Any]:
-        """The next items, at most `limit` and at least one: (indices, items); see above."""
-        start, items = self.next_index, []
-        while len(items) < limit:
-            try:
-                items.append(next(self._iterator))
-            except StopIteration:
-                self.num_items = self.next_index
-                if not items:
-                    raise
-                break
-            self.next_index += 1
-            if self.next_index % SNAPSHOT_EVERY == 0:
-                self._note()
-        return range(start, self.next_index), tree.stack(items) if self._stacked else items
+    def read(self, needed: int, oldest: Callable[[], int]) -> tuple[np.ndarray, Iterator[Any]]:
+        """The next `needed` items, or fewer at the end, as (indices, items as they come).
 
-    def snapshot(self, oldest_needed: int) -> tuple[int, Any]:
-        """The newest noted (index, state) from which item `oldest_needed` can be read again."""
-        while len(self._snapshots) > 1 and self._snapshots[1][0] <= oldest_needed:
-            self._snapshots.popleft()
-        return self._snapshots[0]
+        `oldest()` is the earliest item that may have to be read again.
+        """
+        indices = np.arange(self.next_index, self.next_index + needed)
+        return indices, self._items(needed, oldest)
 
-    def rewind(self, index: int, state: Any) -> None:
-        """Goes back to a snapshot."""
-        self._iterator.set_state(state)
-        self.next_index = index
+    def state(self, oldest: int) -> dict[str, Any]:
+        """The newest state from which item `oldest` can be read again."""
+        self._forget_before(oldest)
+        index, parent = self._snapshots[0]
+        return {
+            "num_items": -1 if self.num_items is None else self.num_items,
+            "next_index": index,
+            "parent": parent,
+        }
+
+    def rewind(self, state: dict[str, Any]) -> None:
+        """Goes back to where a state was taken."""
+        self._iterator.set_state(state["parent"])
+        self.next_index = state["next_index"]
+        self.num_items = None if state["num_items"] < 0 else state["num_items"]
         self._snapshots.clear()
         self._note()
 
+    def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
+        """Reads forward to item `stop`, handing over the items `pending` on the way."""
+        wanted, start = set(pending), self.next_index
+        items = self._items(stop - start, lambda: start)
+        yield np.asarray(pending), (x for i, x in enumerate(items, start) if i in wanted)
+        collections.deque(items, maxlen=0)  # the rest of the way
+        if self.next_index < stop:
+            raise ValueError(
+                f"the parent ended after {self.next_index} items, but {stop} had been read when the "
+                "state was taken; restore it over the same data"
+            )
+
+    def _items(self, n: int, oldest: Callable[[], int]) -> Iterator[Any]:
+        for _ in range(n):
+            try:
+                item = next(self._iterator)
+            except StopIteration:
+                self.num_items = self.next_index
+                return
+            self.next_index += 1
+            if self.next_index % SNAPSHOT_EVERY == 0:
+                self._note()
+            if self.next_index % (64 * SNAPSHOT_EVERY) == 0:
+                self._forget_before(oldest())
+            yield item
+
     def close(self) -> None:
-        close = getattr(self._iterator, "close", None)
-        if close:
-            close()
+        """Nothing: the parent's iterator is closed with the stage's own."""
 
     def _note(self) -> None:
         self._snapshots.append((self.next_index, copy.deepcopy(self._iterator.get_state())))
+
+    def _forget_before(self, oldest: int) -> None:
+        while len(self._snapshots) > 1 and self._snapshots[1][0] <= oldest:
+            self._snapshots.popleft()

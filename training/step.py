@@ -59,7 +59,7 @@ class Program:
         return self._compile("train", self._train, arguments)
 
     def compile_evaluate(self, state: TrainState, batch: Any, mask_B: Any) -> Any:
-        """The same for evaluation: (params, model_state, batch, mask) -> sums."""
+        """The same for evaluation: (params, model_state, batch, mask) -> outputs."""
         arguments = (state.params, state.model_state, batch, mask_B)
         return self._compile("evaluate", self._evaluate, arguments)
 

@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 from flax import nnx
 
 Arrays = dict[str, jax.Array]
@@ -34,10 +35,15 @@ class Workload(Protocol):
         """The mean training loss over a batch, and metrics to log (all float32 scalars)."""
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
-        """Sums over the rows whose mask is 1 (float32 scalars), to be added over batches."""
+        """What the metrics need of a batch, such as sums over the rows whose mask is 1."""
 
-    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """The metrics, from the sums over the whole split."""
+    def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
+        """The metrics, from what `evaluate` gave for each batch of the split, in order."""
+
+
+def total(outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
+    """Sums of scalar outputs over batches, added in order and in double precision."""
+    return {name: float(sum(float(output[name]) for output in outputs)) for name in outputs[0]}
 
 
 def copy_keys(seed, index_B, copy_B):

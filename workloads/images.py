@@ -12,7 +12,7 @@ from flax import nnx
 from PIL import Image
 
 from models.resnet import CifarResNet
-from workloads.base import Arrays, WorkloadError, copy_keys
+from workloads.base import Arrays, WorkloadError, copy_keys, total
 
 # Pixels are scaled to about zero mean and unit variance alike for all data sets (our choice).
 _MEAN, _SCALE = 127.5, 64.0
@@ -108,7 +108,8 @@ class ImageClassification:
             "examples": mask_B.sum(),
         }
 
-    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+    def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
+        sums = total(outputs)
         return {name: sums[name] / sums["examples"] for name in self.metrics}
 
 
