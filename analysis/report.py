@@ -9,6 +9,7 @@ Every file is written whole or not at all, so a report can be made again while s
 import dataclasses
 import io
 import itertools
+import os
 import pathlib
 import textwrap
 from collections.abc import Mapping, Sequence
