@@ -100,8 +100,8 @@ class RandomAccessReader:
     def _split(self, before: Sequence[int], start: int) -> Iterator[np.ndarray]:
         """What to read, in chunks: the items `before`, then those from `start` to the end."""
         while len(before):
-            yield np.asarray(before[: self._chunk])
-            before = before[self._chunk :]
+            chunk, before = before[: self._chunk], before[self._chunk :]
+            yield np.asarray(chunk)
         while start < self.num_items:
             stop = min(start + self._chunk, self.num_items)
             yield np.arange(start, stop)
