@@ -1,21 +1,51 @@
-"""Where arrays live: a mesh of devices (`data`, `model`), batches split over `data`."""
+"""Where arrays live: a mesh of devices (`data`, `model`), batches and parameters split over it.
 
+Batches are always split over `data`. Parameters, and the optimizer's state with them, follow one of
+three rules, by name and shape:
+
+* replicated: every device holds them all.
+* fsdp: the largest axis that can be is split over `data` (ZeRO, Rajbhandari et al. 2020). The step
+  gathers what it uses, so the arithmetic of each device is that of `replicated`.
+* tensor: the Transformer's layers are split over `model` (Megatron-LM, Shoeybi et al. 2019): heads,
+  hidden units and vocabulary. The rest is replicated.
+"""
+
+import math
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+CHOICES = ("replicated", "fsdp", "tensor")
 
-class MeshError(Exception):
-    """There are not enough devices for the mesh that was asked for."""
+# fsdp leaves smaller arrays whole (norms, biases): gathering one costs its latency, and saves little.
+_LARGE = 1024  # elements
+
+# The axis that `tensor` splits, by the last two parts of a name. Kernels are [D, N, H] (q, k, v),
+# [N, H, D] (out), [D, M] and [M, D] (the perceptron's two); embeddings [V, D].
+_TENSOR_AXES = {
+    ("q", "kernel"): 1,
+    ("k", "kernel"): 1,
+    ("v", "kernel"): 1,
+    ("out", "kernel"): 0,
+    ("mlp_in", "kernel"): 1,
+    ("mlp_in", "bias"): 0,
+    ("mlp_out", "kernel"): 0,
+    ("embed", "embedding"): 0,
+    ("unembed", "embedding"): 0,
+}
+
+
+class MeshError(ValueError):
+    """A mesh or a sharding that cannot be; the message says what can."""
 
 
 def make_mesh(data: int, model: int) -> Mesh:
     """A mesh of data x model devices; data = 0 takes all that there are.
 
     Raises:
-        MeshError: there are fewer devices than that.
+        MeshError: there are fewer devices than that, or several processes cannot share them so.
     """
     devices = jax.devices()
     data = data or len(devices) // model
@@ -24,11 +54,30 @@ def make_mesh(data: int, model: int) -> Mesh:
             f"config.mesh is data={data}, model={model}; there are {len(devices)} devices, "
             "so allowed: products up to that, or data=0 for all"
         )
+    if jax.process_count() > 1:
+        return _mesh_of_processes(data, model, devices)
     return jax.make_mesh(
         (data, model),
         ("data", "model"),
         axis_types=(AxisType.Auto, AxisType.Auto),
         devices=devices[: data * model],
+    )
+
+
+def _mesh_of_processes(data: int, model: int, devices: list[jax.Device]) -> Mesh:
+    """Process after process along `data`, so that the rows which one holds are one block."""
+    local = jax.local_device_count()
+    if data * model < len(devices) or (local % model and model % local):
+        raise MeshError(
+            f"config.mesh is data={data}, model={model} for {jax.process_count()} processes of "
+            f"{local} devices each; allowed: all {len(devices)} devices (data=0), and for model a "
+            "divisor or a multiple of a process's devices"
+        )
+    devices = sorted(devices, key=lambda device: (device.process_index, device.id))
+    return Mesh(
+        np.asarray(devices).reshape(data, model),
+        ("data", "model"),
+        axis_types=(AxisType.Auto, AxisType.Auto),
     )
 
 
@@ -42,11 +91,85 @@ def over_data(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec("data"))
 
 
+def local_rows(mesh: Mesh, batch_size: int) -> range:
+    """Which rows of a global batch this process's devices hold: one block."""
+    held = over_data(mesh).addressable_devices_indices_map((batch_size,)).values()
+    bounds = [rows.indices(batch_size) for (rows,) in held]
+    return range(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
+
+
 def put_batch(mesh: Mesh, arrays: Any) -> Any:
-    """Host arrays with a leading batch axis, as global arrays split over `data`."""
+    """Host arrays of this process's rows (`local_rows`), as global arrays split over `data`."""
     sharding = over_data(mesh)
     if mesh.size == 1:
         return jax.device_put(arrays, sharding)
     return jax.tree.map(
         lambda array: jax.make_array_from_process_local_data(sharding, np.asarray(array)), arrays
     )
+
+
+def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
+    """The shardings of parameters, or of what the optimizer keeps for each of them.
+
+    Args:
+        choice: one of CHOICES.
+        shapes: a pytree of what has a shape; a leaf's path ends as the parameter's name does.
+
+    Raises:
+        MeshError: the choice does not suit the mesh, or the network.
+    """
+    _check_choice(mesh, choice)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    specs = [_partition(mesh, choice, _name(path), leaf.shape) for path, leaf in leaves]
+    if choice == "tensor" and not any("model" in spec for spec in specs):
+        raise MeshError(
+            "config.sharding is 'tensor', which splits a Transformer's layers, and this network "
+            "has none; allowed here: 'replicated', 'fsdp'"
+        )
+    return jax.tree.unflatten(structure, [NamedSharding(mesh, spec) for spec in specs])
+
+
+def _check_choice(mesh: Mesh, choice: str) -> None:
+    model = mesh.shape["model"]
+    if choice == "tensor" and model == 1:
+        raise MeshError(
+            "config.sharding is 'tensor' with config.mesh.model=1, which splits nothing; allowed "
+            "here: 'replicated', 'fsdp', or a config.mesh.model of 2 or more"
+        )
+    if choice != "tensor" and model > 1:
+        raise MeshError(
+            f"config.mesh.model is {model} with config.sharding={choice!r}, under which these "
+            "devices would do the same work; allowed here: 1, or config.sharding=tensor"
+        )
+
+
+def _partition(mesh: Mesh, choice: str, name: tuple[str, ...], shape) -> PartitionSpec:
+    if choice == "fsdp":
+        axis = _largest_axis(shape, mesh.shape["data"])
+        return PartitionSpec() if axis is None else _split(axis, "data")
+    axis = _TENSOR_AXES.get(name[-2:]) if choice == "tensor" else None
+    if axis is None:
+        return PartitionSpec()
+    if shape[axis] % mesh.shape["model"]:
+        raise MeshError(
+            f"config.mesh.model is {mesh.shape['model']}, which does not divide axis {axis} of "
+            f"{'/'.join(name)} {shape}; allowed: a divisor of {shape[axis]}"
+        )
+    return _split(axis, "model")
+
+
+def _largest_axis(shape: tuple[int, ...], parts: int) -> int | None:
+    """The largest axis of a large array that `parts` divides, the last of equal ones."""
+    if math.prod(shape) < _LARGE:
+        return None
+    divisible = [axis for axis, size in enumerate(shape) if size % parts == 0]
+    return max(divisible, key=lambda axis: (shape[axis], axis), default=None)
+
+
+def _split(axis: int, mesh_axis: str) -> PartitionSpec:
+    return PartitionSpec(*[None] * axis, mesh_axis)
+
+
+def _name(path) -> tuple[str, ...]:
+    """A leaf's path in parts; NNX's variables end it with 'value'."""
+    return tuple(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))[:-1]

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -25,32 +26,41 @@ class Task:
 
     Attributes:
         augment_on_device: whether the step augments its batch before the loss.
+        sharding: how parameters lie on the mesh: one of sharding.CHOICES.
     """
 
     workload: Workload
     optimizer: str
     augment_on_device: bool
     mesh: Mesh
+    sharding: str = "replicated"
 
 
 class Program:
-    """Compiled functions for one task; see `program`."""
+    """Compiled functions for one task; see `program`.
+
+    Raises:
+        sharding.MeshError: the network cannot lie on the mesh as the task says.
+    """
 
     def __init__(self, task: Task):
         self.task = task
         self._graphdef = None
         self._replicated = sharding.replicated(task.mesh)
-        self._init = jax.jit(self._init_arrays, out_shardings=self._replicated)
-        self._train = jax.jit(self._train_arrays, donate_argnums=0, out_shardings=self._replicated)
+        state = self._state_shardings()
+        self._init = jax.jit(self._init_arrays, out_shardings=state)
+        self._train = jax.jit(
+            self._train_arrays, donate_argnums=0, out_shardings=(state, self._replicated)
+        )
         self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self._replicated)
         self._compiled: dict[Any, Any] = {}
 
     def init(self, seed: int) -> TrainState:
-        """Fresh state: parameters drawn from `seed`, replicated over the mesh."""
+        """Fresh state: parameters drawn from `seed`, the same ones however they are sharded."""
         if self._graphdef is None:
             model = nnx.eval_shape(lambda: self.task.workload.model(nnx.Rngs(0)))
             self._graphdef = nnx.graphdef(model)
-        return self._init(jnp.uint32(seed))
+        return self._init(np.uint32(seed))
 
     def compile_train(self, state: TrainState, batch: Any, hyper: Any, data_seed: Any) -> Any:
         """The training step compiled for these shapes: (state, batch, hyper, data_seed) ->
@@ -70,6 +80,16 @@ class Program:
             self._compiled[key] = function.lower(*arguments).compile()
         return self._compiled[key]
 
+    def _state_shardings(self) -> TrainState:
+        """Where a state's arrays live. Batch statistics are small, and replicated always."""
+        mesh, choice = self.task.mesh, self.task.sharding
+        shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
+        return TrainState(
+            params=sharding.parameter_shardings(mesh, choice, shapes.params),
+            model_state=self._replicated,
+            opt_state=sharding.parameter_shardings(mesh, choice, shapes.opt_state),
+        )
+
     def _init_arrays(self, seed) -> TrainState:
         model = self.task.workload.model(nnx.Rngs(params=jax.random.key(seed)))
         _, params, model_state = nnx.split(model, nnx.Param, ...)
@@ -84,6 +104,7 @@ class Program:
             data = task.workload.augment(data, data_seed, index_B, copy_B)
 
         def loss_of(params):
+            params = self._gathered(params)
             # copy=True: batch norm's statistics are written inside this trace
             model = nnx.merge(self._graphdef, params, state.model_state, copy=True)
             loss, metrics = task.workload.loss(model, data)
@@ -96,8 +117,18 @@ class Program:
         return TrainState(params, model_state, opt_state), metrics
 
     def _evaluate_arrays(self, params, model_state, data, mask_B):
-        model = nnx.merge(self._graphdef, params, model_state, copy=True)
+        model = nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
         return self.task.workload.evaluate(model, data, mask_B)
+
+    def _gathered(self, params):
+        """Parameters as the network's arithmetic takes them.
+
+        Under fsdp they are whole there; left to itself, the compiler may split activations as it
+        finds the parameters split, and then examples are no longer each device's own.
+        """
+        if self.task.sharding != "fsdp":
+            return params
+        return jax.lax.with_sharding_constraint(params, self._replicated)
 
 
 @functools.lru_cache(maxsize=8)
