@@ -1,6 +1,7 @@
 """Trains one configuration until its target, the end of its budget, or divergence.
 
     python train.py --config=configs/cifar10.py:mini --workdir=DIR
+    python train.py --evaluate DIR
 
 `train(config, workdir)` does the same for a caller. A run's directory can be started again at any
 time: a finished run says so, an interrupted one goes on, bit for bit as if it had not stopped.
@@ -9,31 +10,28 @@ time: a finished run says so, an interrupted one goes on, bit for bit as if it h
 import dataclasses
 import pathlib
 import sys
-import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-import tensorboardX
 
-import workloads
 from configs import base
-from pipeline import build, sources
-from runs import command, environment, records, signals, workdirs
+from pipeline import side_by_side
+from pipeline.stages import Batch
+from runs import command, environment, processes, records, signals, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, duration
-from training import check, evaluation, optimizer, sharding
-from training import step as steps
+from runs.recorder import Recorder
+from training import evaluation, final, optimizer, sharding
+from training.parts import Parts, open_data, prepare
 from training.state import TrainState
-from workloads.base import WorkloadError
+
+__all__ = ["open_data", "prepare", "train"]
 
 ROOT = pathlib.Path(__file__).resolve().parent
-
-# Evaluation has no gradients to keep, so it takes larger batches than training.
-EVALUATION_BATCHES = 4
 
 
 class Diverged(Exception):
@@ -42,19 +40,6 @@ class Diverged(Exception):
 
 class Preempted(Exception):
     """The run was told to stop, and has saved itself."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """What a configuration is made into, before anything is written."""
-
-    config: Any
-    info: sources.DatasetInfo
-    program: steps.Program
-    batches: Any  # a Grain IterDataset of pipeline.stages.Batch
-    validation: Any  # an iterable of (arrays, mask)
-    target: records.Target
-    total_steps: int
 
 
 @dataclasses.dataclass
@@ -98,7 +83,9 @@ def train(config, workdir: str | pathlib.Path, progress: Progress | None = None)
         "dataset": dataclasses.asdict(parts.info),
         **environment.describe(ROOT),
     }
-    finished = workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
+    finished = processes.decided_by_first(
+        lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
+    )
     if finished:
         return finished
     run = _Run(parts, workdir, progress or Progress(quiet=True))
@@ -112,49 +99,14 @@ def train(config, workdir: str | pathlib.Path, progress: Progress | None = None)
         status = "preempted"
     except Exception as caught:
         status, error = "failed", f"{type(caught).__name__}: {caught}"
-        (workdir / "error.txt").write_text(traceback.format_exc())
+        name = f"error{jax.process_index() or ''}.txt"
+        (workdir / name).write_text(traceback.format_exc())
     finally:
         run.close()
     result = run.result(status, error)
-    records.write_json(workdir / records.RESULT, result)
+    if processes.is_first():
+        records.write_json(workdir / records.RESULT, result)
     return result
-
-
-def prepare(config) -> Parts:
-    """Checks `config` and makes its parts; raises InputError if it cannot be run."""
-    try:
-        check.check(config)
-        source, held_out, info = open_data(config)
-        workload = workloads.make(config, info)
-        mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
-        check.check_devices(config, mesh.shape["data"])
-    except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
-        raise command.InputError(str(error)) from error
-    if config.target.metric not in workload.metrics:
-        raise command.InputError(
-            f"config.target.metric is {config.target.metric!r}, which evaluating workload "
-            f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
-        )
-    task = steps.Task(workload, config.optimizer.name, config.augment_on == "device", mesh)
-    return Parts(
-        config=config,
-        info=info,
-        program=steps.program(task),
-        batches=build.build(config, source, workload),
-        validation=build.evaluation_batches(
-            held_out, workload, config.batch_size * EVALUATION_BATCHES
-        ),
-        target=records.Target(**config.target),
-        total_steps=build.total_steps(config),
-    )
-
-
-def open_data(config) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
-    """The training and validation splits, and what is known of the data set."""
-    name, data_dir = config.dataset.name, config.dataset.data_dir
-    source, info = sources.open_source(name, config.dataset.train_split, data_dir)
-    held_out, _ = sources.open_source(name, config.dataset.validation_split, data_dir)
-    return source, held_out, info
 
 
 class _Run:
@@ -170,12 +122,12 @@ class _Run:
         self._pending: tuple[dict[str, Any], dict[str, Any]] | None = None  # (record, metrics)
         self._data_seed = np.uint32(self.config.seed.data)
         self.clock = Clock()  # from here on: what came before compiles, once a process
-        self.metrics = records.MetricsWriter(workdir, keep_bytes=self._restore())
-        self.board = tensorboardX.SummaryWriter(
-            str(workdir / records.TENSORBOARD), purge_step=self.counters.fresh_examples + 1
-        )
+        self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
+        keep_bytes = self._restore()
+        first, fresh = processes.is_first(), self.counters.fresh_examples
+        self.recorder = Recorder(workdir, keep_bytes, fresh, active=first)
 
-    def loop(self, stop: threading.Event) -> str:
+    def loop(self, stop: Callable[[int], bool]) -> str:
         """Trains to the end; returns 'reached' or 'exhausted'."""
         # The order is a contract: evaluate -> target? -> save -> next(batch) -> step -> log. The
         # iterator moves only after the save, so that a checkpoint is one moment of the whole run.
@@ -187,9 +139,10 @@ class _Run:
                     return self._end("reached")
             due = self._crossed("checkpoint_every_fresh_examples", "saved")
             keeps = self.config.checkpoint_every_fresh_examples > 0
-            if stop.is_set() or due or (improved and keeps):
+            stops = stop(self.counters.step)
+            if stops or due or (improved and keeps):
                 self._save()
-            if stop.is_set():
+            if stops:
                 raise Preempted
             batch = self._next_batch()
             if batch is None:
@@ -224,8 +177,7 @@ class _Run:
         self.progress.close()
         self.iterator.close()
         self.checkpoints.close()
-        self.metrics.close()
-        self.board.close()
+        self.recorder.close()
 
     def _crossed(self, cadence: str, counter: str) -> bool:
         """Whether the fresh counter has passed multiples of a cadence not dealt with yet."""
@@ -239,7 +191,7 @@ class _Run:
         with self.clock.waiting():
             return next(self.iterator, None)
 
-    def _train_on(self, batch: build.Batch) -> None:
+    def _train_on(self, batch: Batch) -> None:
         """Dispatches a step, then reads the metrics of the step before, which is done by now."""
         at = self.counters
         rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
@@ -263,7 +215,7 @@ class _Run:
         place, metrics = pending
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if place["step"] % self.config.log_every_steps == 0:
-            self._record({**place, **values})
+            self.recorder.write({**place, **values})
         if not np.isfinite(values["loss"]):
             raise Diverged(f"the training loss is {values['loss']} at step {place['step']}")
         self.progress.update(self._status())
@@ -281,18 +233,12 @@ class _Run:
         with self.clock.paused():
             values = evaluation.evaluate(self.parts.program, self.state, self.parts.validation)
         at.value, at.evaluated_step = values[target.metric], at.step
-        self._record({**self._place("validation"), **values})
+        self.recorder.write({**self._place("validation"), **values})
         improved = target.better(at.value, than=at.best and at.best["value"])
         if improved:
             fresh = at.fresh_examples
             at.best = {"metric": target.metric, "value": at.value, "fresh_examples": fresh}
         return improved
-
-    def _record(self, record: dict[str, Any]) -> None:
-        self.metrics.write(record)
-        for name in sorted(set(record) - {"step", "fresh_examples", "split"}):
-            tag = f"{record['split']}/{name}"
-            self.board.add_scalar(tag, record[name], record["fresh_examples"])
 
     def _place(self, split: str) -> dict[str, Any]:
         """The fields that every record begins with."""
@@ -315,18 +261,19 @@ class _Run:
         """Saves model, optimizer, input position, counters and clocks as of one moment."""
         self._flush()
         at = self.counters
-        if self.checkpoints.latest_step() == at.step:
+        evaluated = at.evaluated_step == at.step
+        if self._saved == (at.step, evaluated):
             return
         jax.block_until_ready(self.state)
         with self.clock.paused():
             value = {
-                "input": self.iterator.get_state(),
+                "input": side_by_side.merged(processes.gather(self.iterator.get_state())),
                 "counters": dataclasses.asdict(at),
                 "clock": self.clock.readings(),
-                "metrics_bytes": self.metrics.sync(),
+                "metrics_bytes": self.recorder.sync(),
             }
-            here = at.evaluated_step == at.step
-            self.checkpoints.save(at.step, self.state, value, at.value if here else None)
+            self.checkpoints.save(at.step, self.state, value, at.value if evaluated else None)
+        self._saved = (at.step, evaluated)
 
     def _restore(self) -> int:
         """Goes back to the newest checkpoint, if any; the bytes of metrics.jsonl that it knew."""
@@ -336,6 +283,7 @@ class _Run:
         self.state, value = self.checkpoints.restore(latest, like=self.state)
         self.iterator.set_state(value["input"])
         self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
+        self._saved = (latest, self.counters.evaluated_step == latest)
         return value["metrics_bytes"]
 
     def _status(self) -> Status:
@@ -355,20 +303,41 @@ class _Run:
 
 def main(argv: Sequence[str]) -> int:
     parser = command.Parser(__doc__, base.FIELDS)
+    parser.add_argument("--config", help="FILE[:VARIANT], such as configs/cifar10.py")
+    parser.add_argument("--workdir", help="the run's directory; start it again to resume")
     parser.add_argument(
-        "--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py"
-    )
-    parser.add_argument(
-        "--workdir", required=True, help="the run's directory; start it again to resume"
+        "--evaluate",
+        metavar="WORKDIR",
+        help="instead of training: evaluate a finished run's best checkpoint on its validation "
+        "split, and on its test split if it has one; writes WORKDIR/evaluation.json, and "
+        "WORKDIR/parameters.npz, which numpy.load reads (params/stem/conv/kernel, ...)",
     )
     arguments, overrides = command.parse(parser, argv)
+    if arguments.evaluate:
+        return _evaluate(parser, arguments, overrides)
+    missing = [f"--{name}" for name in ("config", "workdir") if not getattr(arguments, name)]
+    if missing:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
     config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
-    progress = Progress()
+    processes.initialize()
+    progress = Progress(quiet=not processes.is_first())
     before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
     result = train(config, arguments.workdir, progress)
     already = "already finished: " if result == before else ""
     progress.say(already + _summary(result, arguments.workdir))
     return command.EXIT_CODES[result["status"]]
+
+
+def _evaluate(parser: command.Parser, arguments: Any, overrides: Sequence[str]) -> int:
+    if arguments.config or arguments.workdir:
+        parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
+    processes.initialize()
+    found = final.evaluate(pathlib.Path(arguments.evaluate), overrides)
+    if processes.is_first():
+        print(f"step {found['step']:,}, {found['fresh_examples']:,} fresh examples")
+        for split, values in found["splits"].items():
+            print(f"{split}: " + ", ".join(f"{name} {x:.4g}" for name, x in values.items()))
+    return command.OK
 
 
 def _summary(result: dict[str, Any], workdir: str) -> str:

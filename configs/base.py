@@ -50,11 +50,16 @@ FIELDS = (
     ("echo.factor", 1.0, "echoing factor e >= 1: showings a fresh item, fractions allowed"),
     ("echo.shuffle_buffer", 0, "slots of the shuffle buffer: examples, after batching batches"),
     ("echo.placement", "host", "host: repeated items are kept in host memory"),
-    ("echo.streams", 1, "independent sub-streams; any divisor can be the number of devices"),
+    ("echo.streams", 1, "independent sub-streams; a multiple of the number of processes"),
     ("augment_on", "host", "host (in the input pipeline) | device (in the compiled step)"),
     ("prefetch", 2, "batches made ready ahead of the step; 0 = none"),
     ("mesh.data", 0, "devices that share a batch; 0 = all that there are"),
-    ("mesh.model", 1, "devices that share a layer"),
+    ("mesh.model", 1, "devices that share a layer; above 1 with sharding=tensor alone"),
+    (
+        "sharding",
+        "replicated",
+        "of parameters: replicated | fsdp (over mesh.data) | tensor (Transformer, over mesh.model)",
+    ),
     ("seed.data", 0, "order of examples, augmentation, shuffle buffer: one a search"),
     ("seed.model", 0, "initial parameters: one a trial"),
 )
@@ -66,6 +71,7 @@ MAY_CHANGE_ON_RESUME = (
     "prefetch",
     "mesh.data",
     "mesh.model",
+    "sharding",
 )
 
 

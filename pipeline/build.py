@@ -9,13 +9,14 @@ At most one of the three slots is filled; nothing else differs between condition
 import functools
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import grain
 import jax
 import numpy as np
 
 import echo
+from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
 from pipeline.stages import Arrays, Batch, Batches, MapChunks, Read
 
@@ -37,17 +38,26 @@ class StageFunctions(Protocol):
         (seed, index_B[b], copy_B[b]) alone, all uint32."""
 
 
-def build(config, source: Source, functions: StageFunctions) -> grain.IterDataset[Batch]:
+def build(
+    config, source: Source, functions: StageFunctions, held: range | None = None
+) -> grain.IterDataset[Batch]:
     """The batches of a run; iterate it, and checkpoint its iterator's get_state().
 
     Args:
         config: a resolved configuration.
         source: raw records of the training split.
         functions: the workload's decode and augment.
+        held: the sub-streams that this process reads, None for all. Batches have their rows alone,
+            and count the fresh examples of all.
     """
-    streams = config.echo.streams
-    parts = [_sub_stream(config, source, functions, stream) for stream in range(streams)]
-    batches = parts[0] if streams == 1 else _side_by_side(parts)
+    streams = range(config.echo.streams)
+    held = streams if held is None else held
+    elsewhere = [_Counts.of(config, stream) for stream in streams if stream not in held]
+    batches = SideBySide(
+        {stream: _sub_stream(config, source, functions, stream) for stream in held},
+        total_steps(config),
+        lambda taken: sum(counts.admitted(taken) for counts in elsewhere),
+    )
     if config.prefetch:
         batches = grain.experimental.ThreadPrefetchIterDataset(
             batches, prefetch_buffer_size=config.prefetch
@@ -95,31 +105,65 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
 
 
 def total_steps(config) -> int:
-    """How many batches a run's budget gives, in closed form."""
-    rows = config.batch_size // config.echo.streams
-    schedule = echo.EchoSchedule(config.echo.factor)
-    steps = []
-    for stream in range(config.echo.streams):
+    """How many batches a run's budget gives: as many as the shortest sub-stream has."""
+    return min(_Counts.of(config, stream).batches for stream in range(config.echo.streams))
+
+
+class _Counts(NamedTuple):
+    """What a sub-stream gives, in closed form. An item of its slot is an example, or a batch.
+
+    Attributes:
+        schedule: of the slot's items.
+        items: how many fresh ones there are.
+        examples_an_item, outputs_a_batch: one of the two is 1.
+    """
+
+    schedule: echo.EchoSchedule
+    items: int
+    examples_an_item: int
+    outputs_a_batch: int
+
+    @classmethod
+    def of(cls, config, stream: int) -> "_Counts":
+        rows = config.batch_size // config.echo.streams
         fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
-        if config.echo.insertion in ("none", "after_batching"):
-            steps.append(schedule.num_outputs(fresh // rows))
-        else:
-            steps.append(schedule.num_outputs(fresh) // rows)
-    return min(steps)
+        if config.echo.insertion == "none":
+            return cls(echo.EchoSchedule(1), fresh // rows, rows, 1)
+        schedule = echo.EchoSchedule(config.echo.factor, config.echo.shuffle_buffer)
+        if config.echo.insertion == "after_batching":
+            return cls(schedule, fresh // rows, rows, 1)
+        return cls(schedule, fresh, 1, rows)
+
+    @property
+    def batches(self) -> int:
+        return self.schedule.num_outputs(self.items) // self.outputs_a_batch
+
+    def admitted(self, batches: int) -> int:
+        """Fresh examples that have been admitted once so many batches have been given."""
+        outputs = batches * self.outputs_a_batch
+        return self.schedule.admitted(outputs, self.items) * self.examples_an_item
 
 
-def evaluation_batches(source: Source, functions: StageFunctions, batch_size: int) -> Iterable:
+def evaluation_batches(
+    source: Source, functions: StageFunctions, batch_size: int, held: range | None = None
+) -> Iterable:
     """A whole split in order, each example once, as (arrays, mask float32 [B]) pairs.
 
     The last batch is filled up with repeats of its last row, which the mask leaves out.
+
+    Args:
+        source, functions: raw records, and the workload's decode.
+        batch_size: examples a batch, over all processes.
+        held: the rows of each batch that this process decodes and gives, None for all.
     """
-    batches = _EvaluationBatches(source, functions, batch_size)
+    batches = _EvaluationBatches(source, functions, batch_size, held or range(batch_size))
     return list(batches) if batches.nbytes() <= _CACHE_BYTES else batches
 
 
 class _EvaluationBatches:
-    def __init__(self, source: Source, functions: StageFunctions, batch_size: int):
+    def __init__(self, source: Source, functions: StageFunctions, batch_size: int, held: range):
         self._source, self._functions, self._batch_size = source, functions, batch_size
+        self._held = held
 
     def nbytes(self) -> int:
         row = self._functions.decode(self._source.__getitems__([0]))
@@ -130,10 +174,12 @@ class _EvaluationBatches:
         return iter(batches.map(self._batch).to_iter_dataset(_threads(1)))
 
     def _batch(self, start: int) -> tuple[Arrays, np.ndarray]:
-        real = range(start, min(start + self._batch_size, len(self._source)))
-        data = self._functions.decode(self._source.__getitems__(list(real)))
-        missing = self._batch_size - len(real)
-        mask_B = np.r_[np.ones(len(real), np.float32), np.zeros(missing, np.float32)]
+        last = len(self._source) - 1
+        wanted = range(start + self._held.start, start + self._held.stop)
+        real = [number for number in wanted if number <= last] or [last]
+        data = self._functions.decode(self._source.__getitems__(real))
+        missing = len(wanted) - len(real)
+        mask_B = (np.asarray(wanted) <= last).astype(np.float32)
         if missing:
             data = {k: np.concatenate([v, v[-1:].repeat(missing, 0)]) for k, v in data.items()}
         return data, mask_B
@@ -179,16 +225,6 @@ def _from_batches(read: Read, rows: int, echoed: echo.Echoed) -> Batch:
     start = int(echoed.index) * rows
     index = read.fresh_index(np.arange(start, start + rows))
     return Batch(echoed.item, index, np.full(rows, int(echoed.copy)), echoed.fresh * rows)
-
-
-def _side_by_side(parts: list[grain.IterDataset[Batch]]) -> grain.IterDataset[Batch]:
-    def joined(blocks: tuple[Batch, ...]) -> Batch:
-        data = {k: np.concatenate([b.data[k] for b in blocks]) for k in blocks[0].data}
-        index = np.concatenate([block.index for block in blocks])
-        copy = np.concatenate([block.copy for block in blocks])
-        return Batch(data, index, copy, sum(block.fresh_examples for block in blocks))
-
-    return grain.experimental.ZipIterDataset(parts).map(joined)
 
 
 def _threads(items_a_batch: int) -> grain.ReadOptions:

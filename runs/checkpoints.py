@@ -9,6 +9,8 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from runs import processes
+
 # Orbax and its file layer log every save, some as warnings; a command's output is its own.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
@@ -25,37 +27,42 @@ class Checkpoints:
         self._directory = pathlib.Path(directory).absolute()
         self._mode = mode
         self._opened: ocp.CheckpointManager | None = None
+        # Opening waits for all processes, so that all must know alike whether there is any.
+        self._there = processes.decided_by_first(self._directory.exists)
 
     def save(self, step: int, arrays: Any, value: Any, metric: float | None) -> None:
         """Saves without waiting for the disk.
 
         Args:
-            step: names the checkpoint.
+            step: names the checkpoint; one of the same step is replaced.
             arrays: a pytree of arrays; it may be changed once this returns.
             value: what JSON can hold.
             metric: the validation metric at this step, None where it was not evaluated here.
         """
+        self._there = True
+        if step in self._manager().all_steps():
+            self._manager().delete(step)
         self._manager().save(
             step,
             args=ocp.args.Composite(
-                arrays=ocp.args.StandardSave(_by_path(arrays)), value=ocp.args.JsonSave(value)
+                arrays=ocp.args.StandardSave(by_path(arrays)), value=ocp.args.JsonSave(value)
             ),
             metrics=None if metric is None else {"metric": metric},
         )
 
     def latest_step(self) -> int | None:
         """The newest whole checkpoint's step, None where there is none."""
-        return self._manager().latest_step() if self._directory.exists() else None
+        return self._manager().latest_step() if self._there else None
 
     def best_step(self) -> int | None:
         """The step with the best metric among those kept, None where none was evaluated."""
-        return self._manager().best_step() if self._directory.exists() else None
+        return self._manager().best_step() if self._there else None
 
     def restore(self, step: int, like: Any) -> tuple[Any, Any]:
         """The (arrays, value) of a checkpoint; arrays take structure and sharding from `like`."""
         leaves, structure = jax.tree.flatten(like)
         specs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in leaves]
-        wanted = _by_path(jax.tree.unflatten(structure, specs))
+        wanted = by_path(jax.tree.unflatten(structure, specs))
         saved = self._manager().restore(
             step,
             args=ocp.args.Composite(
@@ -90,7 +97,7 @@ class Checkpoints:
         return self._opened
 
 
-def _by_path(tree: Any) -> dict[str, Any]:
+def by_path(tree: Any) -> dict[str, Any]:
     """Leaves by name, such as 'params/blocks/0/conv1/conv/kernel', in the tree's own order."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -93,12 +93,17 @@ def load_config(
         config = module.get_config(variant) if variant else module.get_config()
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise InputError(f"--config={config_flag}: {error}") from error
-    for override in overrides:
-        name, equals, text = override.removeprefix("--config.").partition("=")
+    override(config, overrides, fields)
+    return config, module
+
+
+def override(config: ml_collections.ConfigDict, overrides: Sequence[str], fields: Fields) -> None:
+    """Sets the fields of '--config.FIELD=VALUE' words; InputError for one that cannot be."""
+    for word in overrides:
+        name, equals, text = word.removeprefix("--config.").partition("=")
         if not equals:
             raise InputError(f"--config.{name} has no value; write --config.{name}=VALUE")
         set_field(config, name, text, fields)
-    return config, module
 
 
 def set_field(config: ml_collections.ConfigDict, name: str, value: object, fields: Fields) -> None:

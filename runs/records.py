@@ -19,6 +19,7 @@ SCHEMA_VERSION = 1
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a finished run's best checkpoint
 
 # Every way a run ends. A FINISHED run is never trained again; others go on when started again.
 STATUSES = ("reached", "exhausted", "diverged", "failed", "preempted")

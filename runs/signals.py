@@ -3,18 +3,29 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import jax
+from jax.experimental import multihost_utils
 
 
 @contextlib.contextmanager
-def stop_requested() -> Iterator[threading.Event]:
-    """An event that the first SIGTERM or Ctrl-C sets; the second one acts as it always does.
+def stop_requested() -> Iterator[Callable[[int], bool]]:
+    """A function that says whether to stop before a given step, to be asked at every step.
 
-    Only the main thread can listen; elsewhere the event is never set.
+    In a single process the first SIGTERM or Ctrl-C makes it say so; the second one acts as it
+    always does. Only the main thread can listen; elsewhere it never says so.
+
+    Of several processes any one may get the SIGTERM, and all stop before the same step, a little
+    later: JAX's preemption service, which listens since `jax.distributed.initialize`, has them
+    agree in the background. Ctrl-C ends such a process as it always does.
     """
+    if jax.process_count() > 1:
+        yield multihost_utils.reached_preemption_sync_point
+        return
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield lambda step: False
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -25,7 +36,7 @@ def stop_requested() -> Iterator[threading.Event]:
     for number in before:
         signal.signal(number, on_signal)
     try:
-        yield stop
+        yield lambda step: stop.is_set()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -5,7 +5,7 @@ from typing import Any
 
 import echo
 from pipeline.build import total_steps
-from training import optimizer
+from training import optimizer, sharding
 
 
 class ConfigError(Exception):
@@ -22,6 +22,7 @@ def check(config) -> None:
         _between(f"seed.{name}", config.seed[name], 0, 2**32, end=False)
     _check_echo(config)
     _one_of("dtype", config.dtype, ("float32", "bfloat16"))
+    _one_of("sharding", config.sharding, sharding.CHOICES)
     _one_of("augment_on", config.augment_on, ("host", "device"))
     _one_of("optimizer.name", config.optimizer.name, optimizer.NAMES)
     _one_of("optimizer.schedule.name", config.optimizer.schedule.name, optimizer.SCHEDULES)
@@ -61,6 +62,22 @@ def check_devices(config, data_devices: int) -> None:
             f"config.batch_size is {config.batch_size}, which {data_devices} devices cannot share "
             f"evenly; allowed: a multiple of {data_devices}, or fewer devices (config.mesh.data)"
         )
+
+
+def held_streams(config, held_rows: range) -> range:
+    """The sub-streams that fill the rows of each batch which this process holds.
+
+    Raises:
+        ConfigError: there are too few of them for each process to have its own.
+    """
+    rows = config.batch_size // config.echo.streams
+    if held_rows.start % rows or len(held_rows) % rows:
+        processes = config.batch_size // len(held_rows)
+        raise ConfigError(
+            f"config.echo.streams is {config.echo.streams}, which {processes} processes cannot "
+            f"share evenly; allowed: a multiple of {processes}"
+        )
+    return range(held_rows.start // rows, held_rows.stop // rows)
 
 
 def _check_echo(config) -> None:

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 CHOICES = ("replicated", "fsdp", "tensor")
 
-# fsdp leaves smaller arrays whole (norms, biases): gathering one costs its latency, and saves little.
+# fsdp leaves smaller arrays whole (norms, biases): a gather costs its latency, and saves little.
 _LARGE = 1024  # elements
 
 # The axis that `tensor` splits, by the last two parts of a name. Kernels are [D, N, H] (q, k, v),

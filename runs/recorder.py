@@ -1,0 +1,47 @@
+"""Where a run's measurements go while it runs: `metrics.jsonl`, and the same for TensorBoard."""
+
+import pathlib
+from typing import Any
+
+import tensorboardX
+
+from runs import records
+
+
+class Recorder:
+    """Writes records to a run's directory, or, where it is not `active`, nowhere.
+
+    Args:
+        workdir: the run's directory.
+        keep_bytes: see records.MetricsWriter.
+        fresh_examples: where the run stands; what TensorBoard has beyond is taken back.
+        active: whether to write; of several processes one does.
+    """
+
+    def __init__(
+        self, workdir: pathlib.Path, keep_bytes: int, fresh_examples: int, active: bool = True
+    ):
+        self._active = active
+        if active:
+            self._metrics = records.MetricsWriter(workdir, keep_bytes)
+            self._board = tensorboardX.SummaryWriter(
+                str(workdir / records.TENSORBOARD), purge_step=fresh_examples + 1
+            )
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Appends a record with `step`, `fresh_examples` and `split`, and numbers by name."""
+        if not self._active:
+            return
+        self._metrics.write(record)
+        for name in sorted(set(record) - {"step", "fresh_examples", "split"}):
+            tag = f"{record['split']}/{name}"
+            self._board.add_scalar(tag, record[name], record["fresh_examples"])
+
+    def sync(self) -> int:
+        """Forces records to disk; the length of metrics.jsonl in bytes."""
+        return self._metrics.sync() if self._active else 0
+
+    def close(self) -> None:
+        if self._active:
+            self._metrics.close()
+            self._board.close()

@@ -1,0 +1,125 @@
+"""A finished run's best checkpoint: evaluated on what was held out, its parameters written out."""
+
+import io
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+from jax.experimental import multihost_utils
+
+from configs import base
+from runs import checkpoints, command, processes, records
+from training import evaluation, parts
+from training.state import TrainState
+
+
+def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Evaluates the run in `workdir`, once: a second call returns what the first one found.
+
+    Writes WORKDIR/evaluation.json (`step` and `fresh_examples` of the best checkpoint, and metrics
+    by split) and WORKDIR/parameters.npz: every parameter and batch statistic as an array, by a name
+    such as params/stem/conv/kernel or model_state/stem/norm/mean, for numpy.load.
+
+    Args:
+        workdir: a finished run's directory.
+        overrides: '--config.FIELD=VALUE' for fields in configs.base.MAY_CHANGE_ON_RESUME.
+
+    Returns:
+        The content of evaluation.json.
+
+    Raises:
+        command.InputError: no run there, an unfinished one, or one without checkpoints.
+    """
+    config = processes.decided_by_first(lambda: _finished_config(workdir))
+    done = processes.decided_by_first(lambda: records.read_json(workdir / records.EVALUATION))
+    if done:
+        return done
+    prepared = parts.prepare(_configured(config, overrides))
+    state, counters = _best(workdir, prepared)
+    splits = {prepared.config.dataset.validation_split: prepared.validation}
+    if prepared.config.dataset.test_split:
+        splits[prepared.config.dataset.test_split] = parts.test_split(prepared)
+    found = {
+        "step": counters["step"],
+        "fresh_examples": counters["fresh_examples"],
+        "splits": {
+            name: evaluation.evaluate(prepared.program, state, batches)
+            for name, batches in splits.items()
+        },
+    }
+    arrays = _on_host({"params": state.params, "model_state": state.model_state})
+    if processes.is_first():
+        records.write_bytes(workdir / records.PARAMETERS, _npz(arrays))
+        records.write_json(workdir / records.EVALUATION, found)
+    return found
+
+
+def _finished_config(workdir: pathlib.Path) -> dict[str, Any]:
+    """The configuration that is stored with a finished run."""
+    record = records.read_json(workdir / records.CONFIG)
+    if record is None:
+        raise command.InputError(
+            f"{workdir} holds no run (no {records.CONFIG}); give a finished run's directory"
+        )
+    result = records.read_json(workdir / records.RESULT)
+    if result is None or result["status"] not in records.FINISHED:
+        status = result["status"] if result else "started"
+        raise command.InputError(
+            f"the run in {workdir} is not finished ({status}); start its training command again"
+        )
+    return record["config"]
+
+
+def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ml_collections.ConfigDict:
+    """A stored configuration with `overrides`; fields newer than it have their defaults."""
+    config = base.get_config()
+    try:
+        config.update(ml_collections.ConfigDict(stored))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise command.InputError(
+            f"the run's configuration is not of this version ({error}); use the commit in its "
+            f"{records.CONFIG}"
+        ) from error
+    for override in overrides:
+        name = override.removeprefix("--config.").partition("=")[0]
+        if name not in base.MAY_CHANGE_ON_RESUME:
+            raise command.InputError(
+                f"config.{name} cannot be given with --evaluate, which uses the run's own; "
+                f"allowed: {', '.join(base.MAY_CHANGE_ON_RESUME)}"
+            )
+    command.override(config, overrides, base.FIELDS)
+    return config
+
+
+def _best(workdir: pathlib.Path, prepared: parts.Parts) -> tuple[TrainState, dict[str, Any]]:
+    """State and counters of the best checkpoint."""
+    kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS, prepared.target.mode)
+    try:
+        step = kept.best_step()
+        if step is None:
+            raise command.InputError(
+                f"the run in {workdir} kept no evaluated checkpoint; train with a "
+                "config.checkpoint_every_fresh_examples above 0"
+            )
+        like = prepared.program.init(prepared.config.seed.model)
+        state, value = kept.restore(step, like)
+    finally:
+        kept.close()
+    return state, value["counters"]
+
+
+def _on_host(tree: Any) -> dict[str, np.ndarray]:
+    """Whole arrays by name, wherever their parts are."""
+    if jax.process_count() > 1:
+        tree = multihost_utils.process_allgather(tree, tiled=True)
+    arrays = checkpoints.by_path(jax.device_get(tree))
+    return {name.removesuffix("/value"): array for name, array in arrays.items()}
+
+
+def _npz(arrays: dict[str, np.ndarray]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
