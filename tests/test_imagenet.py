@@ -109,6 +109,15 @@ def _torchvision_shapes(size, n):
     return shapes
 
 
+def test_a_photograph_at_another_size_is_cropped_alike():
+    def draw(key, size):
+        return crops.random_box(key, jnp.asarray(size), 0.08, 4 / 3)
+
+    for key in jax.random.split(jax.random.key(0), 20):
+        small, large = draw(key, (288, 384)), draw(key, (480, 640))
+        np.testing.assert_allclose(large / 5, small / 3, atol=1)
+
+
 @pytest.mark.parametrize(
     ("size", "box"), [((1, 700), (0, 350, 1, 1)), ((600, 100), (234, 0, 133, 100))]
 )

@@ -31,8 +31,10 @@ def random_box(key, size, min_area: float, aspect: float):
     largest = jnp.stack([jnp.minimum(height, width * aspect), jnp.minimum(width, height * aspect)])
     first = shape_Ax2[jnp.argmax(fits_A)]
     shape = jnp.where(fits_A.any(), first, jnp.maximum(jnp.round(largest), 1)).astype(jnp.int32)
-    anywhere = jax.random.randint(place_key, (2,), 0, size - shape + 1)
-    corner = jnp.where(fits_A.any(), anywhere, (size - shape) // 2)
+    # Not by randint, whose draws jump with the range: a picture at another size is cropped alike.
+    free = size - shape
+    anywhere = jnp.minimum(jax.random.uniform(place_key, (2,)) * (free + 1), free).astype(jnp.int32)
+    corner = jnp.where(fits_A.any(), anywhere, free // 2)
     return jnp.concatenate([corner, shape])
 
 
