@@ -7,15 +7,32 @@ not exist; `python train.py --help` prints this table.
 import ml_collections
 
 FIELDS = (
-    ("workload", "cifar10", "what is trained: a name in workloads/ (cifar10)"),
-    ("dataset.name", "cifar10", "TFDS name, or 'digits' (scikit-learn's, needs no download)"),
+    ("workload", "cifar10", "what is trained: a name in workloads/ (cifar10, imagenet)"),
+    (
+        "dataset.name",
+        "cifar10",
+        "TFDS name, or 'digits', 'digits_jpeg' (scikit-learn's, need no download)",
+    ),
     ("dataset.data_dir", "", "where TFDS data lies; '' = $TFDS_DATA_DIR, ~/tensorflow_datasets"),
     ("dataset.train_split", "train", "split that is trained on, in TFDS's notation (train[:90%])"),
     ("dataset.validation_split", "test", "split that targets and searches look at"),
     ("dataset.test_split", "", "split for a finished run's best checkpoint; '' = there is none"),
     ("augmentation.pad", 4, "pixels of zero padding around an image before the random crop"),
     ("augmentation.flip", True, "whether images are mirrored at random"),
-    ("model.depth", 32, "layers of the ResNet: 6n + 2"),
+    # photographs of any size
+    ("dataset.canvas", 384, "pixels a side that a photograph is decoded to; larger ones shrink"),
+    (
+        "dataset.fused_decode",
+        False,
+        "decode only what the random crop needs; not with echo.insertion=before_augmentation",
+    ),
+    ("augmentation.crop_size", 224, "pixels a side that the network sees; smaller crops grow"),
+    ("augmentation.min_area", 0.08, "smallest share of a photograph in a random crop, in (0, 1]"),
+    ("augmentation.color", False, "random brightness, contrast, saturation and hue"),
+    ("model.stem", "imagenet", "imagenet (quarters the resolution) | cifar (keeps it)"),
+    ("model.ghost_batch_size", 0, "examples that batch norm looks at together; 0 = the batch"),
+    ("loss.label_smoothing", 0.0, "share of the target spread over all classes, in [0, 1)"),
+    ("model.depth", 32, "layers of the ResNet: 6n + 2 (cifar10); 18, 34, 50 (imagenet)"),
     ("model.width", 16, "channels of the ResNet's first stage"),
     ("dtype", "float32", "of activations: float32 | bfloat16; parameters stay float32"),
     ("optimizer.name", "nesterov", "nesterov | momentum (heavy ball)"),

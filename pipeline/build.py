@@ -8,7 +8,7 @@ At most one of the three slots is filled; nothing else differs between condition
 
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import grain
@@ -18,10 +18,20 @@ import numpy as np
 import echo
 from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
-from pipeline.stages import Arrays, Batch, Batches, MapChunks, Read
+from pipeline.stages import (
+    Arrays,
+    Batch,
+    Batches,
+    Decode,
+    MapChunks,
+    Read,
+    decode_records,
+)
 
-# Examples that are decoded and augmented in one call ahead of the stage.
+# Examples that are decoded and augmented in one call ahead of the stage, and the few lengths that
+# fewer are filled up to, so that augmentation is compiled for these alone.
 _CHUNK = 32
+_LENGTHS = (8, _CHUNK)
 
 # Evaluation batches are kept in memory between evaluations up to this size.
 _CACHE_BYTES = 256 * 2**20
@@ -36,6 +46,10 @@ class StageFunctions(Protocol):
     def augment(self, data, seed, index_B, copy_B):
         """A JAX function of stacked arrays; what is random in row b is a function of
         (seed, index_B[b], copy_B[b]) alone, all uint32."""
+
+    # Where dataset.fused_decode is allowed, also
+    # decode_cropped(records, seed, index_n, copy_n): decodes only what the random crop needs;
+    # `augment` then finds its cropping done.
 
 
 def build(
@@ -78,9 +92,8 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
         annotate=True,
     )
 
-    read = Read(
-        source, config.seed.data, config.budget.fresh_examples, functions.decode, stream, streams
-    )
+    decode = training_decode(config, functions)
+    read = Read(source, config.seed.data, config.budget.fresh_examples, decode, stream, streams)
     examples = read
     if slot == "before_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
@@ -88,7 +101,9 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
         return batches.map(lambda batch: _augmented(batch, augment))
 
     examples = MapChunks(
-        examples, lambda data, i: augment(data, read.fresh_index(i), np.zeros(len(i), np.int64))
+        examples,
+        lambda data, i: augment(data, read.fresh_index(i), np.zeros(len(i), np.int64)),
+        largest=_CHUNK,
     )
     if slot == "after_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
@@ -102,6 +117,25 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
     # insertion 'none': no stage and no buffer
     once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
     return once.to_iter_dataset(_threads(1)).map(functools.partial(_from_batches, read, rows))
+
+
+def training_decode(config, functions: StageFunctions) -> Decode:
+    """How training examples are decoded.
+
+    Raises:
+        ValueError: the workload has no fused decoding, which was asked for.
+    """
+    if not config.dataset.fused_decode:
+        return lambda records, index_n: functions.decode(records)
+    if not hasattr(functions, "decode_cropped"):
+        raise ValueError(
+            f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
+            "have; allowed: false"
+        )
+    # Each fresh example is decoded once, so what is cropped is always its copy 0.
+    return lambda records, index_n: functions.decode_cropped(
+        records, config.seed.data, index_n, np.zeros_like(index_n)
+    )
 
 
 def total_steps(config) -> int:
@@ -166,7 +200,7 @@ class _EvaluationBatches:
         self._held = held
 
     def nbytes(self) -> int:
-        row = self._functions.decode(self._source.__getitems__([0]))
+        row = self._decode(range(1))
         return len(self._source) * sum(array.nbytes for array in row.values())
 
     def __iter__(self):
@@ -177,12 +211,20 @@ class _EvaluationBatches:
         last = len(self._source) - 1
         wanted = range(start + self._held.start, start + self._held.stop)
         real = [number for number in wanted if number <= last] or [last]
-        data = self._functions.decode(self._source.__getitems__(real))
+        data = self._decode(real)
         missing = len(wanted) - len(real)
         mask_B = (np.asarray(wanted) <= last).astype(np.float32)
         if missing:
             data = {k: np.concatenate([v, v[-1:].repeat(missing, 0)]) for k, v in data.items()}
         return data, mask_B
+
+    def _decode(self, numbers: Sequence[int]) -> Arrays:
+        return decode_records(
+            self._source,
+            list(numbers),
+            lambda records, _: self._functions.decode(records),
+            np.asarray(numbers),
+        )
 
 
 def host_augment(config, functions: StageFunctions, source: Source) -> Callable[..., Arrays]:
@@ -196,15 +238,21 @@ def host_augment(config, functions: StageFunctions, source: Source) -> Callable[
 
     def augment(data: Arrays, index: np.ndarray, copy: np.ndarray) -> Arrays:
         n = len(index)
-        rows = np.minimum(np.arange(-n % _CHUNK + n), n - 1)  # few lengths, few compilations
+        full = next((length for length in _LENGTHS if n <= length), -(-n // _CHUNK) * _CHUNK)
+        rows = np.minimum(np.arange(full), n - 1)
         padded = {name: array[rows] for name, array in data.items()}
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             out = run(padded, seed, index[rows].astype(np.uint32), copy[rows].astype(np.uint32))
         return {name: np.asarray(array)[:n] for name, array in out.items()}
 
-    for length in {_CHUNK, config.batch_size // config.echo.streams}:
-        data = functions.decode(source.__getitems__([0] * length))
-        augment(data, np.zeros(length, np.int64), np.zeros(length, np.int64))
+    lengths = set(_LENGTHS)
+    if config.echo.insertion == "before_augmentation":
+        lengths = {config.batch_size // config.echo.streams}
+    zero = np.zeros(1, np.int64)
+    first = decode_records(source, [0], training_decode(config, functions), zero)
+    for length in lengths:
+        data = {name: array.repeat(length, 0) for name, array in first.items()}
+        augment(data, zero.repeat(length), zero.repeat(length))
     return augment
 
 

@@ -1,7 +1,7 @@
 """Random-access sources of raw records: TFDS data sets, and scikit-learn's digits alike.
 
 A source has a length, gives records as dicts by index, one or a list at a time, and is safe to read
-from several threads. Images may come as encoded bytes (TFDS) or as arrays (digits); a workload's
+from several threads. Images come as encoded bytes (TFDS) or as arrays (digits); a workload's
 `decode` takes both.
 """
 
@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from pipeline import digits_jpeg
 
 
 class SourceError(Exception):
@@ -36,6 +38,7 @@ class DatasetInfo:
 
     Attributes:
         image_shape: (height, width, channels), or None where records differ.
+        channels: of the images.
         fingerprint: a hash of the data set's description (TFDS) or bytes (digits).
     """
 
@@ -44,6 +47,7 @@ class DatasetInfo:
     fingerprint: str
     num_classes: int | None
     image_shape: tuple[int, int, int] | None
+    channels: int | None = None
 
 
 class ArraySource:
@@ -68,15 +72,15 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
     """The records of a split, and what is known of the data set.
 
     Args:
-        name: 'digits', or a data set that TFDS has prepared as array_record.
+        name: 'digits', 'digits_jpeg', or a data set that TFDS has prepared as array_record.
         split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
         data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
         SourceError: there is no such data set or split.
     """
-    if name == "digits":
-        return _open_digits(split)
+    if name in ("digits", "digits_jpeg"):
+        return _open_digits(name, split)
     return _open_tfds(name, split, data_dir)
 
 
@@ -97,14 +101,24 @@ def _digits() -> tuple[np.ndarray, np.ndarray, str]:
     return images_NxHxWx1, labels_N, fingerprint
 
 
-def _open_digits(split: str) -> tuple[Source, DatasetInfo]:
+@functools.cache
+def _digits_as_jpegs() -> tuple[np.ndarray, str]:
+    files_N = np.asarray(digits_jpeg.encode(_digits()[0]), object)
+    return files_N, hashlib.sha256(b"".join(files_N)).hexdigest()[:16]
+
+
+def _open_digits(name: str, split: str) -> tuple[Source, DatasetInfo]:
     if split not in _DIGITS_SPLITS:
         raise SourceError(
-            f"data set 'digits' has no split {split!r}; allowed: {', '.join(_DIGITS_SPLITS)}"
+            f"data set {name!r} has no split {split!r}; allowed: {', '.join(_DIGITS_SPLITS)}"
         )
     images, labels, fingerprint = _digits()
     start, stop = _DIGITS_SPLITS[split]
-    info = DatasetInfo("digits", "scikit-learn", fingerprint, 10, images.shape[1:])
+    shape: tuple[int, int, int] | None = images.shape[1:]
+    channels = 1
+    if name == "digits_jpeg":
+        (images, fingerprint), shape, channels = _digits_as_jpegs(), None, 3
+    info = DatasetInfo(name, "scikit-learn", fingerprint, 10, shape, channels)
     return ArraySource(image=images[start:stop], label=labels[start:stop]), info
 
 
@@ -152,4 +166,5 @@ def _tfds_info(builder) -> DatasetInfo:
         fingerprint=hashlib.sha256(described.encode()).hexdigest()[:16],
         num_classes=features["label"].num_classes if "label" in features else None,
         image_shape=None if shape is None or None in shape else shape,
+        channels=None if shape is None else shape[-1],
     )

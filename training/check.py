@@ -45,6 +45,8 @@ def check(config) -> None:
     for name in ("batch_size", "log_every_steps"):
         _at_least(name, config[name], 1)
     _at_least("augmentation.pad", config.augmentation.pad, 0)
+    _at_least("model.ghost_batch_size", config.model.ghost_batch_size, 0)
+    _between("loss.label_smoothing", config.loss.label_smoothing, 0.0, 1.0, end=False)
     _at_least("mesh.data", config.mesh.data, 0)
     _at_least("mesh.model", config.mesh.model, 1)
     _check_division("echo.streams", config.echo.streams, config.batch_size)
@@ -61,6 +63,12 @@ def check_devices(config, data_devices: int) -> None:
         raise ConfigError(
             f"config.batch_size is {config.batch_size}, which {data_devices} devices cannot share "
             f"evenly; allowed: a multiple of {data_devices}, or fewer devices (config.mesh.data)"
+        )
+    share, group = config.batch_size // data_devices, config.model.ghost_batch_size
+    if group and share % group:
+        raise ConfigError(
+            f"config.model.ghost_batch_size is {group}, which does not divide the {share} examples "
+            "of each device's batch; allowed: a divisor, so that no ghost batch crosses devices"
         )
 
 
@@ -94,6 +102,11 @@ def _check_echo(config) -> None:
     _one_of("echo.policy", config.echo.policy, ("fixed",))
     _one_of("echo.placement", config.echo.placement, ("host",))
     _at_least("echo.streams", config.echo.streams, 1)
+    if config.dataset.fused_decode and config.echo.insertion == "before_augmentation":
+        raise ConfigError(
+            "config.dataset.fused_decode is true with echo.insertion='before_augmentation', where "
+            "each copy is cropped anew after decoding; allowed here: false"
+        )
     if config.augment_on == "device" and config.echo.insertion.startswith("after"):
         raise ConfigError(
             f"config.augment_on is 'device' with echo.insertion={config.echo.insertion!r}, which "

@@ -2,8 +2,9 @@
 
 from workloads.base import Workload, WorkloadError
 from workloads.images import ImageClassification
+from workloads.photographs import PhotographClassification
 
-NAMES = ("cifar10",)
+NAMES = ("cifar10", "imagenet")
 
 
 def make(config, info) -> Workload:
@@ -14,4 +15,6 @@ def make(config, info) -> Workload:
     """
     if config.workload == "cifar10":
         return ImageClassification.from_config(config, info)
+    if config.workload == "imagenet":
+        return PhotographClassification.from_config(config, info)
     raise WorkloadError(f"config.workload is {config.workload!r}; allowed: {', '.join(NAMES)}")

@@ -1,0 +1,32 @@
+"""Random colour distortion of images, in JAX."""
+
+import dm_pix
+import jax
+import jax.numpy as jnp
+
+
+def distort(key, image_HxWxC):
+    """Random brightness, contrast, saturation and hue of a uint8 image; returns uint8.
+
+    Ranges and the two orders are those of Inception's published training code (TF-Slim,
+    `distort_color`), recalled and not verified; the order is drawn for each image instead of for
+    each input thread. Grey images have no colour: brightness and contrast alone.
+    """
+    limits = ((-32 / 255, 32 / 255), (0.5, 1.5), (-0.2, 0.2), (0.5, 1.5))
+    order_key, *keys = jax.random.split(key, 5)
+    draws = [
+        jax.random.uniform(k, minval=low, maxval=high)
+        for k, (low, high) in zip(keys, limits, strict=True)
+    ]
+    # The barrier keeps XLA from drawing anew for every pixel.
+    contrast_last, *draws = jax.lax.optimization_barrier((jax.random.bernoulli(order_key), *draws))
+    brightness, saturation, hue, contrast = draws
+    image = dm_pix.adjust_brightness(image_HxWxC.astype(jnp.float32) / 255, brightness)
+    if image.shape[-1] != 3:
+        image = dm_pix.adjust_contrast(image, contrast)
+    else:
+        image = dm_pix.adjust_saturation(image, saturation)
+        one = dm_pix.adjust_contrast(dm_pix.adjust_hue(image, hue), contrast)
+        other = dm_pix.adjust_hue(dm_pix.adjust_contrast(image, contrast), hue)
+        image = jnp.where(contrast_last, one, other)
+    return jnp.round(jnp.clip(image, 0, 1) * 255).astype(jnp.uint8)
