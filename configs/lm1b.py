@@ -38,15 +38,15 @@ def get_config(variant: str = ""):
         config.dataset.validation_split = "validation"
         config.dataset.test_split = ""
         config.dataset.vocabulary_size = 512
-        config.dataset.sequence_length = 48
+        config.dataset.sequence_length = 64
         config.model.layers = 2
         config.model.dim = 64
         config.model.heads = 4
         config.model.mlp_dim = 256
         config.batch_size = 32
-        config.budget.fresh_examples = 40_000
+        config.budget.fresh_examples = 32_000
         config.evaluate_every_fresh_examples = 2_000
-        config.checkpoint_every_fresh_examples = 10_000
+        config.checkpoint_every_fresh_examples = 8_000
         config.target.value = 3.5
     elif variant:
         raise ValueError(f"configs/lm1b.py has no variant {variant!r}; allowed: mini, or none")
