@@ -128,7 +128,7 @@ def prepare(config) -> Parts:
         workload = workloads.make(config, info)
         mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
         check.check_devices(config, mesh.shape["data"])
-    except (check.ConfigError, sources.SourceError, WorkloadError, ValueError) as error:
+    except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
         raise command.InputError(str(error)) from error
     if config.target.metric not in workload.metrics:
         raise command.InputError(
@@ -366,8 +366,10 @@ def main(argv: Sequence[str]) -> int:
     arguments, overrides = command.parse(parser, argv)
     config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
     progress = Progress()
+    before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
     result = train(config, arguments.workdir, progress)
-    progress.say(_summary(result, arguments.workdir))
+    already = "already finished: " if result == before else ""
+    progress.say(already + _summary(result, arguments.workdir))
     return command.EXIT_CODES[result["status"]]
 
 

@@ -18,6 +18,8 @@ def check(config) -> None:
     Raises:
         ConfigError: the first field that is wrong.
     """
+    for name in ("data", "model"):
+        _between(f"seed.{name}", config.seed[name], 0, 2**32, end=False)
     _check_echo(config)
     _one_of("dtype", config.dtype, ("float32", "bfloat16"))
     _one_of("augment_on", config.augment_on, ("host", "device"))
@@ -41,8 +43,6 @@ def check(config) -> None:
     _at_least("augmentation.pad", config.augmentation.pad, 0)
     _at_least("mesh.data", config.mesh.data, 0)
     _at_least("mesh.model", config.mesh.model, 1)
-    for name in ("data", "model"):
-        _between(f"seed.{name}", config.seed[name], 0, 2**32, end=False)
     _check_division("echo.streams", config.echo.streams, config.batch_size)
     if total_steps(config) < 1:
         raise ConfigError(
