@@ -37,7 +37,11 @@ FIELDS = (
     ),
     ("optimizer.schedule.name", "linear", "linear | cosine (both decay, then stay) | constant"),
     ("optimizer.schedule.warmup_progress", 0.0, "share of the run with a linear rise from 0"),
-    ("optimizer.schedule.final_factor", 0.0, "linear, cosine: last learning rate / peak, in [0, 1]"),
+    (
+        "optimizer.schedule.final_factor",
+        0.0,
+        "linear, cosine: last learning rate / peak, in [0, 1]",
+    ),
     (
         "optimizer.schedule.decay_progress",
         1.0,

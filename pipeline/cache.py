@@ -28,8 +28,8 @@ def publish(path: pathlib.Path, content: bytes) -> None:
         handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise SourceError(
-            f"{path.parent} cannot be written to ({error.strerror}), and what is computed once from "
-            "a data set is kept there; give another directory in config.dataset.cache_dir"
+            f"{path.parent} cannot be written to ({error.strerror}), and what is computed from a "
+            "data set once is kept there; give another directory as config.dataset.cache_dir"
         ) from error
     try:
         with os.fdopen(handle, "wb") as file:

@@ -112,9 +112,9 @@ def _open_digits(split: str) -> tuple[Source, DatasetInfo]:
     return ArraySource(image=images[start:stop], label=labels[start:stop]), info
 
 
-def tfds_path(name: str, data_dir: str) -> pathlib.Path:
+def tfds_path(name: str, data_dir: str) -> str:
     """The directory of a prepared data set's version; raises SourceError if it is not there."""
-    return pathlib.Path(_tfds_builder(name, data_dir).data_path)
+    return os.fspath(_tfds_builder(name, data_dir).data_path)
 
 
 def _tfds_builder(name: str, data_dir: str):
@@ -150,8 +150,8 @@ def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInf
         ) from error
     except NotImplementedError as error:
         raise SourceError(
-            f"data set {name!r} in {builder.data_path} is not in random-access form; prepare it with "
-            "file_format='array_record'"
+            f"data set {name!r} in {builder.data_path} is not in random-access form; prepare it "
+            "with file_format='array_record'"
         ) from error
     return source, _tfds_info(builder)
 

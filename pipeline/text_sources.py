@@ -155,7 +155,7 @@ def open_text(dataset) -> tuple[Source, Source, DatasetInfo]:
         dataset: a configuration's `dataset`.
 
     Raises:
-        SourceError: no such data set or split, no text in it, or a vocabulary that does not suit it.
+        SourceError: no such data set or split, no text in it, a vocabulary that does not suit.
     """
     fields = [field.name for field in dataclasses.fields(TextSettings)]
     return _open(TextSettings(**{field: dataset[field] for field in fields}))
@@ -176,7 +176,7 @@ def _open(dataset: TextSettings) -> tuple[Source, Source, DatasetInfo]:
             about = {"dataset": info.fingerprint, "split": split, "vocabulary": words.fingerprint}
             counts = _cached_counts(texts, words, about | {"longest": LONGEST}, directory)
             notes.append(_note(counts, dataset.name, split))
-        pieces_N = None if counts is None else counts.pieces_N
+        pieces_N = None if counts is None else counts.pieces
         parts.append(Tokens(texts, words, dataset.sequence_length, pieces_N))
     both = hashlib.sha256(f"{info.fingerprint} {words.fingerprint}".encode()).hexdigest()[:16]
     info = dataclasses.replace(
@@ -202,31 +202,37 @@ def _cache_directory(dataset: TextSettings) -> pathlib.Path | None:
         return pathlib.Path(dataset.cache_dir).expanduser()
     if dataset.name in python_text.NAMES:
         return None
-    return sources.tfds_path(dataset.name, dataset.data_dir) / "text"
+    path = sources.tfds_path(dataset.name, dataset.data_dir)
+    if "://" in path:
+        raise SourceError(
+            f"data set {dataset.name!r} lies in {path}, where vocabularies cannot be kept; give a "
+            "local directory as config.dataset.cache_dir"
+        )
+    return pathlib.Path(path) / "text"
 
 
 class Counts(NamedTuple):
     """What tokenizing all documents of a split tells.
 
     Attributes:
-        pieces_N: of each document, int32 [N].
+        pieces: of each document, int32 [N].
         cut: documents of which only the first `LONGEST` bytes are used.
     """
 
-    pieces_N: np.ndarray
+    pieces: np.ndarray
     cut: int
 
 
 def _note(counts: Counts, name: str, split: str) -> str:
     """What a run's record says of the documents that are not used as they are."""
-    empty = int((counts.pieces_N == 0).sum())
-    if empty == len(counts.pieces_N):
+    empty = int((counts.pieces == 0).sum())
+    if empty == len(counts.pieces):
         raise SourceError(
             f"the documents of split {split!r} of data set {name!r} are all empty; give another "
             "split or data set"
         )
     return (
-        f"{split}: {len(counts.pieces_N)} documents, of which {empty} are empty and left out, and "
+        f"{split}: {len(counts.pieces)} documents, of which {empty} are empty and left out, and "
         f"{counts.cut} longer than {LONGEST} bytes and cut there"
     )
 
@@ -243,7 +249,7 @@ def _cached_counts(
         np.savez(content, **count_pieces(texts, words)._asdict())
         cache.publish(path, content.getbuffer())
     with np.load(path) as kept:
-        return Counts(kept["pieces_N"], int(kept["cut"]))
+        return Counts(kept["pieces"], int(kept["cut"]))
 
 
 def count_pieces(texts: Source, words: Vocabulary) -> Counts:
@@ -252,7 +258,9 @@ def count_pieces(texts: Source, words: Vocabulary) -> Counts:
     def count(start: int) -> tuple[list[int], int]:
         indices = range(start, min(start + _COUNT_RECORDS, len(texts)))
         chunk = [record["text"] for record in texts.__getitems__(indices)]
-        return [len(pieces) for pieces in words.encode(chunk)], sum(len(t) >= LONGEST for t in chunk)
+        return [len(pieces) for pieces in words.encode(chunk)], sum(
+            len(t) >= LONGEST for t in chunk
+        )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         parts = list(pool.map(count, range(0, len(texts), _COUNT_RECORDS)))

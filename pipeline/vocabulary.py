@@ -142,6 +142,8 @@ def _explained(error: str, about: dict[str, Any]) -> str:
     start = f"config.dataset.vocabulary_size is {size}"
     if most := re.search(r"set it to a value <= (\d+)", error):
         return f"{start}, more than the text of split {split!r} gives; allowed: up to {most[1]}"
-    if least := re.search(r"(?:smaller than required_chars|<= required_chars)\D*(\d+) vs (\d+)", error):
+    if least := re.search(
+        r"(?:smaller than required_chars|<= required_chars)\D*(\d+) vs (\d+)", error
+    ):
         return f"{start}, fewer than the text's characters; allowed: more than {least[2]}"
     return f"no vocabulary of {size} pieces can be made of split {split!r}: {error}"

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
+from text_data import write_tfds
 
 from configs import base, common_crawl, lm1b
 from pipeline import cache, python_text, sources, text_sources, vocabulary
 from pipeline.sources import ArraySource, SourceError
 from pipeline.vocabulary import BEGIN, END, UNKNOWN
-from text_data import write_tfds
 
 WORDS = "the study of data echoing repeats what a slow pipeline has read before and trains on it"
 
@@ -65,7 +65,7 @@ def test_every_piece_and_end_is_a_target_exactly_once(lengths, length):
 def test_windows_come_in_the_documents_order_and_by_random_access(words):
     documents = source_of(["", "the data", *sentences(20), " \n ", "echoing"])
     counts = text_sources.count_pieces(documents, words)
-    tokens = text_sources.Tokens(documents, words, 8, counts.pieces_N)
+    tokens = text_sources.Tokens(documents, words, 8, counts.pieces)
     expected = []
     for record in documents.__getitems__(range(len(documents))):
         pieces = words.encode([record["text"]])[0]
@@ -141,7 +141,9 @@ def test_nothing_of_pythons_text_that_is_trained_on_is_validated_on(name):
     held_out, again = python_text.open_source(name, "validation")
     assert info == again
     texts = [[r["text"] for r in s.__getitems__(range(len(s)))] for s in (train, held_out)]
-    parts = [{part for t in ts for part in t.split("\n\n" if "doc" in name else "\0")} for ts in texts]
+    parts = [
+        {part for t in ts for part in t.split("\n\n" if "doc" in name else "\0")} for ts in texts
+    ]
     long = [{part for part in part_set if len(part) > 200} for part_set in parts]
     assert not long[0] & long[1]
     assert 0.05 < sum(map(len, texts[1])) / sum(map(len, texts[0])) < 0.2
@@ -176,7 +178,7 @@ def test_enormous_documents_are_cut_and_counted(words, monkeypatch):
     texts = text_sources.Texts(source_of(["the data " * 1000, "data"]), "x", "train", 300)
     counts = text_sources.count_pieces(texts, words)
     assert counts.cut == 1
-    assert counts.pieces_N[0] == len(words.encode([("the data " * 1000)[:300]])[0])
+    assert counts.pieces[0] == len(words.encode([("the data " * 1000)[:300]])[0])
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,10 @@ def test_enormous_documents_are_cut_and_counted(words, monkeypatch):
         ({"train_split": "test"}, "no split 'test'; allowed: train, validation"),
         ({"name": "digits", "validation_split": "test"}, "has no feature 'text', but 'image', 'la"),
         ({"name": "nowhere", "data_dir": "/nowhere"}, "not prepared in /nowhere"),
-        ({"cache_dir": "/dev/null/there"}, "cannot be written to .* config.dataset.cache_dir"),
+        (
+            {"cache_dir": "/dev/null/there", "vocabulary_size": 100},
+            "cannot be written to .* config.dataset.cache_dir",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(fields, message):
