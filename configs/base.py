@@ -7,7 +7,7 @@ not exist; `python train.py --help` prints this table.
 import ml_collections
 
 FIELDS = (
-    ("workload", "cifar10", "what is trained: a name in workloads/ (cifar10, imagenet)"),
+    ("workload", "cifar10", "what is trained: cifar10 | imagenet | lm1b | common_crawl"),
     (
         "dataset.name",
         "cifar10",
@@ -17,6 +17,10 @@ FIELDS = (
     ("dataset.train_split", "train", "split that is trained on, in TFDS's notation (train[:90%])"),
     ("dataset.validation_split", "test", "split that targets and searches look at"),
     ("dataset.test_split", "", "split for a finished run's best checkpoint; '' = there is none"),
+    ("dataset.text", "", "'' (no text) | sentences (one an example) | documents (in windows)"),
+    ("dataset.sequence_length", 64, "text: tokens that an example predicts, at most"),
+    ("dataset.vocabulary_size", 32_000, "text: subword pieces, trained on the training split once"),
+    ("dataset.cache_dir", "", "text: where vocabularies are kept; '' = beside the data"),
     ("augmentation.pad", 4, "pixels of zero padding around an image before the random crop"),
     ("augmentation.flip", True, "whether images are mirrored at random"),
     # photographs of any size
@@ -34,17 +38,31 @@ FIELDS = (
     ("loss.label_smoothing", 0.0, "share of the target spread over all classes, in [0, 1)"),
     ("model.depth", 32, "layers of the ResNet: 6n + 2 (cifar10); 18, 34, 50 (imagenet)"),
     ("model.width", 16, "channels of the ResNet's first stage"),
+    ("model.layers", 6, "layers of the Transformer"),
+    ("model.dim", 512, "size of the Transformer's residual stream"),
+    ("model.heads", 8, "attention heads, a divisor of model.dim"),
+    ("model.mlp_dim", 2048, "hidden size of the Transformer's perceptrons"),
     ("dtype", "float32", "of activations: float32 | bfloat16; parameters stay float32"),
-    ("optimizer.name", "nesterov", "nesterov | momentum (heavy ball)"),
+    ("optimizer.name", "nesterov", "nesterov | momentum (heavy ball) | adamw"),
     ("optimizer.learning_rate", 0.1, "peak learning rate"),
-    ("optimizer.momentum", 0.9, "in [0, 1)"),
-    ("optimizer.weight_decay", 0.0, "L2 penalty's factor on kernels (not on norms and biases)"),
-    ("optimizer.schedule.name", "linear", "linear (decays, then stays) | constant"),
-    ("optimizer.schedule.final_factor", 0.0, "linear: last learning rate / peak, in [0, 1]"),
+    ("optimizer.momentum", 0.9, "in [0, 1); adamw: decay of the gradients' mean"),
+    ("optimizer.beta2", 0.999, "in [0, 1); adamw: decay of the squared gradients' mean"),
+    (
+        "optimizer.weight_decay",
+        0.0,
+        "on kernels (not on norms, biases, embeddings): L2 penalty's factor; adamw: decoupled",
+    ),
+    ("optimizer.schedule.name", "linear", "linear | cosine (both decay, then stay) | constant"),
+    ("optimizer.schedule.warmup_progress", 0.0, "share of the run with a linear rise from 0"),
+    (
+        "optimizer.schedule.final_factor",
+        0.0,
+        "linear, cosine: last learning rate / peak, in [0, 1]",
+    ),
     (
         "optimizer.schedule.decay_progress",
         1.0,
-        "linear: share of the run after which it gets there",
+        "linear, cosine: share of the run after which it gets there",
     ),
     ("batch_size", 128, "examples a step, over all devices and processes"),
     ("budget.fresh_examples", 0, "fresh examples after which the input ends; at least one batch"),
@@ -84,6 +102,7 @@ FIELDS = (
 # What may differ between a run and its resumption: it cannot change the numbers.
 MAY_CHANGE_ON_RESUME = (
     "dataset.data_dir",
+    "dataset.cache_dir",
     "log_every_steps",
     "prefetch",
     "mesh.data",

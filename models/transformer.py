@@ -119,30 +119,43 @@ class Transformer(nnx.Module):
 
         Raises ValueError for a sequence longer than `max_length` or a missing key.
         """
+        return self.logits(self.hidden(tokens_BxL, train=train, dropout_key=dropout_key))
+
+    def decode(self, x_BxLxD: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """Returns logits_BxLxV in float32 from embedded tokens; no dropout if `rngs` is None."""
+        return self.logits(self._hidden(x_BxLxD, rngs))
+
+    def hidden(
+        self, tokens_BxL: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
+        """Returns hidden_BxLxD, of which `logits` makes the logits; arguments as in a call.
+
+        For large vocabularies, whose logits at all positions at once are many times larger.
+        """
         if tokens_BxL.shape[1] > self.max_length:
             raise ValueError(
                 f"sequences may have {self.max_length} tokens at most, got {tokens_BxL.shape[1]}"
             )
         # Gathered in float32, so that the gradients of a frequent token are summed in float32.
         x_BxLxD = jnp.take(self.embed.embedding[...], tokens_BxL, axis=0)
-        return self.decode(x_BxLxD, rngs=self._dropout_rngs(train, dropout_key))
+        return self._hidden(x_BxLxD, self._dropout_rngs(train, dropout_key))
 
-    def decode(self, x_BxLxD: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """Returns logits_BxLxV in float32 from embedded tokens; no dropout if `rngs` is None."""
+    def logits(self, hidden_BxLxD: jax.Array) -> jax.Array:
+        """Returns logits_BxLxV in float32."""
+        weights = self.embed if self.unembed is None else self.unembed
+        weights_VxD = weights.embedding[...].astype(self.dtype)
+        # Accumulated and returned in float32: the loss exponentiates these.
+        return jnp.einsum(
+            "bld,vd->blv", hidden_BxLxD, weights_VxD, preferred_element_type=jnp.float32
+        )
+
+    def _hidden(self, x_BxLxD: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
         positions_LxD = sinusoidal_positions(*x_BxLxD.shape[1:])
         x_BxLxD = (x_BxLxD * self.model_dim**0.5 + positions_LxD).astype(self.dtype)
         x_BxLxD = self.dropout(x_BxLxD, deterministic=rngs is None, rngs=rngs)
         for layer in self.layers:
             x_BxLxD = layer(x_BxLxD, rngs=rngs)
-        weights = self.embed if self.unembed is None else self.unembed
-        weights_VxD = weights.embedding[...].astype(self.dtype)
-        # Accumulated and returned in float32: the loss exponentiates these.
-        return jnp.einsum(
-            "bld,vd->blv",
-            self.final_norm(x_BxLxD),
-            weights_VxD,
-            preferred_element_type=jnp.float32,
-        )
+        return self.final_norm(x_BxLxD)
 
     def _dropout_rngs(self, train: bool, dropout_key: jax.Array | None) -> nnx.Rngs | None:
         if not train or self.dropout.rate == 0:

@@ -40,6 +40,8 @@ class DatasetInfo:
         image_shape: (height, width, channels), or None where records differ.
         channels: of the images.
         fingerprint: a hash of the data set's description (TFDS) or bytes (digits).
+        vocabulary_size: number of tokens, of text.
+        notes: sentences on records that are not used as they are.
     """
 
     name: str
@@ -48,6 +50,8 @@ class DatasetInfo:
     num_classes: int | None
     image_shape: tuple[int, int, int] | None
     channels: int | None = None
+    vocabulary_size: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 class ArraySource:
@@ -122,7 +126,12 @@ def _open_digits(name: str, split: str) -> tuple[Source, DatasetInfo]:
     return ArraySource(image=images[start:stop], label=labels[start:stop]), info
 
 
-def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInfo]:
+def tfds_path(name: str, data_dir: str) -> str:
+    """The directory of a prepared data set's version; raises SourceError if it is not there."""
+    return os.fspath(_tfds_builder(name, data_dir).data_path)
+
+
+def _tfds_builder(name: str, data_dir: str):
     import tensorflow_datasets as tfds
 
     where = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
@@ -138,8 +147,16 @@ def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInf
             "TFDS_DATA_DIR or config.dataset.data_dir at it, or use --config=FILE:mini, "
             "which needs no download"
         )
+    return builder
+
+
+def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInfo]:
+    import tensorflow_datasets as tfds
+
+    builder = _tfds_builder(name, data_dir)
+    skip = {"image": tfds.decode.SkipDecoding()} if "image" in builder.info.features else None
     try:
-        source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
+        source = builder.as_data_source(split, decoders=skip)
     except ValueError as error:
         raise SourceError(
             f"data set {name!r} has no split {split!r}; allowed: {', '.join(builder.info.splits)}, "
@@ -147,8 +164,8 @@ def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInf
         ) from error
     except NotImplementedError as error:
         raise SourceError(
-            f"data set {name!r} in {where} is not in random-access form; prepare it with "
-            "file_format='array_record'"
+            f"data set {name!r} in {builder.data_path} is not in random-access form; prepare it "
+            "with file_format='array_record'"
         ) from error
     return source, _tfds_info(builder)
 

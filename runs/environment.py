@@ -18,6 +18,7 @@ PACKAGES = (
     "grain",
     "numpy",
     "ml-collections",
+    "sentencepiece",
 )
 
 

@@ -29,15 +29,12 @@ def check(config) -> None:
     _one_of("target.mode", config.target.mode, ("above", "below"))
     _between("optimizer.learning_rate", config.optimizer.learning_rate, 0.0, math.inf)
     _between("optimizer.momentum", config.optimizer.momentum, 0.0, 1.0, end=False)
+    _between("optimizer.beta2", config.optimizer.beta2, 0.0, 1.0, end=False)
     _between("optimizer.weight_decay", config.optimizer.weight_decay, 0.0, math.inf)
     _between("optimizer.schedule.final_factor", config.optimizer.schedule.final_factor, 0.0, 1.0)
-    _between(
-        "optimizer.schedule.decay_progress",
-        config.optimizer.schedule.decay_progress,
-        0.0,
-        1.0,
-        start=False,
-    )
+    warmup, decay = (config.optimizer.schedule[f"{x}_progress"] for x in ("warmup", "decay"))
+    _between("optimizer.schedule.warmup_progress", warmup, 0.0, 1.0, end=False)
+    _between("optimizer.schedule.decay_progress", decay, warmup, 1.0, start=False)
     if not math.isfinite(config.target.value):
         raise ConfigError(f"config.target.value is {config.target.value}; allowed: a finite number")
     for name in ("evaluate_every_fresh_examples", "checkpoint_every_fresh_examples", "prefetch"):

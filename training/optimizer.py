@@ -4,36 +4,41 @@ A search changes learning rate and momentum from trial to trial. Since they are 
 step, and not constants in it, all trials of a condition share one compilation.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import optax
 
-NAMES = ("nesterov", "momentum")
-SCHEDULES = ("linear", "constant")
+NAMES = ("nesterov", "momentum", "adamw")
+SCHEDULES = ("linear", "cosine", "constant")
 
 
 class Hyperparameters(NamedTuple):
-    """What the optimizer needs at one step, float32 scalars."""
+    """What the optimizer needs at one step, float32 scalars; `beta2` is AdamW's alone."""
 
     learning_rate: float
     momentum: float
     weight_decay: float
+    beta2: float = 0.0
 
 
 def transformation(name: str, hyper: Hyperparameters) -> optax.GradientTransformation:
-    """Momentum SGD as in the study; `hyper` may be traced.
+    """Momentum SGD as in the study, or AdamW; `hyper` may be traced.
 
     'momentum' is heavy ball, m <- momentum * m + g, p <- p - lr * m; 'nesterov' moves by
-    g + momentum * m instead (Sutskever et al. 2013). The weight decay is an L2 penalty: it is added
-    to the gradient, on kernels only.
+    g + momentum * m instead (Sutskever et al. 2013). Their weight decay is an L2 penalty: it is
+    added to the gradient. That of 'adamw' (Loshchilov & Hutter 2019) is added to the update, which
+    the learning rate multiplies. Both act on kernels only. No gradient is clipped.
     """
-    return optax.chain(
-        optax.add_decayed_weights(hyper.weight_decay, mask=_kernels),
-        optax.trace(decay=hyper.momentum, nesterov=name == "nesterov"),
-        optax.scale_by_learning_rate(hyper.learning_rate),
-    )
+    decay = optax.add_decayed_weights(hyper.weight_decay, mask=_kernels)
+    if name == "adamw":
+        moving = optax.scale_by_adam(b1=hyper.momentum, b2=hyper.beta2)
+        parts = (moving, decay)
+    else:
+        parts = (decay, optax.trace(decay=hyper.momentum, nesterov=name == "nesterov"))
+    return optax.chain(*parts, optax.scale_by_learning_rate(hyper.learning_rate))
 
 
 def _kernels(params):
@@ -48,13 +53,21 @@ def hyperparameters(config, step: int, total_steps: int) -> Hyperparameters:
     optimizer = config.optimizer
     rate = optimizer.learning_rate * schedule_factor(optimizer.schedule, step / max(total_steps, 1))
     return Hyperparameters(
-        np.float32(rate), np.float32(optimizer.momentum), np.float32(optimizer.weight_decay)
+        learning_rate=np.float32(rate),
+        momentum=np.float32(optimizer.momentum),
+        weight_decay=np.float32(optimizer.weight_decay),
+        beta2=np.float32(optimizer.beta2),
     )
 
 
 def schedule_factor(schedule, progress: float) -> float:
     """Learning rate relative to its peak at `progress` in [0, 1] of the run."""
+    warmup = schedule.warmup_progress
+    if progress < warmup:
+        return progress / warmup
     if schedule.name == "constant":
         return 1.0
-    share = min(progress / schedule.decay_progress, 1.0)
+    share = min((progress - warmup) / (schedule.decay_progress - warmup), 1.0)
+    if schedule.name == "cosine":
+        share = (1.0 - math.cos(math.pi * share)) / 2
     return 1.0 - (1.0 - schedule.final_factor) * share

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 import workloads
-from pipeline import build, sources
+from pipeline import build, sources, text_sources
 from runs import command, records
 from training import check, sharding
 from training import step as steps
@@ -60,6 +60,8 @@ def prepare(config) -> Parts:
 
 def open_data(config) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
     """The training and validation splits, and what is known of the data set."""
+    if config.dataset.text:
+        return text_sources.open_text(config.dataset)
     name, data_dir = config.dataset.name, config.dataset.data_dir
     source, info = sources.open_source(name, config.dataset.train_split, data_dir)
     held_out, _ = sources.open_source(name, config.dataset.validation_split, data_dir)

@@ -2,9 +2,16 @@
 
 from workloads.base import Workload, WorkloadError
 from workloads.images import ImageClassification
+from workloads.language import LanguageModel
 from workloads.photographs import PhotographClassification
 
-NAMES = ("cifar10", "imagenet")
+_CLASSES = {
+    "cifar10": ImageClassification,
+    "imagenet": PhotographClassification,
+    "lm1b": LanguageModel,
+    "common_crawl": LanguageModel,
+}
+NAMES = tuple(_CLASSES)
 
 
 def make(config, info) -> Workload:
@@ -13,8 +20,6 @@ def make(config, info) -> Workload:
     Raises:
         WorkloadError: no such workload, or a data set or model that does not suit it.
     """
-    if config.workload == "cifar10":
-        return ImageClassification.from_config(config, info)
-    if config.workload == "imagenet":
-        return PhotographClassification.from_config(config, info)
-    raise WorkloadError(f"config.workload is {config.workload!r}; allowed: {', '.join(NAMES)}")
+    if config.workload not in _CLASSES:
+        raise WorkloadError(f"config.workload is {config.workload!r}; allowed: {', '.join(NAMES)}")
+    return _CLASSES[config.workload].from_config(config, info)
