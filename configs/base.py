@@ -7,22 +7,53 @@ not exist; `python train.py --help` prints this table.
 import ml_collections
 
 FIELDS = (
-    ("workload", "cifar10", "what is trained: a name in workloads/ (cifar10)"),
-    ("dataset.name", "cifar10", "TFDS name, or 'digits' (scikit-learn's, needs no download)"),
+    ("workload", "cifar10", "what is trained: a name in workloads/ (cifar10, coco)"),
+    ("dataset.name", "cifar10", "TFDS name, or digits | digit_scenes (need no download)"),
     ("dataset.data_dir", "", "where TFDS data lies; '' = $TFDS_DATA_DIR, ~/tensorflow_datasets"),
     ("dataset.train_split", "train", "split that is trained on, in TFDS's notation (train[:90%])"),
     ("dataset.validation_split", "test", "split that targets and searches look at"),
     ("dataset.test_split", "", "split for a finished run's best checkpoint; '' = there is none"),
     ("augmentation.pad", 4, "pixels of zero padding around an image before the random crop"),
     ("augmentation.flip", True, "whether images are mirrored at random"),
-    ("model.depth", 32, "layers of the ResNet: 6n + 2"),
+    ("dataset.max_boxes", 100, "detection: boxes an image has at most; each is padded to as many"),
+    (
+        "augmentation.canvas_size",
+        0,
+        "detection: rows and columns that photographs are decoded to, ahead of the random crop; "
+        "0 = model.image_size (small crops blur, a buffered example takes less memory)",
+    ),
+    (
+        "augmentation.crop_min_scale",
+        1.0,
+        "detection: shortest side of a random crop, as a share of the image's; 1 = no crop",
+    ),
+    (
+        "augmentation.colour",
+        0.0,
+        "detection: strength of random brightness, contrast, saturation and hue; 0 = none",
+    ),
+    ("model.image_size", 300, "detection: rows and columns of the images that the network takes"),
+    ("model.ghost_batch_size", 0, "examples that are normalized together; 0 = the whole batch"),
+    ("model.depth", 32, "layers of the ResNet: 6n + 2; of SSD's backbone: 34 | 18"),
     ("model.width", 16, "channels of the ResNet's first stage"),
     ("dtype", "float32", "of activations: float32 | bfloat16; parameters stay float32"),
     ("optimizer.name", "nesterov", "nesterov | momentum (heavy ball)"),
     ("optimizer.learning_rate", 0.1, "peak learning rate"),
     ("optimizer.momentum", 0.9, "in [0, 1)"),
     ("optimizer.weight_decay", 0.0, "L2 penalty's factor on kernels (not on norms and biases)"),
-    ("optimizer.schedule.name", "linear", "linear (decays, then stays) | constant"),
+    (
+        "optimizer.schedule.name",
+        "linear",
+        "linear (decays, then stays) | two_steps (two sudden decays) | constant",
+    ),
+    (
+        "optimizer.schedule.warmup_progress",
+        0.0,
+        "any: share of the run in which the learning rate rises from 0; 0 = no warm-up",
+    ),
+    ("optimizer.schedule.first_decay_progress", 0.7, "two_steps: share of the run before the first"),
+    ("optimizer.schedule.second_decay_progress", 0.9, "two_steps: the same for the second"),
+    ("optimizer.schedule.decay_factor", 0.1, "two_steps: learning rate after / before each, [0, 1]"),
     ("optimizer.schedule.final_factor", 0.0, "linear: last learning rate / peak, in [0, 1]"),
     (
         "optimizer.schedule.decay_progress",

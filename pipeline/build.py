@@ -17,7 +17,7 @@ import numpy as np
 
 import echo
 from pipeline.sources import Source
-from pipeline.stages import Arrays, Batch, Batches, MapChunks, Read
+from pipeline.stages import Arrays, Batch, Batches, MapChunks, Read, read_and_decode
 
 # Examples that are decoded and augmented in one call ahead of the stage.
 _CHUNK = 32
@@ -122,7 +122,7 @@ class _EvaluationBatches:
         self._source, self._functions, self._batch_size = source, functions, batch_size
 
     def nbytes(self) -> int:
-        row = self._functions.decode(self._source.__getitems__([0]))
+        row = read_and_decode(self._source, [0], self._functions.decode)
         return len(self._source) * sum(array.nbytes for array in row.values())
 
     def __iter__(self):
@@ -131,7 +131,7 @@ class _EvaluationBatches:
 
     def _batch(self, start: int) -> tuple[Arrays, np.ndarray]:
         real = range(start, min(start + self._batch_size, len(self._source)))
-        data = self._functions.decode(self._source.__getitems__(list(real)))
+        data = read_and_decode(self._source, list(real), self._functions.decode)
         missing = self._batch_size - len(real)
         mask_B = np.r_[np.ones(len(real), np.float32), np.zeros(missing, np.float32)]
         if missing:
@@ -157,7 +157,7 @@ def host_augment(config, functions: StageFunctions, source: Source) -> Callable[
         return {name: np.asarray(array)[:n] for name, array in out.items()}
 
     for length in {_CHUNK, config.batch_size // config.echo.streams}:
-        data = functions.decode(source.__getitems__([0] * length))
+        data = read_and_decode(source, [0] * length, functions.decode)
         augment(data, np.zeros(length, np.int64), np.zeros(length, np.int64))
     return augment
 

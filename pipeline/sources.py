@@ -1,4 +1,4 @@
-"""Random-access sources of raw records: TFDS data sets, and scikit-learn's digits alike.
+"""Random-access sources of raw records: TFDS data sets, and what is made of scikit-learn's alike.
 
 A source has a length, gives records as dicts by index, one or a list at a time, and is safe to read
 from several threads. Images may come as encoded bytes (TFDS) or as arrays (digits); a workload's
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from pipeline.scenes import SceneSource
 
 
 class SourceError(Exception):
@@ -36,7 +38,9 @@ class DatasetInfo:
     """What a model has to know of a data set, and what identifies it in a run's record.
 
     Attributes:
+        num_classes: of images, or of the objects in them.
         image_shape: (height, width, channels), or None where records differ.
+        has_boxes: whether a record's `objects` say where in the image they are.
         fingerprint: a hash of the data set's description (TFDS) or bytes (digits).
     """
 
@@ -45,6 +49,7 @@ class DatasetInfo:
     fingerprint: str
     num_classes: int | None
     image_shape: tuple[int, int, int] | None
+    has_boxes: bool = False
 
 
 class ArraySource:
@@ -69,7 +74,7 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
     """The records of a split, and what is known of the data set.
 
     Args:
-        name: 'digits', or a data set that TFDS has prepared as array_record.
+        name: 'digits', 'digit_scenes' (see pipeline/scenes.py), or a data set that TFDS has prepared as array_record.
         split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
         data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
@@ -78,6 +83,8 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
     """
     if name == "digits":
         return _open_digits(split)
+    if name == "digit_scenes":
+        return _open_digit_scenes(split)
     return _open_tfds(name, split, data_dir)
 
 
@@ -98,15 +105,32 @@ def _digits() -> tuple[np.ndarray, np.ndarray, str]:
     return images_NxHxWx1, labels_N, fingerprint
 
 
-def _open_digits(split: str) -> tuple[Source, DatasetInfo]:
+def _digits_of(name: str, split: str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Images and labels of a split, and the fingerprint of all."""
     if split not in _DIGITS_SPLITS:
         raise SourceError(
-            f"data set 'digits' has no split {split!r}; allowed: {', '.join(_DIGITS_SPLITS)}"
+            f"data set {name!r} has no split {split!r}; allowed: {', '.join(_DIGITS_SPLITS)}"
         )
     images, labels, fingerprint = _digits()
     start, stop = _DIGITS_SPLITS[split]
+    return images[start:stop], labels[start:stop], fingerprint
+
+
+def _open_digits(split: str) -> tuple[Source, DatasetInfo]:
+    images, labels, fingerprint = _digits_of("digits", split)
     info = DatasetInfo("digits", "scikit-learn", fingerprint, 10, images.shape[1:])
-    return ArraySource(image=images[start:stop], label=labels[start:stop]), info
+    return ArraySource(image=images, label=labels), info
+
+
+# Scenes of each split; the digits in them are those of the same split of 'digits'.
+_SCENES = {"train": 4000, "validation": 200, "test": 200}
+
+
+def _open_digit_scenes(split: str) -> tuple[Source, DatasetInfo]:
+    images, labels, fingerprint = _digits_of("digit_scenes", split)
+    source = SceneSource(images[..., 0], labels, list(_SCENES).index(split), _SCENES[split])
+    info = DatasetInfo("digit_scenes", "scikit-learn", fingerprint, 10, None, has_boxes=True)
+    return source, info
 
 
 def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInfo]:
@@ -142,6 +166,9 @@ def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInf
 
 def _tfds_info(builder) -> DatasetInfo:
     features = builder.info.features
+    objects = features.get("objects")
+    has_boxes = objects is not None and {"bbox", "label"} <= set(objects.feature)
+    labelled = objects.feature if has_boxes else features
     shape = tuple(features["image"].shape) if "image" in features else None
     described = "".join(
         re.sub(r"\s", "", (pathlib.Path(builder.data_path) / file).read_text())
@@ -151,6 +178,7 @@ def _tfds_info(builder) -> DatasetInfo:
         name=builder.info.full_name,
         version=str(builder.info.version),
         fingerprint=hashlib.sha256(described.encode()).hexdigest()[:16],
-        num_classes=features["label"].num_classes if "label" in features else None,
+        num_classes=labelled["label"].num_classes if "label" in labelled else None,
         image_shape=None if shape is None or None in shape else shape,
+        has_boxes=has_boxes,
     )

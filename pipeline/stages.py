@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
-from pipeline.sources import Source
+from pipeline.sources import Source, SourceError
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 
@@ -69,8 +69,36 @@ class Read(grain.MapDataset):
         return self._places.start + self._places.step * np.asarray(indices, np.int64)
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        records = self._order._getitems(self.fresh_index(indices).tolist())
-        return self._decode(self._source.__getitems__(records))
+        places = self._order._getitems(self.fresh_index(indices).tolist())
+        return read_and_decode(self._source, places, self._decode)
+
+
+class RecordError(SourceError):
+    """A record that cannot be decoded; the message says which."""
+
+
+def read_and_decode(source: Source, places: Sequence[int], decode) -> Arrays:
+    """The records at `places` of the source, decoded together.
+
+    Raises:
+        RecordError: one of them cannot be decoded.
+    """
+    records = source.__getitems__(places)
+    try:
+        return decode(records)
+    except Exception:
+        for place, record in zip(places, records, strict=True):
+            _decode_alone(place, record, decode)
+        raise  # each alone is fine
+
+
+def _decode_alone(place: int, record: dict[str, Any], decode) -> None:
+    try:
+        decode([record])
+    except Exception as error:
+        names = [f"{key} {record[key]!r}" for key in ("image/id", "image/filename") if key in record]
+        known = f" ({', '.join(names)})" if names else ""
+        raise RecordError(f"record {place} of the split{known} cannot be decoded: {error}") from error
 
 
 class MapChunks(grain.MapDataset):

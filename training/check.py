@@ -27,7 +27,14 @@ def check(config) -> None:
     _between("optimizer.learning_rate", config.optimizer.learning_rate, 0.0, math.inf)
     _between("optimizer.momentum", config.optimizer.momentum, 0.0, 1.0, end=False)
     _between("optimizer.weight_decay", config.optimizer.weight_decay, 0.0, math.inf)
-    _between("optimizer.schedule.final_factor", config.optimizer.schedule.final_factor, 0.0, 1.0)
+    for name in (
+        "final_factor",
+        "warmup_progress",
+        "first_decay_progress",
+        "second_decay_progress",
+        "decay_factor",
+    ):
+        _between(f"optimizer.schedule.{name}", config.optimizer.schedule[name], 0.0, 1.0)
     _between(
         "optimizer.schedule.decay_progress",
         config.optimizer.schedule.decay_progress,
@@ -42,6 +49,11 @@ def check(config) -> None:
     for name in ("batch_size", "log_every_steps"):
         _at_least(name, config[name], 1)
     _at_least("augmentation.pad", config.augmentation.pad, 0)
+    _between("augmentation.crop_min_scale", config.augmentation.crop_min_scale, 0, 1, start=False)
+    _between("augmentation.colour", config.augmentation.colour, 0.0, 1.0)
+    _at_least("augmentation.canvas_size", config.augmentation.canvas_size, 0)
+    _at_least("dataset.max_boxes", config.dataset.max_boxes, 1)
+    _check_ghost_batches(config.model.ghost_batch_size, config.batch_size)
     _at_least("mesh.data", config.mesh.data, 0)
     _at_least("mesh.model", config.mesh.model, 1)
     for name in ("data", "model"):
@@ -81,6 +93,15 @@ def _check_echo(config) -> None:
         raise ConfigError(
             f"config.augment_on is 'device' with echo.insertion={config.echo.insertion!r}, which "
             "echoes on the host what is already augmented; allowed here: 'host'"
+        )
+
+
+def _check_ghost_batches(ghost: int, batch_size: int) -> None:
+    _at_least("model.ghost_batch_size", ghost, 0)
+    if 0 < ghost < batch_size and batch_size % ghost:
+        raise ConfigError(
+            f"config.model.ghost_batch_size is {ghost}, which does not divide config.batch_size "
+            f"{batch_size}; allowed: 0 (the whole batch), or a divisor of the batch size"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 NAMES = ("nesterov", "momentum")
-SCHEDULES = ("linear", "constant")
+SCHEDULES = ("linear", "two_steps", "constant")
 
 
 class Hyperparameters(NamedTuple):
@@ -54,7 +54,11 @@ def hyperparameters(config, step: int, total_steps: int) -> Hyperparameters:
 
 def schedule_factor(schedule, progress: float) -> float:
     """Learning rate relative to its peak at `progress` in [0, 1] of the run."""
+    warm = min(progress / schedule.warmup_progress, 1.0) if schedule.warmup_progress else 1.0
     if schedule.name == "constant":
-        return 1.0
+        return warm
+    if schedule.name == "two_steps":
+        decays = (schedule.first_decay_progress, schedule.second_decay_progress)
+        return warm * schedule.decay_factor ** sum(progress >= decay for decay in decays)
     share = min(progress / schedule.decay_progress, 1.0)
-    return 1.0 - (1.0 - schedule.final_factor) * share
+    return warm * (1.0 - (1.0 - schedule.final_factor) * share)

@@ -1,9 +1,10 @@
 """What a run is made of: decoding, augmentation, the network, its loss and its metrics."""
 
 from workloads.base import Workload, WorkloadError
+from workloads.detection import Detection
 from workloads.images import ImageClassification
 
-NAMES = ("cifar10",)
+NAMES = ("cifar10", "coco")
 
 
 def make(config, info) -> Workload:
@@ -14,4 +15,6 @@ def make(config, info) -> Workload:
     """
     if config.workload == "cifar10":
         return ImageClassification.from_config(config, info)
+    if config.workload == "coco":
+        return Detection.from_config(config, info)
     raise WorkloadError(f"config.workload is {config.workload!r}; allowed: {', '.join(NAMES)}")
