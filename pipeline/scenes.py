@@ -15,7 +15,7 @@ from PIL import Image
 
 _MAX_DIGITS = 5
 _SIDES = (112, 160)  # of a scene in pixels, height and width apart
-_DIGIT_SHARE = (0.2, 0.4)  # a digit's side as a share of the scene's shorter side
+_DIGIT_SHARE = (0.25, 0.4)  # a digit's side as a share of the scene's shorter side
 _INK = 0.3  # the box encloses what is covered by at least this share of ink
 _TRIES = 20  # to place a digit where there is none yet
 _JPEG_QUALITY = 90
@@ -104,10 +104,10 @@ def _place(random, ink_box_4, side: int, size_2, taken: list[np.ndarray]):
 
 
 def _paint(pixels_HxWx3, ink_SxS, corner_2, random) -> None:
-    """Covers the pixels with ink of one colour, light or dark."""
-    colour_3 = random.uniform(200, 255, 3) if random.integers(2) else random.uniform(0, 40, 3)
+    """Covers the pixels with ink of one colour: light on dark ground, dark on light ground."""
     (top, left), side = corner_2, len(ink_SxS)
     region = pixels_HxWx3[top : top + side, left : left + side]
+    colour_3 = random.uniform(200, 255, 3) if region.mean() < 128 else random.uniform(0, 40, 3)
     region += ink_SxS[:, :, None] * (colour_3 - region)
 
 
