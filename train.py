@@ -364,8 +364,10 @@ def main(argv: Sequence[str]) -> int:
     arguments, overrides = command.parse(parser, argv)
     config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
     progress = Progress()
+    before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
     result = train(config, arguments.workdir, progress)
-    progress.say(_summary(result, arguments.workdir))
+    already = "already finished: " if result == before else ""
+    progress.say(already + _summary(result, arguments.workdir))
     return command.EXIT_CODES[result["status"]]
 
 

@@ -1,8 +1,10 @@
 """SSD300 with a ResNet-34 backbone on COCO 2017, and its mini."""
+
 from configs import base
 
 EXAMPLES = 118_287  # of COCO 2017's train split
 EPOCHS = 100
+
 
 def get_config(variant: str = ""):
     config = base.get_config()
@@ -10,12 +12,12 @@ def get_config(variant: str = ""):
     config.dataset.name = "coco/2017"
     config.dataset.train_split = "train"
     config.dataset.validation_split = "validation"
-    config.augmentation.canvas_size = 480
-    config.augmentation.crop_min_scale = 0.3
-    config.augmentation.colour = 1.0
+    config.dataset.canvas = 480
+    config.augmentation.crop_size = 300
+    config.augmentation.min_area = 0.09
+    config.augmentation.color = True
     config.model.depth = 34
     config.model.width = 64
-    config.model.image_size = 300
     config.model.ghost_batch_size = 128
     config.batch_size = 256
     config.optimizer.name = "momentum"
@@ -31,12 +33,13 @@ def get_config(variant: str = ""):
     if variant == "mini":
         config.dataset.name = "digit_scenes"
         config.dataset.max_boxes = 8
-        config.augmentation.canvas_size = 96
-        config.augmentation.crop_min_scale = 0.6
+        config.dataset.canvas = 96
+        config.augmentation.crop_size = 96
+        config.augmentation.min_area = 0.5
+        config.augmentation.color = False
         config.augmentation.flip = False  # a mirrored digit is no digit
         config.model.depth = 18
         config.model.width = 16
-        config.model.image_size = 96
         config.model.ghost_batch_size = 16
         config.batch_size = 32
         config.optimizer.learning_rate = 0.02

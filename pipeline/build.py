@@ -17,10 +17,20 @@ import numpy as np
 
 import echo
 from pipeline.sources import Source
-from pipeline.stages import Arrays, Batch, Batches, MapChunks, Read, read_and_decode
+from pipeline.stages import (
+    Arrays,
+    Batch,
+    Batches,
+    Decode,
+    MapChunks,
+    Read,
+    decode_records,
+)
 
-# Examples that are decoded and augmented in one call ahead of the stage.
+# Examples that are decoded and augmented in one call ahead of the stage, and the few lengths that
+# fewer are filled up to, so that augmentation is compiled for these alone.
 _CHUNK = 32
+_LENGTHS = (8, _CHUNK)
 
 # Evaluation batches are kept in memory between evaluations up to this size.
 _CACHE_BYTES = 256 * 2**20
@@ -35,6 +45,10 @@ class StageFunctions(Protocol):
     def augment(self, data, seed, index_B, copy_B):
         """A JAX function of stacked arrays; what is random in row b is a function of
         (seed, index_B[b], copy_B[b]) alone, all uint32."""
+
+    # Where dataset.fused_decode is allowed, also
+    # decode_cropped(records, seed, index_n, copy_n): decodes only what the random crop needs;
+    # `augment` then finds its cropping done.
 
 
 def build(config, source: Source, functions: StageFunctions) -> grain.IterDataset[Batch]:
@@ -68,9 +82,8 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
         annotate=True,
     )
 
-    read = Read(
-        source, config.seed.data, config.budget.fresh_examples, functions.decode, stream, streams
-    )
+    decode = training_decode(config, functions)
+    read = Read(source, config.seed.data, config.budget.fresh_examples, decode, stream, streams)
     examples = read
     if slot == "before_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
@@ -78,7 +91,9 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
         return batches.map(lambda batch: _augmented(batch, augment))
 
     examples = MapChunks(
-        examples, lambda data, i: augment(data, read.fresh_index(i), np.zeros(len(i), np.int64))
+        examples,
+        lambda data, i: augment(data, read.fresh_index(i), np.zeros(len(i), np.int64)),
+        largest=_CHUNK,
     )
     if slot == "after_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
@@ -92,6 +107,25 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
     # insertion 'none': no stage and no buffer
     once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
     return once.to_iter_dataset(_threads(1)).map(functools.partial(_from_batches, read, rows))
+
+
+def training_decode(config, functions: StageFunctions) -> Decode:
+    """How training examples are decoded.
+
+    Raises:
+        ValueError: the workload has no fused decoding, which was asked for.
+    """
+    if not config.dataset.fused_decode:
+        return lambda records, index_n: functions.decode(records)
+    if not hasattr(functions, "decode_cropped"):
+        raise ValueError(
+            f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
+            "have; allowed: false"
+        )
+    # Each fresh example is decoded once, so what is cropped is always its copy 0.
+    return lambda records, index_n: functions.decode_cropped(
+        records, config.seed.data, index_n, np.zeros_like(index_n)
+    )
 
 
 def total_steps(config) -> int:
@@ -122,7 +156,7 @@ class _EvaluationBatches:
         self._source, self._functions, self._batch_size = source, functions, batch_size
 
     def nbytes(self) -> int:
-        row = read_and_decode(self._source, [0], self._functions.decode)
+        row = self._decode(range(1))
         return len(self._source) * sum(array.nbytes for array in row.values())
 
     def __iter__(self):
@@ -131,12 +165,20 @@ class _EvaluationBatches:
 
     def _batch(self, start: int) -> tuple[Arrays, np.ndarray]:
         real = range(start, min(start + self._batch_size, len(self._source)))
-        data = read_and_decode(self._source, list(real), self._functions.decode)
+        data = self._decode(real)
         missing = self._batch_size - len(real)
         mask_B = np.r_[np.ones(len(real), np.float32), np.zeros(missing, np.float32)]
         if missing:
             data = {k: np.concatenate([v, v[-1:].repeat(missing, 0)]) for k, v in data.items()}
         return data, mask_B
+
+    def _decode(self, numbers: range) -> Arrays:
+        return decode_records(
+            self._source,
+            list(numbers),
+            lambda records, _: self._functions.decode(records),
+            np.asarray(numbers),
+        )
 
 
 def host_augment(config, functions: StageFunctions, source: Source) -> Callable[..., Arrays]:
@@ -150,15 +192,21 @@ def host_augment(config, functions: StageFunctions, source: Source) -> Callable[
 
     def augment(data: Arrays, index: np.ndarray, copy: np.ndarray) -> Arrays:
         n = len(index)
-        rows = np.minimum(np.arange(-n % _CHUNK + n), n - 1)  # few lengths, few compilations
+        full = next((length for length in _LENGTHS if n <= length), -(-n // _CHUNK) * _CHUNK)
+        rows = np.minimum(np.arange(full), n - 1)
         padded = {name: array[rows] for name, array in data.items()}
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             out = run(padded, seed, index[rows].astype(np.uint32), copy[rows].astype(np.uint32))
         return {name: np.asarray(array)[:n] for name, array in out.items()}
 
-    for length in {_CHUNK, config.batch_size // config.echo.streams}:
-        data = read_and_decode(source, [0] * length, functions.decode)
-        augment(data, np.zeros(length, np.int64), np.zeros(length, np.int64))
+    lengths = set(_LENGTHS)
+    if config.echo.insertion == "before_augmentation":
+        lengths = {config.batch_size // config.echo.streams}
+    zero = np.zeros(1, np.int64)
+    first = decode_records(source, [0], training_decode(config, functions), zero)
+    for length in lengths:
+        data = {name: array.repeat(length, 0) for name, array in first.items()}
+        augment(data, zero.repeat(length), zero.repeat(length))
     return augment
 
 

@@ -47,7 +47,9 @@ class SceneSource:
         boxes, labels = [], []
         for _ in range(random.integers(1, _MAX_DIGITS + 1)):
             which = random.integers(len(self._labels))
-            ink_SxS = _magnified(self._digits[which], int(random.uniform(*_DIGIT_SHARE) * min(size_2)))
+            ink_SxS = _magnified(
+                self._digits[which], int(random.uniform(*_DIGIT_SHARE) * min(size_2))
+            )
             box = _place(random, _ink_box(ink_SxS), ink_SxS.shape[0], size_2, boxes)
             if box is None:
                 continue

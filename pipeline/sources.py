@@ -1,7 +1,7 @@
-"""Random-access sources of raw records: TFDS data sets, and what is made of scikit-learn's alike.
+"""Random-access sources of raw records: TFDS data sets, and what scikit-learn brings.
 
 A source has a length, gives records as dicts by index, one or a list at a time, and is safe to read
-from several threads. Images may come as encoded bytes (TFDS) or as arrays (digits); a workload's
+from several threads. Images come as encoded bytes (TFDS) or as arrays (digits); a workload's
 `decode` takes both.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pipeline import digits_jpeg
 from pipeline.scenes import SceneSource
 
 
@@ -40,7 +41,8 @@ class DatasetInfo:
     Attributes:
         num_classes: of images, or of the objects in them.
         image_shape: (height, width, channels), or None where records differ.
-        has_boxes: whether a record's `objects` say where in the image they are.
+        channels: of the images.
+        has_boxes: whether records have `objects` with a box and a label each.
         fingerprint: a hash of the data set's description (TFDS) or bytes (digits).
     """
 
@@ -49,6 +51,7 @@ class DatasetInfo:
     fingerprint: str
     num_classes: int | None
     image_shape: tuple[int, int, int] | None
+    channels: int | None = None
     has_boxes: bool = False
 
 
@@ -74,15 +77,16 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
     """The records of a split, and what is known of the data set.
 
     Args:
-        name: 'digits', 'digit_scenes' (see pipeline/scenes.py), or a data set that TFDS has prepared as array_record.
+        name: 'digits', 'digits_jpeg', 'digit_scenes', or a data set that TFDS has prepared as
+            array_record.
         split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
         data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
         SourceError: there is no such data set or split.
     """
-    if name == "digits":
-        return _open_digits(split)
+    if name in ("digits", "digits_jpeg"):
+        return _open_digits(name, split)
     if name == "digit_scenes":
         return _open_digit_scenes(split)
     return _open_tfds(name, split, data_dir)
@@ -105,21 +109,29 @@ def _digits() -> tuple[np.ndarray, np.ndarray, str]:
     return images_NxHxWx1, labels_N, fingerprint
 
 
-def _digits_of(name: str, split: str) -> tuple[np.ndarray, np.ndarray, str]:
-    """Images and labels of a split, and the fingerprint of all."""
+@functools.cache
+def _digits_as_jpegs() -> tuple[np.ndarray, str]:
+    files_N = np.asarray(digits_jpeg.encode(_digits()[0]), object)
+    return files_N, hashlib.sha256(b"".join(files_N)).hexdigest()[:16]
+
+
+def _rows(name: str, split: str) -> slice:
     if split not in _DIGITS_SPLITS:
         raise SourceError(
             f"data set {name!r} has no split {split!r}; allowed: {', '.join(_DIGITS_SPLITS)}"
         )
+    return slice(*_DIGITS_SPLITS[split])
+
+
+def _open_digits(name: str, split: str) -> tuple[Source, DatasetInfo]:
+    rows = _rows(name, split)
     images, labels, fingerprint = _digits()
-    start, stop = _DIGITS_SPLITS[split]
-    return images[start:stop], labels[start:stop], fingerprint
-
-
-def _open_digits(split: str) -> tuple[Source, DatasetInfo]:
-    images, labels, fingerprint = _digits_of("digits", split)
-    info = DatasetInfo("digits", "scikit-learn", fingerprint, 10, images.shape[1:])
-    return ArraySource(image=images, label=labels), info
+    shape: tuple[int, int, int] | None = images.shape[1:]
+    channels = 1
+    if name == "digits_jpeg":
+        (images, fingerprint), shape, channels = _digits_as_jpegs(), None, 3
+    info = DatasetInfo(name, "scikit-learn", fingerprint, 10, shape, channels)
+    return ArraySource(image=images[rows], label=labels[rows]), info
 
 
 # Scenes of each split; the digits in them are those of the same split of 'digits'.
@@ -127,9 +139,11 @@ _SCENES = {"train": 4000, "validation": 200, "test": 200}
 
 
 def _open_digit_scenes(split: str) -> tuple[Source, DatasetInfo]:
-    images, labels, fingerprint = _digits_of("digit_scenes", split)
-    source = SceneSource(images[..., 0], labels, list(_SCENES).index(split), _SCENES[split])
-    info = DatasetInfo("digit_scenes", "scikit-learn", fingerprint, 10, None, has_boxes=True)
+    rows = _rows("digit_scenes", split)
+    images, labels, fingerprint = _digits()
+    key = list(_SCENES).index(split)
+    source = SceneSource(images[rows, :, :, 0], labels[rows], key, _SCENES[split])
+    info = DatasetInfo("digit_scenes", "scikit-learn", fingerprint, 10, None, 3, has_boxes=True)
     return source, info
 
 
@@ -166,9 +180,9 @@ def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInf
 
 def _tfds_info(builder) -> DatasetInfo:
     features = builder.info.features
-    objects = features.get("objects")
-    has_boxes = objects is not None and {"bbox", "label"} <= set(objects.feature)
-    labelled = objects.feature if has_boxes else features
+    objects = getattr(features.get("objects"), "feature", {})  # of each of a sequence
+    has_boxes = "bbox" in objects and "label" in objects
+    labelled = objects if has_boxes else features
     shape = tuple(features["image"].shape) if "image" in features else None
     described = "".join(
         re.sub(r"\s", "", (pathlib.Path(builder.data_path) / file).read_text())
@@ -180,5 +194,6 @@ def _tfds_info(builder) -> DatasetInfo:
         fingerprint=hashlib.sha256(described.encode()).hexdigest()[:16],
         num_classes=labelled["label"].num_classes if "label" in labelled else None,
         image_shape=None if shape is None or None in shape else shape,
+        channels=None if shape is None else shape[-1],
         has_boxes=has_boxes,
     )

@@ -11,9 +11,47 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
-from pipeline.sources import Source, SourceError
+from pipeline.sources import Source
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
+
+# Raw records, and where they are in the fresh stream (int64 [n]), to stacked arrays.
+Decode = Callable[[list[dict[str, Any]], np.ndarray], Arrays]
+
+# A record's short fields tell what its number may not: a file's name, a label.
+_SHORT = 64
+
+
+class RecordError(ValueError):
+    """A record that cannot be decoded; the message names it and says why."""
+
+
+def decode_records(
+    source: Source, numbers: Sequence[int], decode: Decode, index_n: np.ndarray
+) -> Arrays:
+    """Reads the records `numbers` and decodes them together.
+
+    Raises:
+        RecordError: for the first that `decode` refuses with a ValueError.
+    """
+    records = source.__getitems__(numbers)
+    try:
+        return decode(records, index_n)
+    except ValueError:
+        for row, number in enumerate(numbers):
+            _check_decodes(number, records[row], decode, index_n[row : row + 1])
+        raise
+
+
+def _check_decodes(number: int, record: dict[str, Any], decode: Decode, index_1) -> None:
+    try:
+        decode([record], index_1)
+    except ValueError as error:
+        fields = {name: value for name, value in record.items() if len(repr(value)) <= _SHORT}
+        raise RecordError(
+            f"record {number} {fields} cannot be decoded: {error}; mend it, or leave it out of "
+            "the split"
+        ) from error
 
 
 class Batch(NamedTuple):
@@ -40,7 +78,7 @@ class Read(grain.MapDataset):
         seed: of the order; every pass over the source is a new permutation of it.
         num_fresh: length of the stream, which may span many passes.
         stream, streams: this sub-stream takes examples stream, stream + streams, ... of the whole.
-        decode: turns a list of raw records into stacked arrays.
+        decode: turns raw records into stacked arrays.
     """
 
     def __init__(
@@ -48,7 +86,7 @@ class Read(grain.MapDataset):
         source: Source,
         seed: int,
         num_fresh: int,
-        decode: Callable[[list[dict[str, Any]]], Arrays],
+        decode: Decode,
         stream: int = 0,
         streams: int = 1,
     ):
@@ -69,44 +107,20 @@ class Read(grain.MapDataset):
         return self._places.start + self._places.step * np.asarray(indices, np.int64)
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        places = self._order._getitems(self.fresh_index(indices).tolist())
-        return read_and_decode(self._source, places, self._decode)
-
-
-class RecordError(SourceError):
-    """A record that cannot be decoded; the message says which."""
-
-
-def read_and_decode(source: Source, places: Sequence[int], decode) -> Arrays:
-    """The records at `places` of the source, decoded together.
-
-    Raises:
-        RecordError: one of them cannot be decoded.
-    """
-    records = source.__getitems__(places)
-    try:
-        return decode(records)
-    except Exception:
-        for place, record in zip(places, records, strict=True):
-            _decode_alone(place, record, decode)
-        raise  # each alone is fine
-
-
-def _decode_alone(place: int, record: dict[str, Any], decode) -> None:
-    try:
-        decode([record])
-    except Exception as error:
-        names = [f"{key} {record[key]!r}" for key in ("image/id", "image/filename") if key in record]
-        known = f" ({', '.join(names)})" if names else ""
-        raise RecordError(f"record {place} of the split{known} cannot be decoded: {error}") from error
+        index_n = self.fresh_index(indices)
+        numbers = self._order._getitems(index_n.tolist())
+        return decode_records(self._source, numbers, self._decode, index_n)
 
 
 class MapChunks(grain.MapDataset):
-    """Applies `function(arrays, indices) -> arrays` to chunks of the parent's examples."""
+    """Applies `function(arrays, indices) -> arrays` to at most `largest` examples at a time."""
 
-    def __init__(self, parent, function: Callable[[Arrays, Sequence[int]], Arrays]):
+    def __init__(
+        self, parent, function: Callable[[Arrays, Sequence[int]], Arrays], largest: int = 32
+    ):
         super().__init__(parent)
         self._function = function
+        self._largest = largest
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -115,7 +129,15 @@ class MapChunks(grain.MapDataset):
         return _only_row(self.stacked_items([index]))
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        return self._function(self._parent.stacked_items(indices), indices)
+        chunks = [
+            self._function(self._parent.stacked_items(chunk), chunk)
+            for chunk in (
+                indices[i : i + self._largest] for i in range(0, len(indices), self._largest)
+            )
+        ]
+        if len(chunks) == 1:
+            return chunks[0]
+        return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
 class Batches(grain.MapDataset):

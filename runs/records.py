@@ -11,7 +11,6 @@ import json
 import math
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,18 +51,22 @@ class Target:
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes `value` as JSON at `path`, whole or not at all (write aside, fsync, rename)."""
+    """Writes `value` as JSON at `path`, whole or not at all."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file whole or not at all (write aside, fsync, rename)."""
     path = pathlib.Path(path)
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with aside.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
     except BaseException:
-        pathlib.Path(aside).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
 
 

@@ -18,6 +18,8 @@ def check(config) -> None:
     Raises:
         ConfigError: the first field that is wrong.
     """
+    for name in ("data", "model"):
+        _between(f"seed.{name}", config.seed[name], 0, 2**32, end=False)
     _check_echo(config)
     _one_of("dtype", config.dtype, ("float32", "bfloat16"))
     _one_of("augment_on", config.augment_on, ("host", "device"))
@@ -27,17 +29,13 @@ def check(config) -> None:
     _between("optimizer.learning_rate", config.optimizer.learning_rate, 0.0, math.inf)
     _between("optimizer.momentum", config.optimizer.momentum, 0.0, 1.0, end=False)
     _between("optimizer.weight_decay", config.optimizer.weight_decay, 0.0, math.inf)
-    for name in (
-        "final_factor",
-        "warmup_progress",
-        "first_decay_progress",
-        "second_decay_progress",
-        "decay_factor",
-    ):
-        _between(f"optimizer.schedule.{name}", config.optimizer.schedule[name], 0.0, 1.0)
+    schedule = config.optimizer.schedule
+    steps = ("first_step_progress", "second_step_progress", "step_factor")
+    for name in ("final_factor", "warmup_progress", *steps):
+        _between(f"optimizer.schedule.{name}", schedule[name], 0.0, 1.0)
     _between(
         "optimizer.schedule.decay_progress",
-        config.optimizer.schedule.decay_progress,
+        schedule.decay_progress,
         0.0,
         1.0,
         start=False,
@@ -49,15 +47,11 @@ def check(config) -> None:
     for name in ("batch_size", "log_every_steps"):
         _at_least(name, config[name], 1)
     _at_least("augmentation.pad", config.augmentation.pad, 0)
-    _between("augmentation.crop_min_scale", config.augmentation.crop_min_scale, 0, 1, start=False)
-    _between("augmentation.colour", config.augmentation.colour, 0.0, 1.0)
-    _at_least("augmentation.canvas_size", config.augmentation.canvas_size, 0)
     _at_least("dataset.max_boxes", config.dataset.max_boxes, 1)
-    _check_ghost_batches(config.model.ghost_batch_size, config.batch_size)
+    _at_least("model.ghost_batch_size", config.model.ghost_batch_size, 0)
+    _between("loss.label_smoothing", config.loss.label_smoothing, 0.0, 1.0, end=False)
     _at_least("mesh.data", config.mesh.data, 0)
     _at_least("mesh.model", config.mesh.model, 1)
-    for name in ("data", "model"):
-        _between(f"seed.{name}", config.seed[name], 0, 2**32, end=False)
     _check_division("echo.streams", config.echo.streams, config.batch_size)
     if total_steps(config) < 1:
         raise ConfigError(
@@ -72,6 +66,12 @@ def check_devices(config, data_devices: int) -> None:
         raise ConfigError(
             f"config.batch_size is {config.batch_size}, which {data_devices} devices cannot share "
             f"evenly; allowed: a multiple of {data_devices}, or fewer devices (config.mesh.data)"
+        )
+    share, group = config.batch_size // data_devices, config.model.ghost_batch_size
+    if group and share % group:
+        raise ConfigError(
+            f"config.model.ghost_batch_size is {group}, which does not divide the {share} examples "
+            "of each device's batch; allowed: a divisor, so that no ghost batch crosses devices"
         )
 
 
@@ -89,19 +89,15 @@ def _check_echo(config) -> None:
     _one_of("echo.policy", config.echo.policy, ("fixed",))
     _one_of("echo.placement", config.echo.placement, ("host",))
     _at_least("echo.streams", config.echo.streams, 1)
+    if config.dataset.fused_decode and config.echo.insertion == "before_augmentation":
+        raise ConfigError(
+            "config.dataset.fused_decode is true with echo.insertion='before_augmentation', where "
+            "each copy is cropped anew after decoding; allowed here: false"
+        )
     if config.augment_on == "device" and config.echo.insertion.startswith("after"):
         raise ConfigError(
             f"config.augment_on is 'device' with echo.insertion={config.echo.insertion!r}, which "
             "echoes on the host what is already augmented; allowed here: 'host'"
-        )
-
-
-def _check_ghost_batches(ghost: int, batch_size: int) -> None:
-    _at_least("model.ghost_batch_size", ghost, 0)
-    if 0 < ghost < batch_size and batch_size % ghost:
-        raise ConfigError(
-            f"config.model.ghost_batch_size is {ghost}, which does not divide config.batch_size "
-            f"{batch_size}; allowed: 0 (the whole batch), or a divisor of the batch size"
         )
 
 

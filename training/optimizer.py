@@ -58,7 +58,7 @@ def schedule_factor(schedule, progress: float) -> float:
     if schedule.name == "constant":
         return warm
     if schedule.name == "two_steps":
-        decays = (schedule.first_decay_progress, schedule.second_decay_progress)
-        return warm * schedule.decay_factor ** sum(progress >= decay for decay in decays)
+        decays = (schedule.first_step_progress, schedule.second_step_progress)
+        return warm * schedule.step_factor ** sum(progress >= decay for decay in decays)
     share = min(progress / schedule.decay_progress, 1.0)
     return warm * (1.0 - (1.0 - schedule.final_factor) * share)

@@ -3,8 +3,9 @@
 from workloads.base import Workload, WorkloadError
 from workloads.detection import Detection
 from workloads.images import ImageClassification
+from workloads.photographs import PhotographClassification
 
-NAMES = ("cifar10", "coco")
+NAMES = ("cifar10", "imagenet", "coco")
 
 
 def make(config, info) -> Workload:
@@ -15,6 +16,8 @@ def make(config, info) -> Workload:
     """
     if config.workload == "cifar10":
         return ImageClassification.from_config(config, info)
+    if config.workload == "imagenet":
+        return PhotographClassification.from_config(config, info)
     if config.workload == "coco":
         return Detection.from_config(config, info)
     raise WorkloadError(f"config.workload is {config.workload!r}; allowed: {', '.join(NAMES)}")

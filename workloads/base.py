@@ -23,7 +23,8 @@ class Workload(Protocol):
     metrics: tuple[str, ...]
 
     def decode(self, records: list[dict[str, Any]]) -> Arrays:
-        """Raw records to stacked arrays, on the host."""
+        """Raw records to stacked arrays, on the host. A record that cannot be decoded raises a
+        ValueError that says why; the pipeline adds which one it is."""
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
         """Random transformations of stacked arrays (JAX), one `copy_keys` key a row."""

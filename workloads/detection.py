@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import io
 import warnings
 from typing import Any
 
@@ -11,15 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from PIL import Image
 
 from models.ssd import SSD, default_boxes
-from workloads import box_augment, coco_metrics
+from workloads import box_augment, coco_metrics, color, crops, decoding
 from workloads import boxes as geometry
 from workloads.base import Arrays, WorkloadError, copy_keys
-
-# Pixels are scaled to about zero mean and unit variance alike for all data sets (our choice).
-_MEAN, _SCALE = 127.5, 64.0
+from workloads.classification import normalized
 
 # Liu et al. 2016, section 2.2: at most three negatives, the hardest ones, for each positive.
 _NEGATIVES = 3
@@ -27,6 +23,8 @@ _NEGATIVES = 3
 # Liu et al. 2016, section 3.1: scores from 0.01, suppression at IoU 0.45, over the 200 best of each
 # class (the authors' code keeps 400). COCO looks at 100 detections of an image.
 _MIN_SCORE, _SUPPRESSION_IOU, _CANDIDATES, _DETECTIONS = 0.01, 0.45, 200, 100
+
+_LEAST_SIZE = 32  # pixels: the network shrinks its images to an eighth, five times more by half
 
 # What boxes may stick out of their image before it is reported: rounding of about a pixel.
 _TOLERANCE = 0.002
@@ -37,24 +35,25 @@ class Detection:
     """SSD, multibox loss, and COCO's metrics.
 
     An image with boxes is `image` uint8 [C, C, 3] (the whole photograph, its sides squeezed to
-    `canvas_size`), `boxes` float32 [M, 4] (ymin, xmin, ymax, xmax as shares of the image) and
+    `canvas`), `boxes` float32 [M, 4] (ymin, xmin, ymax, xmax as shares of the image) and
     `labels` int32 [M], -1 where there is no box.
 
     Attributes:
-        canvas_size: rows and columns of decoded images.
+        canvas: rows and columns C of decoded images.
         max_boxes: M.
-        crop_min_scale, flip, colour: augmentation; see configs/base.py.
-        image_size: rows and columns that the network takes.
+        crop_size: rows and columns S that the network takes.
+        min_area: smallest share of an image in a random crop; 1 = no crop.
+        flip, color: augmentation: random mirroring, colour distortion.
         depth, width, ghost_batch_size: of the network.
     """
 
     num_classes: int
-    canvas_size: int
+    canvas: int
     max_boxes: int
-    crop_min_scale: float
+    crop_size: int
+    min_area: float
     flip: bool
-    colour: float
-    image_size: int
+    color: bool
     depth: int
     width: int
     ghost_batch_size: int
@@ -69,14 +68,15 @@ class Detection:
                 f"data set {info.name!r} has no images with labelled boxes, which workload "
                 f"{config.workload!r} needs; choose another config.dataset.name"
             )
+        _check(config)
         return cls(
             num_classes=info.num_classes,
-            canvas_size=config.augmentation.canvas_size or config.model.image_size,
+            canvas=config.dataset.canvas,
             max_boxes=config.dataset.max_boxes,
-            crop_min_scale=config.augmentation.crop_min_scale,
+            crop_size=config.augmentation.crop_size,
+            min_area=config.augmentation.min_area,
             flip=config.augmentation.flip,
-            colour=config.augmentation.colour,
-            image_size=config.model.image_size,
+            color=config.augmentation.color,
             depth=config.model.depth,
             width=config.model.width,
             ghost_batch_size=config.model.ghost_batch_size,
@@ -92,8 +92,7 @@ class Detection:
         `bad_boxes` int32 [n]: how many boxes were cut off at the edges or, being empty, dropped.
 
         Raises:
-            ValueError: more than `max_boxes` boxes, or a label that is no class.
-            OSError: an image that cannot be decoded.
+            ValueError: a damaged image, more than `max_boxes` boxes, or a label that is no class.
         """
         rows = [self._decode_one(record) for record in records]
         data = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -107,23 +106,19 @@ class Detection:
         return data
 
     def _decode_one(self, record: dict[str, Any]) -> dict[str, np.ndarray]:
-        image, size_2 = _decode_image(record["image"], self.canvas_size)
+        image, size_2 = _decode_image(record["image"], self.canvas)
         objects = record["objects"]
         given_Mx4 = np.asarray(objects["bbox"], np.float32).reshape(-1, 4)
         labels_M = np.asarray(objects["label"], np.int32).reshape(-1)
         for label in labels_M:
             if not 0 <= label < self.num_classes:
-                raise ValueError(
-                    f"it has a box with label {label}; the data set's classes are 0 to "
-                    f"{self.num_classes - 1}"
-                )
+                raise ValueError(f"a box has label {label}; allowed: 0 to {self.num_classes - 1}")
         boxes_Mx4 = np.clip(given_Mx4, 0.0, 1.0)
         real_M = (boxes_Mx4[:, 2:] > boxes_Mx4[:, :2]).all(1)  # NaN is not larger either
         cut_M = (np.abs(boxes_Mx4 - given_Mx4) > _TOLERANCE).any(1)
         if (boxes := int(real_M.sum())) > self.max_boxes:
             raise ValueError(
-                f"it has {boxes} boxes, more than config.dataset.max_boxes, which is "
-                f"{self.max_boxes}; raise that"
+                f"it has {boxes} boxes; allowed: up to config.dataset.max_boxes, {self.max_boxes}"
             )
         box_area_M = (boxes_Mx4[:, 2:] - boxes_Mx4[:, :2]).prod(1) * size_2.prod()
         area_M = np.asarray(objects.get("area", box_area_M), np.float32).reshape(-1)
@@ -153,29 +148,26 @@ class Detection:
         return {"image": image, "boxes": boxes, "labels": labels, "bad_boxes": data["bad_boxes"]}
 
     def _augment_one(self, image_CxCx3, boxes_Mx4, labels_M, key):
-        crop_key, flip_key, colour_key = jax.random.split(key, 3)
-        window_4 = jnp.asarray(box_augment.WHOLE)
-        if self.crop_min_scale < 1:
+        crop_key, flip_key, color_key = jax.random.split(key, 3)
+        window_4 = jnp.array([0, 0, self.canvas, self.canvas])
+        if self.min_area < 1:
             window_4 = box_augment.random_window(
-                boxes_Mx4, labels_M >= 0, crop_key, self.crop_min_scale
+                crop_key, boxes_Mx4, labels_M >= 0, self.canvas, self.min_area
             )
-        labels_M = jnp.where(box_augment.centre_inside(boxes_Mx4, window_4), labels_M, -1)
-        boxes_Mx4 = box_augment.crop_boxes(boxes_Mx4, window_4)
-        image_SxSx3 = box_augment.crop_image(image_CxCx3, window_4, self.image_size)
+        boxes_Mx4, labels_M = box_augment.crop_boxes(boxes_Mx4, labels_M, window_4, self.canvas)
+        image_SxSx3 = crops.crop_and_resize(image_CxCx3, window_4, self.crop_size)
         if self.flip:
-            flips = jax.random.bernoulli(flip_key)
-            mirrored = box_augment.mirror(image_SxSx3, boxes_Mx4)
-            image_SxSx3 = jnp.where(flips, mirrored[0], image_SxSx3)
-            boxes_Mx4 = jnp.where(flips, mirrored[1], boxes_Mx4)
-        if self.colour:  # after the crop: it is linear, and there are fewer pixels left
-            image_SxSx3 = box_augment.recolour(image_SxSx3, colour_key, self.colour)
-        boxes_Mx4 = jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0)
-        return _to_uint8(image_SxSx3), boxes_Mx4, labels_M
+            mirror = jax.random.bernoulli(flip_key)
+            image_SxSx3 = jnp.where(mirror, image_SxSx3[:, ::-1], image_SxSx3)
+            boxes_Mx4 = jnp.where(mirror, box_augment.mirror_boxes(boxes_Mx4), boxes_Mx4)
+        if self.color:
+            image_SxSx3 = color.distort(color_key, image_SxSx3)
+        return image_SxSx3, jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
 
     def model(self, rngs: nnx.Rngs) -> SSD:
         return SSD(
             num_classes=self.num_classes,
-            image_size=self.image_size,
+            image_size=self.crop_size,
             depth=self.depth,
             width=self.width,
             ghost_batch_size=self.ghost_batch_size,
@@ -184,7 +176,7 @@ class Detection:
         )
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
-        offsets_BxNx4, logits_BxNxK1 = model(_normalized(data["image"]), train=True)
+        offsets_BxNx4, logits_BxNxK1 = model(normalized(data["image"]), train=True)
         losses = self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], data["labels"])
         positives = jnp.maximum(losses["positives"].sum(), 1.0)
         box_loss, class_loss = losses["box"].sum() / positives, losses["class"].sum() / positives
@@ -194,13 +186,10 @@ class Detection:
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         """Detections and truth of the batch (arrays [B, ...]), and sums for the loss."""
-        whole = functools.partial(
-            box_augment.crop_image, window_4=jnp.asarray(box_augment.WHOLE), size=self.image_size
-        )
-        images = data["image"]
-        if self.canvas_size != self.image_size:
-            images = _to_uint8(jax.vmap(whole)(images))
-        offsets_BxNx4, logits_BxNxK1 = model(_normalized(images), train=False)
+        whole_4 = jnp.array([0, 0, self.canvas, self.canvas])
+        resize = functools.partial(crops.crop_and_resize, box=whole_4, out=self.crop_size)
+        images_BxSxSx3 = normalized(jax.vmap(resize)(data["image"]))
+        offsets_BxNx4, logits_BxNxK1 = model(images_BxSxSx3, train=False)
         labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
         losses = self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], labels_BxM)
         sums = {name: (value_B * mask_B).sum() for name, value_B in losses.items()}
@@ -233,13 +222,13 @@ class Detection:
 
         Returns boxes [B, D, 4], labels [B, D] and scores [B, D], 0 where there is none.
         """
-        boxes_BxNx4 = geometry.decode(offsets_BxNx4, default_boxes(self.image_size))
+        boxes_BxNx4 = geometry.decode(offsets_BxNx4, default_boxes(self.crop_size))
         scores_BxNxK = jax.nn.softmax(logits_BxNxK1)[..., 1:]
         return jax.vmap(_detect_one)(jnp.clip(boxes_BxNx4, 0.0, 1.0), scores_BxNxK)
 
     def _losses(self, offsets_BxNx4, logits_BxNxK1, boxes_BxMx4, labels_BxM) -> Arrays:
         """Of each image: summed box loss, summed classification loss, number of positives, [B]."""
-        default_Nx4 = jnp.asarray(default_boxes(self.image_size))
+        default_Nx4 = jnp.asarray(default_boxes(self.crop_size))
         return jax.vmap(functools.partial(multibox_loss, default_Nx4))(
             offsets_BxNx4, logits_BxNxK1, boxes_BxMx4, labels_BxM
         )
@@ -292,31 +281,35 @@ def _detect_one(boxes_Nx4: jax.Array, scores_NxK: jax.Array) -> Arrays:
     }
 
 
-def _normalized(images_BxSxSx3):
-    return (images_BxSxSx3.astype(jnp.float32) - _MEAN) / _SCALE
-
-
-def _to_uint8(pixels):
-    return jnp.clip(jnp.round(pixels), 0, 255).astype(jnp.uint8)
-
-
-def _decode_image(image, canvas_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 [canvas_size, canvas_size, 3] and (height, width) of an encoded image or an array.
-
-    Grey and CMYK images become RGB.
-    """
-    if isinstance(image, np.ndarray):
-        image = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
-    else:
-        image = Image.open(io.BytesIO(image))
-    size_2 = np.array([image.height, image.width], np.int32)
-    # JPEGs far larger than the canvas are decoded at a half, a quarter or an eighth.
-    image.draft("RGB", (canvas_size, canvas_size))
-    image = image.convert("RGB").resize((canvas_size, canvas_size), Image.Resampling.BILINEAR)
-    return np.asarray(image), size_2
+def _decode_image(image, canvas: int) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 [canvas, canvas, 3], and (height, width) of the photograph, int32 [2]."""
+    height, width = decoding.size(image)
+    # A JPEG that is far larger is decoded at a reduced size.
+    factor = next((f for f in (8, 4, 2) if min(height, width) >= f * canvas), 1)
+    pixels = decoding.decode(image, 3, factor)
+    if pixels.shape[-1] == 1:  # an array that was grey
+        pixels = pixels.repeat(3, -1)
+    return decoding.resize(pixels, (canvas, canvas)), np.array([height, width], np.int32)
 
 
 def _padded(array: np.ndarray, length: int, fill) -> np.ndarray:
     missing = length - len(array)
     widths = ((0, missing),) + ((0, 0),) * (array.ndim - 1)
     return np.pad(array, widths, constant_values=fill)
+
+
+def _check(config) -> None:
+    """Raises WorkloadError for the first field that this workload cannot be made from."""
+    if config.model.depth not in (18, 34):
+        raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: 18, 34")
+    for name in ("dataset.canvas", "augmentation.crop_size"):
+        group, field = name.split(".")
+        if config[group][field] < _LEAST_SIZE:
+            raise WorkloadError(
+                f"config.{name} is {config[group][field]}; allowed: {_LEAST_SIZE} or more"
+            )
+    if not 0 < config.augmentation.min_area <= 1:
+        raise WorkloadError(
+            f"config.augmentation.min_area is {config.augmentation.min_area}; "
+            "allowed: a number in (0, 1]"
+        )

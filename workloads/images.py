@@ -1,25 +1,20 @@
 """Image classification with small images of one size: CIFAR-10, and the digits of its mini."""
 
 import dataclasses
-import io
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
-from PIL import Image
 
 from models.resnet import CifarResNet
-from workloads.base import Arrays, WorkloadError, copy_keys, total
-
-# Pixels are scaled to about zero mean and unit variance alike for all data sets (our choice).
-_MEAN, _SCALE = 127.5, 64.0
+from workloads import classification, decoding
+from workloads.base import Arrays, WorkloadError, copy_keys
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageClassification:
+class ImageClassification(classification.Classification):
     """A CIFAR ResNet on images of one shape, softmax cross-entropy, top-1 accuracy.
 
     Attributes:
@@ -34,9 +29,8 @@ class ImageClassification:
     flip: bool
     depth: int
     width: int
+    label_smoothing: float
     dtype: str
-
-    metrics = ("accuracy", "loss")
 
     @classmethod
     def from_config(cls, config, info) -> "ImageClassification":
@@ -56,14 +50,16 @@ class ImageClassification:
             flip=config.augmentation.flip,
             depth=config.model.depth,
             width=config.model.width,
+            label_smoothing=config.loss.label_smoothing,
             dtype=config.dtype,
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         """Records to image uint8 [n, H, W, C] and label int32 [n]."""
-        images = [_pixels(record["image"], self.image_shape[-1]) for record in records]
-        labels = [record["label"] for record in records]
-        return {"image": np.stack(images), "label": np.asarray(labels, np.int32)}
+        channels = self.image_shape[-1]
+        images = [decoding.decode(record["image"], channels) for record in records]
+        labels_n = classification.labels(records, self.num_classes)
+        return {"image": np.stack(images), "label": labels_n}
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
         """Pads with zeros, crops at random, mirrors at random; image uint8 [B, H, W, C]."""
@@ -89,38 +85,3 @@ class ImageClassification:
             dtype=jnp.dtype(self.dtype),
             rngs=rngs,
         )
-
-    def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
-        logits_BxK = model(_normalized(data["image"]), train=True)
-        labels_B = data["label"]
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits_BxK, labels_B).mean()
-        accuracy = (logits_BxK.argmax(-1) == labels_B).mean(dtype=jnp.float32)
-        return loss, {"loss": loss, "accuracy": accuracy}
-
-    def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
-        logits_BxK = model(_normalized(data["image"]), train=False)
-        labels_B = data["label"]
-        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BxK, labels_B)
-        correct_B = logits_BxK.argmax(-1) == labels_B
-        return {
-            "loss": (losses_B * mask_B).sum(),
-            "accuracy": (correct_B * mask_B).sum(),
-            "examples": mask_B.sum(),
-        }
-
-    def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
-        sums = total(outputs)
-        return {name: sums[name] / sums["examples"] for name in self.metrics}
-
-
-def _normalized(images_BxHxWxC):
-    return (images_BxHxWxC.astype(jnp.float32) - _MEAN) / _SCALE
-
-
-def _pixels(image, channels: int) -> np.ndarray:
-    """uint8 [H, W, C] of an image that came as encoded bytes or as an array."""
-    if isinstance(image, np.ndarray):
-        return image
-    mode = {1: "L", 3: "RGB"}[channels]
-    pixels = np.asarray(Image.open(io.BytesIO(image)).convert(mode))
-    return pixels.reshape(*pixels.shape[:2], channels)

@@ -1,0 +1,46 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each makes .venv once and uses it again.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := demo_out
+
+.PHONY: help demo test lint format bench clean
+
+help:
+	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
+	@echo "make test    all tests"
+	@echo "make lint    ruff, check and format"
+	@echo "make bench   the benchmarks, each beside what one would use instead"
+
+demo: $(VENV)/.installed
+	$(BIN)/python sweep.py --config=configs/cifar10.py:mini --study=demo --outdir=$(DEMO)/study
+	$(BIN)/python -m analysis $(DEMO)/study --out=$(DEMO)/report
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/echo_overhead.py
+
+clean:
+	rm -rf $(VENV) $(DEMO)
+
+$(VENV)/.installed: requirements.txt
+	$(PYTHON) -c "import sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13), \
+	'Python 3.11, 3.12 or 3.13 is needed, this is %d.%d; try make PYTHON=python3.12' % sys.version_info[:2]"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@

@@ -1,0 +1,125 @@
+"""`python -m analysis DIR [DIR ...]`: prints the table of a study and writes its report.
+
+Effects live here: what is read, printed and written, and the exit code.
+"""
+
+import argparse
+import math
+import os
+import pathlib
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from analysis import caveats, load, report
+from analysis.study import InputError
+
+_WRONG_INPUT = 2
+_WIDEST = 100
+
+_HELP = """\
+Turns run records into a table, two figures and a report.
+
+Give the directory of one study (it holds study.json), or the directories of single runs (each
+holds config.json and metrics.jsonl; they are searched for below what you give). Single runs with
+equal echo settings and batch size are one condition; equal data seeds are one search.
+
+A trial scores the fresh examples at its first evaluation that reaches the target, a search the
+smallest score of its counted trials, a condition the mean over its searches.
+"""
+
+_EXAMPLES = """\
+examples:
+  python -m analysis results/cifar10                  table, figures in results/cifar10/report
+  python -m analysis results/cifar10 --target=0.95    the same trials at an easier target
+  python -m analysis runs/a runs/b --out=compared     single runs, side by side
+
+written to --out: report.md, scores.csv (conditions), trials.csv (trials),
+                  fresh_examples_to_target.{png,pdf}, best_trial_curves.{png,pdf}
+exit codes: 0 done, 2 wrong input
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers wrong input with one sentence instead of a usage dump."""
+
+    def error(self, message: str):
+        raise InputError(f"{message}; see python -m analysis --help.")
+
+
+def _finite(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(
+            f"--target is {value!r}; it has to be a number, a value of the study's metric such as "
+            "0.95."
+        )
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m analysis",
+        description=_HELP,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "directories",
+        nargs="+",
+        metavar="DIR",
+        help="one study, or directories of single runs",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="where to write (default: the first DIR/report)"
+    )
+    parser.add_argument(
+        "--target",
+        metavar="X",
+        help="judge at this value of the study's metric, on the same side of it; whole curves are "
+        "kept, so nothing is trained again",
+    )
+    return parser
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Does what the arguments say; raises InputError where they cannot be followed."""
+    options = _parser().parse_args(arguments)
+    target = None if options.target is None else _finite(options.target)
+    out = pathlib.Path(options.out or pathlib.Path(options.directories[0]) / "report")
+    found = load.read(options.directories, target)
+    root = os.path.commonpath([os.path.abspath(path) for path in options.directories])
+    try:
+        report.write(found, out, root)
+    except OSError as error:
+        raise InputError(f"cannot write to {out} ({error}); give another --out.") from error
+    if warning := found.warning():
+        print(warning, file=sys.stderr)
+    width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
+    print(report.text(found, report.tables(found).conditions, width))
+    for caveat in caveats.find(found):
+        print(textwrap.fill(caveat, width, initial_indent="- ", subsequent_indent="  "))
+    print(f"\nWritten to {out}: report.md, scores.csv, trials.csv and two figures (PNG, PDF).")
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        run(arguments)
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"analysis: {error}", file=sys.stderr)
+        return _WRONG_INPUT
+    except BrokenPipeError:
+        # The reader of a pipe (`| head`) left; the report is written by then. Python would
+        # complain once more when it flushes at exit, so that goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""What a reader has to know before believing the table, found in the records themselves.
+
+Each function looks for one kind of doubt and returns sentences, none where there is no doubt.
+"""
+
+import os
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis import scores as scoring
+from analysis.load import COUNTABLE, UNFINISHED, Records
+from analysis.study import axis_position, target_text
+
+# The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
+FEW_TRIALS, FEW_SEARCHES = 50, 5
+EDGE = 0.05  # of an axis's length, in its own scale
+COARSE = 0.05  # evaluation cadence, as a share of the smallest score
+
+
+def find(found: Records, root: os.PathLike | None = None) -> list[str]:
+    """Every caveat of a study, the gravest first. Paths are given relative to `root`."""
+    searches = scoring.search_scores(found.trials, found.study)
+    table = scoring.condition_scores(found.trials, found.study)
+    return [
+        *_set_aside(found, root),
+        *_baseline(found, table),
+        *_not_reached(found, table),
+        *_incomplete(found, searches),
+        *_cut_short(found),
+        *_few(found, table),
+        *_boundary(found),
+        *_coarse(found, table),
+        *_several_epochs(found, table),
+        *_mixed_origins(found.trials),
+    ]
+
+
+def _set_aside(found: Records, root: os.PathLike | None) -> list[str]:
+    if not found.set_aside:
+        return []
+    listed = "; ".join(
+        f"{os.path.relpath(path, root) if root else path} ({reason})"
+        for path, reason in found.set_aside
+    )
+    return [f"Unreadable trial directories were set aside and do not count: {listed}."]
+
+
+def _baseline(found: Records, table: pd.DataFrame) -> list[str]:
+    base = table[table["condition"] == found.study.baseline]
+    if base.empty:
+        return ["No condition is the baseline, so there are neither ratios nor ideals."]
+    if base["searches_reached"].iloc[0] == 0:
+        return ["The baseline never reached the target, so there are neither ratios nor ideals."]
+    return []
+
+
+def _not_reached(found: Records, table: pd.DataFrame) -> list[str]:
+    short = table[(table["searches"] > 0) & (table["searches_reached"] < table["searches"])]
+    if short.empty:
+        return []
+    listed = ", ".join(
+        f"{row.label} ({row.searches_reached} of {row.searches})" for row in short.itertuples()
+    )
+    return [
+        f"Some searches never reached {target_text(found.study.target)}: {listed}. Means are over "
+        "those that did, and so flatter these conditions."
+    ]
+
+
+def _incomplete(found: Records, searches: pd.DataFrame) -> list[str]:
+    study, notes = found.study, []
+    status = found.trials["status"]
+    open_trials = int((~status.isin((*COUNTABLE, "diverged", "failed"))).sum())
+    if open_trials:
+        unfinished = int((status == UNFINISHED).sum())
+        notes.append(
+            f"{open_trials} trials are not over ({unfinished} without a result, "
+            f"{open_trials - unfinished} preempted) and do not count yet; scores are provisional."
+        )
+    if study.trials is None:
+        return notes
+    short = searches[searches["counted"] < study.trials]
+    if len(short):
+        listed = ", ".join(f"{r.condition}/{r.search} ({r.counted})" for r in short.itertuples())
+        notes.append(
+            f"Some searches have fewer than {study.trials} trials that neither diverged nor "
+            f"failed: {listed}."
+        )
+    began = searches.groupby("condition")["search"].nunique()
+    behind = [c for c in study.conditions if began.get(c.name, 0) < study.searches]
+    if behind:
+        listed = ", ".join(f"{c.label} ({began.get(c.name, 0)})" for c in behind)
+        notes.append(f"Fewer than the {study.searches} planned searches are on disk: {listed}.")
+    return notes
+
+
+def _cut_short(found: Records) -> list[str]:
+    """Trials that stopped at the planned target, and so say nothing about a harder one."""
+    target, planned = found.study.target, found.study.planned_target
+    if not target.better(target.value, than=planned.value):
+        return []
+    counted = found.trials[found.trials["counted"]]
+    stopped = counted[(counted["status"] == "reached") & counted[scoring.SCORE].isna()]
+    if stopped.empty:
+        return []
+    return [
+        f"{len(stopped)} counted trials ended on reaching the target they were trained for "
+        f"({target_text(planned)}); whether and when they would have reached "
+        f"{target_text(target)} is not known."
+    ]
+
+
+def _few(found: Records, table: pd.DataFrame) -> list[str]:
+    trials = found.study.trials
+    searches = found.study.searches or int(table["searches"].max())
+    few = []
+    if trials is not None and trials < FEW_TRIALS:
+        few.append(f"{trials} trials a search, where the original study ran {FEW_TRIALS} to 100")
+    if searches < FEW_SEARCHES:
+        few.append(f"{searches} searches a condition, where it ran {FEW_SEARCHES}")
+    if not few:
+        return []
+    return [
+        f"Small study: {'; '.join(few)}. The minimum and maximum understate the spread, and small "
+        "differences between conditions may be luck."
+    ]
+
+
+def _boundary(found: Records) -> list[str]:
+    """Searches whose best trial lies at an end of the search space: the optimum may lie beyond."""
+    best = scoring.best_trials(found.trials, found.study, by=("condition", "search"))
+    notes = []
+    for axis in found.study.search_space:
+        name = axis.get("field")
+        if name not in best.columns:
+            continue
+        for end, at_end in (("min", _near_low), ("max", _near_high)):
+            close = [row for row in best.to_dict("records") if at_end(axis, row[name])]
+            if close:
+                listed = ", ".join(
+                    f"{row['condition']}/{row['search']} ({row[name]:.4g})" for row in close
+                )
+                notes.append(
+                    f"Optimum at the boundary: the best trial lies within {EDGE:.0%} of the "
+                    f"{end} ({axis[end]:g}) of {name}{_in_scale(axis)} in {listed}. "
+                    "Widen that axis and search again."
+                )
+    return notes
+
+
+def _near_low(axis, value) -> bool:
+    place = None if pd.isna(value) else axis_position(axis, value)
+    return place is not None and place <= EDGE
+
+
+def _near_high(axis, value) -> bool:
+    place = None if pd.isna(value) else axis_position(axis, value)
+    return place is not None and place >= 1 - EDGE
+
+
+def _in_scale(axis) -> str:
+    return " (the axis is 1 - value)" if axis["scale"] == "log_one_minus" else ""
+
+
+def _coarse(found: Records, table: pd.DataFrame) -> list[str]:
+    cadence, smallest = found.trials["evaluation_interval"].max(), table["fresh_examples_min"].min()
+    if pd.isna(cadence) or pd.isna(smallest) or cadence <= COARSE * smallest:
+        return []
+    return [
+        f"Scores fall on evaluations, one every {cadence:,.0f} fresh examples: "
+        f"{cadence / smallest:.0%} of the smallest score, so smaller differences cannot be seen."
+    ]
+
+
+def _several_epochs(found: Records, table: pd.DataFrame) -> list[str]:
+    size, largest = found.study.train_examples, table["fresh_examples_max"].max()
+    if size is None or pd.isna(largest) or largest <= size:
+        return []
+    return [
+        f"Scores exceed the {size:,} training examples of the data set: reading an example again "
+        "in a later epoch counts as fresh again, because upstream works again."
+    ]
+
+
+def _mixed_origins(trials: pd.DataFrame) -> list[str]:
+    notes = []
+    if len(devices := _distinct(trials["device"])) > 1:
+        notes.append(
+            f"Trials ran on different hardware ({', '.join(devices)}): compare fresh examples and "
+            "steps, not seconds."
+        )
+    if len(commits := _distinct(trials["commit"])) > 1:
+        notes.append(f"Trials ran at different commits: {', '.join(commits)}.")
+    return notes
+
+
+def _distinct(values: pd.Series) -> Sequence[str]:
+    return [str(value) for value in values.dropna().unique()]

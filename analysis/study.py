@@ -1,0 +1,246 @@
+"""What a study set out to do: its conditions in order, target, protocol and search space.
+
+Read from `study.json`, or, where single runs are compared without one, put together from the
+configurations of the runs: equal echo settings are one condition, an equal data seed one search.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runs import records
+
+INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
+
+
+class InputError(ValueError):
+    """What was given cannot be analysed; the message is one sentence for the person who gave it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """One setting of the echo stage, tuned by its own searches.
+
+    `factor` is the echoing factor e; under the policy `auto` it is the largest number of showings
+    allowed, so what follows from it (the ideal of 1/e) is a bound.
+    """
+
+    name: str
+    label: str
+    insertion: str
+    factor: float
+    shuffle_buffer: int
+    policy: str = "fixed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """The plan that trials are judged against. Fields that single runs do not define are None.
+
+    Attributes:
+        name: the study's name, or that of the directory.
+        conditions: in the order of presentation.
+        target: what a trial has to reach.
+        baseline: the name of the condition that the others are compared with.
+        trials: how many trials of each search count (neither diverged nor failed).
+        searches: how many independent searches each condition was planned to have.
+        budget: fresh examples after which a trial ends.
+        search_space: one mapping per tuned field, as in `study.json`.
+        facts: `study.json` as it is (or what the first run's `config.json` says in its place).
+    """
+
+    name: str
+    conditions: tuple[Condition, ...]
+    target: records.Target
+    baseline: str | None
+    trials: int | None
+    searches: int | None
+    budget: int | None
+    search_space: tuple[Mapping[str, Any], ...]
+    facts: Mapping[str, Any]
+
+    @property
+    def train_examples(self) -> int | None:
+        return (self.facts.get("dataset") or {}).get("train_examples")
+
+    @property
+    def planned_target(self) -> records.Target:
+        """The target that the trials were trained for, which `target` may since have replaced."""
+        return parse_target(self.facts["target"])
+
+    def with_target_value(self, value: float | None) -> "Study":
+        """The same study judged at another value of its metric (None keeps the planned one)."""
+        if value is None:
+            return self
+        return dataclasses.replace(self, target=dataclasses.replace(self.target, value=value))
+
+
+def parse_target(value: Any) -> records.Target:
+    """`{"metric", "value", "mode"}` as a Target; raises ValueError where it is not one."""
+    try:
+        return records.Target(value["metric"], float(value["value"]), value["mode"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"target is {value!r}; wanted: metric, value, mode") from error
+
+
+def target_text(target: records.Target) -> str:
+    """The target in words: '97% validation accuracy', 'a validation loss of 3.9'."""
+    if target.metric.endswith("accuracy") and target.value <= 1:
+        return f"{100 * target.value:.6g}% validation {target.metric}"
+    return f"a validation {target.metric} of {target.value:g}"
+
+
+def field(config: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """The value at a dotted path of a nested configuration, or `default`."""
+    for key in path.split("."):
+        if not isinstance(config, Mapping) or key not in config:
+            return default
+        config = config[key]
+    return config
+
+
+def factor_text(factor: float) -> str:
+    """The echoing factor without needless zeros: 2, 1.5."""
+    return f"{factor:g}"
+
+
+def condition_of(name: str, label: str | None, setting: Mapping[str, Any]) -> Condition:
+    """The condition that dotted `echo.*` settings describe; without a stage, e = 1 and no buffer.
+
+    Raises:
+        ValueError: an unknown insertion point.
+    """
+    insertion = setting.get("echo.insertion", "none")
+    policy = setting.get("echo.policy", "fixed")
+    if insertion not in INSERTIONS:
+        raise ValueError(f"echo.insertion is {insertion!r}; allowed: {', '.join(INSERTIONS)}")
+    if insertion == "none":
+        return Condition(name, label or "no echoing", "none", 1.0, 0)
+    factor = float(setting.get("echo.max_factor" if policy == "auto" else "echo.factor", 1))
+    sign = "≤" if policy == "auto" else "="
+    words = f"{insertion.replace('_', ' ')}, e {sign} {factor_text(factor)}"
+    buffer = int(setting.get("echo.shuffle_buffer", 0))
+    return Condition(name, label or words, insertion, factor, buffer, policy)
+
+
+def echo_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The `echo.*` values of a nested configuration, by dotted name."""
+    return {f"echo.{key}": value for key, value in (config.get("echo") or {}).items()}
+
+
+def _first_config(directory: pathlib.Path) -> Mapping[str, Any]:
+    """The configuration of any readable trial below a condition's directory; empty if none is."""
+    for path in sorted(directory.glob(f"*/*/{records.CONFIG}")):
+        try:
+            return records.read_json(path)["config"]
+        except (ValueError, KeyError, TypeError):
+            continue  # named by load, which reads every trial
+    return {}
+
+
+def read_study(directory: pathlib.Path) -> Study:
+    """The study at `directory`; overrides left out of `study.json` come from a trial's own record.
+
+    Raises:
+        InputError: `study.json` cannot be read as one.
+    """
+    path = directory / records.STUDY
+    try:
+        facts = records.read_json(path)
+        conditions = tuple(
+            condition_of(
+                each["name"],
+                each.get("label"),
+                echo_settings(_first_config(directory / each["name"])) | each.get("overrides", {}),
+            )
+            for each in facts["conditions"]
+        )
+        return Study(
+            name=str(facts.get("study", directory.name)),
+            conditions=conditions,
+            target=parse_target(facts["target"]),
+            baseline=facts.get("baseline"),
+            trials=int(facts["trials"]),
+            searches=int(facts["searches"]),
+            budget=facts.get("budget_fresh_examples"),
+            search_space=tuple(facts.get("search_space", ())),
+            facts=facts,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} is not a readable study record ({describe(error)}); mend it, or give the "
+            "directories of single trials instead."
+        ) from error
+
+
+def study_of_runs(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
+    """A study put together from single runs, given the contents of each one's `config.json`.
+
+    Raises:
+        InputError: the runs have different targets, so one score cannot compare them.
+    """
+    configs = [snapshot["config"] for snapshot in snapshots]
+    targets = list(dict.fromkeys(parse_target(config["target"]) for config in configs))
+    if len(targets) > 1:
+        listed = "; ".join(f"{t.metric} {t.mode} {t.value:g}" for t in targets)
+        raise InputError(
+            f"these runs have different targets ({listed}); analyse runs of one target at a time."
+        )
+    conditions = tuple(sorted({run_condition(config) for config in configs}, key=_presentation))
+    without = [each.name for each in conditions if each.insertion == "none"]
+    budgets = {field(config, "budget.fresh_examples") for config in configs}
+    facts = dict(snapshots[0]) | {"target": dataclasses.asdict(targets[0])}
+    facts["workload"] = field(configs[0], "workload")
+    return Study(
+        name=name,
+        conditions=conditions,
+        target=targets[0],
+        baseline=without[0] if len(without) == 1 else None,
+        trials=None,
+        searches=None,
+        budget=budgets.pop() if len(budgets) == 1 else None,
+        search_space=(),
+        facts=facts,
+    )
+
+
+def run_condition(config: Mapping[str, Any]) -> Condition:
+    """The condition that a single run belongs to; the batch size is part of it, being a choice."""
+    plain = condition_of("", None, echo_settings(config))
+    parts = [plain.label]
+    if plain.shuffle_buffer:
+        parts.append(f"buffer {plain.shuffle_buffer:,}")
+    if batch_size := config.get("batch_size"):
+        parts.append(f"batch {batch_size:,}")
+    label = ", ".join(parts)
+    return dataclasses.replace(plain, name=label, label=label)
+
+
+def _presentation(condition: Condition) -> tuple:
+    place = INSERTIONS.index(condition.insertion)
+    return place, condition.policy, condition.factor, condition.shuffle_buffer, condition.name
+
+
+def describe(error: Exception) -> str:
+    """An error in a few words, naming what was missing where only a key is known."""
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def axis_position(axis: Mapping[str, Any], value: float) -> float | None:
+    """Where `value` lies on an axis of the search space: 0 at its low end, 1 at its high end.
+
+    Measured in the axis's own scale; `log_one_minus` is logarithmic in 1 - value, so its low end
+    is the value nearest to one. None where the axis has no ends (a choice) or the value no place.
+    """
+    if axis.get("scale") not in ("linear", "log", "log_one_minus"):
+        return None
+    low, high, point = float(axis["min"]), float(axis["max"]), float(value)
+    if axis["scale"] == "log_one_minus":
+        point = 1 - point
+    if axis["scale"] != "linear":
+        if min(low, high, point) <= 0:
+            return None
+        low, high, point = math.log(low), math.log(high), math.log(point)
+    return (point - low) / (high - low) if high != low else None

@@ -1,0 +1,386 @@
+"""From records on disk to scores: hand-computed values, changed targets, damaged directories."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from analysis import caveats, load, report, scores
+from analysis import study as studies
+from runs import records
+
+TARGET = {"metric": "accuracy", "value": 0.9, "mode": "above"}
+EVERY = 100  # fresh examples between evaluations
+
+
+def setting(name, insertion="none", factor=1.0, buffer=0):
+    label = (
+        "no echoing" if insertion == "none" else f"{insertion.replace('_', ' ')}, e = {factor:g}"
+    )
+    overrides = {"echo.insertion": insertion, "echo.factor": factor, "echo.shuffle_buffer": buffer}
+    return {"name": name, "label": label, "overrides": overrides}
+
+
+BASELINE = setting("baseline")
+BEFORE = setting("before_e2", "before_augmentation", 2.0, 50)
+
+
+def config(**changes):
+    nested = {
+        "workload": "cifar10",
+        "target": TARGET,
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "budget": {"fresh_examples": 1000},
+        "evaluate_every_fresh_examples": EVERY,
+        "echo": {"insertion": "none", "factor": 1.0, "shuffle_buffer": 0},
+        "batch_size": 10,
+        "seed": {"data": 0, "model": 0},
+    }
+    return nested | changes
+
+
+def write_trial(directory, values, status=None, factor=1.0, target=TARGET, settings=None, **origin):
+    """A trial that reports `values` of the metric, one every EVERY fresh examples; batches of 10.
+
+    `status` is told from the values where it is left out; "unfinished" writes no result.
+    """
+    directory.mkdir(parents=True)
+    goal = records.Target(**target)
+    writer, score, best = records.MetricsWriter(directory), None, (None, None)
+    for number, value in enumerate(values, start=1):
+        fresh = number * EVERY
+        at = {
+            "step": int(fresh * factor / 10),
+            "fresh_examples": fresh,
+            "train_seconds": fresh / 50,
+        }
+        writer.write(at | {"split": "train", "loss": 1.0})
+        writer.write(at | {"split": "validation", goal.metric: value})
+        if score is None and goal.reached(value):
+            score = at
+        if goal.better(value, best[0]):
+            best = (value, fresh)
+    writer.close()
+    hardware = origin.pop("hardware", {"device_kind": "cpu", "devices": 1})
+    records.write_json(
+        directory / records.CONFIG,
+        {"schema_version": 1, "config": settings or config(), "hardware": hardware, **origin},
+    )
+    if status == "unfinished":
+        return
+    last = len(values) * EVERY
+    records.write_json(
+        directory / records.RESULT,
+        {
+            "status": status or ("exhausted" if score is None else "reached"),
+            "target": target,
+            "fresh_examples_to_target": score and score["fresh_examples"],
+            "steps_to_target": score and score["step"],
+            "seconds_to_target": score and score["train_seconds"],
+            "best": {"metric": goal.metric, "value": best[0], "fresh_examples": best[1]},
+            "steps": int(last * factor / 10),
+            "fresh_examples": last,
+            "train_seconds": last / 50,
+        },
+    )
+
+
+def write_study(root, conditions, trials, **changes):
+    """A study whose trials are {(condition, search, trial): values, or (values, status)}."""
+    root.mkdir()
+    plan = {
+        "schema_version": 1,
+        "study": "small",
+        "config": "configs/cifar10.py:mini",
+        "workload": "cifar10",
+        "target": TARGET,
+        "budget_fresh_examples": 1000,
+        "dataset": {"name": "digits", "train_examples": 1437},
+        "baseline": "baseline",
+        "conditions": conditions,
+        "search_space": [
+            {"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 1.0}
+        ],
+        "trials": 2,
+        "max_trials": 4,
+        "searches": 2,
+        "seeds": {"data": 11, "model": 12},
+        "commit": "abc1234",
+        "packages": {"jax": "0.10.2"},
+        "hardware": {"device_kind": "cpu", "devices": 1},
+    }
+    records.write_json(root / records.STUDY, plan | changes)
+    factors = {each["name"]: each["overrides"]["echo.factor"] for each in conditions}
+    target = changes.get("target", TARGET)
+    for (condition, search, trial), given in trials.items():
+        values, status = given if isinstance(given, tuple) else (given, None)
+        place = records.TrialPath(condition, search, trial)
+        directory = place.under(root)
+        write_trial(directory, values, status, factors[condition], target)
+        hparams = {"optimizer.learning_rate": 0.01 * (trial + 1)}
+        records.write_json(
+            directory / records.HPARAMS,
+            {"condition": condition, "search": search, "trial": trial, "hparams": hparams},
+        )
+    return root
+
+
+SMALL = {
+    # Search 0: a diverged trial does not count, so trials 1 and 2 do, and trial 3 comes too late.
+    ("baseline", 0, 0): ([0.2, 0.1], "diverged"),
+    ("baseline", 0, 1): [0.1] * 7 + [0.9],  # 800
+    ("baseline", 0, 2): [0.1] * 5 + [0.95],  # 600
+    ("baseline", 0, 3): [0.91],  # 100, not counted
+    ("baseline", 1, 0): [0.1] * 9 + [0.92],  # 1000
+    ("baseline", 1, 1): [0.5] * 10,
+    ("before_e2", 0, 0): [0.1, 0.3, 0.85, 0.93],  # 400
+    ("before_e2", 0, 1): ([0.1], "failed"),
+    ("before_e2", 0, 2): [0.1] * 4 + [0.9],  # 500
+    ("before_e2", 1, 0): [0.6] * 10,
+    ("before_e2", 1, 1): [0.7] * 10,
+}
+
+
+@pytest.fixture
+def small(tmp_path):
+    return write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL)
+
+
+def test_one_tidy_row_per_trial(small):
+    trials = load.load(small)
+    assert len(trials) == len(SMALL)
+    assert list(trials.columns[:8]) == [
+        *("condition", "label", "insertion", "factor", "shuffle_buffer", "search", "trial"),
+        "optimizer.learning_rate",
+    ]
+    row = trials[(trials["condition"] == "before_e2") & (trials["trial"] == 2)].iloc[0]
+    assert row["optimizer.learning_rate"] == pytest.approx(0.03)
+    assert row["status"] == "reached"
+    assert (row["factor"], row["shuffle_buffer"]) == (2.0, 50)
+    assert row["fresh_examples_to_target"] == 500
+    assert row["steps_to_target"] == 100
+    assert row["seconds_to_target"] == 10.0
+    assert (row["best_value"], row["best_fresh_examples"]) == (0.9, 500)
+    assert row["path"].endswith("small/before_e2/0/2")
+
+
+def test_the_first_n_trials_that_neither_diverge_nor_fail_count(small):
+    trials = load.load(small).set_index(["condition", "search", "trial"])["counted"]
+    assert trials["baseline", 0].tolist() == [False, True, True, False]
+    assert trials["before_e2", 0].tolist() == [True, False, True]
+
+
+def test_scores_by_hand(small):
+    found = load.read(small)
+    searches = scores.search_scores(found.trials, found.study)
+    assert searches["fresh_examples"].tolist()[:3] == [600, 1000, 400]
+    assert searches["fresh_examples"].isna().tolist() == [False, False, False, True]
+    assert searches["trial"].tolist()[:3] == [2, 0, 0]
+    table = scores.condition_scores(found.trials, found.study).set_index("condition")
+    base, before = table.loc["baseline"], table.loc["before_e2"]
+    assert (base.searches, base.searches_reached) == (2, 2)
+    assert (base.fresh_examples_mean, base.fresh_examples_min, base.fresh_examples_max) == (
+        *(800, 600, 1000),
+    )
+    assert base.ratio == 1
+    assert base.share_diverged == pytest.approx(1 / 6)
+    assert base.share_reached == pytest.approx(3 / 4)
+    assert (before.searches, before.searches_reached) == (2, 1)
+    assert before.fresh_examples_mean == 400
+    assert before.ratio == pytest.approx(0.5)
+    assert (before.ideal_ratio, before.ideal_fresh_examples) == (0.5, 400)
+    assert (before.steps_mean, before.seconds_mean) == (80, 8.0)
+
+
+def test_a_changed_target_is_scored_from_the_curves(small):
+    easy = load.load(small, target=0.85).set_index(["condition", "search", "trial"])
+    assert easy.loc[("before_e2", 0, 0), "fresh_examples_to_target"] == 300
+    assert easy.loc[("before_e2", 0, 0), "steps_to_target"] == 60
+    assert easy.loc[("before_e2", 0, 0), "seconds_to_target"] == 6.0
+    hard = load.read(small, target=0.94)
+    reached = hard.trials[hard.trials["fresh_examples_to_target"].notna()]
+    assert reached["fresh_examples_to_target"].tolist() == [600]
+    assert any("ended on reaching" in caveat for caveat in caveats.find(hard))
+
+
+def test_a_target_below_is_reached_from_above(tmp_path):
+    target = {"metric": "loss", "value": 1.0, "mode": "below"}
+    trials = {("baseline", 0, 0): [3.0, 1.5, 1.0], ("baseline", 0, 1): [2.0, 2.0, 0.5, 0.4]}
+    found = load.read(write_study(tmp_path / "s", [BASELINE], trials, target=target), target=0.5)
+    assert scores.best_trials(found.trials, found.study)["trial"].tolist() == [1]
+    assert found.trials["fresh_examples_to_target"].isna().tolist() == [True, False]
+
+
+def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
+    trials = {
+        ("baseline", 0, 0): ([0.95], "unfinished"),
+        ("baseline", 0, 1): ([0.2], "preempted"),
+        ("baseline", 0, 2): [0.1, 0.95],
+    }
+    found = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], trials))
+    assert found.trials["counted"].tolist() == [False, False, True]
+    text = " ".join(caveats.find(found))
+    assert "2 trials are not over (1 without a result, 1 preempted)" in text
+    assert "baseline/0 (1)" in text
+    assert "before augmentation, e = 2 (0)" in text
+    table = scores.condition_scores(found.trials, found.study)
+    assert table["searches"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("result.json", "{", "result.json is not JSON"),
+        ("result.json", "[]", "holds list"),
+        ("result.json", '{"status": "done"}', "status is 'done'"),
+        ("result.json", '{"fresh_examples": 3}', "'status' is missing"),
+        ("hparams.json", "nonsense", "hparams.json is not JSON"),
+        ("metrics.jsonl", "{}\n{\n{}\n", "line 2"),
+        ("metrics.jsonl", "[1]\n", "not an object"),
+    ],
+)
+def test_a_damaged_trial_is_named_and_set_aside(small, name, content, reason):
+    damaged = small / "baseline" / "0" / "2"
+    (damaged / name).write_text(content)
+    with pytest.warns(UserWarning, match="Set aside 1 unreadable trial directory"):
+        trials = load.load(small)
+    assert len(trials) == len(SMALL) - 1
+    found = load.read(small)
+    assert str(damaged) in found.warning()
+    assert reason in found.warning()
+    table = scores.condition_scores(found.trials, found.study)
+    assert table["fresh_examples_min"].iloc[0] == 100  # trial 3 now counts in trial 2's place
+
+
+def test_curves_hold_the_validation_records(small):
+    trials = load.load(small)
+    one = trials[(trials["condition"] == "before_e2") & (trials["search"] == 0)].head(1)
+    curve = load.curves(one, "accuracy")
+    assert curve["value"].tolist() == [0.1, 0.3, 0.85, 0.93]
+    assert curve["fresh_examples"].tolist() == [100, 200, 300, 400]
+    assert curve["step"].tolist() == [20, 40, 60, 80]
+
+
+def test_single_runs_group_by_echo_settings_and_data_seed(tmp_path):
+    echo = {"insertion": "after_batching", "factor": 4.0, "shuffle_buffer": 0}
+    write_trial(tmp_path / "a", [0.1, 0.2, 0.3, 0.9])
+    write_trial(tmp_path / "b", [0.1, 0.9], settings=config(echo=echo))
+    write_trial(tmp_path / "c", [0.9], settings=config(echo=echo, seed={"data": 1, "model": 0}))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "config.json").write_text("{}")
+    found = load.read([tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "d"])
+    table = scores.condition_scores(found.trials, found.study)
+    assert table["label"].tolist() == ["no echoing, batch 10", "after batching, e = 4, batch 10"]
+    assert table["searches"].tolist() == [1, 2]
+    assert table["ratio"].tolist() == [1.0, 150 / 400]
+    assert [path.name for path, _ in found.set_aside] == ["d"]
+    assert len(load.read(tmp_path).trials) == 3  # found below one directory just the same
+
+
+def test_single_runs_of_different_targets_are_refused(tmp_path):
+    other = {"metric": "loss", "value": 1.0, "mode": "below"}
+    write_trial(tmp_path / "a", [0.1])
+    write_trial(tmp_path / "b", [2.0], target=other, settings=config(target=other))
+    with pytest.raises(studies.InputError, match="different targets"):
+        load.read(tmp_path)
+
+
+def test_an_adaptive_condition_is_bounded_by_its_largest_factor():
+    settings = {
+        "echo.insertion": "before_augmentation",
+        "echo.policy": "auto",
+        "echo.max_factor": 5,
+    }
+    condition = studies.condition_of("auto", None, settings)
+    assert (condition.factor, condition.label) == (5.0, "before augmentation, e ≤ 5")
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "place"),
+    [
+        ({"scale": "log", "min": 0.001, "max": 1.0}, 0.1, 2 / 3),
+        ({"scale": "linear", "min": 0, "max": 10}, 2.5, 0.25),
+        ({"scale": "log_one_minus", "min": 0.001, "max": 0.1}, 0.99, 0.5),
+        ({"scale": "choice", "values": [1, 2]}, 1, None),
+        ({"scale": "log", "min": 0.001, "max": 1.0}, 0.0, None),
+    ],
+)
+def test_positions_on_the_axes_of_a_search_space(axis, value, place):
+    assert studies.axis_position(axis, value) == (None if place is None else pytest.approx(place))
+
+
+def test_an_optimum_at_the_boundary_is_named(tmp_path):
+    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 0.0205}]
+    found = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=space))
+    (note,) = [each for each in caveats.find(found) if each.startswith("Optimum")]
+    # Best: 0.03 and 0.01 (baseline), 0.01 and 0.02 (before_e2); only the largest lie near the end.
+    assert "max (0.0205) of optimizer.learning_rate" in note
+    assert "baseline/0 (0.03), before_e2/1 (0.02)." in note
+
+
+def test_the_caveats_of_a_small_study(small):
+    text = " ".join(caveats.find(load.read(small)))
+    assert "before augmentation, e = 2 (1 of 2)" in text
+    assert "2 trials a search" in text
+    assert "2 searches a condition" in text
+    assert "one every 100 fresh examples: 25% of the smallest score" in text
+    assert "training examples" not in text  # 1000 fresh examples are less than an epoch
+    assert "hardware" not in text
+
+
+def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
+    root = write_study(tmp_path / "s", [BASELINE], {}, dataset={"train_examples": 150})
+    for trial, commit in enumerate(("aaa", "bbb")):
+        hardware = {"device_kind": f"chip {trial}", "devices": 4}
+        directory = records.TrialPath("baseline", 0, trial).under(root)
+        write_trial(directory, [0.1, 0.9], hardware=hardware, commit=commit)
+    text = " ".join(caveats.find(load.read(root)))
+    assert "150 training examples" in text
+    assert "4 x chip 0, 4 x chip 1" in text
+    assert "commits: aaa, bbb" in text
+
+
+def test_csv_tables_read_back_as_they_were(small, tmp_path):
+    found = load.read(small)
+    report.write(found, tmp_path / "out", small)
+    back = pd.read_csv(tmp_path / "out" / "scores.csv")
+    table = scores.condition_scores(found.trials, found.study)
+    pd.testing.assert_frame_equal(back, table, check_dtype=False)
+    trials = pd.read_csv(tmp_path / "out" / "trials.csv")
+    assert trials["path"].tolist()[0] == "baseline/0/0"
+    columns = ["fresh_examples_to_target", "best_value", "counted", "optimizer.learning_rate"]
+    pd.testing.assert_frame_equal(trials[columns], found.trials[columns], check_dtype=False)
+
+
+def test_the_report_states_the_protocol(small, tmp_path):
+    report.write(load.read(small, target=0.85), tmp_path / "out", small)
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| before augmentation, e = 2 | before augmentation | 2 | 50 | 1/2 |" in text
+    for fact in (
+        "configs/cifar10.py:mini",
+        "abc1234",
+        "jax 0.10.2",
+        "1,000 fresh examples a trial",
+    ):
+        assert fact in text
+    assert "trained for 90% validation accuracy" in text
+    assert "(fresh_examples_to_target.png)" in text
+    assert str(tmp_path) not in text
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    figures = {f"{name}.{kind}" for name in report.FIGURES for kind in ("png", "pdf")}
+    assert names == {"report.md", "scores.csv", "trials.csv"} | figures
+
+
+def test_the_same_records_give_the_same_files(small, tmp_path):
+    for name in ("one", "two"):
+        report.write(load.read(small), tmp_path / name, small)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_a_study_record_that_lacks_a_key_says_which(small):
+    plan = json.loads((small / "study.json").read_text())
+    del plan["trials"]
+    records.write_json(small / "study.json", plan)
+    with pytest.raises(studies.InputError, match="'trials' is missing"):
+        load.read(small)

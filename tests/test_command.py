@@ -1,0 +1,154 @@
+"""The command line: help that teaches, and one sentence with exit code 2 for what is wrong."""
+
+import pytest
+from conftest import ROOT, flags, mini, run_command
+
+from configs import base
+from runs import command
+
+
+@pytest.mark.parametrize("script", ["train.py", "sweep.py"])
+def test_help_teaches_the_command_and_every_field(script):
+    done = run_command(script, "--help")
+    assert done.returncode == 0
+    for name, default, comment in base.FIELDS:
+        assert f"{name} = {default!r}" in done.stdout
+        assert comment in done.stdout
+
+
+WRONG = [
+    (["--config.workload=resnet"], "config.workload is 'resnet'; allowed: cifar10"),
+    (["--config.echo.insertion=before"], "allowed: 'none', 'before_augmentation'"),
+    (["--config.echo.factr=2"], "there is no field config.echo.factr (did you mean echo.factor?)"),
+    (["--config.factor=2"], "did you mean echo.factor?"),
+    (["--config.echo.factor=0.5"], "config.echo.factor is 0.5; allowed: a number from 1"),
+    (["--config.echo.factor=two"], "config.echo.factor is 'two'; allowed: a number"),
+    (["--config.echo.factor=nan"], "config.echo.factor is nan; allowed: a number from 1"),
+    (["--config.echo.factor=2"], "1 where insertion is 'none'"),
+    (["--config.echo.shuffle_buffer=-1"], "config.echo.shuffle_buffer is -1; allowed: an integer"),
+    (["--config.echo.streams=5"], "config.echo.streams is 5, which does not divide"),
+    (["--config.echo.placement=disk"], "config.echo.placement is 'disk'; allowed: 'host'"),
+    (["--config.batch_size=0"], "config.batch_size is 0; allowed: 1 or more"),
+    (["--config.batch_size=2.5"], "config.batch_size is '2.5'; allowed: a whole number"),
+    (["--config.mesh.data=64"], "config.mesh is data=64"),
+    (["--config.budget.fresh_examples=31"], "which gives no batch of 32"),
+    (["--config.target.metric=mAP"], "does not report; allowed: accuracy, loss"),
+    (["--config.target.mode=over"], "config.target.mode is 'over'; allowed: 'above', 'below'"),
+    (["--config.optimizer.name=sgd"], "allowed: 'nesterov', 'momentum'"),
+    (["--config.optimizer.momentum=1"], "config.optimizer.momentum is 1.0; allowed: a number in"),
+    (["--config.optimizer.learning_rate=inf"], "config.optimizer.learning_rate is inf"),
+    (["--config.model.depth=9"], "config.model.depth is 9; allowed: 6n + 2"),
+    (["--config.dataset.name=cifar10"], "data set 'cifar10' is not prepared in"),
+    (["--config.dataset.validation_split=dev"], "allowed: train, validation, test"),
+    (["--config.seed.data=-1"], "config.seed.data is -1; allowed"),
+    (["--config.augment_on=gpu"], "config.augment_on is 'gpu'; allowed: 'host', 'device'"),
+    (["--config.batch_size"], "config.batch_size has no value"),
+    (["--wrkdir=x"], "--wrkdir=x is not understood (did you mean --workdir?)"),
+    (["extra"], "extra is not understood"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_wrong_input_is_one_sentence_and_writes_nothing(words, says, tmp_path, capsys, monkeypatch):
+    import train
+
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    workdir = tmp_path / "run"
+    argv = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *words]
+    assert command.guarded(train.main, argv) == command.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ([], "the following arguments are required: --config"),
+        (["--config=configs/cifar10.py:mini"], "required: --workdir"),
+        (["--config=configs/cifar.py", "--workdir=x"], "give one of configs/cifar10.py"),
+        (["--config=configs/cifar10.py:tiny", "--workdir=x"], "has no variant 'tiny'"),
+    ],
+)
+def test_wrong_configurations_are_one_sentence(argv, says):
+    done = run_command("train.py", *argv)
+    assert done.returncode == command.WRONG_INPUT
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (ROOT / "x").exists()
+
+
+def test_a_batch_that_the_devices_cannot_share_is_refused(tmp_path):
+    done = run_command(
+        "train.py",
+        "--config=configs/cifar10.py:mini",
+        f"--workdir={tmp_path / 'run'}",
+        "--config.batch_size=30",
+        env=_with_devices(8),
+    )
+    assert done.returncode == command.WRONG_INPUT
+    assert "config.batch_size is 30, which 8 devices cannot share evenly" in done.stderr
+
+
+def _with_devices(count):
+    import os
+
+    return {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+
+
+def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupted):
+    workdir = uninterrupted(mini())
+    before = sorted(workdir.rglob("*"))
+    other = mini(optimizer__learning_rate=0.5)
+    done = run_command(
+        "train.py", "--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(other)
+    )
+    assert done.returncode == command.WRONG_INPUT
+    assert "optimizer.learning_rate (0.1 there, 0.5 here)" in done.stderr
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_directory_with_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    done = run_command(
+        "train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path}", *flags(mini())
+    )
+    assert done.returncode == command.WRONG_INPUT
+    assert "holds no run" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_fields_take_the_types_of_their_defaults():
+    config = mini()
+    for name, text, value in [
+        ("echo.factor", "2", 2.0),
+        ("budget.fresh_examples", "1e6", 1_000_000),
+        ("budget.fresh_examples", "1_000", 1000),
+        ("augmentation.flip", "false", False),
+        ("dataset.name", "123", "123"),
+    ]:
+        command.set_field(config, name, text, base.FIELDS)
+        assert command.get_field(config, name) == value
+        assert type(command.get_field(config, name)) is type(value)
+
+
+def test_a_configuration_of_ones_own_is_found_by_its_path(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from configs import cifar10\n\n\ndef get_config():\n    c = cifar10.get_config('mini')\n"
+        "    c.batch_size = 16\n    return c\n"
+    )
+    config, _ = command.load_config(str(file), [], base.FIELDS, ROOT)
+    assert config.batch_size == 16
+
+
+def test_a_misspelt_field_in_a_configuration_file_is_an_error(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from configs import base\n\n\ndef get_config():\n    c = base.get_config()\n"
+        "    c.echo.fctor = 2.0\n    return c\n"
+    )
+    with pytest.raises(command.InputError, match="fctor"):
+        command.load_config(str(file), [], base.FIELDS, ROOT)

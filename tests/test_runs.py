@@ -1,0 +1,128 @@
+"""A run on disk: whole records, clocks that leave pauses out, checkpoints that come back."""
+
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runs import records
+from runs.checkpoints import Checkpoints
+from runs.clock import Clock
+from runs.progress import Progress, Status, duration
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "result.json"
+    records.write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        records.write_json(path, {"a": float("nan")})
+    assert records.read_json(path) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+    assert records.read_json(tmp_path / "none.json") is None
+
+
+def test_metrics_are_cut_back_to_what_a_checkpoint_knew(tmp_path):
+    writer = records.MetricsWriter(tmp_path)
+    writer.write({"step": 1, "loss": 0.5})
+    known = writer.sync()
+    writer.write({"step": 2, "loss": float("inf")})
+    writer.close()
+    assert records.read_metrics(tmp_path)[1] == {"step": 2, "loss": None}
+    writer = records.MetricsWriter(tmp_path, keep_bytes=known)
+    writer.write({"step": 2, "loss": 0.25})
+    writer.close()
+    assert records.read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+
+
+def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_named(tmp_path):
+    path = tmp_path / records.METRICS
+    path.write_text('{"step": 1}\n{"step": 2')
+    assert records.read_metrics(tmp_path) == [{"step": 1}]
+    path.write_text('{"step": 1\n{"step": 2}\n')
+    with pytest.raises(ValueError, match="line 1"):
+        records.read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "reached", "better"),
+    [("above", [False, True, True], 3.0), ("below", [True, True, False], 1.0)],
+)
+def test_a_target_says_on_which_side_the_goal_lies(mode, reached, better):
+    target = records.Target("accuracy", 2.0, mode)
+    assert [target.reached(value) for value in (1.0, 2.0, 3.0)] == reached
+    assert target.better(better, than=2.0)
+    assert target.better(2.0, than=None)
+    assert not target.better(2.0, than=2.0)
+    assert not target.better(float("nan"), than=None)
+    assert not target.reached(float("nan"))
+
+
+def test_a_clock_leaves_pauses_out_and_goes_on_from_its_readings():
+    clock = Clock(train=10.0, wall=20.0, waited=1.0)
+    with clock.paused(), clock.paused():
+        time.sleep(0.05)
+    assert 10.0 <= clock.train < 10.04
+    assert clock.wall >= 20.05
+    with clock.waiting():
+        time.sleep(0.05)
+    assert clock.train >= 10.05
+    assert clock.waited >= 1.05
+    readings = Clock(**clock.readings()).readings()
+    assert readings["train"] == pytest.approx(clock.train, abs=0.02)
+    assert 0.1 < clock.input_wait_fraction < 0.12
+
+
+def test_checkpoints_keep_the_newest_two_and_the_best_and_give_back_every_bit(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", mode="below")
+    assert checkpoints.latest_step() is None
+    for step, metric in ((1, 0.5), (2, 0.1), (3, 0.4), (4, None), (5, 0.3)):
+        arrays = {"w": jnp.full((3,), step / 3), "nested": [jnp.int32(step)]}
+        checkpoints.save(step, arrays, {"step": step, "third": 1 / 3}, metric)
+    checkpoints.close()
+    kept = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir())
+    assert kept == [2, 4, 5]
+    again = Checkpoints(tmp_path / "checkpoints", mode="below")
+    assert (again.latest_step(), again.best_step()) == (5, 2)
+    arrays, value = again.restore(2, like={"w": jnp.zeros(3), "nested": [jnp.int32(0)]})
+    np.testing.assert_array_equal(arrays["w"], jnp.full((3,), 2 / 3))
+    assert jax.tree.leaves(arrays)[0].dtype == jnp.int32
+    assert value == {"step": 2, "third": 1 / 3}
+    again.close()
+
+
+def test_a_status_says_all_that_one_wants_to_know():
+    status = Status(4804, 16_000, "accuracy", 0.9712, ">= 0.97", 5213.4, 0.081, 95.0)
+    assert str(status) == (
+        "fresh 4,804 / 16,000 | accuracy 0.9712 (target >= 0.97) | 5,213 examples/s | "
+        "input wait 8% | 1 min 35 s left"
+    )
+
+
+def test_plain_output_is_a_line_now_and_then(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("runs.progress.time.monotonic", lambda: now[0])
+    progress = Progress(prefix="trial 3: ")
+    for second in range(30):
+        now[0] = float(second)
+        progress.update(f"at {second}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["trial 3: at 2", "trial 3: at 12", "trial 3: at 22"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (None, "?")],
+)
+def test_durations_read_as_a_person_says_them(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_trials_on_disk_come_in_order(tmp_path):
+    for place in ("b/0/10", "b/0/9", "a/1/0", "a/0/0", "a/0/not_a_trial", "report/x/1"):
+        (tmp_path / place).mkdir(parents=True)
+    found = [(t.condition, t.search, t.trial) for t, _ in records.trials_on_disk(tmp_path)]
+    assert found == [("a", 0, 0), ("a", 1, 0), ("b", 0, 9), ("b", 0, 10)]
+    assert json.dumps(str(records.TrialPath("a", 1, 0).under(tmp_path))).endswith('a/1/0"')

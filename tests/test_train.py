@@ -1,0 +1,266 @@
+"""Whole runs: what they record, how they end, and that stopping changes nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from conftest import ROOT, SLOTS, flags, mini, run_command, slot
+
+import train
+from runs import command, records
+from runs.checkpoints import Checkpoints
+
+CLOCKS = ("train_seconds", "wall_seconds", "input_wait_fraction")
+
+
+def records_without_clocks(workdir):
+    return [
+        {name: value for name, value in record.items() if name not in CLOCKS}
+        for record in records.read_metrics(workdir)
+    ]
+
+
+def final_state(config, workdir):
+    """Every array of a run's last checkpoint."""
+    like = train.prepare(config).program.init(config.seed.model)
+    checkpoints = Checkpoints(workdir / records.CHECKPOINTS, config.target.mode)
+    state, value = checkpoints.restore(checkpoints.latest_step(), like)
+    checkpoints.close()
+    return jax.device_get(jax.tree.leaves(state)), value["counters"]
+
+
+def assert_equal_runs(config, one, other):
+    assert records_without_clocks(one) == records_without_clocks(other)
+    (one_arrays, one_counters), (arrays, counters) = (final_state(config, d) for d in (one, other))
+    assert one_counters == counters
+    for left, right in zip(one_arrays, arrays, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+class StopAt:
+    """Tells a run to stop once it has taken so many steps, at a place inside its own loop."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def __enter__(self):
+        original = train._Run._train_on
+        self._original = original
+
+        def train_on(run, batch):
+            original(run, batch)
+            if run.counters.step == self.step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        train._Run._train_on = train_on
+
+    def __exit__(self, *_):
+        train._Run._train_on = self._original
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+def test_a_run_stopped_twice_ends_bit_for_bit_like_one_that_never_stopped(
+    insertion, buffer, tmp_path, uninterrupted
+):
+    config = mini(**slot(insertion, buffer))
+    stopped = tmp_path / "stopped"
+    for step in (7, 13):  # with e = 2.5 both are in the middle of a repeat
+        with StopAt(step):
+            assert train.train(config, stopped)["status"] == "preempted"
+    assert train.train(config, stopped)["status"] == "exhausted"
+    assert_equal_runs(config, uninterrupted(config), stopped)
+
+
+def test_a_killed_process_goes_on_from_its_last_checkpoint(tmp_path, uninterrupted):
+    config = mini(**slot("before_augmentation", 100))
+    workdir = tmp_path / "killed"
+    words = [sys.executable, "train.py", "--config=configs/cifar10.py:mini"]
+    words += [f"--workdir={workdir}", *flags(config)]
+    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    _wait_for(
+        lambda: (workdir / records.CHECKPOINTS / "21" / "commit_success.txt").exists(), process
+    )
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    with (workdir / records.METRICS).open("a") as file:
+        file.write('{"step": 99, "torn')  # as a crash in the middle of a write leaves it
+    assert train.train(config, workdir)["status"] == "exhausted"
+    assert_equal_runs(config, uninterrupted(config), workdir)
+
+
+def _wait_for(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end and process.poll() is None:
+        time.sleep(0.005)
+
+
+def test_sigterm_to_the_command_saves_and_exits_with_75_then_goes_on(tmp_path, uninterrupted):
+    config = mini(**slot("after_batching", 4), budget__fresh_examples=3200)
+    workdir = tmp_path / "workdir"
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    process = subprocess.Popen(
+        [sys.executable, "train.py", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    _wait_for(lambda: len(records.read_metrics(workdir)) > 5, process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == command.PREEMPTED, errors
+    assert records.read_json(workdir / records.RESULT)["status"] == "preempted"
+    again = run_command("train.py", *words)
+    assert again.returncode == 0, again.stderr
+    assert_equal_runs(config, uninterrupted(config), workdir)
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer, uninterrupted):
+    config = mini(**slot(insertion, buffer))
+    workdir = uninterrupted(config)
+    result = records.read_json(workdir / records.RESULT)
+    lines = records.read_metrics(workdir)
+    example_echoing = insertion in ("before_augmentation", "after_augmentation")
+    showings = int(640 * 2.5) if example_echoing else 32 * int(640 // 32 * config.echo.factor)
+    assert result["step"] == showings // 32
+    assert result["fresh_examples"] == 640
+    for record in lines:
+        shown, e = record["step"] * 32, config.echo.factor
+        if example_echoing:  # buffer - 1 echoed examples have entered besides those shown
+            echoed = min(shown + max(buffer, 1) - 1, showings)
+            assert record["fresh_examples"] == -(-echoed * 2 // 5)
+        else:  # whole batches
+            echoed = min(record["step"] + max(buffer, 1) - 1, showings // 32)
+            assert record["fresh_examples"] == 32 * int(np.ceil(echoed / e))
+
+
+def test_evaluations_fall_once_on_each_multiple_of_the_cadence_and_at_the_end(uninterrupted):
+    config = mini(**slot("before_augmentation", 100))
+    lines = records.read_metrics(uninterrupted(config))
+    at = [r["fresh_examples"] for r in lines if r["split"] == "validation"]
+    fresh = [r["fresh_examples"] for r in lines]
+    assert fresh == sorted(fresh)
+    assert [n // 160 for n in at] == [1, 2, 3, 4, 4]  # the last one after the buffer was drained
+    assert {"accuracy", "loss"} <= set(lines[-1])
+
+
+def test_the_run_stops_at_the_first_evaluation_that_reaches_the_target(tmp_path, uninterrupted):
+    curve = records.read_metrics(uninterrupted(mini()))
+    accuracies = [(r["fresh_examples"], r["accuracy"]) for r in curve if r["split"] == "validation"]
+    goal = max(value for _, value in accuracies)
+    first = next(fresh for fresh, value in accuracies if value >= goal)
+    result = train.train(mini(target__value=goal), tmp_path / "run")
+    assert result["status"] == "reached"
+    assert result["fresh_examples_to_target"] == result["fresh_examples"] == first
+    assert result["steps_to_target"] == first // 32
+    assert 0 < result["seconds_to_target"] <= result["wall_seconds"]
+    assert result["best"] == {"metric": "accuracy", "value": goal, "fresh_examples": first}
+
+
+def test_a_target_below_works_on_a_metric_that_falls(tmp_path):
+    config = mini(target__metric="loss", target__mode="below", target__value=2.2)
+    result = train.train(config, tmp_path / "run")
+    assert result["status"] == "reached"
+    assert result["best"]["value"] <= 2.2
+
+
+def test_a_run_that_blows_up_ends_as_diverged(tmp_path):
+    config = mini(optimizer__learning_rate=1e30)
+    result = train.train(config, tmp_path / "run")
+    assert result["status"] == "diverged"
+    assert "the training loss is" in result["error"]
+    assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "diverged"
+    done = run_command(
+        "train.py",
+        "--config=configs/cifar10.py:mini",
+        f"--workdir={tmp_path / 'run'}",
+        *flags(config),
+    )
+    assert done.returncode == command.DIVERGED
+
+
+def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_path, monkeypatch):
+    from workloads.images import ImageClassification
+
+    decode, calls = ImageClassification.decode, []
+
+    def failing(self, records_):
+        calls.append(len(records_))
+        if sum(calls) > 900:
+            raise OSError("the disk is gone")
+        return decode(self, records_)
+
+    monkeypatch.setattr(ImageClassification, "decode", failing)
+    result = train.train(mini(), tmp_path / "run")
+    assert result["status"] == "failed"
+    assert "the disk is gone" in result["error"]
+    assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
+    monkeypatch.undo()
+    assert train.train(mini(), tmp_path / "run")["status"] == "exhausted"
+
+
+def test_a_finished_run_says_so_and_changes_nothing(uninterrupted):
+    config = mini()
+    workdir = uninterrupted(config)
+    files = sorted(p for p in workdir.rglob("*") if p.is_file())
+    before = {path: path.read_bytes() for path in files}
+    done = run_command(
+        "train.py", "--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)
+    )
+    assert done.returncode == 0
+    assert "already finished: exhausted" in done.stderr
+    assert {p: p.read_bytes() for p in sorted(workdir.rglob("*")) if p.is_file()} == before
+
+
+def test_what_cannot_change_the_numbers_may_change_on_resume(tmp_path, uninterrupted):
+    config = mini(**slot("after_augmentation", 100))
+    with StopAt(9):
+        train.train(config, tmp_path / "run")
+    other = mini(**slot("after_augmentation", 100), prefetch=0)
+    train.train(other, tmp_path / "run")
+    assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
+
+
+def test_sub_streams_fill_their_own_rows_and_resume(tmp_path, uninterrupted):
+    config = mini(**slot("before_augmentation", 50), echo__streams=4)
+    with StopAt(11):
+        train.train(config, tmp_path / "run")
+    train.train(config, tmp_path / "run")
+    assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
+
+
+@pytest.mark.parametrize("insertion", ["none", "before_augmentation"])
+def test_augmenting_on_the_device_gives_the_numbers_of_the_host(insertion, uninterrupted):
+    def losses(augment_on):
+        config = mini(**slot(insertion, 0), augment_on=augment_on)
+        lines = records.read_metrics(uninterrupted(config))
+        return [record["loss"] for record in lines if record["split"] == "train"]
+
+    np.testing.assert_allclose(losses("device")[:4], losses("host")[:4], rtol=1e-5)
+
+
+def test_the_record_says_what_was_run_where_and_on_which_data(uninterrupted):
+    config = mini()
+    workdir = uninterrupted(config)
+    record = records.read_json(workdir / records.CONFIG)
+    assert record["schema_version"] == records.SCHEMA_VERSION
+    assert record["config"] == json.loads(config.to_json())
+    assert record["packages"]["jax"] == jax.__version__
+    assert record["hardware"]["platform"] == jax.default_backend()
+    assert len(record["dataset"]["fingerprint"]) == 16
+    assert list((workdir / records.TENSORBOARD).iterdir())
+
+
+def test_training_learns(tmp_path):
+    """The shipped mini with a good learning rate, a third of its budget."""
+    config = mini(
+        model__width=8,
+        optimizer__learning_rate=0.1,
+        budget__fresh_examples=5_000,
+        evaluate_every_fresh_examples=2_500,
+    )
+    result = train.train(config, tmp_path / "run")
+    assert result["best"]["value"] > 0.85  # chance is 0.1

@@ -1,0 +1,112 @@
+"""The compiled step: optimizers against their formulas, sharding against one device, evaluation."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import flags, mini, run_command, slot
+
+import train
+from runs import records
+from training import evaluation, optimizer
+
+
+@pytest.mark.parametrize("name", ["nesterov", "momentum"])
+def test_momentum_is_the_formula(name):
+    """Sutskever et al. (2013) in the form of Goyal et al. (2017): m <- mu m + g."""
+    rng = np.random.default_rng(0)
+    grads = rng.normal(size=(5, 3)).astype(np.float32)
+    hyper = optimizer.Hyperparameters(0.1, 0.9, 0.01)
+    params = {"layer": {"kernel": jnp.ones(3), "bias": jnp.ones(3)}}
+    transformation = optimizer.transformation(name, hyper)
+    state = transformation.init(params)
+    wanted = {"kernel": np.ones(3), "bias": np.ones(3)}
+    trace = {"kernel": np.zeros(3), "bias": np.zeros(3)}
+    for g in grads:
+        updates, state = transformation.update({"layer": {"kernel": g, "bias": g}}, state, params)
+        params = jax.tree.map(lambda p, u: p + u, params, updates)
+        for leaf, decay in (("kernel", 0.01), ("bias", 0.0)):
+            slope = g + decay * wanted[leaf]
+            trace[leaf] = 0.9 * trace[leaf] + slope
+            ahead = slope + 0.9 * trace[leaf] if name == "nesterov" else trace[leaf]
+            wanted[leaf] = wanted[leaf] - 0.1 * ahead
+    for leaf, value in wanted.items():
+        np.testing.assert_allclose(params["layer"][leaf], value, rtol=1e-5)
+
+
+def test_schedules_run_over_the_whole_run():
+    config = mini(
+        optimizer__learning_rate=2.0,
+        optimizer__schedule__final_factor=0.1,
+        optimizer__schedule__decay_progress=0.5,
+    )
+    rates = [optimizer.hyperparameters(config, step, 100).learning_rate for step in range(101)]
+    assert rates[0] == 2.0
+    assert rates[25] == pytest.approx(2.0 * 0.55)
+    assert rates[50] == rates[100] == pytest.approx(0.2)
+    config.optimizer.schedule.name = "constant"
+    assert optimizer.hyperparameters(config, 99, 100).learning_rate == 2.0
+
+
+def test_decay_follows_steps_so_that_echoing_stretches_it():
+    """The schedule's progress is step / total steps, and the total counts showings."""
+    totals = [train.prepare(mini(**slot("before_augmentation", 0, e))).total_steps for e in (1, 4)]
+    assert totals == [20, 80]
+
+
+# Losses of the first three steps of a shrunk mini. If a change of the model, the data or their
+# randomness is meant, put what the test prints here; if none is meant, the change is a bug.
+GOLDEN_LOSSES = [2.498083, 2.183346, 2.179199]
+
+
+def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
+    losses = _losses(uninterrupted(mini(**slot("before_augmentation", 100), log_every_steps=1)))
+    print(losses[:3])
+    np.testing.assert_allclose(losses[:3], GOLDEN_LOSSES, rtol=1e-4)
+
+
+def test_evaluation_over_padded_batches_is_the_mean_over_examples():
+    parts = train.prepare(mini())
+    state = parts.program.init(0)
+    assert len(parts.validation) * 128 > 300  # so the last batch is partly padding
+    got = evaluation.evaluate(parts.program, state, parts.validation)
+    rows = [
+        {name: array[mask == 1] for name, array in data.items()} for data, mask in parts.validation
+    ]
+    whole = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    wanted = evaluation.evaluate(parts.program, state, [(whole, np.ones(300, np.float32))])
+    assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_initial_parameters_depend_on_the_model_seed_alone():
+    program = train.prepare(mini()).program
+    one, same, other = (jax.tree.leaves(program.init(seed).params) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("insertion", ["before_augmentation", "after_batching"])
+def test_eight_devices_give_the_losses_of_one(insertion, tmp_path, uninterrupted):
+    config = mini(**slot(insertion, 4, factor=2), log_every_steps=1)
+    one = uninterrupted(config)
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
+    done = run_command("train.py", *words, env=environment)
+    assert done.returncode == 0, done.stderr
+    record = records.read_json(tmp_path / "run" / records.CONFIG)
+    assert record["hardware"]["devices"] == 8
+    np.testing.assert_allclose(_losses(tmp_path / "run")[:5], _losses(one)[:5], rtol=2e-4)
+
+
+def _losses(workdir):
+    return [r["loss"] for r in records.read_metrics(workdir) if r["split"] == "train"]
+
+
+def test_bfloat16_activations_keep_float32_parameters_and_learn_alike(uninterrupted):
+    exact = _losses(uninterrupted(mini(log_every_steps=1)))
+    coarse = _losses(uninterrupted(mini(log_every_steps=1, dtype="bfloat16")))
+    np.testing.assert_allclose(coarse[:3], exact[:3], rtol=0.1)
+    state = train.prepare(mini(dtype="bfloat16")).program.init(0)
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}

@@ -1,0 +1,67 @@
+"""What image classification shares, whatever the images: loss, metrics, scaling of pixels."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from workloads.base import Arrays, total
+
+# Pixels are scaled to about zero mean and unit variance alike for all data sets (our choice).
+_MEAN, _SCALE = 127.5, 64.0
+
+
+class Classification:
+    """Softmax cross-entropy and top-1 accuracy over uint8 images [B, H, W, C], labels int32 [B].
+
+    Attributes:
+        label_smoothing: probability that the training loss's target spreads evenly over all
+            classes, in [0, 1) (Szegedy et al. 2016, section 7). The metrics know nothing of it.
+    """
+
+    label_smoothing: float
+    metrics = ("accuracy", "loss")
+
+    def evaluation_images(self, data: Arrays) -> jax.Array:
+        """The images that the network sees in evaluation."""
+        return data["image"]
+
+    def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
+        logits_BxK = model(normalized(data["image"]), train=True)
+        labels_B = data["label"]
+        targets_BxK = jax.nn.one_hot(labels_B, logits_BxK.shape[-1])
+        targets_BxK = optax.smooth_labels(targets_BxK, self.label_smoothing)
+        loss = optax.softmax_cross_entropy(logits_BxK, targets_BxK).mean()
+        accuracy = (logits_BxK.argmax(-1) == labels_B).mean(dtype=jnp.float32)
+        return loss, {"loss": loss, "accuracy": accuracy}
+
+    def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
+        logits_BxK = model(normalized(self.evaluation_images(data)), train=False)
+        labels_B = data["label"]
+        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BxK, labels_B)
+        correct_B = logits_BxK.argmax(-1) == labels_B
+        return {
+            "loss": (losses_B * mask_B).sum(),
+            "accuracy": (correct_B * mask_B).sum(),
+            "examples": mask_B.sum(),
+        }
+
+    def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
+        sums = total(outputs)
+        return {name: sums[name] / sums["examples"] for name in self.metrics}
+
+
+def labels(records: list[dict[str, Any]], num_classes: int) -> np.ndarray:
+    """The records' labels, int32 [n]; raises ValueError for one that no class has."""
+    labels_n = np.asarray([record["label"] for record in records], np.int32)
+    for label in labels_n[(labels_n < 0) | (labels_n >= num_classes)]:
+        raise ValueError(f"label {label}; allowed: 0 to {num_classes - 1} (is the split labelled?)")
+    return labels_n
+
+
+def normalized(images_BxHxWxC: jax.Array) -> jax.Array:
+    """uint8 pixels as float32, about zero mean and unit variance."""
+    return (images_BxHxWxC.astype(jnp.float32) - _MEAN) / _SCALE
