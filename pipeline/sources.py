@@ -180,7 +180,7 @@ def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInf
 
 def _tfds_info(builder) -> DatasetInfo:
     features = builder.info.features
-    objects = getattr(features.get("objects"), "feature", {})  # of each of a sequence
+    objects = features["objects"].feature if "objects" in features else {}
     has_boxes = "bbox" in objects and "label" in objects
     labelled = objects if has_boxes else features
     shape = tuple(features["image"].shape) if "image" in features else None

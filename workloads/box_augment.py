@@ -59,7 +59,7 @@ def mirror_boxes(boxes_Mx4) -> jax.Array:
 
 
 def _windows(key, size: int, min_area: float) -> jax.Array:
-    """Trial crops (y, x, height, width) in whole pixels, int32 [T, 4], as the authors' code does."""
+    """Trial crops (y, x, height, width) in whole pixels, int32 [T, 4], as by the authors."""
     scale_key, ratio_key, place_key = jax.random.split(key, 3)
     scale_T = jax.random.uniform(scale_key, (_TRIALS,), minval=min_area**0.5)
     least_T = jnp.maximum(1 / _ASPECT, scale_T**2)  # neither side may be longer than the image's

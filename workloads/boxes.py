@@ -46,8 +46,9 @@ def match(truth_Mx4: jax.Array, valid_M: jax.Array, default_Nx4: jax.Array) -> j
     """Which true box each default box has to find, int32 [N], or -1 for the background.
 
     A default box is matched to the true box that it overlaps most, from MATCH_IOU on. Besides, the
-    default box that overlaps a true box most is matched to it whatever the overlap, so that every
-    true box has one; where one default box is the best of several, the larger overlap wins.
+    default box that overlaps a true box most is matched to it whatever the overlap, so that no true
+    box is left out for its shape; where one default box is the best of several, the larger overlap
+    wins.
 
     Args:
         truth_Mx4: true boxes as corners, padded.
