@@ -143,9 +143,10 @@ def run_trial(
     where = f"{tally} {condition['name']}, search {search}, trial {trial}"
     shown = Progress(prefix=f"{where}: ", quiet=progress.quiet)
     config = trial_config(study, condition, search, trial)
+    workdir.mkdir(parents=True, exist_ok=True)
+    place = {"condition": condition["name"], "search": search, "trial": trial}
+    records.write_json(workdir / records.HPARAMS, place | {"hparams": hparams})
     result = train.train(config, workdir, shown)
-    hparams_record = {"condition": condition["name"], "search": search, "trial": trial}
-    records.write_json(workdir / records.HPARAMS, hparams_record | {"hparams": hparams})
     tally.trial_done(time.monotonic() - start)
     values = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in hparams.items())
     progress.say(f"{where}: {_outcome(result)} ({values}) | {tally.time_left()} left")
@@ -280,12 +281,33 @@ def load_study(
         name=name,
         config=config,
         config_flag=config_flag,
-        conditions=tuple(plan["conditions"]),
+        conditions=tuple(
+            {"name": name, "label": label(overrides), "overrides": overrides}
+            for name, overrides in plan["conditions"].items()
+        ),
         space=tuple(module.get_search_space(variant)),
         trials=trials or plan["trials"],
         searches=searches or plan["searches"],
         baseline=plan["baseline"],
     )
+
+
+_SLOTS = {
+    "before_augmentation": "before augmentation",
+    "after_augmentation": "after augmentation",
+    "after_batching": "batch echoing",
+}
+
+
+def label(overrides: dict[str, Any]) -> str:
+    """What a condition is called in tables and figures: 'before augmentation, e = 2'."""
+    insertion = overrides.get("echo.insertion", "none")
+    words = ["no echoing"]
+    if insertion != "none":
+        words = [_SLOTS[insertion], f"e = {overrides['echo.factor']:g}"]
+    named = ("echo.insertion", "echo.factor", "echo.shuffle_buffer")
+    words += [f"{k.rpartition('.')[2]} = {v}" for k, v in overrides.items() if k not in named]
+    return ", ".join(words)
 
 
 def main(argv: Sequence[str]) -> int:

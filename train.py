@@ -128,7 +128,7 @@ def prepare(config) -> Parts:
         workload = workloads.make(config, info)
         mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
         check.check_devices(config, mesh.shape["data"])
-    except (check.ConfigError, sources.SourceError, WorkloadError, ValueError) as error:
+    except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
         raise command.InputError(str(error)) from error
     if config.target.metric not in workload.metrics:
         raise command.InputError(

@@ -22,9 +22,49 @@ SEARCH_SPACE = (
 
 MINI_SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 1.0},
-    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.02, "max": 0.3},
+    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.01, "max": 0.3},
     {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
 )
+
+
+def _echo(insertion, factor, shuffle_buffer):
+    return {
+        "echo.insertion": insertion,
+        "echo.factor": factor,
+        "echo.shuffle_buffer": shuffle_buffer,
+    }
+
+
+# Buffers count examples, after batching batches. Their sizes are our choice: the study gives none.
+MINI_STUDIES = {
+    "demo": {
+        "baseline": "baseline",
+        "conditions": {
+            "baseline": _echo("none", 1, 0),
+            "before_augmentation_e2": _echo("before_augmentation", 2, 256),
+            "after_augmentation_e2": _echo("after_augmentation", 2, 256),
+            "after_batching_e2": _echo("after_batching", 2, 8),
+            "before_augmentation_e4": _echo("before_augmentation", 4, 256),
+        },
+        "trials": 6,
+        "searches": 2,
+        "overrides": {"checkpoint_every_fresh_examples": 0},  # trials of seconds start anew
+    },
+}
+STUDIES = {
+    "demo": {
+        "baseline": "baseline",
+        "conditions": {
+            "baseline": _echo("none", 1, 0),
+            "before_augmentation_e2": _echo("before_augmentation", 2, 10_000),
+            "after_augmentation_e2": _echo("after_augmentation", 2, 10_000),
+            "after_batching_e2": _echo("after_batching", 2, 80),
+            "before_augmentation_e4": _echo("before_augmentation", 4, 10_000),
+        },
+        "trials": 100,
+        "searches": 5,
+    },
+}
 
 
 def get_config(variant: str = ""):
@@ -50,9 +90,9 @@ def get_config(variant: str = ""):
         config.batch_size = 32
         config.optimizer.weight_decay = 0.0
         config.optimizer.schedule.final_factor = 0.1
-        config.budget.fresh_examples = 16_000
+        config.budget.fresh_examples = 12_000
         config.evaluate_every_fresh_examples = 400
-        config.checkpoint_every_fresh_examples = 4_000
+        config.checkpoint_every_fresh_examples = 3_000
         config.target.value = 0.97
     elif variant:
         raise ValueError(f"configs/cifar10.py has no variant {variant!r}; allowed: mini, or none")
@@ -65,43 +105,5 @@ def get_search_space(variant: str = ""):
 
 
 def get_studies(variant: str = ""):
-    """Studies by name. Shuffle buffers count examples, after batching batches (our choice)."""
-    examples, batches = (256, 8) if variant == "mini" else (10_000, 80)
-    baseline = {
-        "name": "baseline",
-        "label": "no echoing",
-        "overrides": {"echo.insertion": "none", "echo.factor": 1, "echo.shuffle_buffer": 0},
-    }
-    before, after, batch = (
-        ("before_augmentation", "before augmentation", examples),
-        ("after_augmentation", "after augmentation", examples),
-        ("after_batching", "batch echoing", batches),
-    )
-
-    def echoed(slot, factor):
-        insertion, label, buffer = slot
-        return {
-            "name": f"{insertion}_e{factor}",
-            "label": f"{label}, e = {factor}",
-            "overrides": {
-                "echo.insertion": insertion,
-                "echo.factor": factor,
-                "echo.shuffle_buffer": buffer,
-            },
-        }
-
-    return {
-        "demo": {
-            "conditions": [
-                baseline,
-                echoed(before, 2),
-                echoed(after, 2),
-                echoed(batch, 2),
-                echoed(before, 4),
-            ],
-            "baseline": "baseline",
-            "trials": 6,
-            "searches": 2,
-            "overrides": {"checkpoint_every_fresh_examples": 0},
-        },
-    }
+    """Studies by name."""
+    return MINI_STUDIES if variant == "mini" else STUDIES

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import hashlib
 import os
-import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -152,7 +151,7 @@ def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInf
 
     where = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     try:
-        builder = tfds.builder(name, data_dir=str(pathlib.Path(where).expanduser()))
+        builder = tfds.builder(name, data_dir=os.path.expanduser(where))  # may be gs://BUCKET
         prepared = builder.is_prepared()
     except (tfds.core.DatasetNotFoundError, ValueError, OSError):
         prepared = False
@@ -185,7 +184,7 @@ def _tfds_info(builder) -> DatasetInfo:
     labelled = objects if has_boxes else features
     shape = tuple(features["image"].shape) if "image" in features else None
     described = "".join(
-        re.sub(r"\s", "", (pathlib.Path(builder.data_path) / file).read_text())
+        re.sub(r"\s", "", (builder.data_path / file).read_text())
         for file in ("dataset_info.json", "features.json")
     )
     return DatasetInfo(

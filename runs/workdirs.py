@@ -27,7 +27,7 @@ def enter(
     """
     there = records.read_json(workdir / records.CONFIG)
     if there is None:
-        if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+        if workdir.exists() and not _is_new(workdir):
             raise InputError(
                 f"{workdir} is there already and holds no run; give a new or empty directory"
             )
@@ -45,6 +45,11 @@ def enter(
         )
     result = records.read_json(workdir / records.RESULT)
     return result if result and result["status"] in records.FINISHED else None
+
+
+def _is_new(workdir: pathlib.Path) -> bool:
+    """Empty, but for what a study puts there before the trial starts."""
+    return workdir.is_dir() and all(path.name == records.HPARAMS for path in workdir.iterdir())
 
 
 def differences(

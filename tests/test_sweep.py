@@ -27,7 +27,11 @@ def study(trials=2, searches=1, conditions=BOTH, **more):
         name="demo",
         config=config,
         config_flag="configs/cifar10.py:mini",
-        conditions=tuple(c for c in plan["conditions"] if c["name"] in conditions),
+        conditions=tuple(
+            {"name": name, "label": sweep.label(plan["conditions"][name])}
+            | {"overrides": plan["conditions"][name]}
+            for name in conditions
+        ),
         space=SPACE,
         trials=trials,
         searches=searches,
@@ -107,7 +111,6 @@ def test_diverged_trials_do_not_count_up_to_the_cap(tmp_path, monkeypatch):
     def ends_as(statuses):
         def fake(config, workdir, progress):
             started.append(workdir)
-            workdir.mkdir(parents=True)
             result = {
                 "status": statuses[len(started) - 1],
                 "best": {"value": 0.5},
@@ -229,3 +232,15 @@ def test_wrong_input_to_the_command(words, says, tmp_path):
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "study").exists()
+
+
+def test_conditions_are_named_as_the_study_names_them():
+    conditions = cifar10.get_studies("mini")["demo"]["conditions"]
+    assert [sweep.label(overrides) for overrides in conditions.values()] == [
+        "no echoing",
+        "before augmentation, e = 2",
+        "after augmentation, e = 2",
+        "batch echoing, e = 2",
+        "before augmentation, e = 4",
+    ]
+    assert sweep.label({"batch_size": 64}) == "no echoing, batch_size = 64"

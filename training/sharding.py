@@ -7,16 +7,20 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
+class MeshError(Exception):
+    """There are not enough devices for the mesh that was asked for."""
+
+
 def make_mesh(data: int, model: int) -> Mesh:
     """A mesh of data x model devices; data = 0 takes all that there are.
 
     Raises:
-        ValueError: there are fewer devices than that.
+        MeshError: there are fewer devices than that.
     """
     devices = jax.devices()
     data = data or len(devices) // model
     if data < 1 or data * model > len(devices):
-        raise ValueError(
+        raise MeshError(
             f"config.mesh is data={data}, model={model}; there are {len(devices)} devices, "
             "so allowed: products up to that, or data=0 for all"
         )
