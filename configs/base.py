@@ -7,11 +7,11 @@ not exist; `python train.py --help` prints this table.
 import ml_collections
 
 FIELDS = (
-    ("workload", "cifar10", "what is trained: cifar10 | imagenet | lm1b | common_crawl"),
+    ("workload", "cifar10", "what is trained: cifar10 | imagenet | lm1b | common_crawl | coco"),
     (
         "dataset.name",
         "cifar10",
-        "TFDS name, or 'digits', 'digits_jpeg' (scikit-learn's, need no download)",
+        "TFDS name, or digits, digits_jpeg, digit_scenes (scikit-learn's, need no download)",
     ),
     ("dataset.data_dir", "", "where TFDS data lies; '' = $TFDS_DATA_DIR, ~/tensorflow_datasets"),
     ("dataset.train_split", "train", "split that is trained on, in TFDS's notation (train[:90%])"),
@@ -33,10 +33,16 @@ FIELDS = (
     ("augmentation.crop_size", 224, "pixels a side that the network sees; smaller crops grow"),
     ("augmentation.min_area", 0.08, "smallest share of a photograph in a random crop, in (0, 1]"),
     ("augmentation.color", False, "random brightness, contrast, saturation and hue"),
+    # boxes in photographs: the canvas is the whole photograph, its sides squeezed
+    ("dataset.max_boxes", 100, "boxes that an image can have; each example is padded to as many"),
     ("model.stem", "imagenet", "imagenet (quarters the resolution) | cifar (keeps it)"),
     ("model.ghost_batch_size", 0, "examples that batch norm looks at together; 0 = the batch"),
     ("loss.label_smoothing", 0.0, "share of the target spread over all classes, in [0, 1)"),
-    ("model.depth", 32, "layers of the ResNet: 6n + 2 (cifar10); 18, 34, 50 (imagenet)"),
+    (
+        "model.depth",
+        32,
+        "layers of the ResNet: 6n + 2 (cifar10); 18, 34, 50 (imagenet); 18, 34 (coco)",
+    ),
     ("model.width", 16, "channels of the ResNet's first stage"),
     ("model.layers", 6, "layers of the Transformer"),
     ("model.dim", 512, "size of the Transformer's residual stream"),
@@ -52,8 +58,19 @@ FIELDS = (
         0.0,
         "on kernels (not on norms, biases, embeddings): L2 penalty's factor; adamw: decoupled",
     ),
-    ("optimizer.schedule.name", "linear", "linear | cosine (both decay, then stay) | constant"),
+    (
+        "optimizer.schedule.name",
+        "linear",
+        "linear | cosine (both decay, then stay) | two_steps (two sudden decays) | constant",
+    ),
     ("optimizer.schedule.warmup_progress", 0.0, "share of the run with a linear rise from 0"),
+    ("optimizer.schedule.first_step_progress", 0.7, "two_steps: share of the run before the first"),
+    (
+        "optimizer.schedule.second_step_progress",
+        0.9,
+        "two_steps: share of the run before the second",
+    ),
+    ("optimizer.schedule.step_factor", 0.1, "two_steps: learning rate after each / before it"),
     (
         "optimizer.schedule.final_factor",
         0.0,

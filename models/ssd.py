@@ -57,6 +57,7 @@ class SSD(nnx.Module):
     Args:
         num_classes: number K of classes, the background not counted.
         image_size: rows and columns of the images; 300 gives N = 8,732 boxes.
+        depth: 34, or 18 for a smaller backbone, by the names of the whole residual networks.
         width: channels of the backbone's first stage; all others are in proportion.
         in_channels: channels of the images.
         ghost_batch_size: examples normalized together in the backbone, 0 = the whole batch.
@@ -69,6 +70,7 @@ class SSD(nnx.Module):
         *,
         num_classes: int,
         image_size: int = 300,
+        depth: int = 34,
         width: int = 64,
         in_channels: int = 3,
         ghost_batch_size: int = 0,
@@ -78,7 +80,7 @@ class SSD(nnx.Module):
         self.image_size, self.num_classes = image_size, num_classes
         common = {"dtype": dtype, "rngs": rngs}
         self.backbone = ResNetBackbone(
-            depth=34,
+            depth=depth,
             width=width,
             in_channels=in_channels,
             stage_strides=(1, 2, 1),

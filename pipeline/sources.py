@@ -1,4 +1,4 @@
-"""Random-access sources of raw records: TFDS data sets, and scikit-learn's digits alike.
+"""Random-access sources of raw records: TFDS data sets, and what scikit-learn brings.
 
 A source has a length, gives records as dicts by index, one or a list at a time, and is safe to read
 from several threads. Images come as encoded bytes (TFDS) or as arrays (digits); a workload's
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pipeline import digits_jpeg
+from pipeline.scenes import SceneSource
 
 
 class SourceError(Exception):
@@ -37,8 +38,10 @@ class DatasetInfo:
     """What a model has to know of a data set, and what identifies it in a run's record.
 
     Attributes:
+        num_classes: of images, or of the objects in them.
         image_shape: (height, width, channels), or None where records differ.
         channels: of the images.
+        has_boxes: whether records have `objects` with a box and a label each.
         fingerprint: a hash of the data set's description (TFDS) or bytes (digits).
         vocabulary_size: number of tokens, of text.
         notes: sentences on records that are not used as they are.
@@ -52,6 +55,7 @@ class DatasetInfo:
     channels: int | None = None
     vocabulary_size: int | None = None
     notes: tuple[str, ...] = ()
+    has_boxes: bool = False
 
 
 class ArraySource:
@@ -76,7 +80,8 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
     """The records of a split, and what is known of the data set.
 
     Args:
-        name: 'digits', 'digits_jpeg', or a data set that TFDS has prepared as array_record.
+        name: 'digits', 'digits_jpeg', 'digit_scenes', or a data set that TFDS has prepared as
+            array_record.
         split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
         data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
@@ -85,6 +90,8 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
     """
     if name in ("digits", "digits_jpeg"):
         return _open_digits(name, split)
+    if name == "digit_scenes":
+        return _open_digit_scenes(split)
     return _open_tfds(name, split, data_dir)
 
 
@@ -111,19 +118,36 @@ def _digits_as_jpegs() -> tuple[np.ndarray, str]:
     return files_N, hashlib.sha256(b"".join(files_N)).hexdigest()[:16]
 
 
-def _open_digits(name: str, split: str) -> tuple[Source, DatasetInfo]:
+def _rows(name: str, split: str) -> slice:
     if split not in _DIGITS_SPLITS:
         raise SourceError(
             f"data set {name!r} has no split {split!r}; allowed: {', '.join(_DIGITS_SPLITS)}"
         )
+    return slice(*_DIGITS_SPLITS[split])
+
+
+def _open_digits(name: str, split: str) -> tuple[Source, DatasetInfo]:
+    rows = _rows(name, split)
     images, labels, fingerprint = _digits()
-    start, stop = _DIGITS_SPLITS[split]
     shape: tuple[int, int, int] | None = images.shape[1:]
     channels = 1
     if name == "digits_jpeg":
         (images, fingerprint), shape, channels = _digits_as_jpegs(), None, 3
     info = DatasetInfo(name, "scikit-learn", fingerprint, 10, shape, channels)
-    return ArraySource(image=images[start:stop], label=labels[start:stop]), info
+    return ArraySource(image=images[rows], label=labels[rows]), info
+
+
+# Scenes of each split; the digits in them are those of the same split of 'digits'.
+_SCENES = {"train": 4000, "validation": 200, "test": 200}
+
+
+def _open_digit_scenes(split: str) -> tuple[Source, DatasetInfo]:
+    rows = _rows("digit_scenes", split)
+    images, labels, fingerprint = _digits()
+    key = list(_SCENES).index(split)
+    source = SceneSource(images[rows, :, :, 0], labels[rows], key, _SCENES[split])
+    info = DatasetInfo("digit_scenes", "scikit-learn", fingerprint, 10, None, 3, has_boxes=True)
+    return source, info
 
 
 def tfds_path(name: str, data_dir: str) -> str:
@@ -172,6 +196,9 @@ def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInf
 
 def _tfds_info(builder) -> DatasetInfo:
     features = builder.info.features
+    objects = features["objects"].feature if "objects" in features else {}
+    has_boxes = "bbox" in objects and "label" in objects
+    labelled = objects if has_boxes else features
     shape = tuple(features["image"].shape) if "image" in features else None
     described = "".join(
         re.sub(r"\s", "", (builder.data_path / file).read_text())
@@ -181,7 +208,8 @@ def _tfds_info(builder) -> DatasetInfo:
         name=builder.info.full_name,
         version=str(builder.info.version),
         fingerprint=hashlib.sha256(described.encode()).hexdigest()[:16],
-        num_classes=features["label"].num_classes if "label" in features else None,
+        num_classes=labelled["label"].num_classes if "label" in labelled else None,
         image_shape=None if shape is None or None in shape else shape,
         channels=None if shape is None else shape[-1],
+        has_boxes=has_boxes,
     )

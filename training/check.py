@@ -31,8 +31,10 @@ def check(config) -> None:
     _between("optimizer.momentum", config.optimizer.momentum, 0.0, 1.0, end=False)
     _between("optimizer.beta2", config.optimizer.beta2, 0.0, 1.0, end=False)
     _between("optimizer.weight_decay", config.optimizer.weight_decay, 0.0, math.inf)
-    _between("optimizer.schedule.final_factor", config.optimizer.schedule.final_factor, 0.0, 1.0)
-    warmup, decay = (config.optimizer.schedule[f"{x}_progress"] for x in ("warmup", "decay"))
+    schedule = config.optimizer.schedule
+    for name in ("final_factor", "first_step_progress", "second_step_progress", "step_factor"):
+        _between(f"optimizer.schedule.{name}", schedule[name], 0.0, 1.0)
+    warmup, decay = schedule.warmup_progress, schedule.decay_progress
     _between("optimizer.schedule.warmup_progress", warmup, 0.0, 1.0, end=False)
     _between("optimizer.schedule.decay_progress", decay, warmup, 1.0, start=False)
     if not math.isfinite(config.target.value):
@@ -42,6 +44,7 @@ def check(config) -> None:
     for name in ("batch_size", "log_every_steps"):
         _at_least(name, config[name], 1)
     _at_least("augmentation.pad", config.augmentation.pad, 0)
+    _at_least("dataset.max_boxes", config.dataset.max_boxes, 1)
     _at_least("model.ghost_batch_size", config.model.ghost_batch_size, 0)
     _between("loss.label_smoothing", config.loss.label_smoothing, 0.0, 1.0, end=False)
     _at_least("mesh.data", config.mesh.data, 0)

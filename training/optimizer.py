@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 NAMES = ("nesterov", "momentum", "adamw")
-SCHEDULES = ("linear", "cosine", "constant")
+SCHEDULES = ("linear", "cosine", "two_steps", "constant")
 
 
 class Hyperparameters(NamedTuple):
@@ -67,6 +67,9 @@ def schedule_factor(schedule, progress: float) -> float:
         return progress / warmup
     if schedule.name == "constant":
         return 1.0
+    if schedule.name == "two_steps":
+        steps = (schedule.first_step_progress, schedule.second_step_progress)
+        return schedule.step_factor ** sum(progress >= step for step in steps)
     share = min((progress - warmup) / (schedule.decay_progress - warmup), 1.0)
     if schedule.name == "cosine":
         share = (1.0 - math.cos(math.pi * share)) / 2

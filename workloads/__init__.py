@@ -1,6 +1,7 @@
 """What a run is made of: decoding, augmentation, the network, its loss and its metrics."""
 
 from workloads.base import Workload, WorkloadError
+from workloads.detection import Detection
 from workloads.images import ImageClassification
 from workloads.language import LanguageModel
 from workloads.photographs import PhotographClassification
@@ -10,6 +11,7 @@ _CLASSES = {
     "imagenet": PhotographClassification,
     "lm1b": LanguageModel,
     "common_crawl": LanguageModel,
+    "coco": Detection,
 }
 NAMES = tuple(_CLASSES)
 

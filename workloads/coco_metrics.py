@@ -1,0 +1,95 @@
+"""COCO's twelve detection metrics of a whole split, by pycocotools."""
+
+import contextlib
+import io
+
+import numpy as np
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+# In the order of COCOeval.stats. `mAP` averages over classes and the IoU thresholds .50:.05:.95.
+NAMES = (
+    "mAP",
+    "AP50",
+    "AP75",
+    "AP_small",
+    "AP_medium",
+    "AP_large",
+    "AR_1",
+    "AR_10",
+    "AR_100",
+    "AR_small",
+    "AR_medium",
+    "AR_large",
+)
+
+
+def evaluate(truth: dict[str, np.ndarray], found: dict[str, np.ndarray], num_classes: int):
+    """The metrics by name, floats in [0, 1]; -1 where the split has no such object (COCO's custom).
+
+    Images are told apart by their place in the split.
+
+    Args:
+        truth: size int [I, 2] (height, width of the photograph in pixels), boxes float [I, M, 4]
+            (ymin, xmin, ymax, xmax as shares), labels int [I, M] (-1 = no box), crowd bool [I, M],
+            area float [I, M] (pixels).
+        found: boxes [I, D, 4], labels [I, D], scores [I, D] (0 = no detection).
+        num_classes: labels are 0 .. num_classes - 1.
+    """
+    present_IxM, detected_IxD = truth["labels"] >= 0, found["scores"] > 0
+    boxes = _pixel_boxes(truth["boxes"], truth["size"])
+    objects = _annotations(present_IxM, boxes, truth["labels"])
+    for annotation, place in zip(objects, np.argwhere(present_IxM), strict=True):
+        annotation["iscrowd"] = int(truth["crowd"][tuple(place)])
+        annotation["area"] = float(truth["area"][tuple(place)])
+    detections = _annotations(
+        detected_IxD, _pixel_boxes(found["boxes"], truth["size"]), found["labels"]
+    )
+    for annotation, score in zip(detections, found["scores"][detected_IxD], strict=True):
+        annotation["score"] = float(score)
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
+        evaluation = COCOeval(
+            _dataset(objects, len(present_IxM), num_classes),
+            _dataset(detections, len(present_IxM), num_classes),
+            iouType="bbox",
+        )
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return dict(zip(NAMES, map(float, evaluation.stats), strict=True))
+
+
+def _pixel_boxes(boxes_IxMx4: np.ndarray, size_Ix2: np.ndarray) -> np.ndarray:
+    """COCO's boxes: x, y, width, height in pixels of the photograph."""
+    height_Ix1, width_Ix1 = np.moveaxis(size_Ix2.astype(np.float64)[:, :, None], 1, 0)
+    ymin, xmin, ymax, xmax = np.moveaxis(boxes_IxMx4.astype(np.float64), -1, 0)
+    sides = (xmin * width_Ix1, ymin * height_Ix1)
+    return np.stack([*sides, (xmax - xmin) * width_Ix1, (ymax - ymin) * height_Ix1], -1)
+
+
+def _annotations(present_IxM, boxes_IxMx4, labels_IxM) -> list[dict]:
+    """One annotation a box; a detection's area is its box's."""
+    images, _ = np.nonzero(present_IxM)
+    columns = zip(images, boxes_IxMx4[present_IxM], labels_IxM[present_IxM], strict=True)
+    return [
+        {
+            "id": number,
+            "image_id": int(image),
+            "bbox": box.tolist(),
+            "category_id": int(label),
+            "area": float(box[2] * box[3]),
+            "iscrowd": 0,
+        }
+        for number, (image, box, label) in enumerate(columns, 1)
+    ]
+
+
+def _dataset(annotations: list[dict], num_images: int, num_classes: int) -> COCO:
+    coco = COCO()
+    coco.dataset = {
+        "images": [{"id": image} for image in range(num_images)],
+        "categories": [{"id": label} for label in range(num_classes)],
+        "annotations": annotations,
+    }
+    coco.createIndex()
+    return coco
