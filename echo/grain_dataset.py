@@ -10,7 +10,7 @@ from echo.spec import checked_integer
 from echo.store import ArrayStore, ItemStore
 from echo.upstream import CHUNK_ITEMS, RandomAccessReader, SequentialReader
 
-_DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=256)
+_DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=2048)
 
 
 class Echoed(NamedTuple):
@@ -143,8 +143,8 @@ class _EchoIterator(grain.DatasetIterator):
         if state["schedule"] != self._identity():
             raise ValueError(
                 f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
-                f"({state['schedule']}), this one has ({self._identity()}); restore it into an equal "
-                "stage"
+                f"({state['schedule']}), this one has ({self._identity()}); "
+                "restore it into an equal stage"
             )
         self._reader.rewind(state)
         self._cursor = self._schedule.cursor(state["position"], self._reader.num_items)
