@@ -9,15 +9,19 @@ for tf.data and PyTorch, from keys while running for ours), resize them bilinear
 mirror half of them, and hand over batches of 64 uint8 images, with as many workers as there are
 cores. tf.data decodes by `decode_and_crop_jpeg`; PyTorch is a DataLoader whose worker processes
 decode and crop with Pillow, as torchvision does by default. Columns appear where those packages are
-installed. Each side's images are compared with a plain crop of the decoded photograph first.
+installed. Each side's images are compared with a plain crop of the decoded photograph first. On a
+machine that is busy with other work, processor time an image tells more than images a second.
 """
 
 import argparse
 import importlib.util
 import io
+import multiprocessing
 import os
 import pathlib
+import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import grain
@@ -41,9 +45,12 @@ def main(argv=None) -> int:
     sides = make_sides(files, arguments.cores)
     common.progress(f"{len(files)} files, {np.mean([len(f) for f in files]) / 1e3:.0f} kB each")
     differences = {name: difference(files, next(iterator)) for name, iterator in sides.items()}
-    measures = {name: measure(iterator, arguments.seconds) for name, iterator in sides.items()}
+    cpu_ms = {name: [] for name in sides}
+    measures = {
+        name: measure(iterator, arguments.seconds, cpu_ms[name]) for name, iterator in sides.items()
+    }
     spreads = common.interleaved(measures, arguments.rounds)
-    text = report(arguments, files, spreads, differences)
+    text = report(arguments, files, spreads, cpu_ms, differences)
     print(text)
     if arguments.out:
         pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
@@ -51,13 +58,31 @@ def main(argv=None) -> int:
     os._exit(0)  # tf.data's and torch's threads may not be waited for
 
 
-def measure(iterator: Iterator[np.ndarray], seconds: float) -> Callable[[], float]:
+def measure(
+    iterator: Iterator[np.ndarray], seconds: float, cpu_ms: list[float]
+) -> Callable[[], float]:
+    """What measures images a second, and notes the processor time of each image in `cpu_ms`."""
+
     def images_a_second() -> float:
         for _ in range(8):  # what was made ready while others had their turn
             next(iterator)
-        return common.rate(iterator, BATCH, seconds)
+        start, cpu = time.perf_counter(), cpu_seconds()
+        speed = common.rate(iterator, BATCH, seconds)
+        images = speed * (time.perf_counter() - start)
+        cpu_ms.append((cpu_seconds() - cpu) / images * 1e3)
+        return speed
 
     return images_a_second
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of the worker processes that it has started (Linux)."""
+    ticks = 0
+    for child in multiprocessing.active_children():
+        stat = pathlib.Path(f"/proc/{child.pid}/stat")
+        if stat.exists():
+            ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def parse(argv):
@@ -225,7 +250,7 @@ def difference(files: list[bytes], images_BxHxWxC: np.ndarray) -> float | None:
     return float(np.mean(found))
 
 
-def report(arguments, files, spreads: dict[str, common.Spread], differences) -> str:
+def report(arguments, files, spreads: dict[str, common.Spread], cpu_ms, differences) -> str:
     data = arguments.data or "640 x 480 JPEGs made of scikit-learn's two photographs"
     size = np.mean([len(file) for file in files]) / 1e3
     rows = []
@@ -236,8 +261,10 @@ def report(arguments, files, spreads: dict[str, common.Spread], differences) -> 
         ]
         apart = "-" if differences[name] is None else f"{differences[name]:.1f}"
         speed = f"{spread.median:,.0f} ({spread.low:,.0f} to {spread.high:,.0f})"
-        rows.append([name, speed, *ratios, apart])
-    header = ["side", "images a second", "/ tf.data", "/ PyTorch", "grey levels from a plain crop"]
+        cpu = f"{statistics.median(cpu_ms[name][1:]):.2f}"  # the first round does not count
+        rows.append([name, speed, *ratios, cpu, apart])
+    header = ["side", "images a second", "/ tf.data", "/ PyTorch", "CPU ms an image"]
+    header.append("grey levels from a plain crop")
     return "\n".join(
         [
             f"{len(files)} files of {data}, {size:.0f} kB on average; {arguments.cores} workers; "

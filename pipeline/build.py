@@ -7,7 +7,6 @@ At most one of the three slots is filled; nothing else differs between condition
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +18,8 @@ import echo
 from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
 from pipeline.stages import (
+    CHUNK,
+    CORES,
     Arrays,
     Batch,
     Batches,
@@ -26,12 +27,12 @@ from pipeline.stages import (
     MapChunks,
     Read,
     decode_records,
+    in_chunks,
 )
 
-# Examples that are decoded and augmented in one call ahead of the stage, and the few lengths that
-# fewer are filled up to, so that augmentation is compiled for these alone.
-_CHUNK = 32
-_LENGTHS = (8, _CHUNK)
+# The few lengths that fewer examples are filled up to, so that augmentation is compiled for these
+# alone.
+_LENGTHS = (8, CHUNK)
 
 # Evaluation batches are kept in memory between evaluations up to this size.
 _CACHE_BYTES = 256 * 2**20
@@ -103,7 +104,6 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
     examples = MapChunks(
         examples,
         lambda data, i: augment(data, read.fresh_index(i), np.zeros(len(i), np.int64)),
-        largest=_CHUNK,
     )
     if slot == "after_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
@@ -211,7 +211,7 @@ class _EvaluationBatches:
         last = len(self._source) - 1
         wanted = range(start + self._held.start, start + self._held.stop)
         real = [number for number in wanted if number <= last] or [last]
-        data = self._decode(real)
+        data = in_chunks(self._decode, real)
         missing = len(wanted) - len(real)
         mask_B = (np.asarray(wanted) <= last).astype(np.float32)
         if missing:
@@ -238,7 +238,7 @@ def host_augment(config, functions: StageFunctions, source: Source) -> Callable[
 
     def augment(data: Arrays, index: np.ndarray, copy: np.ndarray) -> Arrays:
         n = len(index)
-        full = next((length for length in _LENGTHS if n <= length), -(-n // _CHUNK) * _CHUNK)
+        full = next((length for length in _LENGTHS if n <= length), -(-n // CHUNK) * CHUNK)
         rows = np.minimum(np.arange(full), n - 1)
         padded = {name: array[rows] for name, array in data.items()}
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -276,6 +276,7 @@ def _from_batches(read: Read, rows: int, echoed: echo.Echoed) -> Batch:
 
 
 def _threads(items_a_batch: int) -> grain.ReadOptions:
-    """Read-ahead of a few batches, on as many threads as there are cores."""
-    cores = min(16, os.cpu_count() or 1)
-    return grain.ReadOptions(num_threads=cores, prefetch_buffer_size=max(2, 2 * items_a_batch))
+    """Read-ahead of two batches: of examples on all cores; whole batches are spread over the cores
+    as they are made."""
+    threads = CORES if items_a_batch > 1 else 2
+    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * items_a_batch)

@@ -5,6 +5,8 @@ A stage gives the examples `indices` of the fresh stream as one dict of arrays w
 chunk rather than once an example. Any index can be asked for at any time, by several threads.
 """
 
+import concurrent.futures
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +19,11 @@ Arrays = dict[str, np.ndarray]  # each [n, ...]
 
 # Raw records, and where they are in the fresh stream (int64 [n]), to stacked arrays.
 Decode = Callable[[list[dict[str, Any]], np.ndarray], Arrays]
+
+# Examples that are decoded and augmented in one call.
+CHUNK = 32
+
+CORES = min(16, os.cpu_count() or 1)
 
 # A record's short fields tell what its number may not: a file's name, a label.
 _SHORT = 64
@@ -112,15 +119,28 @@ class Read(grain.MapDataset):
         return decode_records(self._source, numbers, self._decode, index_n)
 
 
-class MapChunks(grain.MapDataset):
-    """Applies `function(arrays, indices) -> arrays` to at most `largest` examples at a time."""
+# Threads that share the work on one batch; they end with the process.
+_POOL = concurrent.futures.ThreadPoolExecutor(CORES, thread_name_prefix="chunks")
 
-    def __init__(
-        self, parent, function: Callable[[Arrays, Sequence[int]], Arrays], largest: int = 32
-    ):
+
+def in_chunks(function: Callable[[Sequence[int]], Arrays], indices: Sequence[int]) -> Arrays:
+    """`function(indices)`, asked for a chunk at a time, on all cores where there are several.
+
+    The batches of large images are gigabytes: better all cores at one than each at its own.
+    """
+    chunks = [indices[i : i + CHUNK] for i in range(0, len(indices), CHUNK)]
+    if len(chunks) == 1:
+        return function(indices)
+    parts = list(_POOL.map(function, chunks))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+class MapChunks(grain.MapDataset):
+    """Applies `function(arrays, indices) -> arrays` to chunks of the parent's examples."""
+
+    def __init__(self, parent, function: Callable[[Arrays, Sequence[int]], Arrays]):
         super().__init__(parent)
         self._function = function
-        self._largest = largest
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -129,15 +149,9 @@ class MapChunks(grain.MapDataset):
         return _only_row(self.stacked_items([index]))
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        chunks = [
-            self._function(self._parent.stacked_items(chunk), chunk)
-            for chunk in (
-                indices[i : i + self._largest] for i in range(0, len(indices), self._largest)
-            )
-        ]
-        if len(chunks) == 1:
-            return chunks[0]
-        return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        return in_chunks(
+            lambda chunk: self._function(self._parent.stacked_items(chunk), chunk), indices
+        )
 
 
 class Batches(grain.MapDataset):
