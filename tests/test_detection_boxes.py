@@ -9,7 +9,6 @@ from pycocotools import mask
 from models.ssd import default_boxes
 from workloads import boxes
 
-
 match = jax.jit(boxes.match)
 
 
