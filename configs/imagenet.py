@@ -1,14 +1,80 @@
-"""ResNet-50 on ImageNet, and its mini: ResNet-18 (an eighth as wide) on digits as small JPEGs.
+"""ResNet-50 on ImageNet, and its mini: a narrow ResNet-18 on digits as small JPEGs.
 
-python train.py --config=configs/imagenet.py --workdir=DIR         (ImageNet prepared by TFDS)
-python train.py --config=configs/imagenet.py:mini --workdir=DIR    (no download, two minutes)
-python sweep.py --config=configs/imagenet.py:mini --study=demo --outdir=DIR
+    python train.py --config=configs/imagenet.py --workdir=DIR         (ImageNet prepared by TFDS)
+    python train.py --config=configs/imagenet.py:mini --workdir=DIR    (no download, a minute)
+    python sweep.py --config=configs/imagenet.py:mini --study=demo --outdir=DIR
+
+From the study: ResNet-50, batch size 1024, Nesterov momentum, linear decay. Recalled, not verified:
+the target of 75 % top-1 (published ResNet-50s of 90 epochs end near 76 %), ghost batches of 32,
+random-resized crops with flips and colour distortion. Our choice, since the study does not say:
+budget, weight decay, crops of 8 to 100 % of the area at 224 pixels, the centre crop of 224 of 256
+for evaluation, colour distortion off unless asked for (config.augmentation.color), and the search
+ranges, which follow Shallue et al. (2018). The target has not been reached here: full size wants
+several accelerators, and ImageNet's 90 passes about a day and a half on one that trains 1,000
+images a second.
+
+The canvas of 384 pixels is our choice: a photograph of ImageNet's usual 500 x 375 shrinks to
+384 x 288 on it, and 10,000 of them in a shuffle buffer take 4.4 GB. Runs that do not echo before
+augmentation can set config.dataset.fused_decode, which reads crops from the original pixels.
+
+The mini composes scikit-learn's digits into JPEGs of 21 to 74 pixels a side. Its crops are at
+least 35 % of the area, so that a digit can be told. It reaches 0.96 after about half its budget.
 """
 
-from configs import base, cifar10
+from configs import base
 
-SEARCH_SPACE = ()
-MINI_SEARCH_SPACE = ()
+# Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
+SEARCH_SPACE = (
+    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
+    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
+    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.0001, "max": 0.1},
+    {"field": "optimizer.schedule.decay_progress", "scale": "linear", "min": 0.5, "max": 1.0},
+    {"field": "loss.label_smoothing", "scale": "choice", "values": (0.0, 0.01, 0.1)},
+)
+
+MINI_SEARCH_SPACE = (
+    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.02, "max": 1.0},
+    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.02, "max": 0.3},
+    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
+)
+
+
+def _echo(insertion, factor, shuffle_buffer):
+    return {
+        "echo.insertion": insertion,
+        "echo.factor": factor,
+        "echo.shuffle_buffer": shuffle_buffer,
+    }
+
+
+# Buffers count examples, after batching batches. Their sizes are our choice: the study gives none.
+MINI_STUDIES = {
+    "demo": {
+        "baseline": "baseline",
+        "conditions": {
+            "baseline": _echo("none", 1, 0),
+            "before_augmentation_e2": _echo("before_augmentation", 2, 256),
+            "after_augmentation_e2": _echo("after_augmentation", 2, 256),
+            "after_batching_e2": _echo("after_batching", 2, 8),
+        },
+        "trials": 4,
+        "searches": 1,
+        "overrides": {"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
+    },
+}
+STUDIES = {
+    "demo": {
+        "baseline": "baseline",
+        "conditions": {
+            "baseline": _echo("none", 1, 0),
+            "before_augmentation_e2": _echo("before_augmentation", 2, 10_000),
+            "after_augmentation_e2": _echo("after_augmentation", 2, 10_000),
+            "after_batching_e2": _echo("after_batching", 2, 10),
+        },
+        "trials": 50,
+        "searches": 5,
+    },
+}
 
 
 def get_config(variant: str = ""):
@@ -30,6 +96,7 @@ def get_config(variant: str = ""):
     if variant == "mini":
         config.dataset.name = "digits_jpeg"
         config.dataset.canvas = 48
+        config.dataset.test_split = "test"
         config.augmentation.crop_size = 24
         config.augmentation.min_area = 0.35
         config.augmentation.flip = False  # a mirrored digit is no digit
@@ -38,12 +105,23 @@ def get_config(variant: str = ""):
         config.model.stem = "cifar"
         config.model.ghost_batch_size = 16
         config.batch_size = 32
+        config.optimizer.learning_rate = 0.2
         config.optimizer.weight_decay = 0.0
         config.optimizer.schedule.final_factor = 0.1
         config.budget.fresh_examples = 16_000
         config.evaluate_every_fresh_examples = 400
         config.checkpoint_every_fresh_examples = 4_000
-        config.target.value = 0.95
+        config.target.value = 0.96
     elif variant:
         raise ValueError(f"configs/imagenet.py has no variant {variant!r}; allowed: mini, or none")
     return config
+
+
+def get_search_space(variant: str = ""):
+    """The axes that a study searches for each condition."""
+    return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
+
+
+def get_studies(variant: str = ""):
+    """Studies by name."""
+    return MINI_STUDIES if variant == "mini" else STUDIES

@@ -79,7 +79,7 @@ def test_every_pass_over_the_data_is_a_new_permutation_of_all_of_it():
     assert info.num_classes == 10
 
 
-def _labels_and_pixels(records):
+def _labels_and_pixels(records, index_n):
     return {"image": np.stack([record["image"] for record in records])}
 
 

@@ -12,23 +12,21 @@ def distort(key, image_HxWxC):
     `distort_color`), recalled and not verified; the order is drawn for each image instead of for
     each input thread. Grey images have no colour: brightness and contrast alone.
     """
+    limits = ((-32 / 255, 32 / 255), (0.5, 1.5), (-0.2, 0.2), (0.5, 1.5))
     order_key, *keys = jax.random.split(key, 5)
-    colours = image_HxWxC.shape[-1] == 3
-
-    def brightness(image):
-        return dm_pix.random_brightness(keys[0], image, 32 / 255)
-
-    def saturation(image):
-        return dm_pix.random_saturation(keys[1], image, 0.5, 1.5) if colours else image
-
-    def hue(image):
-        return dm_pix.random_hue(keys[2], image, 0.2) if colours else image
-
-    def contrast(image):
-        return dm_pix.random_contrast(keys[3], image, 0.5, 1.5)
-
-    image = image_HxWxC.astype(jnp.float32) / 255
-    contrast_last = contrast(hue(saturation(brightness(image))))
-    hue_last = hue(contrast(saturation(brightness(image))))
-    image = jnp.where(jax.random.bernoulli(order_key), contrast_last, hue_last)
+    draws = [
+        jax.random.uniform(k, minval=low, maxval=high)
+        for k, (low, high) in zip(keys, limits, strict=True)
+    ]
+    # The barrier keeps XLA from drawing anew for every pixel.
+    contrast_last, *draws = jax.lax.optimization_barrier((jax.random.bernoulli(order_key), *draws))
+    brightness, saturation, hue, contrast = draws
+    image = dm_pix.adjust_brightness(image_HxWxC.astype(jnp.float32) / 255, brightness)
+    if image.shape[-1] != 3:
+        image = dm_pix.adjust_contrast(image, contrast)
+    else:
+        image = dm_pix.adjust_saturation(image, saturation)
+        one = dm_pix.adjust_contrast(dm_pix.adjust_hue(image, hue), contrast)
+        other = dm_pix.adjust_hue(dm_pix.adjust_contrast(image, contrast), hue)
+        image = jnp.where(contrast_last, one, other)
     return jnp.round(jnp.clip(image, 0, 1) * 255).astype(jnp.uint8)

@@ -31,8 +31,10 @@ def random_box(key, size, min_area: float, aspect: float):
     largest = jnp.stack([jnp.minimum(height, width * aspect), jnp.minimum(width, height * aspect)])
     first = shape_Ax2[jnp.argmax(fits_A)]
     shape = jnp.where(fits_A.any(), first, jnp.maximum(jnp.round(largest), 1)).astype(jnp.int32)
-    anywhere = jax.random.randint(place_key, (2,), 0, size - shape + 1)
-    corner = jnp.where(fits_A.any(), anywhere, (size - shape) // 2)
+    # Not by randint, whose draws jump with the range: a picture at another size is cropped alike.
+    free = size - shape
+    anywhere = jnp.minimum(jax.random.uniform(place_key, (2,)) * (free + 1), free).astype(jnp.int32)
+    corner = jnp.where(fits_A.any(), anywhere, free // 2)
     return jnp.concatenate([corner, shape])
 
 
@@ -42,14 +44,16 @@ def centre_box(size, share: float):
     return jnp.concatenate([(size - side) // 2, jnp.stack([side, side])])
 
 
-def crop_and_resize(image_HxWxC, box, out: int):
-    """A part of an image at another size, uint8 [out, out, C]; the image is uint8.
+def crop_and_resize(image_HxWxC, box, mirror, out: int):
+    """A part of an image at another size, mirrored or not, uint8 [out, out, C]; the image is uint8.
 
     Bilinear, sampled at half-pixel centres and without prefilter, as in tf.image.resize; pixels
     outside the box are not looked at. Two gathers: `jax.image.scale_and_translate` gives the same
     by matrix products, which takes 20 times as long on a CPU.
     """
-    (y0_O, y1_O, fy_O), (x0_O, x1_O, fx_O) = (_taps(box[i], box[2 + i], out) for i in (0, 1))
+    y0_O, y1_O, fy_O = _taps(box[0], box[2], out)
+    # Mirrored here, where it is a few numbers; afterwards XLA would sample every pixel twice.
+    x0_O, x1_O, fx_O = (jnp.where(mirror, t[::-1], t) for t in _taps(box[1], box[3], out))
     fy_Ox1x1, fx_Ox1 = fy_O[:, None, None], fx_O[:, None]
     rows_OxWxC = _between(image_HxWxC[y0_O], image_HxWxC[y1_O], fy_Ox1x1)
     pixels_OxOxC = _between(rows_OxWxC[:, x0_O], rows_OxWxC[:, x1_O], fx_Ox1)

@@ -34,7 +34,8 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
     """(height, width) of an image, for a JPEG from its header alone."""
     if isinstance(image, np.ndarray):
         return image.shape[:2]
-    return _header(image)[:2] if _is_jpeg(image) else _other(image, 3).shape[:2]
+    header = _jpeg_header(image)
+    return header[:2] if header else _other(image, 3).shape[:2]
 
 
 def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndarray:
@@ -51,9 +52,10 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
     """
     if isinstance(image, np.ndarray):
         return image
-    if not _is_jpeg(image):
+    header = _jpeg_header(image)
+    if header is None:
         return _other(image, channels)
-    height, width, colorspace, _ = _header(image)
+    height, width, colorspace, _ = header
     if colorspace in ("CMYK", "YCCK"):
         _jpeg(image, "CMYK", 0, 0)  # for the sake of its errors: OpenCV recovers in silence
         return _other(image, channels)
@@ -101,15 +103,15 @@ def _largest_factor(allowed: Callable[[int], bool]) -> int:
     return next((factor for factor in _FACTORS if allowed(factor)), 1)
 
 
-def _is_jpeg(data: bytes) -> bool:
-    return data[:3] == b"\xff\xd8\xff"
-
-
-def _header(data: bytes) -> tuple[int, int, str, str]:
+def _jpeg_header(data: bytes) -> tuple[int, int, str, str] | None:
+    """(height, width, colour space, subsampling); None for what is no JPEG, or one of a kind that
+    simplejpeg does not know, such as odd subsamplings."""
+    if data[:3] != b"\xff\xd8\xff":
+        return None
     try:
         return simplejpeg.decode_jpeg_header(data, strict=False)
-    except ValueError as error:
-        raise DecodeError(f"damaged JPEG header: {error}") from error
+    except (ValueError, KeyError):
+        return None
 
 
 def _jpeg(data: bytes, colorspace: str, least_height: int, least_width: int) -> np.ndarray:

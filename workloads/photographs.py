@@ -116,23 +116,30 @@ class PhotographClassification(Classification):
         """Crops at random where that is still to do, mirrors, distorts colours; image uint8
         [B, O, O, C]. `size` is no longer there afterwards."""
         data = dict(data)
+        mirror_key_B, color_key_B = self._keys(seed, index_B, copy_B, (1, 2))
+        mirror_B = jax.vmap(lambda key: self.flip & jax.random.bernoulli(key))(mirror_key_B)
         if "size" in data:
             boxes_Bx4 = self.random_boxes(seed, data.pop("size"), index_B, copy_B)
-            crop = functools.partial(crops.crop_and_resize, out=self.crop_size)
-            data["image"] = jax.vmap(crop)(data["image"], boxes_Bx4)
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(copy_keys(seed, index_B, copy_B))
-        return data | {"image": jax.vmap(self._mirror_and_color)(data["image"], keys)}
+            images_BxOxOxC = self._cropped(data["image"], boxes_Bx4, mirror_B)
+        else:
+            images_BxOxOxC = data["image"]
+            mirrored_BxOxOxC = images_BxOxOxC[:, :, ::-1]
+            images_BxOxOxC = jnp.where(
+                mirror_B[:, None, None, None], mirrored_BxOxOxC, images_BxOxOxC
+            )
+        if self.color:
+            images_BxOxOxC = jax.vmap(color.distort)(color_key_B, images_BxOxOxC)
+        return data | {"image": images_BxOxOxC}
 
     def random_boxes(self, seed, size_Bx2, index_B, copy_B):
         """The random crop of each row, (y, x, height, width) in pixels, int32 [B, 4]."""
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, 0))(copy_keys(seed, index_B, copy_B))
+        (keys,) = self._keys(seed, index_B, copy_B, (0,))
         box = functools.partial(crops.random_box, min_area=self.min_area, aspect=ASPECT)
         return jax.vmap(box)(keys, size_Bx2)
 
     def evaluation_images(self, data: Arrays) -> jax.Array:
         boxes_Bx4 = jax.vmap(functools.partial(crops.centre_box, share=CENTRE))(data["size"])
-        crop = functools.partial(crops.crop_and_resize, out=self.crop_size)
-        return jax.vmap(crop)(data["image"], boxes_Bx4)
+        return self._cropped(data["image"], boxes_Bx4, jnp.zeros(len(boxes_Bx4), bool))
 
     def model(self, rngs: nnx.Rngs) -> ImageNetResNet:
         return ImageNetResNet(
@@ -146,12 +153,17 @@ class PhotographClassification(Classification):
             rngs=rngs,
         )
 
-    def _mirror_and_color(self, image_OxOxC, key):
-        flip_key, color_key = jax.random.split(key)
-        if self.flip:
-            mirror = jax.random.bernoulli(flip_key)
-            image_OxOxC = jnp.where(mirror, image_OxOxC[:, ::-1], image_OxOxC)
-        return color.distort(color_key, image_OxOxC) if self.color else image_OxOxC
+    def _cropped(self, images_BxSxSxC, boxes_Bx4, mirror_B):
+        # The barrier keeps XLA from drawing boxes anew for every pixel: on a CPU 0.3 ms an image
+        # instead of 1.1.
+        boxes_Bx4, mirror_B = jax.lax.optimization_barrier((boxes_Bx4, mirror_B))
+        crop = functools.partial(crops.crop_and_resize, out=self.crop_size)
+        return jax.vmap(crop)(images_BxSxSxC, boxes_Bx4, mirror_B)
+
+    def _keys(self, seed, index_B, copy_B, uses):
+        """For each of `uses` a key a row, folded from the row's own."""
+        keys = copy_keys(seed, index_B, copy_B)
+        return [jax.vmap(lambda key, use=use: jax.random.fold_in(key, use))(keys) for use in uses]
 
     def _labels(self, records) -> np.ndarray:
         return classification.labels(records, self.num_classes)
