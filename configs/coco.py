@@ -16,9 +16,9 @@ backbone, weight decay. From SSD's authors: the random crop, the loss, matching,
 
 Our choice, since the study does not say: the backbone starts from scratch, not from ImageNet; 100
 epochs with decays by 10 after 70 and 90; a learning rate of 0.02 (MLPerf's 2.5e-3 at batch 32,
-times 8); the search ranges. Photographs are decoded to 480x480 pixels, the shorter side of most, so that
-crops of a third of the side keep their detail and still have one size in the echo buffer: 0.7 MB an
-example. With config.dataset.canvas=300 they take 0.27 MB, and small crops blur.
+times 8); the search ranges. Photographs are decoded to 480x480 pixels, the shorter side of most, so
+that crops of a third of the side keep their detail and all have one size in the echo buffer: 0.7 MB
+an example. With config.dataset.canvas=300 they take 0.27 MB, and small crops blur.
 """
 
 from configs import base
