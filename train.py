@@ -21,6 +21,7 @@ import tensorboardX
 import workloads
 from configs import base
 from pipeline import build, sources
+from pipeline.stages import RecordError
 from runs import command, environment, records, signals, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
@@ -136,14 +137,18 @@ def prepare(config) -> Parts:
             f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
         )
     task = steps.Task(workload, config.optimizer.name, config.augment_on == "device", mesh)
+    try:  # the first records are decoded here
+        batches = build.build(config, source, workload)
+        rows = config.batch_size * EVALUATION_BATCHES
+        validation = build.evaluation_batches(held_out, workload, rows)
+    except RecordError as error:
+        raise command.InputError(str(error)) from error
     return Parts(
         config=config,
         info=info,
         program=steps.program(task),
-        batches=build.build(config, source, workload),
-        validation=build.evaluation_batches(
-            held_out, workload, config.batch_size * EVALUATION_BATCHES
-        ),
+        batches=batches,
+        validation=validation,
         target=records.Target(**config.target),
         total_steps=build.total_steps(config),
     )

@@ -134,6 +134,22 @@ def test_a_record_that_cannot_be_used_is_named(bad, reason):
         read.stacked_items(range(3))
 
 
+def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
+    source, info = sources.open_source("digit_scenes", "validation")
+    broken = [*source.__getitems__(range(4)), record(image=b"no image")]
+
+    class Broken:
+        __len__ = broken.__len__
+        __getitem__ = broken.__getitem__
+
+        def __getitems__(self, indices):
+            return [broken[i] for i in indices]
+
+    monkeypatch.setattr(train, "open_data", lambda config: (source, Broken(), info))
+    with pytest.raises(command.InputError, match=r"record 4 .*'image/id': 7.*no whole image"):
+        train.prepare(mini(augment_on="device"))
+
+
 def test_data_without_boxes_are_refused():
     with pytest.raises(workloads.WorkloadError, match="'digits' has no images with labelled boxes"):
         workloads.make(mini(), sources.open_source("digits", "train")[1])
