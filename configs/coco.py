@@ -20,7 +20,7 @@ times 8); the search ranges. Photographs are decoded to 480x480 pixels, the shor
 that crops of a third of the side keep their detail and all have one size in the echo buffer: 0.7 MB
 an example. With config.dataset.canvas=300 they take 0.27 MB, and small crops blur.
 
-The mini's target, AP at IoU 0.5 of 0.3, is our choice: seed 0 reaches it after 7,008 of 16,000 fresh
+The mini's target, 0.3 AP at IoU 0.5, is our choice: seed 0 reaches it after 7,008 of 16,000 fresh
 examples. It is a small task to run everything on, not one to compare detectors by.
 """
 
