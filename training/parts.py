@@ -6,6 +6,7 @@ from typing import Any
 
 import workloads
 from pipeline import build, sources, text_sources
+from pipeline.stages import RecordError
 from runs import command, records
 from training import check, sharding
 from training import step as steps
@@ -47,12 +48,17 @@ def prepare(config) -> Parts:
             f"config.target.metric is {config.target.metric!r}, which evaluating workload "
             f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
         )
+    try:  # the first records are decoded here
+        batches = build.build(config, source, workload, held)
+        validation = _evaluation_batches(config, held_out, task)
+    except RecordError as error:
+        raise command.InputError(str(error)) from error
     return Parts(
         config=config,
         info=info,
         program=program,
-        batches=build.build(config, source, workload, held),
-        validation=_evaluation_batches(config, held_out, task),
+        batches=batches,
+        validation=validation,
         target=records.Target(**config.target),
         total_steps=build.total_steps(config),
     )

@@ -155,11 +155,9 @@ class Detection:
                 crop_key, boxes_Mx4, labels_M >= 0, self.canvas, self.min_area
             )
         boxes_Mx4, labels_M = box_augment.crop_boxes(boxes_Mx4, labels_M, window_4, self.canvas)
-        image_SxSx3 = crops.crop_and_resize(image_CxCx3, window_4, self.crop_size)
-        if self.flip:
-            mirror = jax.random.bernoulli(flip_key)
-            image_SxSx3 = jnp.where(mirror, image_SxSx3[:, ::-1], image_SxSx3)
-            boxes_Mx4 = jnp.where(mirror, box_augment.mirror_boxes(boxes_Mx4), boxes_Mx4)
+        mirror = jax.random.bernoulli(flip_key) & self.flip
+        boxes_Mx4 = jnp.where(mirror, box_augment.mirror_boxes(boxes_Mx4), boxes_Mx4)
+        image_SxSx3 = crops.crop_and_resize(image_CxCx3, window_4, mirror, self.crop_size)
         if self.color:
             image_SxSx3 = color.distort(color_key, image_SxSx3)
         return image_SxSx3, jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
@@ -187,7 +185,9 @@ class Detection:
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         """Detections and truth of the batch (arrays [B, ...]), and sums for the loss."""
         whole_4 = jnp.array([0, 0, self.canvas, self.canvas])
-        resize = functools.partial(crops.crop_and_resize, box=whole_4, out=self.crop_size)
+        resize = functools.partial(
+            crops.crop_and_resize, box=whole_4, mirror=False, out=self.crop_size
+        )
         images_BxSxSx3 = normalized(jax.vmap(resize)(data["image"]))
         offsets_BxNx4, logits_BxNxK1 = model(images_BxSxSx3, train=False)
         labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
