@@ -6,6 +6,7 @@ XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/on_eight_devices
 import dataclasses
 import json
 import pathlib
+import re
 import sys
 
 import jax
@@ -69,10 +70,12 @@ def _run(program, batches):
     losses = []
     for batch in batches:
         arguments = (state, sharding.put_batch(program.task.mesh, batch), hyper, np.uint32(0))
-        state, metrics = program.compile_train(*arguments)(*arguments)
+        step = program.compile_train(*arguments)
+        state, metrics = step(*arguments)
         losses.append(float(metrics["loss"]))
     return {
         "losses": losses,
+        "collectives": sorted(set(re.findall(r"all-gather|all-reduce|all-to-all", step.as_text()))),
         "shards": {
             name.removesuffix("/value"): [leaf.shape, leaf.addressable_shards[0].data.shape]
             for name, leaf in by_path(state).items()

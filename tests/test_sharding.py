@@ -72,6 +72,14 @@ def test_tensor_splits_heads_hidden_units_and_vocabulary_over_two(eight):
         assert shards[trace] == shards[name]  # the optimizer's state lies with its parameter
 
 
+def test_devices_exchange_what_the_sharding_says(eight):
+    found = eight[0]
+    assert found["cifar"]["replicated"]["collectives"] == ["all-reduce"]
+    assert found["transformer"]["fsdp"]["collectives"] == ["all-gather", "all-reduce"]
+    # Megatron's point: activations are summed, weights never travel
+    assert found["transformer"]["tensor"]["collectives"] == ["all-reduce"]
+
+
 @pytest.mark.parametrize("network", ["cifar", "transformer"])
 def test_fsdp_holds_an_eighth_of_every_large_array_on_each_device(eight, network):
     shards = eight[0][network]["fsdp"]["shards"]
