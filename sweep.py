@@ -23,7 +23,7 @@ from scipy.stats import qmc
 
 import train
 from configs import base
-from runs import command, environment, records
+from runs import command, environment, processes, records
 from runs.progress import Progress, duration
 
 # Diverged trials do not count, and about half of a wide search diverges (Shallue et al. 2018), so
@@ -102,7 +102,7 @@ def run(study: Study, outdir: pathlib.Path, progress: Progress) -> str:
             nothing has been written then.
     """
     check(study)
-    open_study(study, outdir)
+    processes.decided_by_first(lambda: open_study(study, outdir))
     tally = _Tally(study)
     for search in range(study.searches):
         for condition in study.conditions:
@@ -134,7 +134,7 @@ def run_trial(
 ) -> dict[str, Any]:
     """Trains one trial in its directory, unless it is finished there already; its result."""
     workdir = records.TrialPath(condition["name"], search, trial).under(outdir)
-    result = records.read_json(workdir / records.RESULT)
+    result = processes.decided_by_first(lambda: records.read_json(workdir / records.RESULT))
     if result and result["status"] in records.FINISHED:
         tally.trial_done(None)
         return result
@@ -143,9 +143,10 @@ def run_trial(
     where = f"{tally} {condition['name']}, search {search}, trial {trial}"
     shown = Progress(prefix=f"{where}: ", quiet=progress.quiet)
     config = trial_config(study, condition, search, trial)
-    workdir.mkdir(parents=True, exist_ok=True)
-    place = {"condition": condition["name"], "search": search, "trial": trial}
-    records.write_json(workdir / records.HPARAMS, place | {"hparams": hparams})
+    if processes.is_first():
+        workdir.mkdir(parents=True, exist_ok=True)
+        place = {"condition": condition["name"], "search": search, "trial": trial}
+        records.write_json(workdir / records.HPARAMS, place | {"hparams": hparams})
     result = train.train(config, workdir, shown)
     tally.trial_done(time.monotonic() - start)
     values = ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in hparams.items())
@@ -321,10 +322,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--searches", type=_count, default=0, help="searches (0: the study's)")
     arguments, overrides = command.parse(parser, argv)
     config, module = command.load_config(arguments.config, overrides, base.FIELDS, train.ROOT)
+    processes.initialize()
     study = load_study(
         config, module, arguments.config, arguments.study, arguments.trials, arguments.searches
     )
-    progress = Progress()
+    progress = Progress(quiet=not processes.is_first())
     outcome = run(study, arguments.outdir, progress)
     if outcome == "preempted":
         progress.say("stopped; start the same command again to go on")

@@ -41,6 +41,7 @@ class Checkpoints:
         """
         self._there = True
         if step in self._manager().all_steps():
+            self._manager().wait_until_finished()  # it may still be on its way to the disk
             self._manager().delete(step)
         self._manager().save(
             step,

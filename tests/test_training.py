@@ -87,9 +87,8 @@ def test_initial_parameters_depend_on_the_model_seed_alone():
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("insertion", ["before_augmentation", "after_batching"])
-def test_eight_devices_give_the_losses_of_one(insertion, tmp_path, uninterrupted):
-    config = mini(**slot(insertion, 4, factor=2), log_every_steps=1)
+def test_the_command_on_eight_devices_gives_the_losses_of_one(tmp_path, uninterrupted):
+    config = mini(**slot("after_batching", 4, factor=2), log_every_steps=1)
     one = uninterrupted(config)
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]

@@ -1,0 +1,170 @@
+"""Several processes: who joins, what each reads, and that together they give the numbers of one."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT, SLOTS, flags, mini, slot
+
+import train
+from pipeline import build, side_by_side
+from runs import command, processes, records
+from training import check, parts
+
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}
+BY_HAND = {"JAX_COORDINATOR_ADDRESS": "host:1234", "JAX_PROCESS_ID": "1"}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        SLURM | {"SLURM_NTASKS": "1"},
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},  # salloc without srun: one process
+        {"OMPI_MCA_orte_hnp_uri": "x", "OMPI_COMM_WORLD_SIZE": "1"},
+        {"TPU_WORKER_HOSTNAMES": "localhost"},
+        BY_HAND | {"JAX_NUM_PROCESSES": "1"},
+    ],
+)
+def test_a_process_that_is_alone_joins_nobody(environment):
+    assert processes.detected(environment) is None
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        SLURM | {"SLURM_NTASKS": "2"},
+        {"OMPI_MCA_orte_hnp_uri": "x", "OMPI_COMM_WORLD_SIZE": "8"},
+        {"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"},
+    ],
+)
+def test_a_launcher_of_several_is_left_to_jax(environment):
+    assert processes.detected(environment) == {}
+
+
+def test_processes_can_be_numbered_by_hand():
+    wanted = processes.detected(BY_HAND | {"JAX_NUM_PROCESSES": "2"})
+    assert wanted["coordinator_address"] == "host:1234"
+    assert (wanted["num_processes"], wanted["process_id"]) == (2, 1)
+    with pytest.raises(command.InputError, match="JAX_NUM_PROCESSES=N"):
+        processes.detected(BY_HAND)
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+@pytest.mark.parametrize("budget", [640, 699])  # 699: sub-streams of different lengths
+def test_halves_of_the_input_make_up_the_whole(insertion, buffer, budget):
+    config = mini(**slot(insertion, buffer), echo__streams=4, budget__fresh_examples=budget)
+    source, _, info = parts.open_data(config)
+    workload = parts.workloads.make(config, info)
+
+    def batches(held):
+        return iter(build.build(config, source, workload, held))
+
+    whole, first, second = batches(None), batches(range(2)), batches(range(2, 4))
+    for number in range(build.total_steps(config)):
+        if number == 5:  # go on from the state of both halves, each with a fresh iterator
+            state = side_by_side.merged([half.get_state() for half in (first, second)])
+            for old in (first, second, whole):
+                old.close()
+            whole, first, second = batches(None), batches(range(2)), batches(range(2, 4))
+            for new in (first, second, whole):
+                new.set_state(state)
+        wanted, *halves = (next(iterator) for iterator in (whole, first, second))
+        joined = side_by_side.joined(halves)
+        np.testing.assert_array_equal(joined.index, wanted.index)
+        np.testing.assert_array_equal(joined.data["image"], wanted.data["image"])
+        assert {half.fresh_examples for half in halves} == {wanted.fresh_examples}
+    for iterator in (whole, first, second):
+        assert next(iterator, None) is None
+        iterator.close()
+
+
+def test_each_process_evaluates_its_share_of_each_batch():
+    config = mini()
+    _, held_out, info = parts.open_data(config)
+    workload = parts.workloads.make(config, info)
+
+    def batches(held):
+        return list(build.evaluation_batches(held_out, workload, 256, held))
+
+    for (data, mask), *halves in zip(
+        batches(None), batches(range(128)), batches(range(128, 256)), strict=True
+    ):
+        np.testing.assert_array_equal(np.concatenate([m for _, m in halves]), mask)
+        shown = np.concatenate([d["label"] for d, _ in halves])
+        np.testing.assert_array_equal(shown[mask == 1], data["label"][mask == 1])
+
+
+def test_too_few_sub_streams_for_the_processes_is_one_sentence():
+    assert check.held_streams(mini(echo__streams=4), range(16, 32)) == range(2, 4)
+    with pytest.raises(check.ConfigError, match="which 2 processes cannot share evenly; allowed"):
+        check.held_streams(mini(), range(16))
+
+
+@pytest.fixture
+def two_processes():
+    """Starts train.py twice, as the two processes of one run; ends them, whatever happens."""
+    started = []
+
+    def start(words):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        for number in range(2):
+            environment = {
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "JAX_COORDINATOR_ADDRESS": address,
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": str(number),
+            }
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "train.py", *words],
+                    cwd=ROOT,
+                    env=environment,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
+    two_processes, tmp_path, uninterrupted
+):
+    fields = {"echo__streams": 2, "log_every_steps": 1, "evaluate_every_fresh_examples": 320}
+    config = mini(**slot("before_augmentation", 50), **fields)
+    workdir = tmp_path / "run"
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    both = two_processes(words)
+    end = time.monotonic() + 150
+    while len(records.read_metrics(workdir)) < 6 and time.monotonic() < end:
+        time.sleep(0.01)
+    both[1].send_signal(signal.SIGTERM)  # the one that does not write
+    errors = [process.communicate(timeout=150)[1] for process in both]
+    assert [process.returncode for process in both] == [command.PREEMPTED] * 2, errors
+    assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
+
+    stopped = len(records.read_metrics(workdir))
+    assert train.train(config, workdir)["status"] == "exhausted"
+    one, two = (records.read_metrics(directory) for directory in (uninterrupted(config), workdir))
+    assert 6 <= stopped < len(two)
+    assert [r["fresh_examples"] for r in two] == [r["fresh_examples"] for r in one]
+    losses = [[r["loss"] for r in run[:5]] for run in (two, one)]
+    np.testing.assert_allclose(*losses, rtol=2e-4)
