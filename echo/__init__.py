@@ -1,8 +1,8 @@
 """Data echoing: repeat what a slow upstream produced instead of waiting for it.
 
     import echo
-    batches = echo.EchoIterDataset(examples, factor=4, shuffle_buffer=10_000, batch_size=128)  # Grain
-    batches = echo.echo_iterable(loader, factor=2)                                 # any iterable
+    batches = echo.EchoIterDataset(grain_dataset, factor=4, shuffle_buffer=10_000, batch_size=128)
+    batches = echo.echo_iterable(any_loader, factor=2)
 
 The only hard dependency is numpy; Grain is imported when its stage is first asked for.
 """

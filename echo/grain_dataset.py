@@ -10,7 +10,7 @@ from echo.spec import checked_integer
 from echo.store import ArrayStore, ItemStore
 from echo.upstream import CHUNK_ITEMS, RandomAccessReader, SequentialReader
 
-_DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=256)
+_DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=2048)
 
 
 class Echoed(NamedTuple):
@@ -33,8 +33,9 @@ class EchoIterDataset(grain.IterDataset):
     """Repeats each item of a Grain data set about `factor` times, mixed by a shuffle buffer.
 
     The parent's work is done once a fresh item: a MapDataset is read ahead on threads, an
-    IterDataset as it comes (end it with Grain's own prefetch). Copies share no memory. The state is
-    a handful of integers (and the parent's own state, for an IterDataset) wherever it is taken.
+    IterDataset as it comes (end it with Grain's own prefetch). Copies share no memory, with each
+    other or with what the parent made; an IterDataset may even reuse the memory of its last item.
+    The state is a handful of integers (and the parent's own, for an IterDataset) at any point.
 
     Args:
         parent: a MapDataset, or an IterDataset. Over batches this is batch echoing.
@@ -46,7 +47,9 @@ class EchoIterDataset(grain.IterDataset):
             emitted one by one.
         drop_remainder: with `batch_size`, whether a last batch with fewer examples is left out.
         annotate: emit `Echoed` tuples, which say what is shown and how much is fresh so far.
-        read_options: threads and read-ahead for a MapDataset, in items.
+        read_options: threads and read-ahead for a MapDataset, in items (and at most 64 MiB, or an
+            item a thread). Without threads it is read when needed, which is best for a parent that
+            does Python's work over data in memory.
 
     Raises:
         EchoSpecError: a factor, buffer, seed or batch size that is not allowed.
@@ -143,8 +146,8 @@ class _EchoIterator(grain.DatasetIterator):
         if state["schedule"] != self._identity():
             raise ValueError(
                 f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
-                f"({state['schedule']}), this one has ({self._identity()}); restore it into an equal "
-                "stage"
+                f"({state['schedule']}), this one has ({self._identity()}); "
+                "restore it into an equal stage"
             )
         self._reader.rewind(state)
         self._cursor = self._schedule.cursor(state["position"], self._reader.num_items)

@@ -56,7 +56,7 @@ class EchoSchedule:
         return num_fresh * self.factor.numerator // self.factor.denominator
 
     def copies(self, start: int, stop: int) -> np.ndarray:
-        """How often each of the fresh items start .. stop-1 is shown in all: floor(e) or ceil(e)."""
+        """How often each of the fresh items start .. stop-1 is shown: floor(e) or ceil(e)."""
         return np.diff(self._first_echoed(np.arange(start, stop + 1)))
 
     def admitted(self, num_outputs: int, num_fresh: int | None = None) -> int:
@@ -69,7 +69,11 @@ class EchoSchedule:
         return self._fresh_of(echoed - 1) + 1 if echoed else 0
 
     def cursor(self, position: int = 0, num_fresh: int | None = None) -> "EchoCursor":
-        """A reader of the output stream from output `position` on, for `num_fresh` items or no end."""
+        """A reader of the outputs from `position` on, for `num_fresh` items or without an end.
+
+        Raises:
+            ValueError: `num_fresh` items give fewer outputs than `position`.
+        """
         return EchoCursor(self, position, num_fresh)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -86,12 +90,12 @@ class EchoSchedule:
         return echoed if num_fresh is None else min(echoed, self.num_outputs(num_fresh))
 
     def _fresh_of(self, echoed):
-        """The fresh item at an echoed position (or at each): the largest i with floor(i*e) <= it."""
+        """The fresh item at an echoed position, or at each: the largest i with floor(i*e) <= it."""
         e = self.factor
         return _scale(echoed + 1, e.denominator, e.numerator, -1)
 
     def _first_echoed(self, fresh):
-        """The first echoed position of a fresh item (or of each): floor(i*e)."""
+        """The first echoed position of a fresh item, or of each: floor(i*e)."""
         return _scale(fresh, self.factor.numerator, self.factor.denominator)
 
     def _draws(self, start: int, stop: int) -> np.ndarray:
@@ -128,6 +132,11 @@ class EchoCursor:
         self.num_fresh = num_fresh
         self.position = position
         self._total = None if num_fresh is None else schedule.num_outputs(num_fresh)
+        if self._total is not None and position > self._total:
+            raise ValueError(
+                f"output {position} is beyond the end: {num_fresh} fresh items at factor "
+                f"{schedule.factor} give {self._total}"
+            )
         self._contents = self._look_back(position)  # echoed position in each slot; drawn = refilled
         self._plan = _Plan(position, np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -234,7 +243,7 @@ class EchoCursor:
 
 
 def _scale(number, numerator: int, denominator: int, offset: int = 0):
-    """(number * numerator + offset) // denominator, exact, of an int or of each in an int64 array."""
+    """(number * numerator + offset) // denominator, exact, of an int or an int64 array."""
     if isinstance(number, int):
         return (number * numerator + offset) // denominator
     largest = (int(number.max(initial=0)) + 1) * numerator

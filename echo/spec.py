@@ -12,7 +12,7 @@ MAX_FACTOR = 1_000_000
 
 
 class EchoSpecError(ValueError):
-    """A setting of echoing that is not allowed. The message names the field, the value, the rule."""
+    """A setting that is not allowed. The message names the field, its value and the rule."""
 
     def __init__(self, field: str, value: object, allowed: str):
         super().__init__(f"{field} is {value!r}; allowed: {allowed}")
@@ -26,8 +26,6 @@ def exact_factor(factor: object) -> fractions.Fraction:
         EchoSpecError: not a number, not finite, below 1 or beyond a million.
     """
     allowed = f"a number from 1 to {MAX_FACTOR}, such as 2 or 1.5"
-    if isinstance(factor, bool):
-        raise EchoSpecError("factor", factor, allowed)
     try:
         exact = fractions.Fraction(str(factor))
     except (ValueError, ZeroDivisionError):

@@ -1,7 +1,7 @@
 """Where repeated items wait: each is kept once, however many of its showings are pending.
 
-`ItemStore` keeps any Python object and hands out single independent copies. `ArrayStore` keeps items
-of one fixed shape in contiguous memory and hands out whole batches, each one gather.
+`ItemStore` keeps any Python object and hands out single independent copies. `ArrayStore` keeps
+items of one fixed shape in contiguous memory and hands out whole batches, each one gather.
 
 Both take items in as they come, so that an item which was produced in a reused buffer is copied
 before the next one is asked for.
@@ -69,7 +69,7 @@ class ArrayStore:
         self._left = np.zeros(rows, np.int64)  # showings left, by row
         self._fresh = np.zeros(rows, np.int64)  # fresh item, by row
         # The row of fresh item i is noted at i modulo the table's length, a power of two, which is
-        # doubled where two pending items would meet. An empty place holds a row that does not exist.
+        # doubled where two pending items would meet. An empty place holds a row that is none.
         self._row_of = np.full(1 << (2 * rows).bit_length(), rows)
         self.peak_rows = 0
 
@@ -104,7 +104,7 @@ class ArrayStore:
             self._occupy(rows[:came], fresh[:came], showings[:came])
 
     def put_stacked(self, fresh: np.ndarray, items: Any, showings: np.ndarray) -> None:
-        """Admits n items whose leaves are stacked along a first axis of length n; else like `put`."""
+        """Admits n items that came as one, its leaves stacked along a first axis; else as `put`."""
         leaves = self._leaves_of(int(fresh[0]), items, 1)
         rows = self._free_rows(len(fresh))
         for stored, leaf in zip(self._leaves, leaves, strict=True):
@@ -112,7 +112,7 @@ class ArrayStore:
         self._occupy(rows, fresh, showings)
 
     def show(self, fresh: np.ndarray) -> Any:
-        """One item whose leaves are stacked copies of the items `fresh` (int64 [n], repeats allowed)."""
+        """Copies of the items `fresh` (int64 [n], repeats allowed), as one with stacked leaves."""
         rows = self._row_of[self._places(fresh)]
         batch = self._structure.build([leaf.take(rows, axis=0) for leaf in self._leaves])
         np.subtract.at(self._left, rows, 1)
@@ -131,16 +131,17 @@ class ArrayStore:
         if specs != self._specs:
             raise ValueError(
                 f"fresh item {fresh} has leaves {specs}, those before have {self._specs}; "
-                "batches are gathered from items of one shape and dtype: pad or resize them upstream, "
-                "or leave batch_size out and batch after making them equal"
+                "batches are gathered from items of one shape and dtype: pad or resize them "
+                "upstream, or leave batch_size out and batch after making them equal"
             )
         return leaves
 
     def _reserve(self, structure: Structure, specs: list[tuple[tuple[int, ...], np.dtype]]) -> None:
         if any(dtype.hasobject for _, dtype in specs):
             raise ValueError(
-                f"items have leaves {specs}; batches are gathered from numbers, booleans or strings of "
-                "one length, not from Python objects: convert them upstream, or leave batch_size out"
+                f"items have leaves {specs}; batches are gathered from numbers, booleans or "
+                "strings of one length, not from Python objects: convert them upstream, or leave "
+                "batch_size out"
             )
         self._structure, self._specs = structure, specs
         self._leaves = [np.empty((self._capacity, *shape), dtype) for shape, dtype in specs]

@@ -7,7 +7,9 @@ checkpoint stood. They differ in how they come back to items that were read befo
 import collections
 import concurrent.futures
 import copy
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -37,18 +39,19 @@ _NOTHING = np.arange(0)
 class RandomAccessReader:
     """Reads a MapDataset in order, in chunks, on threads ahead of the stage.
 
-    Where the stage wants stacked items and the parent has a method `stacked_items(indices)`, that is
-    asked for a chunk as one item whose leaves are stacked; `stacked` says so.
+    Where the stage wants stacked items and the parent has a method `stacked_items(indices)`, that
+    is asked for a chunk as one item whose leaves are stacked; `stacked` says so.
     """
 
     def __init__(self, parent: grain.MapDataset, options: grain.ReadOptions, stacked: bool):
         self._parent = parent
         self._ahead = options.prefetch_buffer_size  # items
         self._threads = options.num_threads if self._ahead else 0
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._chunks: collections.deque = collections.deque()  # (indices, future)
-        self._chunk = 1  # items
+        self._pool: _Pool | None = None
+        self._chunks: collections.deque = collections.deque()  # (indices, future), in order
+        self._chunk = 1  # items of the next one
         self._largest_chunk: int | None = None  # known from the first item on
+        self._growing = True
         self.stacked = stacked and hasattr(parent, "stacked_items")
         self.num_items = len(parent)
         self._seek(0)
@@ -86,8 +89,9 @@ class RandomAccessReader:
 
     def close(self) -> None:
         """Ends the threads, each when it has read what it is reading."""
+        self._seek(self.next_index)
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.close()
             self._pool = None
 
     def _seek(self, index: int, before: Sequence[int] = ()) -> None:
@@ -100,8 +104,8 @@ class RandomAccessReader:
     def _split(self, before: Sequence[int], start: int) -> Iterator[np.ndarray]:
         """What to read, in chunks: the items `before`, then those from `start` to the end."""
         while len(before):
-            yield np.asarray(before[: self._chunk])
-            before = before[self._chunk :]
+            chunk, before = before[: self._chunk], before[self._chunk :]
+            yield np.asarray(chunk)
         while start < self.num_items:
             stop = min(start + self._chunk, self.num_items)
             yield np.arange(start, stop)
@@ -121,17 +125,20 @@ class RandomAccessReader:
             items, seconds = future.result()
         if self._largest_chunk is None and len(indices):
             self._measure(items)
-        if seconds < CHUNK_SECONDS:
-            self._chunk = max(self._chunk, min(2 * len(indices), self._largest_chunk))
+        if self._growing and len(indices) == self._chunk:
+            self._growing = seconds < CHUNK_SECONDS and self._chunk < self._largest_chunk
+            self._chunk = (
+                min(2 * self._chunk, self._largest_chunk) if self._growing else self._chunk
+            )
         return indices, items
 
     def _read_ahead(self) -> None:
         """Keeps as many chunks under way or ready as the options ask for."""
         if self._pool is None:
-            self._pool = concurrent.futures.ThreadPoolExecutor(
-                self._threads, thread_name_prefix="echo-read"
-            )
-        wanted = max(2 * self._threads, self._ahead // self._chunk)
+            self._pool = _Pool(self._threads)
+        wanted = max(self._threads, self._ahead // self._chunk)
+        if self._growing:
+            wanted = min(wanted, 2 * self._threads)
         while len(self._chunks) < wanted:
             indices = next(self._to_read, None)
             if indices is None:
@@ -152,7 +159,9 @@ class RandomAccessReader:
         if not len(indices):
             return [], 0.0
         start = time.perf_counter()
-        items = self._parent.stacked_items(indices) if self.stacked else self._items(indices.tolist())
+        items = (
+            self._parent.stacked_items(indices) if self.stacked else self._items(indices.tolist())
+        )
         return items, time.perf_counter() - start
 
     def _items(self, indices: list[int]) -> list[Any]:
@@ -169,8 +178,44 @@ class RandomAccessReader:
         return items
 
 
+class _Pool:
+    """Threads that run functions in order of submission.
+
+    Unlike those of concurrent.futures they are daemons, so that a program which ends, by an error
+    perhaps, does not first wait for everything that a slow source was asked to read ahead.
+    """
+
+    def __init__(self, num_threads: int):
+        self._tasks: queue.SimpleQueue = queue.SimpleQueue()
+        self._num_threads = num_threads
+        for i in range(num_threads):
+            thread = threading.Thread(target=_serve, args=(self._tasks,), daemon=True)
+            thread.name = f"echo-read-{i}"
+            thread.start()
+
+    def submit(self, function: Callable, argument: Any) -> concurrent.futures.Future:
+        future: concurrent.futures.Future = concurrent.futures.Future()
+        self._tasks.put((future, function, argument))
+        return future
+
+    def close(self) -> None:
+        for _ in range(self._num_threads):
+            self._tasks.put(None)
+
+
+def _serve(tasks: queue.SimpleQueue) -> None:
+    while (task := tasks.get()) is not None:
+        future, function, argument = task
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function(argument))
+            except BaseException as error:  # is raised where the result is asked for
+                future.set_exception(error)
+        del task, future, function, argument  # or they would live until the next task
+
+
 class SequentialReader:
-    """Reads an IterDataset front to back, noting its state now and then so that it can come back."""
+    """Reads an IterDataset front to back, noting its state now and then so as to come back."""
 
     stacked = False
 
@@ -215,8 +260,8 @@ class SequentialReader:
         collections.deque(items, maxlen=0)  # the rest of the way
         if self.next_index < stop:
             raise ValueError(
-                f"the parent ended after {self.next_index} items, but {stop} had been read when the "
-                "state was taken; restore it over the same data"
+                f"the parent ended after {self.next_index} items, but {stop} had been read when "
+                "the state was taken; restore it over the same data"
             )
 
     def _items(self, n: int, oldest: Callable[[], int]) -> Iterator[Any]:
