@@ -18,7 +18,7 @@ from pipeline.sources import Source, SourceError
 PAD, BEGIN, END, UNKNOWN = range(4)
 
 # Training reads records in a random order until it has this much text: about half a million
-# sentences, a minute or two of work for 32,000 pieces and some GB of memory.
+# sentences, minutes of work on several cores for 32,000 pieces, and some GB of memory.
 SAMPLE_BYTES = 2**26
 
 # sentencepiece leaves out lines of more than 4192 bytes; a character has up to 4.
