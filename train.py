@@ -323,6 +323,8 @@ def main(argv: Sequence[str]) -> int:
     progress = Progress(quiet=not processes.is_first())
     before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
     result = train(config, arguments.workdir, progress)
+    if result["status"] == "failed" and not processes.is_first():
+        print(f"process {jax.process_index()}: {result['error']}", file=sys.stderr, flush=True)
     already = "already finished: " if result == before else ""
     progress.say(already + _summary(result, arguments.workdir))
     return command.EXIT_CODES[result["status"]]

@@ -24,6 +24,10 @@ _LAUNCHERS = (
     (("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"), "SLURM_NTASKS"),
     (("OMPI_MCA_orte_hnp_uri",), "OMPI_COMM_WORLD_SIZE"),
 )
+# How long a process that ends waits for the others to end too. When all is well that is seconds; a
+# process that failed alone waits in vain, and the others with it.
+_LEAVE_SECONDS = 60
+
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
 
 
@@ -41,7 +45,7 @@ def initialize() -> None:
     if arguments is None:
         return
     try:
-        jax.distributed.initialize(**arguments)
+        jax.distributed.initialize(**arguments, shutdown_timeout_seconds=_LEAVE_SECONDS)
     except (ValueError, RuntimeError) as error:
         raise InputError(f"the processes of this run cannot be joined: {error}") from error
 
