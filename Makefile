@@ -29,7 +29,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/echo_overhead.py
+	$(BIN)/python -m benchmarks.echo_overhead
 
 clean:
 	rm -rf $(VENV) $(DEMO)

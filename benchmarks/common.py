@@ -62,9 +62,9 @@ def rate(iterator: Iterator[Any], items_each: int, seconds: float) -> float:
     """Items a second that `iterator` hands out, over at least `seconds`."""
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
-        for _ in range(8):
+        for _ in range(4):  # so that reading the clock costs nothing
             next(iterator)
-        count += 8
+        count += 4
     return count * items_each / elapsed
 
 

@@ -33,8 +33,9 @@ class EchoIterDataset(grain.IterDataset):
     """Repeats each item of a Grain data set about `factor` times, mixed by a shuffle buffer.
 
     The parent's work is done once a fresh item: a MapDataset is read ahead on threads, an
-    IterDataset as it comes (end it with Grain's own prefetch). Copies share no memory. The state is
-    a handful of integers (and the parent's own state, for an IterDataset) wherever it is taken.
+    IterDataset as it comes (end it with Grain's own prefetch). Copies share no memory, with each
+    other or with what the parent made; an IterDataset may even reuse the memory of its last item.
+    The state is a handful of integers (and the parent's own, for an IterDataset) at any point.
 
     Args:
         parent: a MapDataset, or an IterDataset. Over batches this is batch echoing.
@@ -46,7 +47,9 @@ class EchoIterDataset(grain.IterDataset):
             emitted one by one.
         drop_remainder: with `batch_size`, whether a last batch with fewer examples is left out.
         annotate: emit `Echoed` tuples, which say what is shown and how much is fresh so far.
-        read_options: threads and read-ahead for a MapDataset, in items.
+        read_options: threads and read-ahead for a MapDataset, in items (and at most 64 MiB, or an
+            item a thread). Without threads it is read when needed, which is best for a parent that
+            does Python's work over data in memory.
 
     Raises:
         EchoSpecError: a factor, buffer, seed or batch size that is not allowed.

@@ -69,7 +69,11 @@ class EchoSchedule:
         return self._fresh_of(echoed - 1) + 1 if echoed else 0
 
     def cursor(self, position: int = 0, num_fresh: int | None = None) -> "EchoCursor":
-        """A reader of the outputs from `position` on, for `num_fresh` items or without an end."""
+        """A reader of the outputs from `position` on, for `num_fresh` items or without an end.
+
+        Raises:
+            ValueError: `num_fresh` items give fewer outputs than `position`.
+        """
         return EchoCursor(self, position, num_fresh)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -128,6 +132,11 @@ class EchoCursor:
         self.num_fresh = num_fresh
         self.position = position
         self._total = None if num_fresh is None else schedule.num_outputs(num_fresh)
+        if self._total is not None and position > self._total:
+            raise ValueError(
+                f"output {position} is beyond the end: {num_fresh} fresh items at factor "
+                f"{schedule.factor} give {self._total}"
+            )
         self._contents = self._look_back(position)  # echoed position in each slot; drawn = refilled
         self._plan = _Plan(position, np.empty(0, np.int64), np.empty(0, np.int64))
 

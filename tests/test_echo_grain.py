@@ -276,6 +276,12 @@ def test_restoring_over_shorter_data_is_an_error():
     for _ in range(30):
         next(iterator)
     shorter, _ = parent_of("sequential", 31)
+    in_memory, _ = parent_of("map", 40)
+    state = iter(EchoIterDataset(in_memory, factor=1)).get_state() | {"position": 30}
+    with pytest.raises(
+        ValueError, match="30 is beyond the end: 20 fresh items at factor 1 give 20"
+    ):
+        iter(EchoIterDataset(in_memory[:20], factor=1)).set_state(state)
     with pytest.raises(ValueError, match="ended after 31 items, but 33 had been read"):
         iter(EchoIterDataset(shorter, factor=1, shuffle_buffer=4)).set_state(iterator.get_state())
 
