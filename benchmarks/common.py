@@ -4,7 +4,10 @@ Sides take turns in short rounds, in an order that changes, so that what else th
 on all of them alike. A result is a median with the smallest and the largest round beside it.
 """
 
+import contextlib
 import dataclasses
+import gc
+import importlib.metadata
 import multiprocessing
 import os
 import pathlib
@@ -47,6 +50,8 @@ def interleaved(
         seed: of the order within each round.
     """
     order, shuffle = list(sides), random.Random(seed).shuffle
+    gc.collect()
+    gc.freeze()  # or whoever makes many objects would search those of every import again and again
     found: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(rounds + 1):
         shuffle(order)
@@ -109,9 +114,7 @@ def _status(field: str) -> int:
 
 
 def machine(packages: Sequence[str]) -> str:
-    """What the numbers were measured on, in one line."""
-    import importlib.metadata
-
+    """What the numbers were measured on, in one line; packages that are missing are left out."""
     cpu = platform.processor() or platform.machine()
     info = pathlib.Path("/proc/cpuinfo")
     if info.exists():
@@ -119,10 +122,8 @@ def machine(packages: Sequence[str]) -> str:
         cpu = names[0].split(":")[1].strip() if names else cpu
     versions = [f"Python {platform.python_version()}"]
     for package in packages:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            versions.append(f"no {package}")
     return f"{os.cpu_count()} cores of {cpu}; {', '.join(versions)}."
 
 

@@ -27,6 +27,9 @@ from benchmarks import common
 BATCH = 128
 CHUNK = 256  # examples that tf.data repeats in one go, where it does
 
+# Threads help where upstream waits, or lets other threads run; reading from memory does neither.
+NO_THREADS = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -100,6 +103,7 @@ def ours_stacked(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
             factor=factor,
             shuffle_buffer=sizes.buffer,
             batch_size=BATCH,
+            read_options=NO_THREADS,
         )
     )
 
@@ -117,8 +121,7 @@ def ours(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
             factor=factor,
             shuffle_buffer=sizes.buffer,
             batch_size=BATCH,
-            # Threads help where upstream waits or lets others run; Python over memory does not.
-            read_options=grain.ReadOptions(num_threads=0, prefetch_buffer_size=CHUNK),
+            read_options=NO_THREADS,
         )
     )
 
@@ -134,9 +137,7 @@ class Repeat(grain.experimental.FlatMapTransform):
 
 
 def grains_own(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
-    read = in_memory(data, whole).to_iter_dataset(
-        grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    )
+    read = in_memory(data, whole).to_iter_dataset(NO_THREADS)
     echoed = grain.experimental.FlatMapIterDataset(read, Repeat(factor))
     mixed = grain.experimental.WindowShuffleIterDataset(echoed, window_size=sizes.buffer, seed=1)
     return iter(mixed.batch(BATCH, drop_remainder=True))

@@ -6,6 +6,8 @@ import queue
 import subprocess
 import sys
 import threading
+import time
+import weakref
 
 import grain
 import hypothesis
@@ -160,6 +162,26 @@ def test_fresh_counts_the_prefill_and_no_read_ahead():
     iterator.close()
     assert fresh == [55, 60, 65]  # ceil((100 + 10 k - 1) / 2)
     assert len(source.reads) >= 65
+
+
+def test_a_sequential_parent_is_asked_for_no_more_than_is_admitted():
+    parent, source = parent_of("sequential", 100)
+    dataset = EchoIterDataset(parent, factor=2, shuffle_buffer=10, batch_size=3, annotate=True)
+    for echoed in dataset:
+        assert len(source.reads) == echoed.fresh
+
+
+def test_read_ahead_is_as_far_as_was_asked_for():
+    parent, source = parent_of("map", 2_000)
+    options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=32)
+    iterator = iter(EchoIterDataset(parent, factor=1, annotate=True, read_options=options))
+    for _ in range(500):
+        fresh = next(iterator).fresh
+    while not all(future.done() for _, future in iterator._reader._chunks):
+        time.sleep(0.01)
+    ahead = len(source.reads) - fresh
+    iterator.close()
+    assert 16 <= ahead <= 32 + 8  # and what is left of the chunk in use
 
 
 @pytest.mark.parametrize("kind", ["map", "stacked", "sequential", "prefetched"])
@@ -408,24 +430,27 @@ class Flaky(Source):
 
 
 class FlakyIterator(grain.DatasetIterator):
-    """Front to back over a Flaky source; after a failure it reads the same item again."""
+    """Front to back over a Flaky source; after a failure it reads the same item again.
+
+    Its state is one dict that it changes in place.
+    """
 
     def __init__(self, source):
         super().__init__()
-        self.source, self.next = source, 0
+        self.source, self.state = source, {"next": 0}
 
     def __next__(self):
-        if self.next == len(self.source):
+        if self.state["next"] == len(self.source):
             raise StopIteration
-        item = self.source[self.next]
-        self.next += 1
+        item = self.source[self.state["next"]]
+        self.state["next"] += 1
         return item
 
     def get_state(self):
-        return {"next": self.next}
+        return self.state
 
     def set_state(self, state):
-        self.next = state["next"]
+        self.state = dict(state)
 
 
 class FlakyIterDataset(grain.IterDataset):
@@ -482,6 +507,11 @@ def test_an_error_upstream_comes_at_once_and_can_be_outlived(kind, batch_size, o
     assert errors == ["cannot read 0", "cannot read 7", "cannot read 29"]
     expected = schedule_says(1.5, 5, 0, 30)
     assert numbers(found) == expected[: len(expected) // 4 * 4 if batch_size else None]
+
+
+def test_a_parent_may_go_on_changing_a_state_that_it_gave():
+    parent = flaky_parent("sequential", failing=())
+    grain.experimental.assert_equal_output_after_checkpoint(EchoIterDataset(parent, factor=2))
 
 
 @pytest.mark.parametrize("options", [NO_THREADS, THREADS])
@@ -578,6 +608,28 @@ def test_slow_items_are_not_gathered_into_long_chunks(monkeypatch):
     parent = grain.MapDataset.source(Slow(60))
     drained(EchoIterDataset(parent, factor=1, read_options=NO_THREADS))
     assert asked == [1, 2, 4, 8, 16, 16, 13]  # sixteen take more than a quarter of a second
+
+
+def test_what_was_read_is_let_go():
+    class Item:
+        def __deepcopy__(self, memo):
+            return "a copy"
+
+    alive = weakref.WeakSet()
+
+    def read(index):
+        alive.add(item := Item())
+        return item
+
+    parent = grain.MapDataset.range(300).map(read)
+    iterator = iter(EchoIterDataset(parent, factor=2, shuffle_buffer=5, read_options=THREADS))
+    assert list(iterator) == ["a copy"] * 600
+    for _ in range(100):  # a thread may be about to let go of its last one
+        if not alive:
+            break
+        time.sleep(0.05)
+    assert not alive
+    iterator.close()
 
 
 def test_large_items_are_read_ahead_by_their_bytes():

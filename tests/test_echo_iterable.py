@@ -57,6 +57,7 @@ def test_it_emits_what_the_schedule_says_and_resumes_by_skipping(factor, buffer,
         return
     resumed.skip(skipped)
     schedule = EchoSchedule(factor, buffer, seed)
+    assert len(resumed._store) == len(schedule.cursor(skipped, n).live())
     for position in range(skipped, len(expected) + 1):
         assert resumed.position == position
         assert resumed.fresh_examples == schedule.admitted(position, n)
