@@ -12,6 +12,7 @@ import train
 import workloads
 from pipeline import sources, stages
 from runs import command
+from training import parts
 
 
 def test_decoded_arrays_have_fixed_shapes_and_say_what_is_padding():
@@ -92,7 +93,7 @@ def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
         def __getitems__(self, indices):
             return [broken[i] for i in indices]
 
-    monkeypatch.setattr(train, "open_data", lambda config: (source, Broken(), info))
+    monkeypatch.setattr(parts, "open_data", lambda config: (source, Broken(), info))
     with pytest.raises(command.InputError, match=r"record 4 .*'image/id': 7.*no whole image"):
         train.prepare(mini(augment_on="device"))
 
