@@ -2,21 +2,22 @@
 
     python tests/golden_in_torch.py        (needs torch and torchvision; made with 2.15.0, 0.29.2)
 
-Blocks, batch norm, attention, losses, box matching and the optimizer are PyTorch's and torchvision's
-own; put together here are CIFAR's shortcuts, SSD's extra layers and heads, and the Transformer's
-ends. No code of the project runs, except for the table of default boxes.
+Blocks, batch norm, attention, losses, box matching and the optimizer are PyTorch's and
+torchvision's own; put together here are CIFAR's shortcuts, SSD's extra layers and heads, and the
+Transformer's ends. No code of the project runs, except for the table of default boxes.
 """
 
 import importlib.metadata
 import json
 import pathlib
+import re
 import sys
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 import torchvision
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 from torchvision.models.detection import _utils, ssd
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 from torchvision.ops import box_iou
@@ -339,7 +340,8 @@ def main():
     versions = {name: importlib.metadata.version(name) for name in ("torch", "torchvision")}
     found = {"made_by": f"tests/golden_in_torch.py with {versions}"}
     found |= {name: steps(make, name) for name, make in makers.items()}
-    text = json.dumps(found, indent=1, default=float)
+    text = json.dumps(found, indent=1)
+    text = re.sub(r"(?<=\[|,)\s+(?=-?\d)|(?<=\d)\s+(?=\])", " ", text)  # a list a line
     (ROOT / "golden.json").write_text(text + "\n")
 
 
