@@ -45,7 +45,7 @@ class Program:
 
     def __init__(self, task: Task):
         self.task = task
-        self._graphdef = None
+        self._graphdef = nnx.graphdef(nnx.eval_shape(lambda: task.workload.model(nnx.Rngs(0))))
         self._replicated = sharding.replicated(task.mesh)
         state = self._state_shardings()
         self._init = jax.jit(self._init_arrays, out_shardings=state)
@@ -57,10 +57,11 @@ class Program:
 
     def init(self, seed: int) -> TrainState:
         """Fresh state: parameters drawn from `seed`, the same ones however they are sharded."""
-        if self._graphdef is None:
-            model = nnx.eval_shape(lambda: self.task.workload.model(nnx.Rngs(0)))
-            self._graphdef = nnx.graphdef(model)
         return self._init(np.uint32(seed))
+
+    def lower_train(self, state: TrainState, batch: Any, hyper: Any, data_seed: Any) -> Any:
+        """The training step as written, for its `cost_analysis` before the compiler's work."""
+        return self._train.lower(state, batch, hyper, data_seed)
 
     def compile_train(self, state: TrainState, batch: Any, hyper: Any, data_seed: Any) -> Any:
         """The training step compiled for these shapes: (state, batch, hyper, data_seed) ->

@@ -4,8 +4,6 @@ import contextlib
 import io
 
 import numpy as np
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 # In the order of COCOeval.stats. `mAP` averages over classes and the IoU thresholds .50:.05:.95.
 NAMES = (
@@ -36,6 +34,8 @@ def evaluate(truth: dict[str, np.ndarray], found: dict[str, np.ndarray], num_cla
         found: boxes [I, D, 4], labels [I, D], scores [I, D] (0 = no detection).
         num_classes: labels are 0 .. num_classes - 1.
     """
+    from pycocotools.cocoeval import COCOeval  # here: training alone does without
+
     present_IxM, detected_IxD = truth["labels"] >= 0, found["scores"] > 0
     boxes = _pixel_boxes(truth["boxes"], truth["size"])
     objects = _annotations(present_IxM, boxes, truth["labels"])
@@ -84,7 +84,9 @@ def _annotations(present_IxM, boxes_IxMx4, labels_IxM) -> list[dict]:
     ]
 
 
-def _dataset(annotations: list[dict], num_images: int, num_classes: int) -> COCO:
+def _dataset(annotations: list[dict], num_images: int, num_classes: int):
+    from pycocotools.coco import COCO
+
     coco = COCO()
     coco.dataset = {
         "images": [{"id": image} for image in range(num_images)],

@@ -1,6 +1,5 @@
 """Random colour distortion of images, in JAX."""
 
-import dm_pix
 import jax
 import jax.numpy as jnp
 
@@ -12,6 +11,8 @@ def distort(key, image_HxWxC):
     `distort_color`), recalled and not verified; the order is drawn for each image instead of for
     each input thread. Grey images have no colour: brightness and contrast alone.
     """
+    import dm_pix  # here, as decoders are: a step on ready batches needs JAX and Flax alone
+
     limits = ((-32 / 255, 32 / 255), (0.5, 1.5), (-0.2, 0.2), (0.5, 1.5))
     order_key, *keys = jax.random.split(key, 5)
     draws = [

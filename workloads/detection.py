@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 from models.ssd import SSD, default_boxes
-from workloads import box_augment, coco_metrics, color, crops, decoding
+from workloads import box_augment, coco_metrics, color, crops
 from workloads import boxes as geometry
 from workloads.base import Arrays, WorkloadError, copy_keys
 from workloads.classification import normalized
@@ -283,6 +283,8 @@ def _detect_one(boxes_Nx4: jax.Array, scores_NxK: jax.Array) -> Arrays:
 
 def _decode_image(image, canvas: int) -> tuple[np.ndarray, np.ndarray]:
     """uint8 [canvas, canvas, 3], and (height, width) of the photograph, int32 [2]."""
+    from workloads import decoding  # here: a step on ready batches needs no decoder
+
     height, width = decoding.size(image)
     # A JPEG that is far larger is decoded at a reduced size.
     factor = next((f for f in (8, 4, 2) if min(height, width) >= f * canvas), 1)

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from models.resnet import CifarResNet
-from workloads import classification, decoding
+from workloads import classification
 from workloads.base import Arrays, WorkloadError, copy_keys
 
 
@@ -56,6 +56,8 @@ class ImageClassification(classification.Classification):
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         """Records to image uint8 [n, H, W, C] and label int32 [n]."""
+        from workloads import decoding  # here: a step on ready batches needs no decoder
+
         channels = self.image_shape[-1]
         images = [decoding.decode(record["image"], channels) for record in records]
         labels_n = classification.labels(records, self.num_classes)

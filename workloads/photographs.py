@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 
 from models.resnet_imagenet import STAGES, ImageNetResNet
-from workloads import classification, color, crops, decoding
+from workloads import classification, color, crops
 from workloads.base import Arrays, WorkloadError, copy_keys
 from workloads.classification import Classification
 
@@ -86,6 +86,8 @@ class PhotographClassification(Classification):
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         """Records to canvases: image uint8 [n, S, S, C], size (height, width) of the picture at
         its top left int32 [n, 2], label int32 [n]."""
+        from workloads import decoding  # here: a step on ready batches needs no decoder
+
         images_nxSxSxC = np.zeros((len(records), self.canvas, self.canvas, self.channels), np.uint8)
         sizes_nx2 = np.zeros((len(records), 2), np.int32)
         for row, record in enumerate(records):
@@ -100,6 +102,8 @@ class PhotographClassification(Classification):
         The crops are those that `augment` draws for the same (seed, index, copy), for photographs
         that are larger than the canvas up to the rounding of their reduced size.
         """
+        from workloads import decoding
+
         sizes = np.asarray([decoding.size(record["image"]) for record in records], np.int32)
         rows = np.arange(-(-len(records) // 8) * 8) % len(records)  # few lengths, few compilations
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
