@@ -30,6 +30,8 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_overhead
+	$(BIN)/python -m benchmarks.input_throughput
+	$(BIN)/python -m benchmarks.step_time
 
 clean:
 	rm -rf $(VENV) $(DEMO)

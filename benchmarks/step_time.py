@@ -211,9 +211,9 @@ def row(name: str, arguments) -> list[str]:
         _spread(theirs) if theirs else "-",
         f"{speed.median / theirs.median:.2f}" if theirs else "-",
         f"{items / speed.median * 1e3:,.1f}",
-        f"{side.gigabytes:.2f}",
-        f"{sides['torch'].gigabytes:.2f}" if theirs and sides["torch"].gigabytes else "-",
-        f"{rate / 1e12:,.2f}",
+        f"{side.gigabytes:.3g}",
+        f"{sides['torch'].gigabytes:.3g}" if theirs and sides["torch"].gigabytes else "-",
+        f"{rate / 1e12:.3g}",
         f"{rate / peak:.1%}" if peak else "-",
     ]
 
