@@ -120,18 +120,9 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
 
 
 def training_decode(config, functions: StageFunctions) -> Decode:
-    """How training examples are decoded.
-
-    Raises:
-        ValueError: the workload has no fused decoding, which was asked for.
-    """
+    """How training examples are decoded."""
     if not config.dataset.fused_decode:
         return lambda records, index_n: functions.decode(records)
-    if not hasattr(functions, "decode_cropped"):
-        raise ValueError(
-            f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
-            "have; allowed: false"
-        )
     # Each fresh example is decoded once, so what is cropped is always its copy 0.
     return lambda records, index_n: functions.decode_cropped(
         records, config.seed.data, index_n, np.zeros_like(index_n)

@@ -41,6 +41,7 @@ WRONG = [
     (["--config.dataset.name=cifar10"], "data set 'cifar10' is not prepared in"),
     (["--config.dataset.validation_split=dev"], "allowed: train, validation, test"),
     (["--config.seed.data=-1"], "config.seed.data is -1; allowed"),
+    (["--config.dataset.fused_decode=true"], "which workload 'cifar10' does not have; allowed"),
     (["--config.augment_on=gpu"], "config.augment_on is 'gpu'; allowed: 'host', 'device'"),
     (["--config.batch_size"], "config.batch_size has no value"),
     (["--wrkdir=x"], "--wrkdir=x is not understood (did you mean --workdir?)"),

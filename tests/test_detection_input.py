@@ -67,9 +67,10 @@ def test_grey_and_cmyk_images_are_converted(mode):
         ({"image": b"no image"}, "no whole image"),
         ({"boxes": [[0, 0, 1, 1]], "labels": [10]}, "label 10; allowed: 0 to 9"),
         ({"boxes": [[0, 0, 1, 1]], "labels": [-1]}, "label -1; allowed: 0 to 9"),
+        ({"boxes": [[0, 0, 1, 1]], "labels": [1, 2]}, "1 boxes and 2 labels"),
         ({"boxes": [[0, 0, 1, 1]] * 9}, "9 boxes; allowed: up to config.dataset.max_boxes, 8"),
     ],
-    ids=["truncated", "no image", "label", "negative label", "too many"],
+    ids=["truncated", "no image", "label", "negative label", "unpaired", "too many"],
 )
 def test_a_record_that_cannot_be_used_is_named(bad, reason):
     class Records(list):

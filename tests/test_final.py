@@ -109,3 +109,22 @@ def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, fini
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_a_test_record_that_cannot_be_decoded_is_one_sentence(finished, capsys, monkeypatch):
+    opened = sources.open_source
+
+    def with_a_bad_label(name, split, data_dir=""):
+        source, info = opened(name, split, data_dir)
+        if split == "test":
+            images, labels = ([record[field] for record in source] for field in ("image", "label"))
+            source = sources.ArraySource(image=np.stack(images), label=np.array([*labels[1:], 77]))
+        return source, info
+
+    monkeypatch.setattr(sources, "open_source", with_a_bad_label)
+    assert evaluate(finished) == command.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert "error: record 299 " in error
+    assert "cannot be decoded: label 77; allowed: 0 to 9" in error
+    assert error.count("\n") == 1
+    assert not (finished / records.EVALUATION).exists()

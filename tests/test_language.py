@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from text_data import write_tfds
 
 import train
 from configs import base, common_crawl, lm1b
@@ -15,7 +16,7 @@ from pipeline import build
 from pipeline.sources import DatasetInfo
 from runs import command, records
 from runs.checkpoints import Checkpoints
-from training import optimizer
+from training import optimizer, parts
 from workloads import WorkloadError, make
 from workloads.language import LanguageModel, positions_at_once, total_cross_entropy
 
@@ -111,7 +112,8 @@ def test_metrics_are_over_all_tokens_of_a_split(model):
     assert [part["tokens"] for part in (whole, *parts)] == [14, 6, 8, 0]
     loss = workload.summarize([whole])["loss"]
     assert workload.summarize(parts)["loss"] == pytest.approx(loss, rel=1e-6)
-    assert np.isnan(workload.summarize(parts[2:])["loss"])
+    with pytest.raises(ValueError, match="no token to predict"):
+        workload.summarize(parts[2:])
 
 
 def test_grouped_logits_give_the_plain_loss_and_gradients(model):
@@ -282,6 +284,23 @@ def test_a_run_that_failed_half_way_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert run(tmp_path / "broken", config)[0] == whole
     one, other = (last_arrays(tmp_path / name, config) for name in ("whole", "broken"))
     jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize("module", [lm1b, common_crawl])
+def test_a_test_split_of_text_is_cut_by_the_vocabulary_of_the_training_split(module, tmp_path):
+    texts = [b"echo what a slow pipeline has read %d times" % number for number in range(40)]
+    write_tfds(tmp_path, "tiny", {"train": texts, "validation": texts[:9], "test": texts[5:26]})
+    fields = {"name": "tiny", "data_dir": str(tmp_path), "vocabulary_size": 33}
+    fields |= {"validation_split": "validation", "test_split": "test", "train_split": "train"}
+    prepared = train.prepare(small(module, **{f"dataset.{k}": v for k, v in fields.items()}))
+    shown = [data["tokens"][mask == 1] for data, mask in parts.test_split(prepared)]
+    train_source, _, _ = train.open_data(prepared.config)
+    windows = len(train_source) // 40  # of each text: they are equally long, or nearly so
+    first = train_source.__getitems__(range(5 * windows, 5 * windows + windows))
+    wanted = prepared.program.task.workload.decode(first)["tokens"]
+    np.testing.assert_array_equal(np.concatenate(shown)[:windows], wanted)
+    if module is lm1b:
+        assert sum(map(len, shown)) == 21
 
 
 @pytest.mark.parametrize("module", [lm1b, common_crawl])

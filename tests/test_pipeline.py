@@ -5,6 +5,7 @@ import pytest
 from conftest import SLOTS, mini, slot
 
 import train
+import workloads
 from pipeline import build, sources, stages
 
 
@@ -124,6 +125,19 @@ def test_the_digits_are_scikit_learns_and_the_splits_are_disjoint():
     pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)
     wanted = [(p.tobytes(), int(t)) for p, t in zip(pixels, digits.target, strict=True)]
     assert sorted(rows) == sorted(wanted)
+
+
+def test_a_small_picture_of_another_shape_is_named():
+    workload = workloads.make(mini(), train.open_data(mini())[2])
+    images = np.empty(4, object)
+    for number, rows in enumerate((8, 8, 8, 7)):
+        images[number] = np.zeros((rows, 8, 1), np.uint8)
+    source = sources.ArraySource(image=images, label=np.arange(4))
+    read = stages.Read(source, 0, 4, lambda records, _: workload.decode(records))
+    with pytest.raises(
+        stages.RecordError, match=r"record 3 .*an image of \(7, 8, 1\); the data set"
+    ):
+        read.stacked_items(range(4))
 
 
 def test_a_source_cannot_be_written_through():

@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from configs import base
+from pipeline.stages import RecordError
 from runs import checkpoints, command, processes, records
 from training import evaluation, parts
 from training.state import TrainState
@@ -31,7 +32,8 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         The content of evaluation.json.
 
     Raises:
-        command.InputError: no run there, an unfinished one, or one without checkpoints.
+        command.InputError: no run there, an unfinished one, or one without checkpoints; a record
+            that cannot be decoded.
     """
     config = processes.decided_by_first(lambda: _finished_config(workdir))
     done = processes.decided_by_first(lambda: records.read_json(workdir / records.EVALUATION))
@@ -39,16 +41,20 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         return done
     prepared = parts.prepare(_configured(config, overrides))
     state, counters = _best(workdir, prepared)
-    splits = {prepared.config.dataset.validation_split: prepared.validation}
-    if prepared.config.dataset.test_split:
-        splits[prepared.config.dataset.test_split] = parts.test_split(prepared)
+    try:  # a record that cannot be decoded is found when a split is opened, or later
+        splits = {prepared.config.dataset.validation_split: prepared.validation}
+        if prepared.config.dataset.test_split:
+            splits[prepared.config.dataset.test_split] = parts.test_split(prepared)
+        values = {
+            name: evaluation.evaluate(prepared.program, state, batches)
+            for name, batches in splits.items()
+        }
+    except RecordError as error:
+        raise command.InputError(str(error)) from error
     found = {
         "step": counters["step"],
         "fresh_examples": counters["fresh_examples"],
-        "splits": {
-            name: evaluation.evaluate(prepared.program, state, batches)
-            for name, batches in splits.items()
-        },
+        "splits": values,
     }
     arrays = _on_host({"params": state.params, "model_state": state.model_state})
     if processes.is_first():

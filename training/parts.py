@@ -48,6 +48,11 @@ def prepare(config) -> Parts:
             f"config.target.metric is {config.target.metric!r}, which evaluating workload "
             f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
         )
+    if config.dataset.fused_decode and not hasattr(workload, "decode_cropped"):
+        raise command.InputError(
+            f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
+            "have; allowed: false"
+        )
     try:  # the first records are decoded here
         batches = build.build(config, source, workload, held)
         validation = _evaluation_batches(config, held_out, task)

@@ -110,6 +110,8 @@ class Detection:
         objects = record["objects"]
         given_Mx4 = np.asarray(objects["bbox"], np.float32).reshape(-1, 4)
         labels_M = np.asarray(objects["label"], np.int32).reshape(-1)
+        if len(labels_M) != len(given_Mx4):
+            raise ValueError(f"it has {len(given_Mx4)} boxes and {len(labels_M)} labels")
         for label in labels_M:
             if not 0 <= label < self.num_classes:
                 raise ValueError(f"a box has label {label}; allowed: 0 to {self.num_classes - 1}")

@@ -60,6 +60,11 @@ class ImageClassification(classification.Classification):
 
         channels = self.image_shape[-1]
         images = [decoding.decode(record["image"], channels) for record in records]
+        for image in images:
+            if image.shape != self.image_shape:
+                raise ValueError(
+                    f"an image of {image.shape}; the data set's have {self.image_shape}"
+                )
         labels_n = classification.labels(records, self.num_classes)
         return {"image": np.stack(images), "label": labels_n}
 

@@ -107,7 +107,9 @@ class LanguageModel:
     def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
         """`loss` is the split's total over its number of tokens; perplexity its exponential."""
         sums = total(outputs)
-        loss = sums["loss"] / sums["tokens"] if sums["tokens"] else float("nan")
+        if not sums["tokens"]:
+            raise ValueError("the split has no token to predict: all of its texts are empty")
+        loss = sums["loss"] / sums["tokens"]
         return {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
 
 
