@@ -5,9 +5,11 @@
     python sweep.py --config=configs/coco.py:mini --study=demo --outdir=DIR
 
 Data sets of the same form need only their name: --config.dataset.name=NAME; the number of classes
-follows. Full size wants accelerators (a TPU v3-8, or 8 GPUs) and, on their host, cores enough to
-decode some hundreds of photographs a second. Neither its hours nor its score have been measured
-yet; the target is what the study's baseline is recalled to have reached.
+follows. Full size wants accelerators and, on their host, cores enough to decode some hundreds of
+photographs a second. Neither its hours nor its score have been measured here; the target is what
+the study's baseline is recalled to have reached. Hours are arithmetic: a step takes 91.5 GFLOP an
+image (benchmarks/step_time.py counts them), 100 epochs 1.1e18 FLOP: 3 hours at 100 TFLOP/s, a fifth
+of the peak of a TPU v3-8 (8 x 61.5).
 
 From the study: SSD, batch size 256, heavy-ball momentum, linear warm-up and then two step decays.
 Recalled, not verified: mAP 0.24, warm-up of 3.5 epochs, ghost batches of 128, crop, flip and
