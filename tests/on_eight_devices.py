@@ -31,7 +31,7 @@ class NextToken:
     vocab_size: int = 64
 
     def model(self, rngs):
-        sizes = {"num_layers": 2, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
+        sizes = {"num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
         return Transformer(vocab_size=self.vocab_size, max_length=16, rngs=rngs, **sizes)
 
     def loss(self, model, data):

@@ -3,6 +3,7 @@
 import pytest
 from conftest import ROOT, flags, mini, run_command
 
+import train
 from configs import base
 from runs import command
 
@@ -51,8 +52,6 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "says"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
 def test_wrong_input_is_one_sentence_and_writes_nothing(words, says, tmp_path, capsys, monkeypatch):
-    import train
-
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     workdir = tmp_path / "run"
     argv = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *words]
@@ -73,15 +72,16 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(words, says, tmp_path, c
         (["--config=configs/cifar10.py:tiny", "--workdir=x"], "has no variant 'tiny'"),
     ],
 )
-def test_wrong_configurations_are_one_sentence(argv, says):
-    done = run_command("train.py", *argv)
-    assert done.returncode == command.WRONG_INPUT
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+def test_wrong_configurations_are_one_sentence(argv, says, capsys):
+    assert command.guarded(train.main, argv) == command.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
     assert not (ROOT / "x").exists()
 
 
 def test_a_batch_that_the_devices_cannot_share_is_refused(tmp_path):
+    """In a process of its own, as a user would see it."""
     done = run_command(
         "train.py",
         "--config=configs/cifar10.py:mini",
@@ -91,6 +91,7 @@ def test_a_batch_that_the_devices_cannot_share_is_refused(tmp_path):
     )
     assert done.returncode == command.WRONG_INPUT
     assert "config.batch_size is 30, which 8 devices cannot share evenly" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def _with_devices(count):
@@ -99,25 +100,21 @@ def _with_devices(count):
     return {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
 
 
-def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupted):
+def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupted, capsys):
     workdir = uninterrupted(mini())
     before = sorted(workdir.rglob("*"))
     other = mini(optimizer__learning_rate=0.5)
-    done = run_command(
-        "train.py", "--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(other)
-    )
-    assert done.returncode == command.WRONG_INPUT
-    assert "optimizer.learning_rate (0.1 there, 0.5 here)" in done.stderr
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(other)]
+    assert command.guarded(train.main, words) == command.WRONG_INPUT
+    assert "optimizer.learning_rate (0.1 there, 0.5 here)" in capsys.readouterr().err
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_a_directory_with_something_else_is_refused(tmp_path):
+def test_a_directory_with_something_else_is_refused(tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("precious")
-    done = run_command(
-        "train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path}", *flags(mini())
-    )
-    assert done.returncode == command.WRONG_INPUT
-    assert "holds no run" in done.stderr
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path}", *flags(mini())]
+    assert command.guarded(train.main, words) == command.WRONG_INPUT
+    assert "holds no run" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 

@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import mini, run_command
+from conftest import mini
 from flax import nnx
 
 import train
@@ -23,15 +23,14 @@ def evaluate(workdir, *words):
     return command.guarded(train.main, [f"--evaluate={workdir}", *words])
 
 
-def test_the_command_reports_the_best_checkpoint_on_both_splits(finished):
-    done = run_command("train.py", f"--evaluate={finished}")
-    assert done.returncode == 0, done.stderr
+def test_the_command_reports_the_best_checkpoint_on_both_splits(finished, capsys):
+    assert evaluate(finished) == command.OK
     best = records.read_json(finished / records.RESULT)["best"]
     found = records.read_json(finished / records.EVALUATION)
     assert found["fresh_examples"] == best["fresh_examples"]
     assert found["splits"]["validation"]["accuracy"] == pytest.approx(best["value"], abs=1e-6)
     assert set(found["splits"]) == {"validation", "test"}
-    assert f"test: accuracy {found['splits']['test']['accuracy']:.4g}" in done.stdout
+    assert f"test: accuracy {found['splits']['test']['accuracy']:.4g}" in capsys.readouterr().out
 
 
 def test_the_parameters_are_the_network_for_whoever_has_numpy(finished):

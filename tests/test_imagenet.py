@@ -60,18 +60,20 @@ def workload_of(config):
 
 # --- crops
 
+crop_and_resize = jax.jit(crops.crop_and_resize, static_argnums=3)
+
 
 @pytest.mark.parametrize("box", [(0, 0, 40, 30), (5, 7, 30, 20), (39, 29, 1, 1), (3, 0, 17, 30)])
 @pytest.mark.parametrize("out", [8, 24, 64])
 def test_cropping_is_jaxs_and_opencvs_bilinear_resize(box, out):
     image = np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8)
     y, x, h, w = box
-    mine = np.asarray(crops.crop_and_resize(image, jnp.asarray(box), False, out)).astype(int)
+    mine = np.asarray(crop_and_resize(image, jnp.asarray(box), False, out)).astype(int)
     part = image[y : y + h, x : x + w]
     with_jax = jax.image.resize(part.astype(np.float32), (out, out, 3), "bilinear", antialias=False)
     np.testing.assert_allclose(mine, with_jax, atol=0.51)
     assert abs(mine - cv2.resize(part, (out, out))).max() <= 1
-    mirrored = crops.crop_and_resize(image, jnp.asarray(box), True, out)
+    mirrored = crop_and_resize(image, jnp.asarray(box), True, out)
     np.testing.assert_array_equal(mirrored, mine[:, ::-1])
 
 
