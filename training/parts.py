@@ -4,6 +4,8 @@ import copy
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 import workloads
 from pipeline import build, sources
 from pipeline.opening import open_data, open_splits
@@ -12,6 +14,7 @@ from pipeline.upstream import UpstreamError
 from runs import command, records
 from training import check, sharding
 from training import step as steps
+from training.pace import Pace
 from workloads.base import WorkloadError
 
 # Evaluation has no gradients to keep, so it takes larger batches than training.
@@ -28,7 +31,8 @@ class Parts:
     batches: Any  # a Grain IterDataset of pipeline.stages.Batch
     validation: Any  # an iterable of (arrays, mask)
     target: records.Target
-    total_steps: int
+    total_steps: int | None  # None where it is not known before
+    pace: Pace
 
 
 def prepare(config) -> Parts:
@@ -51,7 +55,8 @@ def prepare(config) -> Parts:
             f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
         )
     try:  # the first records are decoded here
-        batches = build.build(config, source, workload, held)
+        pace, decisions = Pace(), _decisions_to_replay(config)
+        batches = build.build(config, source, workload, held, pace, decisions)
         validation = _evaluation_batches(config, held_out, task)
     except (RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
@@ -62,8 +67,26 @@ def prepare(config) -> Parts:
         batches=batches,
         validation=validation,
         target=records.Target(**config.target),
-        total_steps=build.total_steps(config),
+        total_steps=build.total_steps(config) if config.echo.policy == "fixed" else None,
+        pace=pace,
     )
+
+
+def _decisions_to_replay(config) -> np.ndarray | None:
+    """What config.echo.replay recorded, in examples, int64 [steps, streams]; None for nothing."""
+    path = config.echo.replay
+    if not path:
+        return None
+    try:
+        rows = [record["fresh"] for record in records.read_lines(path)]
+        decisions = np.asarray(rows, np.int64).reshape(len(rows), config.echo.streams)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise command.InputError(
+            f"config.echo.replay is {path!r}, which holds no decisions of a run with "
+            f"echo.streams={config.echo.streams} ({error}); allowed: {records.DECISIONS} of a run "
+            "with echo.policy=auto"
+        ) from error
+    return decisions
 
 
 def test_split(parts: Parts) -> Any:
