@@ -90,7 +90,7 @@ class Repeats:
         return np.concatenate([new, *rows]), np.concatenate([first_copies, *copies]), leaving
 
     def _keep(self, items: np.ndarray, shown: np.ndarray) -> np.ndarray:
-        """Stores what may be repeated; the most repeated, older ones first, leave: it returns them."""
+        """Stores what may be repeated; the most repeated, of equals the oldest, leave; returned."""
         live = shown < self.max_factor
         items, shown = items[live], shown[live]
         surplus = len(items) - self.capacity
