@@ -12,6 +12,7 @@ from test_train import StopAt, assert_equal_runs
 import train
 from pipeline import build
 from runs import command, records
+from training import check
 from training.pace import Pace
 
 SLOTS = (("before_augmentation", 128), ("after_augmentation", 128), ("after_batching", 4))
@@ -134,6 +135,11 @@ def test_decisions_of_other_sub_streams_are_wrong_input(tmp_path):
     replay = decisions_file(tmp_path / "decisions", [[16, 16]])
     with pytest.raises(command.InputError, match=r"echo\.streams=1"):
         train.prepare(auto(echo__replay=replay))
+
+
+def test_several_processes_are_refused_until_they_can_agree():
+    with pytest.raises(check.ConfigError, match=r"'auto' in a run of several processes.*one proc"):
+        check.held_streams(auto(echo__streams=2), range(16))
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

@@ -319,6 +319,33 @@ def test_items_one_by_one_may_differ_in_shape():
     got[0].item.resize(9, refcheck=False)  # a copy of its own
 
 
+class Reused(grain.DatasetIterator):
+    """Items that are one array, written anew for each."""
+
+    def __init__(self):
+        super().__init__()
+        self._item, self._next = np.zeros(3), 0
+
+    def __next__(self):
+        self._next += 1
+        self._item[:] = self._next
+        return self._item
+
+    def get_state(self):
+        return {"next": self._next}
+
+
+class ReusedDataset(grain.IterDataset):
+    def __iter__(self):
+        return Reused()
+
+
+def test_a_parent_may_reuse_the_memory_of_its_items():
+    iterator = iter(stage(ReusedDataset(), decisions=[4, 4]))
+    assert [next(iterator).item[:, 0].tolist() for _ in range(2)] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    iterator.close()
+
+
 def test_copies_share_no_memory():
     one, two = list(stage(items(8), max_factor=2, decisions=[4, 0]))
     one.item["x"][:] = -1

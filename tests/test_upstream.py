@@ -1,11 +1,13 @@
 """A slow upstream: rates by a clock of the test's own, the real connection, how it fails."""
 
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -78,12 +80,21 @@ def test_time_that_nobody_used_is_not_saved_up():
 def test_a_limit_is_of_all_threads_together():
     clock = Clock()
     line = clock.line(examples_per_second=100.0)
-    threads = [threading.Thread(target=lambda: list(line.passed([1] * 25))) for _ in range(8)]
+    order = []
+
+    def ask(request):
+        for _ in line.passed([1] * 25):
+            order.append(request)
+            time.sleep(1e-4)  # lets another thread have its turn
+
+    threads = [threading.Thread(target=ask, args=(request,)) for request in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert clock.now - 100.0 == pytest.approx(2.0, abs=0.021)
+    # One request after another: shared between two, both would be late.
+    assert len(list(itertools.groupby(order))) == 8
 
 
 def test_variation_is_a_function_of_the_seed():
