@@ -3,6 +3,7 @@
     import echo
     batches = echo.EchoIterDataset(grain_dataset, factor=4, shuffle_buffer=10_000, batch_size=128)
     batches = echo.echo_iterable(any_loader, factor=2)
+    batches = echo.OpportunisticIterDataset(grain_dataset, max_factor=8, shuffle_buffer=10_000)
 
 The only hard dependency is numpy; Grain is imported when its stage is first asked for.
 """
@@ -22,6 +23,7 @@ __all__ = [
     "EchoSpec",
     "EchoSpecError",
     "Echoed",
+    "OpportunisticIterDataset",
     "echo_iterable",
 ]
 
@@ -31,4 +33,8 @@ def __getattr__(name: str):
         from echo import grain_dataset
 
         return getattr(grain_dataset, name)
+    if name == "OpportunisticIterDataset":
+        from echo import opportunistic
+
+        return opportunistic.OpportunisticIterDataset
     raise AttributeError(f"module 'echo' has no attribute {name!r}")

@@ -4,12 +4,17 @@ import copy
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 import workloads
-from pipeline import build, sources, text_sources
+from pipeline import build, sources
+from pipeline.opening import open_data, open_splits
 from pipeline.stages import RecordError
+from pipeline.upstream import UpstreamError
 from runs import command, records
 from training import check, sharding
 from training import step as steps
+from training.pace import Pace
 from workloads.base import WorkloadError
 
 # Evaluation has no gradients to keep, so it takes larger batches than training.
@@ -26,7 +31,8 @@ class Parts:
     batches: Any  # a Grain IterDataset of pipeline.stages.Batch
     validation: Any  # an iterable of (arrays, mask)
     target: records.Target
-    total_steps: int
+    total_steps: int | None  # None where it is not known before
+    pace: Pace
 
 
 def prepare(config) -> Parts:
@@ -54,9 +60,10 @@ def prepare(config) -> Parts:
             "have; allowed: false"
         )
     try:  # the first records are decoded here
-        batches = build.build(config, source, workload, held)
+        pace, decisions = Pace(), _decisions_to_replay(config)
+        batches = build.build(config, source, workload, held, pace, decisions)
         validation = _evaluation_batches(config, held_out, task)
-    except RecordError as error:
+    except (RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
     return Parts(
         config=config,
@@ -65,18 +72,26 @@ def prepare(config) -> Parts:
         batches=batches,
         validation=validation,
         target=records.Target(**config.target),
-        total_steps=build.total_steps(config),
+        total_steps=build.total_steps(config) if config.echo.policy == "fixed" else None,
+        pace=pace,
     )
 
 
-def open_data(config) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
-    """The training and validation splits, and what is known of the data set."""
-    if config.dataset.text:
-        return text_sources.open_text(config.dataset)
-    name, data_dir = config.dataset.name, config.dataset.data_dir
-    source, info = sources.open_source(name, config.dataset.train_split, data_dir)
-    held_out, _ = sources.open_source(name, config.dataset.validation_split, data_dir)
-    return source, held_out, info
+def _decisions_to_replay(config) -> np.ndarray | None:
+    """What config.echo.replay recorded, in examples, int64 [steps, streams]; None for nothing."""
+    path = config.echo.replay
+    if not path:
+        return None
+    try:
+        rows = [record["fresh"] for record in records.read_lines(path)]
+        decisions = np.asarray(rows, np.int64).reshape(len(rows), config.echo.streams)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise command.InputError(
+            f"config.echo.replay is {path!r}, which holds no decisions of a run with "
+            f"echo.streams={config.echo.streams} ({error}); allowed: {records.DECISIONS} of a run "
+            "with echo.policy=auto"
+        ) from error
+    return decisions
 
 
 def test_split(parts: Parts) -> Any:
@@ -84,7 +99,7 @@ def test_split(parts: Parts) -> Any:
     config = copy.deepcopy(parts.config)
     config.dataset.validation_split = config.dataset.test_split
     try:
-        _, held_out, _ = open_data(config)
+        _, held_out, _ = open_splits(config.dataset)
     except sources.SourceError as error:
         raise command.InputError(str(error)) from error
     return _evaluation_batches(config, held_out, parts.program.task)
