@@ -55,7 +55,7 @@ def test_the_array_store_shows_what_was_put_and_keeps_what_is_left(data):
                 if not left[number]:
                     del left[number]
         assert len(store) == len(left)
-    assert store.peak_rows <= 40
+    assert store.rows.peak <= 40
 
 
 def test_structure_types_and_order_come_back():
@@ -74,12 +74,12 @@ def test_structure_types_and_order_come_back():
 
 def test_rows_are_reused_so_that_only_the_peak_is_ever_touched():
     store = ArrayStore(10)
-    table = len(store._row_of)
+    table = len(store.rows._row_of)
     for number in range(300):
         store.put(np.asarray([number]), [example(number)], np.asarray([1]))
         store.show(np.asarray([number]))
-    assert store.peak_rows == 1
-    assert len(store._row_of) == table  # which grows only where pending items would meet
+    assert store.rows.peak == 1
+    assert len(store.rows._row_of) == table  # which grows only where pending items would meet
     assert store.item_bytes == example(0)["image"].nbytes + 8 + 8 + 8 + 2
 
 
