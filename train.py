@@ -25,7 +25,7 @@ from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, duration
 from runs.recorder import Recorder
-from training import evaluation, final, optimizer, sharding
+from training import evaluation, final, optimizer
 from training.parts import Parts, open_data, prepare
 from training.state import TrainState
 
@@ -194,8 +194,7 @@ class _Run:
     def _train_on(self, batch: Batch) -> None:
         """Dispatches a step, then reads the metrics of the step before, which is done by now."""
         at = self.counters
-        rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
-        rows = sharding.put_batch(self.parts.program.task.mesh, rows)
+        rows = self.parts.input.put(batch)
         hyper = optimizer.hyperparameters(self.config, at.step, self.parts.total_steps)
         arguments = (self.state, rows, hyper, self._data_seed)
         if self._step is None:
@@ -206,6 +205,7 @@ class _Run:
         at.fresh_examples = int(batch.fresh_examples)
         before, self._pending = self._pending, ({**self._place("train")}, metrics)
         self._pending[0]["learning_rate"] = float(hyper.learning_rate)
+        self._pending[0]["bytes_sent"] = self.parts.input.bytes_sent
         self._log(before)
 
     def _log(self, pending: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
@@ -270,6 +270,7 @@ class _Run:
                 "input": side_by_side.merged(processes.gather(self.iterator.get_state())),
                 "counters": dataclasses.asdict(at),
                 "clock": self.clock.readings(),
+                "bytes_sent": self.parts.input.bytes_sent,
                 "metrics_bytes": self.recorder.sync(),
             }
             self.checkpoints.save(at.step, self.state, value, at.value if evaluated else None)
@@ -283,6 +284,7 @@ class _Run:
         self.state, value = self.checkpoints.restore(latest, like=self.state)
         self.iterator.set_state(value["input"])
         self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
+        self.parts.input.bytes_sent = value["bytes_sent"]
         self._saved = (latest, self.counters.evaluated_step == latest)
         return value["metrics_bytes"]
 

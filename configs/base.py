@@ -101,7 +101,7 @@ FIELDS = (
     ("echo.policy", "fixed", "fixed: every fresh item is repeated by the factor"),
     ("echo.factor", 1.0, "echoing factor e >= 1: showings a fresh item, fractions allowed"),
     ("echo.shuffle_buffer", 0, "slots of the shuffle buffer: examples, after batching batches"),
-    ("echo.placement", "host", "host: repeated items are kept in host memory"),
+    ("echo.placement", "host", "memory that keeps repeated items: host | device (sent once)"),
     ("echo.streams", 1, "independent sub-streams; a multiple of the number of processes"),
     ("augment_on", "host", "host (in the input pipeline) | device (in the compiled step)"),
     ("prefetch", 2, "batches made ready ahead of the step; 0 = none"),
