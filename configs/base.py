@@ -121,6 +121,7 @@ MAY_CHANGE_ON_RESUME = (
     "dataset.data_dir",
     "dataset.cache_dir",
     "log_every_steps",
+    "echo.placement",  # the same compiled step is given the same bytes
     "prefetch",
     "mesh.data",
     "mesh.model",

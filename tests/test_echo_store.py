@@ -54,6 +54,10 @@ def test_the_array_store_shows_what_was_put_and_keeps_what_is_left(data):
                 left[number] -= 1
                 if not left[number]:
                     del left[number]
+        if left and data.draw(st.booleans()):
+            forgotten = sorted(left)[: data.draw(st.integers(1, 3))]
+            store.drop(np.asarray(forgotten))
+            left = {number: count for number, count in left.items() if number not in forgotten}
         assert len(store) == len(left)
     assert store.rows.peak <= 40
 
