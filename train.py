@@ -25,7 +25,7 @@ from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, duration
 from runs.recorder import Recorder
-from training import evaluation, final, optimizer, sharding
+from training import evaluation, final, optimizer
 from training.parts import Parts, open_data, prepare
 from training.state import TrainState
 
@@ -210,8 +210,7 @@ class _Run:
     def _train_on(self, batch: Batch) -> None:
         """Dispatches a step, then reads the metrics of the step before, which is done by now."""
         at = self.counters
-        rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
-        rows = sharding.put_batch(self.parts.program.task.mesh, rows)
+        rows = self.parts.input.put(batch)
         hyper = optimizer.hyperparameters(self.config, self._progress())
         arguments = (self.state, rows, hyper, self._data_seed)
         if self._step is None:
@@ -223,6 +222,7 @@ class _Run:
         at.fresh_examples = int(batch.fresh_examples)
         before, self._pending = self._pending, ({**self._place("train")}, metrics)
         self._pending[0]["learning_rate"] = float(hyper.learning_rate)
+        self._pending[0]["bytes_sent"] = self.parts.input.bytes_sent
         if self.decisions:
             fresh = build.decided(self.config, batch)
             self.decisions.write({"step": at.step, "fresh": fresh})
@@ -296,6 +296,7 @@ class _Run:
                 "input": side_by_side.merged(processes.gather(self.iterator.get_state())),
                 "counters": dataclasses.asdict(at),
                 "clock": self.clock.readings(),
+                "bytes_sent": self.parts.input.bytes_sent,
                 "metrics_bytes": self.recorder.sync(),
                 "decisions_bytes": self.decisions.sync() if self.decisions else 0,
             }
@@ -310,6 +311,7 @@ class _Run:
         self.state, value = self.checkpoints.restore(latest, like=self.state)
         self.iterator.set_state(value["input"])
         self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
+        self.parts.input.bytes_sent = value["bytes_sent"]
         self._saved = (latest, self.counters.evaluated_step == latest)
         return value["metrics_bytes"], value.get("decisions_bytes", 0)
 

@@ -111,7 +111,7 @@ FIELDS = (
     ),
     ("echo.max_factor", 16, "auto: the most showings of a fresh item, 1 or more"),
     ("echo.replay", "", "auto: another run's echo_decisions.jsonl, to repeat it; '' = decide"),
-    ("echo.placement", "host", "host: repeated items are kept in host memory"),
+    ("echo.placement", "host", "memory that keeps repeated items: host | device (sent once)"),
     ("echo.streams", 1, "independent sub-streams; a multiple of the number of processes"),
     # a slow upstream on purpose (training examples alone); 0 = unlimited, or off
     ("upstream.examples_per_second", 0.0, "limit on what is read, by all threads together"),
@@ -144,6 +144,7 @@ MAY_CHANGE_ON_RESUME = (
     "dataset.data_dir",
     "dataset.cache_dir",
     "log_every_steps",
+    "echo.placement",  # the same compiled step is given the same bytes
     "prefetch",
     "mesh.data",
     "mesh.model",

@@ -9,6 +9,7 @@ The only hard dependency is numpy; Grain is imported when its stage is first ask
 """
 
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
+from echo.orders import Order
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError
 
@@ -24,6 +25,7 @@ __all__ = [
     "EchoSpecError",
     "Echoed",
     "OpportunisticIterDataset",
+    "Order",
     "echo_iterable",
 ]
 

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
+from echo.orders import OrderStore
 from echo.schedule import EchoSchedule
-from echo.spec import checked_integer
+from echo.spec import PLACEMENTS, EchoSpecError, checked_integer, one_of
 from echo.store import ArrayStore, ItemStore
 from echo.upstream import CHUNK_ITEMS, RandomAccessReader, SequentialReader
 
@@ -50,9 +51,12 @@ class EchoIterDataset(grain.IterDataset):
         read_options: threads and read-ahead for a MapDataset, in items (and at most 64 MiB, or an
             item a thread). Without threads it is read when needed, which is best for a parent that
             does Python's work over data in memory.
+        placement: "host" keeps items here and emits them. "device" emits, in place of items, an
+            `Order` for each output, which an `echo.device.DeviceStore` follows: each item is then
+            sent to the accelerator once. Needs items of one shape.
 
     Raises:
-        EchoSpecError: a factor, buffer, seed or batch size that is not allowed.
+        EchoSpecError: a factor, buffer, seed, batch size or placement that is not allowed.
         TypeError: a parent that is no Grain data set.
     """
 
@@ -67,12 +71,15 @@ class EchoIterDataset(grain.IterDataset):
         drop_remainder: bool = True,
         annotate: bool = False,
         read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
+        placement: str = "host",
     ):
         if not isinstance(parent, grain.MapDataset | grain.IterDataset):
             raise TypeError(
                 f"parent is a {type(parent).__name__}; allowed: a Grain MapDataset or IterDataset "
                 "(for another iterable use echo.echo_iterable)"
             )
+        if placement not in PLACEMENTS:
+            raise EchoSpecError("placement", placement, one_of(PLACEMENTS))
         super().__init__(parent)
         if batch_size is not None:
             batch_size = checked_integer("batch_size", batch_size, minimum=1)
@@ -81,6 +88,16 @@ class EchoIterDataset(grain.IterDataset):
         self.drop_remainder = drop_remainder
         self.annotate = annotate
         self.read_options = read_options
+        self.placement = placement
+
+    @property
+    def round_size(self) -> int:
+        """New items a round of each `Order`: those that a batch lets in, ceil(batch / e)."""
+        return self.schedule.most_admitted(self.batch_size or 1)
+
+    def store_rows(self, num_items: int | None = None) -> int:
+        """Rows that a store needs which follows the orders, for so many fresh items or any."""
+        return self.schedule.most_pending(self.batch_size or 1, num_items)
 
     def __str__(self) -> str:
         return f"EchoIterDataset({self.schedule}, batch_size={self.batch_size})"
@@ -97,10 +114,13 @@ class _EchoIterator(grain.DatasetIterator):
         self._schedule = dataset.schedule
         self._batched = dataset.batch_size is not None
         self._take = dataset.batch_size or 1
+        self._orders = dataset.placement == "device"
         parent = dataset._parent
         if isinstance(parent, grain.MapDataset):
             super().__init__()
-            self._reader = RandomAccessReader(parent, dataset.read_options, self._batched)
+            self._reader = RandomAccessReader(
+                parent, dataset.read_options, stacked=self._batched, exact=self._orders
+            )
         else:
             iterator = iter(parent)
             super().__init__(iterator)
@@ -117,11 +137,9 @@ class _EchoIterator(grain.DatasetIterator):
         index, copy = self._cursor.take(self._take)
         if not len(index):
             raise StopIteration
-        if self._batched:
-            item = self._store.show(index)
-        else:
+        item = self._store.show(index if self._batched or self._orders else int(index[0]))
+        if not self._batched:
             index, copy = index[0], copy[0]
-            item = self._store.show(int(index))
         return Echoed(item, index, copy, self._admitted()) if self._dataset.annotate else item
 
     def get_state(self) -> dict[str, Any]:
@@ -161,15 +179,15 @@ class _EchoIterator(grain.DatasetIterator):
         super().close()
         self._reader.close()
 
-    def _empty_store(self) -> ItemStore | ArrayStore:
+    def _empty_store(self) -> ItemStore | ArrayStore | OrderStore:
+        if self._orders:
+            rows = self._dataset.store_rows(self._reader.num_items)
+            return OrderStore(rows, self._dataset.round_size)
         if not self._batched:
             return ItemStore()
-        # Every slot may hold another item, and a batch's items, read in chunks, enter before any
-        # leaves.
-        rows = self._schedule.slots + self._take + CHUNK_ITEMS
-        if self._reader.num_items is not None:
-            rows = min(rows, max(1, self._reader.num_items))
-        return ArrayStore(rows)
+        # Items are read in chunks, and stored as they come.
+        ahead = self._take + CHUNK_ITEMS
+        return ArrayStore(self._schedule.most_pending(ahead, self._reader.num_items))
 
     def _identity(self) -> str:
         return f"{self._schedule.factor}, {self._schedule.shuffle_buffer}, {self._schedule.seed}"

@@ -68,9 +68,9 @@ class EchoSpec:
 
     def __post_init__(self):
         if self.insertion not in INSERTIONS:
-            raise EchoSpecError("insertion", self.insertion, _one_of(INSERTIONS))
+            raise EchoSpecError("insertion", self.insertion, one_of(INSERTIONS))
         if self.placement not in PLACEMENTS:
-            raise EchoSpecError("placement", self.placement, _one_of(PLACEMENTS))
+            raise EchoSpecError("placement", self.placement, one_of(PLACEMENTS))
         factor = exact_factor(self.factor)
         checked_integer("shuffle_buffer", self.shuffle_buffer, minimum=0)
         checked_integer("seed", self.seed, minimum=0)
@@ -86,5 +86,6 @@ class EchoSpec:
         return exact_factor(self.factor)
 
 
-def _one_of(values: tuple[str, ...]) -> str:
+def one_of(values: tuple[str, ...]) -> str:
+    """The allowed values as a message lists them."""
     return ", ".join(repr(value) for value in values)

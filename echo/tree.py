@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 
 class Structure:
     """How one example nests dicts, lists, tuples and named tuples; everything else is a leaf.
@@ -60,6 +62,51 @@ class Structure:
         if self._keys is None:
             return "a leaf"
         return f"a {self._type.__name__} of {', '.join(map(repr, self._keys)) or 'nothing'}"
+
+
+class Layout:
+    """The structure, shapes and dtypes that all items of a store have: those of the first one.
+
+    Attributes:
+        specs: shape and dtype of an item, by leaf; empty before the first one.
+    """
+
+    def __init__(self):
+        self._structure: Structure | None = None
+        self.specs: list[tuple[tuple[int, ...], np.dtype]] = []
+
+    def leaves(self, fresh: int, item: Any, stacked: bool = False) -> list[np.ndarray]:
+        """The leaves of fresh item number `fresh`, or of several that are stacked.
+
+        Raises:
+            ValueError: they are not like those of the first item, or are Python objects.
+        """
+        structure = self._structure or Structure(item)
+        leaves = [np.asarray(leaf) for leaf in structure.leaves(item)]
+        specs = [(leaf.shape[1:] if stacked else leaf.shape, leaf.dtype) for leaf in leaves]
+        if self._structure is None:
+            _check_numbers(specs)
+            self._structure, self.specs = structure, specs
+        if specs != self.specs:
+            raise ValueError(
+                f"fresh item {fresh} has leaves {specs}, those before have {self.specs}; "
+                "batches are gathered from items of one shape and dtype: pad or resize them "
+                "upstream, or leave batch_size out and batch after making them equal"
+            )
+        return leaves
+
+    def build(self, leaves: list[Any]) -> Any:
+        """What nests as an item does, with `leaves` in their places."""
+        return self._structure.build(leaves)
+
+
+def _check_numbers(specs: list[tuple[tuple[int, ...], np.dtype]]) -> None:
+    if any(dtype.hasobject for _, dtype in specs):
+        raise ValueError(
+            f"items have leaves {specs}; batches are gathered from numbers, booleans or "
+            "strings of one length, not from Python objects: convert them upstream, or leave "
+            "batch_size out"
+        )
 
 
 def _outline(item: Any) -> str:

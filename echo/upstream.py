@@ -40,11 +40,19 @@ class RandomAccessReader:
     """Reads a MapDataset in order, in chunks, on threads ahead of the stage.
 
     Where the stage wants stacked items and the parent has a method `stacked_items(indices)`, that
-    is asked for a chunk as one item whose leaves are stacked; `stacked` says so.
+    is asked for a chunk as one item whose leaves are stacked; `stacked` says so. With `exact` what
+    has been read too early is held back, until it is asked for.
     """
 
-    def __init__(self, parent: grain.MapDataset, options: grain.ReadOptions, stacked: bool):
+    def __init__(
+        self,
+        parent: grain.MapDataset,
+        options: grain.ReadOptions,
+        stacked: bool,
+        exact: bool = False,
+    ):
         self._parent = parent
+        self._exact = exact
         self._ahead = options.prefetch_buffer_size  # items
         self._threads = options.num_threads if self._ahead else 0
         self._pool: DaemonPool | None = None
@@ -59,28 +67,34 @@ class RandomAccessReader:
     def read(self, needed: int, oldest: Callable[[], int]) -> tuple[np.ndarray, Any]:
         """The next chunk as (indices, list or stacked item), without any indices at the end.
 
-        Being read ahead, a chunk may be smaller or larger than `needed`.
+        Being read ahead, a chunk may be smaller than `needed`, and, unless `exact`, larger.
         """
-        del needed
-        return self.read_within(None, oldest)
+        return self.read_within(needed, None, oldest)
 
     def read_within(
-        self, seconds: float | None, oldest: Callable[[], int]
+        self, needed: int, seconds: float | None, oldest: Callable[[], int]
     ) -> tuple[np.ndarray, Any] | None:
-        """The next chunk, or None where it is not there within `seconds` (None: waits for it).
+        """As `read`, or None where nothing is there within `seconds` (None: waits for it).
 
         Raises:
             Exception: what the parent raised; asking again reads the same items again.
         """
         del oldest
         try:
-            found = self._next_chunk(seconds)
+            found = self._held_back or self._next_chunk(seconds)
         except BaseException:
             self._seek(self.next_index)
             raise
-        if found is not None:
-            self.next_index += len(found[0])
-        return found
+        if found is None:
+            return None
+        self._held_back = None
+        indices, items = found
+        if self._exact and len(indices) > needed:
+            items, later = self._split_items(items, needed)
+            self._held_back = indices[needed:], later
+            indices = indices[:needed]
+        self.next_index += len(indices)
+        return indices, items
 
     def state(self, oldest: int) -> dict[str, Any]:
         """Nothing: any item can be read again by its index."""
@@ -110,6 +124,7 @@ class RandomAccessReader:
         for _, future in self._chunks:
             future.cancel()
         self._chunks.clear()
+        self._held_back: tuple[np.ndarray, Any] | None = None
         self.next_index = index
         self._to_read = self._split(before, index)
 
@@ -158,6 +173,15 @@ class RandomAccessReader:
             if indices is None:
                 return
             self._chunks.append((indices, self._pool.submit(self._read_now, indices)))
+
+    def _split_items(self, items: Any, n: int) -> tuple[Any, Any]:
+        """The first n items, and the others."""
+        if not self.stacked:
+            return items[:n], items[n:]
+        structure = Structure(items)
+        leaves = structure.leaves(items)
+        parts = ([leaf[:n] for leaf in leaves], [leaf[n:] for leaf in leaves])
+        return structure.build(parts[0]), structure.build(parts[1])
 
     def _measure(self, items: Any) -> None:
         """Bounds chunks and read-ahead by the size of the first item."""

@@ -74,7 +74,7 @@ def build(
     """
     streams = range(config.echo.streams)
     held = streams if held is None else held
-    elsewhere = [_Counts.of(config, stream) for stream in streams if stream not in held]
+    elsewhere = [Counts.of(config, stream) for stream in streams if stream not in held]
     batches = SideBySide(
         {
             stream: _sub_stream(config, source, functions, stream, slack, decisions)
@@ -166,10 +166,10 @@ def training_decode(config, functions: StageFunctions) -> Decode:
 
 def total_steps(config) -> int:
     """How many batches a run's budget gives: as many as the shortest sub-stream has."""
-    return min(_Counts.of(config, stream).batches for stream in range(config.echo.streams))
+    return min(Counts.of(config, stream).batches for stream in range(config.echo.streams))
 
 
-class _Counts(NamedTuple):
+class Counts(NamedTuple):
     """What a sub-stream gives, in closed form. An item of its slot is an example, or a batch.
 
     Attributes:
@@ -184,7 +184,7 @@ class _Counts(NamedTuple):
     outputs_a_batch: int
 
     @classmethod
-    def of(cls, config, stream: int) -> "_Counts":
+    def of(cls, config, stream: int) -> "Counts":
         rows = config.batch_size // config.echo.streams
         fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
         if config.echo.insertion == "none":
@@ -292,13 +292,22 @@ def _augmented(batch: Batch, augment) -> Batch:
 
 
 def _from_examples(read: Read, echoed: echo.Echoed) -> Batch:
-    return Batch(echoed.item, read.fresh_index(echoed.index), echoed.copy, echoed.fresh)
+    data = _numbered(echoed.item, read.fresh_index)
+    return Batch(data, read.fresh_index(echoed.index), echoed.copy, echoed.fresh)
 
 
 def _from_batches(read: Read, rows: int, echoed: echo.Echoed) -> Batch:
-    start = int(echoed.index) * rows
-    index = read.fresh_index(np.arange(start, start + rows))
-    return Batch(echoed.item, index, np.full(rows, int(echoed.copy)), echoed.fresh * rows)
+    def fresh_index(batches: np.ndarray) -> np.ndarray:
+        return read.fresh_index(np.asarray(batches)[..., None] * rows + np.arange(rows))
+
+    data = _numbered(echoed.item, fresh_index)
+    index, copy = fresh_index(echoed.index), np.full(rows, int(echoed.copy))
+    return Batch(data, index, copy, echoed.fresh * rows)
+
+
+def _numbered(data: Arrays | echo.Order, fresh_index) -> Arrays | echo.Order:
+    """An order's items by their places in the whole fresh stream; examples as they are."""
+    return data._replace(fresh=fresh_index(data.fresh)) if isinstance(data, echo.Order) else data
 
 
 def _threads(items_a_batch: int) -> grain.ReadOptions:

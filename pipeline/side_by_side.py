@@ -6,6 +6,8 @@ from typing import Any
 import grain
 import numpy as np
 
+import echo
+from echo import orders
 from pipeline.stages import Batch
 
 
@@ -90,7 +92,10 @@ def joined(blocks: Sequence[Batch]) -> Batch:
     """One batch of blocks of rows."""
     if len(blocks) == 1:
         return blocks[0]
-    data = {k: np.concatenate([b.data[k] for b in blocks]) for k in blocks[0].data}
+    if isinstance(blocks[0].data, echo.Order):
+        data = orders.joined([block.data for block in blocks])
+    else:
+        data = {k: np.concatenate([b.data[k] for b in blocks]) for k in blocks[0].data}
     index = np.concatenate([block.index for block in blocks])
     copy = np.concatenate([block.copy for block in blocks])
     return Batch(data, index, copy, sum(block.fresh_examples for block in blocks))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
+import echo
 from pipeline.sources import Source
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
@@ -65,13 +66,14 @@ class Batch(NamedTuple):
     """What the pipeline hands to the step.
 
     Attributes:
-        data: the examples, arrays with a leading axis of length B.
+        data: the examples, arrays with a leading axis of length B; or, where they are kept on the
+            device, the order that gathers them.
         index: which fresh example each row shows, int64 [B].
         copy: which of its showings this is, 0 for the first, int64 [B].
         fresh_examples: fresh examples admitted up to and with this batch.
     """
 
-    data: Arrays
+    data: Arrays | echo.Order
     index: np.ndarray
     copy: np.ndarray
     fresh_examples: int

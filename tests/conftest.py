@@ -51,6 +51,16 @@ def slot(insertion, buffer, factor=2.5):
     }
 
 
+def placed(insertion, buffer, factor=2.5):
+    """The same with the echoed items kept on the device, where they are augmented too."""
+    fields = {"echo__placement": "device", "augment_on": "device"}
+    return slot(insertion, buffer, factor) | fields
+
+
+# A slot for every condition, on the host and on the device.
+CONDITIONS = [slot(*at) for at in SLOTS] + [placed(*at) for at in SLOTS[1:]]
+
+
 def flags(config):
     """The command-line overrides that make the mini into `config`."""
     shipped = cifar10.get_config("mini")

@@ -12,10 +12,12 @@ import sys
 import jax
 import numpy as np
 import optax
-from conftest import mini, slot
+from conftest import mini, placed, slot
 from test_train import StopAt
 
 import train
+from echo import orders
+from echo.device import DeviceStore
 from models.transformer import Transformer
 from runs.checkpoints import by_path
 from training import optimizer, sharding
@@ -51,7 +53,7 @@ def transformer(choice, data, model):
         ({"tokens": rng.integers(0, 64, (16, 16), np.int32)}, *np.zeros((2, 16), np.uint32))
         for _ in range(STEPS)
     ]
-    return _run(steps.Program(task), batches)
+    return _run(steps.Program(task), [sharding.put_batch(task.mesh, batch) for batch in batches])
 
 
 def cifar(choice):
@@ -60,8 +62,37 @@ def cifar(choice):
     iterator = iter(parts.batches)
     batches = [next(iterator) for _ in range(STEPS)]
     iterator.close()
-    rows = [(b.data, b.index.astype(np.uint32), b.copy.astype(np.uint32)) for b in batches]
-    return _run(parts.program, rows)
+    return _run(parts.program, [parts.input.put(batch) for batch in batches])
+
+
+def placement(where):
+    """The same for echoed items kept on the host or on the devices, and the images of each step."""
+    fields = placed("before_augmentation", 12) | {"echo__placement": where, "echo__streams": 16}
+    parts = train.prepare(mini(**fields))
+    iterator = iter(parts.batches)
+    batches = [parts.input.put(next(iterator)) for _ in range(STEPS)]
+    iterator.close()
+    images = [np.asarray(data["image"]).tolist() for data, _, _ in batches]
+    return {"losses": _run(parts.program, batches)["losses"], "images": images}
+
+
+def store(data, model):
+    """How a store of eight sub-streams lies on a mesh, and which collectives its programs run."""
+    mesh = sharding.make_mesh(data, model)
+    kept = DeviceStore(np.zeros((2, 3), np.int32), 5, 2, streams=8, mesh=mesh)
+    items = np.arange(8 * 2 * 2 * 3, dtype=np.int32).reshape(1, 8, 2, 2, 3)
+    rows = np.broadcast_to(np.asarray([4, orders.NOWHERE], np.int32), (1, 8, 2))
+    batch = kept.follow(orders.Order(items, rows, rows, np.full((8, 1), 4, np.int32)))
+    np.testing.assert_array_equal(batch, items[0, :, 0])
+    put = jax.device_put((items[0], rows[0], None), sharding.over_data(mesh))
+    programs = [kept._place.lower(kept._leaves, *put), kept._gather.lower(kept._leaves, put[1])]
+    text = "".join(program.compile().as_text() for program in programs)
+    return {
+        "shard": batch.addressable_shards[0].data.shape,
+        "stored": kept._leaves.addressable_shards[0].data.nbytes,
+        "said": kept.device_bytes,
+        "collectives": re.findall(r"all-[a-z]+|collective-[a-z]+", text),
+    }
 
 
 def _run(program, batches):
@@ -69,7 +100,7 @@ def _run(program, batches):
     hyper = optimizer.Hyperparameters(*map(np.float32, (0.1, 0.9, 0.0)))
     losses = []
     for batch in batches:
-        arguments = (state, sharding.put_batch(program.task.mesh, batch), hyper, np.uint32(0))
+        arguments = (state, batch, hyper, np.uint32(0))
         step = program.compile_train(*arguments)
         state, metrics = step(*arguments)
         losses.append(float(metrics["loss"]))
@@ -97,6 +128,8 @@ def main(directory):
             "tensor": transformer("tensor", 4, 2),
             "fsdp": transformer("fsdp", 8, 1),
         },
+        "placement": {where: placement(where) for where in ("host", "device")},
+        "stores": [store(8, 1), store(4, 2)],
         "stopped": stopped(directory / "run", 9),
     }
     (directory / "found.json").write_text(json.dumps(found))

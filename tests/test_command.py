@@ -28,7 +28,10 @@ WRONG = [
     (["--config.echo.factor=2"], "1 where insertion is 'none'"),
     (["--config.echo.shuffle_buffer=-1"], "config.echo.shuffle_buffer is -1; allowed: an integer"),
     (["--config.echo.streams=5"], "config.echo.streams is 5, which does not divide"),
-    (["--config.echo.placement=disk"], "config.echo.placement is 'disk'; allowed: 'host'"),
+    (
+        ["--config.echo.placement=disk"],
+        "config.echo.placement is 'disk'; allowed: 'host', 'device'",
+    ),
     (["--config.batch_size=0"], "config.batch_size is 0; allowed: 1 or more"),
     (["--config.batch_size=2.5"], "config.batch_size is '2.5'; allowed: a whole number"),
     (["--config.mesh.data=64"], "config.mesh is data=64"),

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import ROOT, SLOTS, flags, mini, slot
+from conftest import ROOT, SLOTS, flags, mini, placed, slot
 
 import train
 from pipeline import build, side_by_side
@@ -149,7 +149,8 @@ def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
     two_processes, tmp_path, uninterrupted
 ):
     fields = {"echo__streams": 2, "log_every_steps": 1, "evaluate_every_fresh_examples": 320}
-    config = mini(**slot("before_augmentation", 50), **fields)
+    # images come from each process's own store, and what belongs to them from its host
+    config = mini(**placed("before_augmentation", 50), **fields)
     workdir = tmp_path / "run"
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
     both = two_processes(words)

@@ -93,6 +93,25 @@ def test_fsdp_holds_an_eighth_of_every_large_array_on_each_device(eight, network
     assert large >= 4  # parameters, and as many traces of the optimizer
 
 
+def test_items_kept_on_eight_devices_give_the_bytes_and_losses_of_the_host(eight):
+    host, device = (eight[0]["placement"][where] for where in ("host", "device"))
+    assert device["images"] == host["images"]
+    assert device["losses"] == host["losses"]
+    one = on_eight_devices.placement("device")
+    assert one["images"] == host["images"]
+    np.testing.assert_allclose(host["losses"], one["losses"], rtol=2e-4)
+
+
+def test_a_store_lies_where_its_batches_do_and_nothing_crosses_devices(eight):
+    item = 2 * 3 * 4
+    over_eight, over_four = eight[0]["stores"]
+    assert over_eight["shard"] == [1, 2, 3]
+    assert over_four["shard"] == [2, 2, 3]
+    assert over_eight["stored"] == over_eight["said"] == 5 * item
+    assert over_four["stored"] == over_four["said"] == 2 * 5 * item
+    assert over_eight["collectives"] == over_four["collectives"] == []
+
+
 def test_a_run_sharded_over_eight_goes_on_replicated_on_one(eight, tmp_path, uninterrupted):
     found, workdir = eight
     assert found["stopped"] == "preempted"

@@ -65,6 +65,12 @@ def check_devices(config, data_devices: int) -> None:
             f"config.batch_size is {config.batch_size}, which {data_devices} devices cannot share "
             f"evenly; allowed: a multiple of {data_devices}, or fewer devices (config.mesh.data)"
         )
+    if config.echo.placement == "device" and config.echo.streams % data_devices:
+        raise ConfigError(
+            f"config.echo.streams is {config.echo.streams} with config.echo.placement='device', "
+            f"where each of {data_devices} devices keeps its own sub-streams; allowed here: a "
+            f"multiple of {data_devices}, or fewer devices (config.mesh.data)"
+        )
     share, group = config.batch_size // data_devices, config.model.ghost_batch_size
     if group and share % group:
         raise ConfigError(
@@ -107,17 +113,25 @@ def _check_echo(config) -> None:
         raise ConfigError(f"config.echo.{error}") from error
     _one_of("echo.policy", config.echo.policy, ("fixed", "auto"))
     _check_policy(config.echo)
-    _one_of("echo.placement", config.echo.placement, ("host",))
     _at_least("echo.streams", config.echo.streams, 1)
     if config.dataset.fused_decode and config.echo.insertion == "before_augmentation":
         raise ConfigError(
             "config.dataset.fused_decode is true with echo.insertion='before_augmentation', where "
             "each copy is cropped anew after decoding; allowed here: false"
         )
-    if config.augment_on == "device" and config.echo.insertion.startswith("after"):
+    on_host = config.echo.placement == "host"
+    if config.augment_on == "device" and config.echo.insertion.startswith("after") and on_host:
         raise ConfigError(
             f"config.augment_on is 'device' with echo.insertion={config.echo.insertion!r}, which "
-            "echoes on the host what is already augmented; allowed here: 'host'"
+            "echoes on the host what is already augmented; allowed here: 'host', or "
+            "config.echo.placement=device"
+        )
+    before = config.echo.insertion == "before_augmentation"
+    if config.augment_on == "host" and before and not on_host:
+        raise ConfigError(
+            "config.augment_on is 'host' with echo.insertion='before_augmentation' and "
+            "echo.placement='device', where the host no longer has the copies that it would "
+            "augment; allowed here: 'device'"
         )
 
 

@@ -13,6 +13,7 @@ from pipeline.stages import RecordError
 from pipeline.upstream import UpstreamError
 from runs import command, records
 from training import check, sharding
+from training import input as inputs
 from training import step as steps
 from training.pace import Pace
 from workloads.base import WorkloadError
@@ -29,6 +30,7 @@ class Parts:
     info: sources.DatasetInfo
     program: steps.Program
     batches: Any  # a Grain IterDataset of pipeline.stages.Batch
+    input: inputs.Input  # sends them to the step
     validation: Any  # an iterable of (arrays, mask)
     target: records.Target
     total_steps: int | None  # None where it is not known before
@@ -44,7 +46,8 @@ def prepare(config) -> Parts:
         mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
         check.check_devices(config, mesh.shape["data"])
         held = check.held_streams(config, sharding.local_rows(mesh, config.batch_size))
-        augments = config.augment_on == "device"
+        # after an echo of augmented items the step has nothing to augment
+        augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
         task = steps.Task(workload, config.optimizer.name, augments, mesh, config.sharding)
         program = steps.program(task)
     except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
@@ -63,13 +66,15 @@ def prepare(config) -> Parts:
         pace, decisions = Pace(), _decisions_to_replay(config)
         batches = build.build(config, source, workload, held, pace, decisions)
         validation = _evaluation_batches(config, held_out, task)
-    except (RecordError, UpstreamError) as error:
+        store = inputs.device_store(config, source, workload, mesh, held)
+    except (check.ConfigError, RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
     return Parts(
         config=config,
         info=info,
         program=program,
         batches=batches,
+        input=inputs.Input(mesh, store),
         validation=validation,
         target=records.Target(**config.target),
         total_steps=build.total_steps(config) if config.echo.policy == "fixed" else None,
