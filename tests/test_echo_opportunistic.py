@@ -334,6 +334,9 @@ class Reused(grain.DatasetIterator):
     def get_state(self):
         return {"next": self._next}
 
+    def set_state(self, state):
+        self._next = state["next"]
+
 
 class ReusedDataset(grain.IterDataset):
     def __iter__(self):
