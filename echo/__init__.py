@@ -4,7 +4,8 @@
     batches = echo.EchoIterDataset(grain_dataset, factor=4, shuffle_buffer=10_000, batch_size=128)
     batches = echo.echo_iterable(any_loader, factor=2)
 
-The only hard dependency is numpy; Grain is imported when its stage is first asked for.
+The only hard dependency is numpy; Grain and JAX are imported where a name that needs them is first
+asked for.
 """
 
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
@@ -15,6 +16,7 @@ from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError
 __all__ = [
     "INSERTIONS",
     "PLACEMENTS",
+    "DeviceStore",
     "EchoCursor",
     "EchoIterDataset",
     "EchoIterable",
@@ -33,4 +35,8 @@ def __getattr__(name: str):
         from echo import grain_dataset
 
         return getattr(grain_dataset, name)
+    if name == "DeviceStore":
+        from echo import device
+
+        return device.DeviceStore
     raise AttributeError(f"module 'echo' has no attribute {name!r}")
