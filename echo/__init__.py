@@ -5,7 +5,8 @@
     batches = echo.echo_iterable(any_loader, factor=2)
     batches = echo.OpportunisticIterDataset(grain_dataset, max_factor=8, shuffle_buffer=10_000)
 
-The only hard dependency is numpy; Grain is imported when its stage is first asked for.
+The only hard dependency is numpy; Grain and JAX are imported where a name that needs them is first
+asked for.
 """
 
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
@@ -16,6 +17,7 @@ from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError
 __all__ = [
     "INSERTIONS",
     "PLACEMENTS",
+    "DeviceStore",
     "EchoCursor",
     "EchoIterDataset",
     "EchoIterable",
@@ -39,4 +41,8 @@ def __getattr__(name: str):
         from echo import opportunistic
 
         return opportunistic.OpportunisticIterDataset
+    if name == "DeviceStore":
+        from echo import device
+
+        return device.DeviceStore
     raise AttributeError(f"module 'echo' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """A store of fresh items in accelerator memory, which follows the orders of the echo stage.
 
     stage = echo.EchoIterDataset(examples, factor=4, batch_size=128, placement="device")
-    store = DeviceStore(item, stage.store_rows(len(examples)), stage.round_size)
+    store = echo.DeviceStore(item, stage.store_rows(len(examples)), stage.round_size)
     for order in stage:
         batch = store.follow(order)
 

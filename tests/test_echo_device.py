@@ -166,6 +166,13 @@ def test_items_can_be_changed_as_they_enter(batches):
         assert found["x"][:, 0, 0, 0].tolist() == index.tolist()
 
 
+def test_what_fills_up_a_round_goes_nowhere():
+    kept = orders.OrderStore(3, round_size=8)
+    kept.put(np.arange(3), ({"x": np.int32(7 + i)} for i in range(3)), np.ones(3, int))
+    batch = DeviceStore({"x": np.int32(0)}, 3, 8).follow(kept.show(np.arange(3)))
+    assert batch["x"].tolist() == [7, 8, 9]
+
+
 def test_an_emptied_store_can_be_used_again():
     stage = EchoIterDataset(images(20), factor=2, batch_size=4, placement="device")
     store = DeviceStore(ITEM, stage.store_rows(), stage.round_size)
