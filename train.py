@@ -214,8 +214,9 @@ class _Run:
             return
         place, metrics = pending
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        if place["step"] % self.config.log_every_steps == 0:
-            self.recorder.write({**place, **values})
+        step, every = place["step"], self.config.log_every_steps
+        if step % every == 0:
+            self.recorder.write({**place, **values, **self.parts.copies.window(step - every, step)})
         if not np.isfinite(values["loss"]):
             raise Diverged(f"the training loss is {values['loss']} at step {place['step']}")
         self.progress.update(self._status())

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 import echo
+from echo.diagnostics import CopyDiagnostics, EchoedRows
 from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
 from pipeline.stages import (
@@ -89,7 +90,7 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
         echo.EchoIterDataset,
         factor=config.echo.factor,
         shuffle_buffer=config.echo.shuffle_buffer,
-        seed=config.seed.data * streams + stream,
+        seed=_echo_seed(config, stream),
         annotate=True,
     )
 
@@ -119,6 +120,10 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
     return once.to_iter_dataset(_threads(1)).map(functools.partial(_from_batches, read, rows))
 
 
+def _echo_seed(config, stream: int) -> int:
+    return config.seed.data * config.echo.streams + stream
+
+
 def training_decode(config, functions: StageFunctions) -> Decode:
     """How training examples are decoded.
 
@@ -140,7 +145,13 @@ def training_decode(config, functions: StageFunctions) -> Decode:
 
 def total_steps(config) -> int:
     """How many batches a run's budget gives: as many as the shortest sub-stream has."""
-    return min(_Counts.of(config, stream).batches for stream in range(config.echo.streams))
+    return min(counts.batches for counts in _Counts.of_all(config))
+
+
+def copy_diagnostics(config) -> CopyDiagnostics:
+    """How a run's repeats lie in its batches, over all sub-streams."""
+    rows = [EchoedRows(c.schedule, c.items, c.outputs_a_batch) for c in _Counts.of_all(config)]
+    return CopyDiagnostics(config.batch_size, rows)
 
 
 class _Counts(NamedTuple):
@@ -163,10 +174,16 @@ class _Counts(NamedTuple):
         fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
         if config.echo.insertion == "none":
             return cls(echo.EchoSchedule(1), fresh // rows, rows, 1)
-        schedule = echo.EchoSchedule(config.echo.factor, config.echo.shuffle_buffer)
+        schedule = echo.EchoSchedule(
+            config.echo.factor, config.echo.shuffle_buffer, _echo_seed(config, stream)
+        )
         if config.echo.insertion == "after_batching":
             return cls(schedule, fresh // rows, rows, 1)
         return cls(schedule, fresh, 1, rows)
+
+    @classmethod
+    def of_all(cls, config) -> list["_Counts"]:
+        return [cls.of(config, stream) for stream in range(config.echo.streams)]
 
     @property
     def batches(self) -> int:

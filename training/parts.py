@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 import workloads
+from echo.diagnostics import CopyDiagnostics
 from pipeline import build, sources, text_sources
 from pipeline.stages import RecordError
 from runs import command, records
@@ -27,6 +28,7 @@ class Parts:
     validation: Any  # an iterable of (arrays, mask)
     target: records.Target
     total_steps: int
+    copies: CopyDiagnostics
 
 
 def prepare(config) -> Parts:
@@ -61,6 +63,7 @@ def prepare(config) -> Parts:
         validation=validation,
         target=records.Target(**config.target),
         total_steps=build.total_steps(config),
+        copies=build.copy_diagnostics(config),
     )
 
 
