@@ -27,6 +27,7 @@ from pipeline.stages import (
     Decode,
     MapChunks,
     Read,
+    Stage,
     decode_records,
     in_chunks,
 )
@@ -83,9 +84,9 @@ def build(
 
 def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Batch]:
     """One sub-stream: every `streams`-th fresh example, and its block of rows of each batch."""
-    streams, slot = config.echo.streams, config.echo.insertion
-    rows = config.batch_size // streams
-    augment = host_augment(config, functions, source)
+    slot, rows = config.echo.insertion, config.batch_size // config.echo.streams
+    read = fresh_stream(config, source, functions, stream)
+    augment = dict(stages(config, source, functions, read))["augment"]
     stage = functools.partial(
         echo.EchoIterDataset,
         factor=config.echo.factor,
@@ -94,18 +95,13 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
         annotate=True,
     )
 
-    decode = training_decode(config, functions)
-    read = Read(source, config.seed.data, config.budget.fresh_examples, decode, stream, streams)
     examples = read
     if slot == "before_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
         batches = echoed.map(functools.partial(_from_examples, read))
-        return batches.map(lambda batch: _augmented(batch, augment))
+        return batches.map(augment)
 
-    examples = MapChunks(
-        examples,
-        lambda data, i: augment(data, read.fresh_index(i), np.zeros(len(i), np.int64)),
-    )
+    examples = MapChunks(examples, lambda data, i: augment(read.first_showing(data, i)).data)
     if slot == "after_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
         return echoed.map(functools.partial(_from_examples, read))
@@ -118,6 +114,25 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
     # insertion 'none': no stage and no buffer
     once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
     return once.to_iter_dataset(_threads(1)).map(functools.partial(_from_batches, read, rows))
+
+
+def fresh_stream(config, source: Source, functions: StageFunctions, stream: int = 0) -> Read:
+    """A sub-stream's fresh examples, read and decoded."""
+    decode, fresh = training_decode(config, functions), config.budget.fresh_examples
+    return Read(source, config.seed.data, fresh, decode, stream, config.echo.streams)
+
+
+def stages(
+    config, source: Source, functions: StageFunctions, read: Read
+) -> list[tuple[str, Stage]]:
+    """What is done to a fresh example before it is batched, by name and in order: the list that
+    the build puts an echo stage into, and whose parts the advice measures."""
+    augment = host_augment(config, functions, source)
+
+    def augmented(batch: Batch) -> Batch:
+        return batch._replace(data=augment(batch.data, batch.index, batch.copy))
+
+    return [("read", read.read), ("decode", read.decode), ("augment", augmented)]
 
 
 def _echo_seed(config, stream: int) -> int:
@@ -276,10 +291,6 @@ def host_augment(config, functions: StageFunctions, source: Source) -> Callable[
 @functools.lru_cache(maxsize=32)
 def _compiled_augment(functions: StageFunctions):
     return jax.jit(functions.augment)
-
-
-def _augmented(batch: Batch, augment) -> Batch:
-    return batch._replace(data=augment(batch.data, batch.index, batch.copy))
 
 
 def _from_examples(read: Read, echoed: echo.Echoed) -> Batch:
