@@ -9,6 +9,7 @@ The only hard dependency is numpy; Grain and TensorFlow are imported when first 
 """
 
 from echo import tf_data
+from echo.advice import Advice, advise
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError, missing_package
@@ -16,6 +17,7 @@ from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError, missing_p
 __all__ = [
     "INSERTIONS",
     "PLACEMENTS",
+    "Advice",
     "EchoCursor",
     "EchoIterDataset",
     "EchoIterable",
@@ -24,6 +26,7 @@ __all__ = [
     "EchoSpec",
     "EchoSpecError",
     "Echoed",
+    "advise",
     "echo_iterable",
     "tf_data",
 ]

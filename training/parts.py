@@ -31,8 +31,19 @@ class Parts:
     copies: CopyDiagnostics
 
 
-def prepare(config) -> Parts:
-    """Checks `config` and makes its parts; raises InputError if it cannot be run."""
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """What a configuration names: its data, and the compiled programs of its workload."""
+
+    source: sources.Source
+    held_out: sources.Source
+    info: sources.DatasetInfo
+    program: steps.Program
+    held_streams: range  # the sub-streams that this process reads
+
+
+def opened(config) -> Opened:
+    """Checks `config` and opens what it names; raises InputError if it cannot be run."""
     try:
         check.check(config)
         source, held_out, info = open_data(config)
@@ -42,23 +53,29 @@ def prepare(config) -> Parts:
         held = check.held_streams(config, sharding.local_rows(mesh, config.batch_size))
         augments = config.augment_on == "device"
         task = steps.Task(workload, config.optimizer.name, augments, mesh, config.sharding)
-        program = steps.program(task)
+        return Opened(source, held_out, info, steps.program(task), held)
     except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
         raise command.InputError(str(error)) from error
-    if config.target.metric not in workload.metrics:
+
+
+def prepare(config) -> Parts:
+    """Checks `config` and makes its parts; raises InputError if it cannot be run."""
+    run = opened(config)
+    task = run.program.task
+    if config.target.metric not in task.workload.metrics:
         raise command.InputError(
             f"config.target.metric is {config.target.metric!r}, which evaluating workload "
-            f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
+            f"{config.workload!r} does not report; allowed: {', '.join(task.workload.metrics)}"
         )
     try:  # the first records are decoded here
-        batches = build.build(config, source, workload, held)
-        validation = _evaluation_batches(config, held_out, task)
+        batches = build.build(config, run.source, task.workload, run.held_streams)
+        validation = _evaluation_batches(config, run.held_out, task)
     except RecordError as error:
         raise command.InputError(str(error)) from error
     return Parts(
         config=config,
-        info=info,
-        program=program,
+        info=run.info,
+        program=run.program,
         batches=batches,
         validation=validation,
         target=records.Target(**config.target),
