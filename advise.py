@@ -27,6 +27,7 @@ from echo.advice import Advice, duration
 from pipeline import build
 from pipeline.side_by_side import joined
 from pipeline.stages import CHUNK, CORES, Batch, RecordError
+from pipeline.upstream import UpstreamError
 from runs import command
 from training import optimizer, parts, sharding
 from training.step import Program
@@ -56,9 +57,13 @@ def advise(config, seconds: float = 1.0) -> Advice:
     """
     opened = parts.opened(config)
     try:
-        stages = host_stages(config, opened)
-    except RecordError as error:
+        return _advice(config, opened, seconds)
+    except (RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
+
+
+def _advice(config, opened: parts.Opened, seconds: float) -> Advice:
+    stages = host_stages(config, opened)
     transfer, step = step_functions(config, opened.program)
     # What a configuration may not echo is not asked about: see training/check.py.
     places = dict(PLACES)
