@@ -18,12 +18,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 import echo
 from configs import base
-from echo.advice import Advice, duration
+from echo.advice import FACTORS, Advice, duration
 from pipeline import build
 from pipeline.side_by_side import joined
 from pipeline.stages import CHUNK, CORES, Batch, RecordError
@@ -57,14 +58,21 @@ def advise(config, seconds: float = 1.0) -> Advice:
     """
     opened = parts.opened(config)
     try:
-        return _advice(config, opened, seconds)
+        transfer, step = step_functions(config, opened.program)
+        return measured(config, opened, transfer, step, seconds)
     except (RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
 
 
-def _advice(config, opened: parts.Opened, seconds: float) -> Advice:
-    stages = host_stages(config, opened)
-    transfer, step = step_functions(config, opened.program)
+def measured(
+    config,
+    opened: parts.Opened,
+    transfer: Callable[[Batch], Any],
+    step: Callable[[Any], Any],
+    seconds: float,
+    factors: Sequence[float] = FACTORS,
+) -> Advice:
+    """The advice for what is opened already, with a step that may be another."""
     # What a configuration may not echo is not asked about: see training/check.py.
     places = dict(PLACES)
     if config.augment_on == "device":
@@ -72,11 +80,12 @@ def _advice(config, opened: parts.Opened, seconds: float) -> Advice:
     if config.dataset.fused_decode:
         del places["before_augmentation"]
     return echo.advise(
-        [*stages, ("transfer", transfer)],
+        [*host_stages(config, opened), ("transfer", transfer)],
         step,
         batch_size=config.batch_size,
         examples_a_call=math.gcd(CHUNK, config.batch_size),
         insertions=places,
+        factors=factors,
         shuffle_buffer=_buffer(config),
         workers=CORES,
         seconds=seconds,
@@ -129,13 +138,13 @@ def report(advice: Advice) -> None:
     """Prints tables and the recommendation."""
     console = Console(highlight=False)
     for title, header, rows in advice.tables():
-        table = Table(title=title, title_justify="left")
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for i, name in enumerate(header):
-            table.add_column(name, justify="right" if i else "left")
+            table.add_column(name, justify="right" if i else "left", no_wrap=not i)
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    console.print(advice.reason, markup=False)
+    console.print(advice.reason, markup=False, soft_wrap=True)
 
 
 def plot(advice: Advice, path: pathlib.Path) -> None:

@@ -19,6 +19,15 @@ _KEPT = 8
 # Predictions closer than this are taken for equal; measurements spread by about as much.
 _MARGIN = 0.05
 
+_NO_GAIN = (
+    "Echoing does not help: what would be repeated costs as much at each step as it saves. Speed "
+    "up the slowest stage in the table."
+)
+_WORTH = (
+    "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
+    "target."
+)
+
 Stage = tuple[str, Callable[[Any], Any]]
 Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
@@ -157,7 +166,7 @@ def advise(
             raise ValueError(f"insertions[{place!r}] is {name!r}; allowed: {', '.join(host)}")
 
     workers = workers or cores
-    times, sizes = [], []
+    times, sizes = [], {}
     inputs: Iterator[Any] = itertools.count()
     examples = examples_a_call
     for name, function in stages:
@@ -166,19 +175,28 @@ def advise(
         kept = [function(item) for item in itertools.islice(inputs, _KEPT)]
         times.append(stage_time(name, function, inputs, examples, workers, seconds))
         if name in host:
-            sizes.append(_nbytes(stored(kept[0])) // examples)
+            sizes[name] = _nbytes(stored(kept[0])) // examples
         inputs = itertools.cycle(kept)
     step = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
     before, behind = tuple(times[: len(host)]), tuple(times[len(host) :])
     timing = Timing(before, behind, step, batch_size, workers, cores)
-    points = []
+    return conclude(timing, insertions, sizes, factors, shuffle_buffer)
+
+
+def conclude(
+    timing: Timing,
+    insertions: Mapping[str, str],
+    sizes: Mapping[str, int],
+    factors: Sequence[float] = FACTORS,
+    shuffle_buffer: int = 10_000,
+) -> Advice:
+    """The advice that follows from what was measured; `sizes` are bytes an example, by stage."""
+    names, points = [stage.name for stage in timing.stages], []
     for place, name in insertions.items():
         count = names.index(name) + 1
         predicted = {factor: timing.step_seconds(count, factor) for factor in factors}
-        size = sizes[count - 1]
-        points.append(
-            Point(place, count, timing.ratio(count), predicted, size, size * shuffle_buffer)
-        )
+        memory = sizes[name] * shuffle_buffer
+        points.append(Point(place, count, timing.ratio(count), predicted, sizes[name], memory))
     return Advice(timing, tuple(points), *_recommended(timing, points))
 
 
@@ -211,14 +229,7 @@ def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[str | None, f
     factor = chosen.best_factor()
     after = chosen.step_seconds[factor]
     if after >= before / (1 + _MARGIN):
-        return (
-            None,
-            1,
-            (
-                "Echoing does not help: what would be repeated costs as much at each step as it saves. "
-                "Speed up the slowest stage in the table."
-            ),
-        )
+        return None, 1, _NO_GAIN
     text = (
         f"Echo {_words(chosen.name)}, factor {factor:g}: {1 / after:,.3g} steps a second are "
         f"predicted, {before / after:.2f} times the {1 / before:,.3g} without echoing "
@@ -226,15 +237,7 @@ def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[str | None, f
     )
     if factor == max(chosen.step_seconds) and chosen.ratio > factor * (1 + _MARGIN):
         text += "The input stays the bottleneck at every factor here: speed it up as well. "
-    return (
-        chosen.name,
-        factor,
-        text
-        + (
-            "A repeated example may be worth less than a fresh one: compare runs by fresh examples to "
-            "the target."
-        ),
-    )
+    return chosen.name, factor, text + _WORTH
 
 
 def _fast_input(timing: Timing) -> str:
