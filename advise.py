@@ -73,20 +73,14 @@ def measured(
     factors: Sequence[float] = FACTORS,
 ) -> Advice:
     """The advice for what is opened already, with a step that may be another."""
-    # What a configuration may not echo is not asked about: see training/check.py.
-    places = dict(PLACES)
-    if config.augment_on == "device":
-        places = {"before_augmentation": "decode"}
-    if config.dataset.fused_decode:
-        del places["before_augmentation"]
     return echo.advise(
         [*host_stages(config, opened), ("transfer", transfer)],
         step,
         batch_size=config.batch_size,
         examples_a_call=math.gcd(CHUNK, config.batch_size),
-        insertions=places,
+        insertions=places(config),
         factors=factors,
-        shuffle_buffer=_buffer(config),
+        shuffle_buffer=buffer_examples(config),
         workers=CORES,
         seconds=seconds,
         stored=lambda batch: batch.data,
@@ -112,7 +106,7 @@ def step_functions(config, program: Program) -> tuple[Callable, Callable]:
     """(transfer, step): what brings a batch to the devices, and what trains on it there."""
     mesh, seed = program.task.mesh, np.uint32(config.seed.data)
     hyper = optimizer.hyperparameters(config, 0, 1)
-    state, pending = program.init(config.seed.model), None
+    state = pending = None
 
     def transfer(batch: Batch) -> Any:
         rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
@@ -121,6 +115,7 @@ def step_functions(config, program: Program) -> tuple[Callable, Callable]:
     def step(rows: Any) -> None:
         """As in training: the metrics of a step are fetched while the next one runs."""
         nonlocal state, pending
+        state = program.init(config.seed.model) if state is None else state
         before, arguments = pending, (state, rows, hyper, seed)
         state, pending = program.compile_train(*arguments)(*arguments)
         jax.device_get(before)
@@ -128,7 +123,17 @@ def step_functions(config, program: Program) -> tuple[Callable, Callable]:
     return transfer, step
 
 
-def _buffer(config) -> int:
+def places(config) -> dict[str, str]:
+    """Where this configuration may echo (see training/check.py), and the stage in front of it."""
+    names = list(PLACES)
+    if config.augment_on == "device":
+        names = ["before_augmentation"]
+    if config.dataset.fused_decode:
+        names = [name for name in names if name != "before_augmentation"]
+    return {name: PLACES[name] for name in names}
+
+
+def buffer_examples(config) -> int:
     """Examples in the shuffle buffer whose memory is told."""
     slots = config.echo.shuffle_buffer
     return slots * (config.batch_size if config.echo.insertion == "after_batching" else 1) or BUFFER
@@ -173,7 +178,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py"
     )
-    parser.add_argument("--plot", metavar="FILE", help="also draw the predictions (.png, .pdf)")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)"
+    )
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="to spend on each stage, about (default 1)"
     )
@@ -181,14 +188,19 @@ def main(argv: Sequence[str]) -> int:
     config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
     if not 0 < arguments.seconds < math.inf:
         raise command.InputError(f"--seconds is {arguments.seconds}; allowed: a number above 0")
-    if arguments.plot and not pathlib.Path(arguments.plot).absolute().parent.is_dir():
+    plot_file = pathlib.Path(arguments.plot or "advice.png")
+    if plot_file.suffix not in (".png", ".pdf", ".svg"):
         raise command.InputError(
-            f"--plot is {arguments.plot}, in a directory that is not there; make it first"
+            f"--plot is {plot_file}; allowed: a file that ends in .png, .pdf or .svg"
+        )
+    if not plot_file.absolute().parent.is_dir():
+        raise command.InputError(
+            f"--plot is {plot_file}, in a directory that is not there; make it first"
         )
     advice = advise(config, arguments.seconds)
     report(advice)
     if arguments.plot:
-        plot(advice, pathlib.Path(arguments.plot))
+        plot(advice, plot_file)
     return command.OK
 
 

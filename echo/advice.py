@@ -2,12 +2,12 @@
 
 import dataclasses
 import itertools
-import os
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from echo.measure import stage_time
+from echo.measure import available_cores, stage_time
 from echo.timing import Timing
 from echo.tree import Structure
 
@@ -119,7 +119,7 @@ def advise(
     factors: Sequence[float] = FACTORS,
     shuffle_buffer: int = 10_000,
     workers: int = 0,
-    cores: int = 0,
+    cores: float = 0,
     seconds: float = 1.0,
     stored: Callable[[Any], Any] = lambda item: item,
 ) -> Advice:
@@ -139,17 +139,17 @@ def advise(
         factors: echoing factors to predict, 1 among them.
         shuffle_buffer: examples in the buffer whose memory is told.
         workers: threads or processes that your loader runs; 0 = as many as cores.
-        cores: processor cores; 0 = all that this process may use.
+        cores: processor cores; 0 = as many as this process is found to get.
         seconds: to spend on each stage, about.
         stored: the part of an item that an echo stage would keep.
 
     Raises:
         ValueError: a batch size or a name that does not fit the stages.
     """
-    cores = cores or _cores()
     if not _is_stages(stages):
         loader = _Again(stages)
         stages, batch_stage, workers = [("input", lambda _: next(loader))], "", 1
+        insertions = {"after batching": "input"}
     names = [name for name, _ in stages]
     batching = names.index(batch_stage) if batch_stage in names else len(names) - 1
     host = names[: batching + 1]
@@ -165,7 +165,8 @@ def advise(
         if name not in host:
             raise ValueError(f"insertions[{place!r}] is {name!r}; allowed: {', '.join(host)}")
 
-    workers = workers or cores
+    cores = cores or available_cores(seconds / 2)
+    workers = workers or math.ceil(cores)
     times, sizes = [], {}
     inputs: Iterator[Any] = itertools.count()
     examples = examples_a_call
@@ -207,12 +208,6 @@ def _is_stages(stages: Any) -> bool:
         isinstance(s, tuple) and len(s) == 2 and isinstance(s[0], str) and callable(s[1])
         for s in stages
     )
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[str | None, float, str]:

@@ -1,6 +1,8 @@
 """Measuring what stages cost: wall clock, processor time, and pace with all workers at it."""
 
+import hashlib
 import itertools
+import os
 import statistics
 import sys
 import threading
@@ -57,6 +59,26 @@ def rounds(call: Callable[[], Any], seconds: float) -> list[tuple[float, float]]
             count += 1
         found.append((wall / count, (time.process_time() - cpu) / count))
     return found
+
+
+def available_cores(seconds: float) -> float:
+    """Processor cores that this process gets when it asks for all: fewer than the machine has
+    where a quota or other processes take some, and at least one."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    block, start, cpu = bytes(2**18), time.perf_counter(), time.process_time()
+
+    def burn() -> None:
+        while time.perf_counter() < start + seconds:
+            hashlib.sha256(block)  # which lets other threads run
+
+    threads = [threading.Thread(target=burn, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    used = (time.process_time() - cpu) / (time.perf_counter() - start)
+    return min(max(used, 1.0), float(count))
 
 
 def wait_for(result: Any) -> Any:

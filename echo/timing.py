@@ -48,10 +48,10 @@ class Timing:
     Attributes:
         stages: on the host, in order; the last one batches.
         transfers: what follows batching on its way to the step.
-        step: seconds an example of the step, its `limit` is not used.
+        step: likewise in seconds an example; its `limit` is not used.
         batch_size: examples a step.
         workers: threads or processes that run what comes before the echo stage.
-        cores: processor cores that all of it shares.
+        cores: processor cores that all of it shares, a fraction where others use them too.
     """
 
     stages: tuple[StageTime, ...]
@@ -59,7 +59,7 @@ class Timing:
     step: StageTime
     batch_size: int
     workers: int
-    cores: int
+    cores: float
 
     def upstream_seconds(self, count: int) -> float:
         """Seconds that the first `count` stages need for a batch of fresh examples, alone."""
