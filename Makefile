@@ -30,6 +30,7 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_overhead
+	$(BIN)/python -m benchmarks.advice_grid
 
 clean:
 	rm -rf $(VENV) $(DEMO)

@@ -5,7 +5,12 @@ import re
 import pytest
 from conftest import ROOT
 
-PAGES = {"grain.md": "grain", "tf_data.md": "tensorflow", "pytorch.md": "torch"}
+PAGES = {
+    "advice.md": "numpy",
+    "grain.md": "grain",
+    "tf_data.md": "tensorflow",
+    "pytorch.md": "torch",
+}
 
 
 @pytest.mark.parametrize(("page", "package"), PAGES.items())
@@ -17,6 +22,8 @@ def test_the_code_of_a_page_runs(page, package):
     variables = {"__name__": page}
     for block in blocks:
         exec(compile(block, page, "exec"), variables)
+    if page == "advice.md":
+        assert variables["advice"].reason in str(variables["advice"])
     if page == "grain.md":
         assert variables["batch"]["x"].shape == (128,)
     if page == "tf_data.md":
