@@ -105,7 +105,7 @@ def host_stages(config, opened: parts.Opened) -> list[tuple[str, Callable[[Any],
 def step_functions(config, program: Program) -> tuple[Callable, Callable]:
     """(transfer, step): what brings a batch to the devices, and what trains on it there."""
     mesh, seed = program.task.mesh, np.uint32(config.seed.data)
-    hyper = optimizer.hyperparameters(config, 0, 1)
+    hyper = optimizer.hyperparameters(config, 0.0)
     state = pending = None
 
     def transfer(batch: Batch) -> Any:
@@ -158,12 +158,14 @@ def plot(advice: Advice, path: pathlib.Path) -> None:
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    for point in advice.points:
+    for number, point in enumerate(advice.points):
         factors, seconds = zip(*point.step_seconds.items(), strict=True)
         axes.plot(
             factors,
             [1 / s for s in seconds],
             marker="o",
+            markersize=10 - 3 * number,  # where lines coincide, all are seen
+            linewidth=5 - 2 * number,
             label=f"{point.name.replace('_', ' ')}, R = {point.ratio:.2f}",
         )
     step = advice.timing.step.seconds * advice.timing.batch_size

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from configs import base
-from pipeline import side_by_side
+from pipeline import build, side_by_side
 from pipeline.stages import Batch
 from runs import command, environment, processes, records, signals, workdirs
 from runs.checkpoints import Checkpoints
@@ -123,9 +123,12 @@ class _Run:
         self._data_seed = np.uint32(self.config.seed.data)
         self.clock = Clock()  # from here on: what came before compiles, once a process
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
-        keep_bytes = self._restore()
+        keep_bytes, keep_decisions = self._restore()
         first, fresh = processes.is_first(), self.counters.fresh_examples
         self.recorder = Recorder(workdir, keep_bytes, fresh, active=first)
+        self.decisions = None  # of echo.policy=auto
+        if self.config.echo.policy == "auto":
+            self.decisions = records.LinesWriter(workdir / records.DECISIONS, keep_decisions)
 
     def loop(self, stop: Callable[[int], bool]) -> str:
         """Trains to the end; returns 'reached' or 'exhausted'."""
@@ -178,6 +181,8 @@ class _Run:
         self.iterator.close()
         self.checkpoints.close()
         self.recorder.close()
+        if self.decisions:
+            self.decisions.close()
 
     def _crossed(self, cadence: str, counter: str) -> bool:
         """Whether the fresh counter has passed multiples of a cadence not dealt with yet."""
@@ -203,16 +208,20 @@ class _Run:
         at = self.counters
         rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
         rows = sharding.put_batch(self.parts.program.task.mesh, rows)
-        hyper = optimizer.hyperparameters(self.config, at.step, self.parts.total_steps)
+        hyper = optimizer.hyperparameters(self.config, self._progress())
         arguments = (self.state, rows, hyper, self._data_seed)
         if self._step is None:
             with self.clock.paused():
                 self._step = self.parts.program.compile_train(*arguments)
         self.state, metrics = self._step(*arguments)
+        self.parts.pace.dispatched(metrics["loss"])
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
         before, self._pending = self._pending, ({**self._place("train")}, metrics)
         self._pending[0]["learning_rate"] = float(hyper.learning_rate)
+        if self.decisions:
+            fresh = build.decided(self.config, batch)
+            self.decisions.write({"step": at.step, "fresh": fresh})
         self._log(before)
 
     def _log(self, pending: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
@@ -220,13 +229,20 @@ class _Run:
         if pending is None:
             return
         place, metrics = pending
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        values = {name: float(value) for name, value in self.parts.pace.fetch(metrics).items()}
         step, every = place["step"], self.config.log_every_steps
         if step % every == 0:
-            self.recorder.write({**place, **values, **self.parts.copies.window(step - every, step)})
+            copies = self.parts.copies.window(step - every, step) if self.parts.copies else {}
+            self.recorder.write({**place, **values, **copies})
         if not np.isfinite(values["loss"]):
             raise Diverged(f"the training loss is {values['loss']} at step {place['step']}")
         self.progress.update(self._status())
+
+    def _progress(self) -> float:
+        """How far the run is, from 0 to 1: in steps, or where their number is open, in examples."""
+        if self.parts.total_steps is None:
+            return self.counters.fresh_examples / self.config.budget.fresh_examples
+        return self.counters.step / self.parts.total_steps
 
     def _flush(self) -> None:
         """Reads the metrics of the last step, so that nothing is under way."""
@@ -279,24 +295,25 @@ class _Run:
                 "counters": dataclasses.asdict(at),
                 "clock": self.clock.readings(),
                 "metrics_bytes": self.recorder.sync(),
+                "decisions_bytes": self.decisions.sync() if self.decisions else 0,
             }
             self.checkpoints.save(at.step, self.state, value, at.value if evaluated else None)
         self._saved = (at.step, evaluated)
 
-    def _restore(self) -> int:
-        """Goes back to the newest checkpoint, if any; the bytes of metrics.jsonl that it knew."""
+    def _restore(self) -> tuple[int, int]:
+        """Goes back to the newest checkpoint, if any; the bytes of metrics and decisions then."""
         latest = self.checkpoints.latest_step()
         if latest is None:
-            return 0
+            return 0, 0
         self.state, value = self.checkpoints.restore(latest, like=self.state)
         self.iterator.set_state(value["input"])
         self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
         self._saved = (latest, self.counters.evaluated_step == latest)
-        return value["metrics_bytes"]
+        return value["metrics_bytes"], value.get("decisions_bytes", 0)
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.parts.target, self.clock.train
-        left = self.parts.total_steps - at.step
+        done = self._progress()
         return Status(
             fresh_examples=at.fresh_examples,
             budget=self.config.budget.fresh_examples,
@@ -305,7 +322,7 @@ class _Run:
             goal=f"{'>=' if target.mode == 'above' else '<='} {target.value:g}",
             examples_per_second=at.step * self.config.batch_size / seconds if seconds else 0.0,
             input_wait_fraction=self.clock.input_wait_fraction,
-            seconds_left=self.clock.wall / at.step * left if at.step else None,
+            seconds_left=self.clock.wall / done * (1 - done) if done else None,
         )
 
 

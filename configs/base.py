@@ -98,9 +98,19 @@ FIELDS = (
         "none",
         "slot that echoing fills: none | before_augmentation | after_augmentation | after_batching",
     ),
-    ("echo.policy", "fixed", "fixed: every fresh item is repeated by the factor"),
+    (
+        "echo.policy",
+        "fixed",
+        "fixed: each fresh item is repeated by the factor | auto: only instead of waiting",
+    ),
     ("echo.factor", 1.0, "echoing factor e >= 1: showings a fresh item, fractions allowed"),
-    ("echo.shuffle_buffer", 0, "slots of the shuffle buffer: examples, after batching batches"),
+    (
+        "echo.shuffle_buffer",
+        0,
+        "slots of the buffer, auto: items stored; examples, after batching batches",
+    ),
+    ("echo.max_factor", 16, "auto: the most showings of a fresh item, 1 or more"),
+    ("echo.replay", "", "auto: another run's echo_decisions.jsonl, to repeat it; '' = decide"),
     ("echo.placement", "host", "host: repeated items are kept in host memory"),
     ("echo.streams", 1, "independent sub-streams; a multiple of the number of processes"),
     # a slow upstream on purpose (training examples alone); 0 = unlimited, or off

@@ -10,7 +10,7 @@ from echo.spec import checked_integer
 from echo.store import ArrayStore, ItemStore
 from echo.upstream import CHUNK_ITEMS, RandomAccessReader, SequentialReader
 
-_DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=2048)
+DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=2048)
 
 
 class Echoed(NamedTuple):
@@ -66,7 +66,7 @@ class EchoIterDataset(grain.IterDataset):
         batch_size: int | None = None,
         drop_remainder: bool = True,
         annotate: bool = False,
-        read_options: grain.ReadOptions = _DEFAULT_READ_OPTIONS,
+        read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
     ):
         if not isinstance(parent, grain.MapDataset | grain.IterDataset):
             raise TypeError(

@@ -43,6 +43,10 @@ class ItemStore:
         entry[1] -= 1
         return item
 
+    def drop(self, fresh: int) -> None:
+        """Lets go of an item that has showings left."""
+        del self._items[fresh]
+
     def skip(self, fresh: int) -> None:
         """Counts a showing of an item that nobody looks at."""
         self._items[fresh][1] -= 1
@@ -120,6 +124,12 @@ class ArrayStore:
         if len(spent):
             self._vacate(np.unique(spent))
         return batch
+
+    def drop(self, fresh: np.ndarray) -> None:
+        """Lets go of items (int64 [n]) that have showings left."""
+        rows = self._row_of[self._places(fresh)]
+        self._left[rows] = 0
+        self._vacate(rows)
 
     def _leaves_of(self, fresh: int, item: Any, stacked_axes: int) -> list[np.ndarray]:
         """The leaves of an item, checked to be like those of the first one."""

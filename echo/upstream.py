@@ -47,7 +47,7 @@ class RandomAccessReader:
         self._parent = parent
         self._ahead = options.prefetch_buffer_size  # items
         self._threads = options.num_threads if self._ahead else 0
-        self._pool: _Pool | None = None
+        self._pool: DaemonPool | None = None
         self._chunks: collections.deque = collections.deque()  # (indices, future), in order
         self._chunk = 1  # items of the next one
         self._largest_chunk: int | None = None  # known from the first item on
@@ -61,14 +61,26 @@ class RandomAccessReader:
 
         Being read ahead, a chunk may be smaller or larger than `needed`.
         """
-        del needed, oldest
+        del needed
+        return self.read_within(None, oldest)
+
+    def read_within(
+        self, seconds: float | None, oldest: Callable[[], int]
+    ) -> tuple[np.ndarray, Any] | None:
+        """The next chunk, or None where it is not there within `seconds` (None: waits for it).
+
+        Raises:
+            Exception: what the parent raised; asking again reads the same items again.
+        """
+        del oldest
         try:
-            indices, items = self._next_chunk()
+            found = self._next_chunk(seconds)
         except BaseException:
-            self._seek(self.next_index)  # so that asking again reads the same items again
+            self._seek(self.next_index)
             raise
-        self.next_index += len(indices)
-        return indices, items
+        if found is not None:
+            self.next_index += len(found[0])
+        return found
 
     def state(self, oldest: int) -> dict[str, Any]:
         """Nothing: any item can be read again by its index."""
@@ -111,22 +123,24 @@ class RandomAccessReader:
             yield np.arange(start, stop)
             start = stop
 
-    def _next_chunk(self) -> tuple[np.ndarray, Any]:
+    def _next_chunk(self, seconds: float | None = None) -> tuple[np.ndarray, Any] | None:
         # The first item is read by the caller's own thread: it tells the size of items, and what a
         # Grain data set sets up when first asked is not safe to set up from several threads.
         if self._largest_chunk is None or not self._threads:
             indices = next(self._to_read, _NOTHING)
-            items, seconds = self._read_now(indices)
+            items, took = self._read_now(indices)
         else:
             self._read_ahead()
             if not self._chunks:
                 return _NOTHING, []
+            if not done_within(seconds, self._chunks[0][1]):
+                return None
             indices, future = self._chunks.popleft()
-            items, seconds = future.result()
+            items, took = future.result()
         if self._largest_chunk is None and len(indices):
             self._measure(items)
         if self._growing and len(indices) == self._chunk:
-            self._growing = seconds < CHUNK_SECONDS and self._chunk < self._largest_chunk
+            self._growing = took < CHUNK_SECONDS and self._chunk < self._largest_chunk
             self._chunk = (
                 min(2 * self._chunk, self._largest_chunk) if self._growing else self._chunk
             )
@@ -135,7 +149,7 @@ class RandomAccessReader:
     def _read_ahead(self) -> None:
         """Keeps as many chunks under way or ready as the options ask for."""
         if self._pool is None:
-            self._pool = _Pool(self._threads)
+            self._pool = DaemonPool(self._threads)
         wanted = max(self._threads, self._ahead // self._chunk)
         if self._growing:
             wanted = min(wanted, 2 * self._threads)
@@ -147,8 +161,7 @@ class RandomAccessReader:
 
     def _measure(self, items: Any) -> None:
         """Bounds chunks and read-ahead by the size of the first item."""
-        leaves = Structure(items).leaves(items)
-        size = max(1, sum(getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in leaves))
+        size = memory_of(items)
         self._ahead = min(self._ahead, READ_AHEAD_BYTES // size)
         # With threads at least two chunks each, one that is read while one waits.
         ahead = self._ahead // (2 * self._threads) if self._threads else CHUNK_ITEMS
@@ -178,7 +191,18 @@ class RandomAccessReader:
         return items
 
 
-class _Pool:
+def memory_of(items: Any) -> int:
+    """About the bytes that items take, at least 1."""
+    leaves = Structure(items).leaves(items)
+    return max(1, sum(getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in leaves))
+
+
+def done_within(seconds: float | None, future: concurrent.futures.Future) -> bool:
+    """Whether `future` is done, after waiting for it so long; None = as long as it takes."""
+    return bool(future.done() or concurrent.futures.wait([future], seconds).done)
+
+
+class DaemonPool:
     """Threads that run functions in order of submission.
 
     Unlike those of concurrent.futures they are daemons, so that a program which ends, by an error

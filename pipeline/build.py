@@ -56,7 +56,12 @@ class StageFunctions(Protocol):
 
 
 def build(
-    config, source: Source, functions: StageFunctions, held: range | None = None
+    config,
+    source: Source,
+    functions: StageFunctions,
+    held: range | None = None,
+    slack: Callable[[], float] | None = None,
+    decisions: np.ndarray | None = None,
 ) -> grain.IterDataset[Batch]:
     """The batches of a run; iterate it, and checkpoint its iterator's get_state().
 
@@ -66,34 +71,35 @@ def build(
         functions: the workload's decode and augment.
         held: the sub-streams that this process reads, None for all. Batches have their rows alone,
             and count the fresh examples of all.
+        slack, decisions: for echo.policy=auto, see echo.OpportunisticIterDataset; the decisions of
+            all sub-streams, in examples, int [batches, streams].
     """
     streams = range(config.echo.streams)
     held = streams if held is None else held
     elsewhere = [_Counts.of(config, stream) for stream in streams if stream not in held]
     batches = SideBySide(
-        {stream: _sub_stream(config, source, functions, stream) for stream in held},
-        total_steps(config),
+        {
+            stream: _sub_stream(config, source, functions, stream, slack, decisions)
+            for stream in held
+        },
+        total_steps(config) if config.echo.policy == "fixed" else None,
         lambda taken: sum(counts.admitted(taken) for counts in elsewhere),
     )
-    if config.prefetch:
+    if config.prefetch and config.echo.policy == "fixed":  # auto decides when it is asked
         batches = grain.experimental.ThreadPrefetchIterDataset(
             batches, prefetch_buffer_size=config.prefetch
         )
     return batches
 
 
-def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Batch]:
+def _sub_stream(
+    config, source, functions, stream: int, slack, decisions
+) -> grain.IterDataset[Batch]:
     """One sub-stream: every `streams`-th fresh example, and its block of rows of each batch."""
     slot, rows = config.echo.insertion, config.batch_size // config.echo.streams
     read = fresh_stream(config, source, functions, stream)
     augment = dict(stages(config, source, functions, read))["augment"]
-    stage = functools.partial(
-        echo.EchoIterDataset,
-        factor=config.echo.factor,
-        shuffle_buffer=config.echo.shuffle_buffer,
-        seed=_echo_seed(config, stream),
-        annotate=True,
-    )
+    stage = _echo_stage(config, stream, slack, decisions)
 
     examples = read
     if slot == "before_augmentation":
@@ -137,6 +143,35 @@ def stages(
 
 def _echo_seed(config, stream: int) -> int:
     return config.seed.data * config.echo.streams + stream
+
+
+def _echo_stage(config, stream: int, slack, decisions) -> Callable[..., grain.IterDataset]:
+    """The stage of a sub-stream, which still wants its parent, batch size and read options."""
+    streams = config.echo.streams
+    settings = {
+        "shuffle_buffer": config.echo.shuffle_buffer,
+        "seed": _echo_seed(config, stream),
+        "annotate": True,
+    }
+    if config.echo.policy == "fixed":
+        return functools.partial(echo.EchoIterDataset, factor=config.echo.factor, **settings)
+    if decisions is not None:
+        rows = config.batch_size // streams
+        item = rows if config.echo.insertion == "after_batching" else 1
+        decisions = decisions[:, stream] // item
+    return functools.partial(
+        echo.OpportunisticIterDataset,
+        max_factor=config.echo.max_factor,
+        slack=slack,
+        decisions=decisions,
+        **settings,
+    )
+
+
+def decided(config, batch: Batch) -> list[int]:
+    """The decisions of an opportunistic batch: the fresh examples of each sub-stream in it."""
+    copy_SxB = batch.copy.reshape(config.echo.streams, -1)
+    return np.count_nonzero(copy_SxB == 0, axis=1).tolist()
 
 
 def training_decode(config, functions: StageFunctions) -> Decode:

@@ -18,7 +18,7 @@ class SideBySide(grain.IterDataset):
     Args:
         parts: the batches of the sub-streams held here, by number, in ascending order.
         num_batches: where to end, which is where the first of all sub-streams ends. A process that
-            went on alone would wait for the others for ever.
+            went on alone would wait for the others for ever. None in a process that is alone.
         admitted_elsewhere: the fresh examples that sub-streams held elsewhere have admitted once n
             batches have been taken. Closed form: asking the other processes would cost a
             round trip a step.
@@ -27,7 +27,7 @@ class SideBySide(grain.IterDataset):
     def __init__(
         self,
         parts: dict[int, grain.IterDataset[Batch]],
-        num_batches: int,
+        num_batches: int | None,
         admitted_elsewhere: Callable[[int], int],
     ):
         super().__init__(list(parts.values()))
@@ -47,7 +47,7 @@ class _Iterator(grain.DatasetIterator):
         self._before: dict[str, Any] | None = None  # the state before a batch that failed
 
     def __next__(self) -> Batch:
-        if self._taken >= self._dataset.num_batches:
+        if self._taken == self._dataset.num_batches:
             raise StopIteration
         before = self.get_state() if len(self._parts) > 1 else None
         try:

@@ -13,7 +13,7 @@ class Recorder:
 
     Args:
         workdir: the run's directory.
-        keep_bytes: see records.MetricsWriter.
+        keep_bytes: see records.LinesWriter.
         fresh_examples: where the run stands; what TensorBoard has beyond is taken back.
         active: whether to write; of several processes one does.
     """
@@ -23,7 +23,7 @@ class Recorder:
     ):
         self._active = active
         if active:
-            self._metrics = records.MetricsWriter(workdir, keep_bytes)
+            self._metrics = records.LinesWriter(workdir / records.METRICS, keep_bytes)
             self._board = tensorboardX.SummaryWriter(
                 str(workdir / records.TENSORBOARD), purge_step=fresh_examples + 1
             )

@@ -19,6 +19,7 @@ SCHEMA_VERSION = 1
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken, step by step
 EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a finished run's best checkpoint
 
 # Every way a run ends. A FINISHED run is never trained again; others go on when started again.
@@ -79,17 +80,17 @@ def read_json(path: str | os.PathLike) -> Any:
         return None
 
 
-class MetricsWriter:
-    """Appends records to `metrics.jsonl`, one JSON object a line.
+class LinesWriter:
+    """Appends records to a file such as `metrics.jsonl`, one JSON object a line.
 
     Args:
-        workdir: the run's directory.
+        path: the file.
         keep_bytes: how much of an existing file to keep; what lies beyond was written after the
             checkpoint that the run continues from, and will be written again.
     """
 
-    def __init__(self, workdir: str | os.PathLike, keep_bytes: int = 0):
-        self._file = open(pathlib.Path(workdir) / METRICS, "ab")  # noqa: SIM115, closed by close()
+    def __init__(self, path: str | os.PathLike, keep_bytes: int = 0):
+        self._file = open(path, "ab")  # noqa: SIM115, closed by close()
         self._file.truncate(keep_bytes)
         self._file.seek(0, os.SEEK_END)
 
@@ -114,16 +115,20 @@ def _not_json(value: Any) -> bool:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`, in order; a last line cut off by a crash is left out.
+    """The records of `metrics.jsonl`; see `read_lines`. None is there before the run has begun."""
+    path = pathlib.Path(workdir) / METRICS
+    return read_lines(path) if path.exists() else []
+
+
+def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """The records of a LinesWriter, in order; a last line cut off by a crash is left out.
 
     Raises:
+        OSError: the file cannot be read.
         ValueError: a line before the last one is not a JSON object; the message names it.
     """
-    path = pathlib.Path(workdir) / METRICS
-    if not path.exists():
-        return []
-    *lines, _torn = path.read_bytes().split(
-        b"\n"
+    *lines, _torn = (
+        pathlib.Path(path).read_bytes().split(b"\n")
     )  # after the last newline: nothing, or a torn line
     records = []
     for number, line in enumerate(lines, start=1):

@@ -46,7 +46,7 @@ def write_trial(directory, values, status=None, factor=1.0, target=TARGET, setti
     """
     directory.mkdir(parents=True)
     goal = records.Target(**target)
-    writer, score, best = records.MetricsWriter(directory), None, (None, None)
+    writer, score, best = records.LinesWriter(directory / records.METRICS), None, (None, None)
     for number, value in enumerate(values, start=1):
         fresh = number * EVERY
         at = {

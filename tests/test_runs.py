@@ -25,13 +25,13 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
 
 
 def test_metrics_are_cut_back_to_what_a_checkpoint_knew(tmp_path):
-    writer = records.MetricsWriter(tmp_path)
+    writer = records.LinesWriter(tmp_path / records.METRICS)
     writer.write({"step": 1, "loss": 0.5})
     known = writer.sync()
     writer.write({"step": 2, "loss": float("inf")})
     writer.close()
     assert records.read_metrics(tmp_path)[1] == {"step": 2, "loss": None}
-    writer = records.MetricsWriter(tmp_path, keep_bytes=known)
+    writer = records.LinesWriter(tmp_path / records.METRICS, keep_bytes=known)
     writer.write({"step": 2, "loss": 0.25})
     writer.close()
     assert records.read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]

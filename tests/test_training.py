@@ -42,12 +42,12 @@ def test_schedules_run_over_the_whole_run():
         optimizer__schedule__final_factor=0.1,
         optimizer__schedule__decay_progress=0.5,
     )
-    rates = [optimizer.hyperparameters(config, step, 100).learning_rate for step in range(101)]
+    rates = [optimizer.hyperparameters(config, step / 100).learning_rate for step in range(101)]
     assert rates[0] == 2.0
     assert rates[25] == pytest.approx(2.0 * 0.55)
     assert rates[50] == rates[100] == pytest.approx(0.2)
     config.optimizer.schedule.name = "constant"
-    assert optimizer.hyperparameters(config, 99, 100).learning_rate == 2.0
+    assert optimizer.hyperparameters(config, 0.99).learning_rate == 2.0
 
 
 def test_decay_follows_steps_so_that_echoing_stretches_it():

@@ -80,6 +80,11 @@ def held_streams(config, held_rows: range) -> range:
         ConfigError: there are too few of them for each process to have its own.
     """
     rows = config.batch_size // config.echo.streams
+    if config.echo.policy == "auto" and len(held_rows) < config.batch_size:
+        raise ConfigError(
+            "config.echo.policy is 'auto' in a run of several processes, which do not yet agree on "
+            "what to repeat; allowed: 'fixed', or one process"
+        )
     if held_rows.start % rows or len(held_rows) % rows:
         processes = config.batch_size // len(held_rows)
         raise ConfigError(
@@ -100,7 +105,8 @@ def _check_echo(config) -> None:
         )
     except echo.EchoSpecError as error:
         raise ConfigError(f"config.echo.{error}") from error
-    _one_of("echo.policy", config.echo.policy, ("fixed",))
+    _one_of("echo.policy", config.echo.policy, ("fixed", "auto"))
+    _check_policy(config.echo)
     _one_of("echo.placement", config.echo.placement, ("host",))
     _at_least("echo.streams", config.echo.streams, 1)
     if config.dataset.fused_decode and config.echo.insertion == "before_augmentation":
@@ -112,6 +118,32 @@ def _check_echo(config) -> None:
         raise ConfigError(
             f"config.augment_on is 'device' with echo.insertion={config.echo.insertion!r}, which "
             "echoes on the host what is already augmented; allowed here: 'host'"
+        )
+
+
+def _check_policy(settings) -> None:
+    _at_least("echo.max_factor", settings.max_factor, 1)
+    if settings.policy != "auto":
+        if settings.replay:
+            raise ConfigError(
+                f"config.echo.replay is {settings.replay!r} with echo.policy={settings.policy!r}, "
+                "which decides nothing; allowed: '', or echo.policy=auto"
+            )
+        return
+    if settings.insertion == "none":
+        raise ConfigError(
+            "config.echo.policy is 'auto' with echo.insertion='none', where nothing is repeated; "
+            "allowed: 'fixed', or another insertion"
+        )
+    if settings.factor != 1:
+        raise ConfigError(
+            f"config.echo.factor is {settings.factor:g} with echo.policy='auto', which chooses how "
+            "often to repeat; allowed: 1 (the most showings are config.echo.max_factor)"
+        )
+    if settings.shuffle_buffer < 1:
+        raise ConfigError(
+            f"config.echo.shuffle_buffer is {settings.shuffle_buffer} with echo.policy='auto', "
+            "which repeats what is stored there; allowed: 1 or more, best several batches"
         )
 
 

@@ -48,10 +48,10 @@ def _kernels(params):
     return jax.tree_util.tree_map_with_path(is_kernel, params)
 
 
-def hyperparameters(config, step: int, total_steps: int) -> Hyperparameters:
-    """The hyperparameters of step `step` (0, 1, ...) of a run of `total_steps`."""
+def hyperparameters(config, progress: float) -> Hyperparameters:
+    """The hyperparameters at `progress`, in [0, 1], of a run."""
     optimizer = config.optimizer
-    rate = optimizer.learning_rate * schedule_factor(optimizer.schedule, step / max(total_steps, 1))
+    rate = optimizer.learning_rate * schedule_factor(optimizer.schedule, progress)
     return Hyperparameters(
         learning_rate=np.float32(rate),
         momentum=np.float32(optimizer.momentum),

@@ -4,6 +4,8 @@ import copy
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 import workloads
 from echo.diagnostics import CopyDiagnostics
 from pipeline import build, sources
@@ -13,6 +15,7 @@ from pipeline.upstream import UpstreamError
 from runs import command, records
 from training import check, sharding
 from training import step as steps
+from training.pace import Pace
 from workloads.base import WorkloadError
 
 # Evaluation has no gradients to keep, so it takes larger batches than training.
@@ -29,8 +32,9 @@ class Parts:
     batches: Any  # a Grain IterDataset of pipeline.stages.Batch
     validation: Any  # an iterable of (arrays, mask)
     target: records.Target
-    total_steps: int
-    copies: CopyDiagnostics
+    total_steps: int | None  # None where it is not known before
+    pace: Pace
+    copies: CopyDiagnostics | None  # None where repeats are decided as the run goes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +74,8 @@ def prepare(config) -> Parts:
             f"{config.workload!r} does not report; allowed: {', '.join(task.workload.metrics)}"
         )
     try:  # the first records are decoded here
-        batches = build.build(config, run.source, task.workload, run.held_streams)
+        pace, decisions = Pace(), _decisions_to_replay(config)
+        batches = build.build(config, run.source, task.workload, run.held_streams, pace, decisions)
         validation = _evaluation_batches(config, run.held_out, task)
     except (RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
@@ -81,9 +86,27 @@ def prepare(config) -> Parts:
         batches=batches,
         validation=validation,
         target=records.Target(**config.target),
-        total_steps=build.total_steps(config),
-        copies=build.copy_diagnostics(config),
+        total_steps=build.total_steps(config) if config.echo.policy == "fixed" else None,
+        copies=build.copy_diagnostics(config) if config.echo.policy == "fixed" else None,
+        pace=pace,
     )
+
+
+def _decisions_to_replay(config) -> np.ndarray | None:
+    """What config.echo.replay recorded, in examples, int64 [steps, streams]; None for nothing."""
+    path = config.echo.replay
+    if not path:
+        return None
+    try:
+        rows = [record["fresh"] for record in records.read_lines(path)]
+        decisions = np.asarray(rows, np.int64).reshape(len(rows), config.echo.streams)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise command.InputError(
+            f"config.echo.replay is {path!r}, which holds no decisions of a run with "
+            f"echo.streams={config.echo.streams} ({error}); allowed: {records.DECISIONS} of a run "
+            "with echo.policy=auto"
+        ) from error
+    return decisions
 
 
 def test_split(parts: Parts) -> Any:
