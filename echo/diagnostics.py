@@ -1,14 +1,16 @@
 """How the showings of an item lie in the batches: distances, duplicates, share of unique items.
 
-All of it follows from the schedule, so that nothing is observed and nothing has to be saved: a
-resumed run works out what an uninterrupted one knew.
+All of it follows from the schedule, or from the decisions of opportunistic echoing, so that nothing
+else has to be saved: a resumed run works out what an uninterrupted one knew.
 """
 
+import collections
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from echo.repeats import Repeats
 from echo.schedule import EchoSchedule
 
 _NOTHING = np.empty(0, np.int64)
@@ -28,6 +30,13 @@ class EchoedRows(NamedTuple):
     outputs_a_batch: int
 
 
+class DecidedRows(NamedTuple):
+    """The opportunistic stream that fills one block of rows; else as EchoedRows."""
+
+    repeats: Repeats
+    outputs_a_batch: int
+
+
 class CopyDiagnostics:
     """Statistics of repeats over windows of steps.
 
@@ -36,9 +45,16 @@ class CopyDiagnostics:
         streams: what fills the batches; each an equal number of rows.
     """
 
-    def __init__(self, batch_size: int, streams: Sequence[EchoedRows]):
+    def __init__(self, batch_size: int, streams: Sequence[EchoedRows] | Sequence[DecidedRows]):
         self._batch_size = batch_size
-        self._streams = [(rows.outputs_a_batch, _Showings(rows)) for rows in streams]
+        self._streams = [(rows.outputs_a_batch, _SHOWINGS[type(rows)](rows)) for rows in streams]
+
+    def decided(self, fresh: Sequence[int]) -> None:
+        """Notes the decisions of the next batch: each stream's fresh examples in it. Opportunistic
+        streams need all of them, from the first batch on, before a window is asked for."""
+        rows = self._batch_size // len(self._streams)
+        for count, (a_batch, showings) in zip(fresh, self._streams, strict=True):
+            showings.decisions.append(count * a_batch // rows)
 
     def window(self, start: int, stop: int) -> dict[str, float]:
         """Statistics of the batches start .. stop-1, fastest where the last window ended at start.
@@ -78,30 +94,26 @@ class CopyDiagnostics:
 class _Showings:
     """When the item of each output was shown before; remembers the items still pending alone."""
 
-    def __init__(self, rows: EchoedRows):
-        self._schedule, self._num_fresh = rows.schedule, rows.num_fresh
-        self._go_to(0)
+    def __init__(self):
+        self._forget(0)
 
     def before(self, start: int, stop: int) -> np.ndarray:
         """The output that last showed the item of each output start .. stop-1; -1 for none."""
-        if start != self._cursor.position:
-            self._go_to(self._first_that_matters(start))
-            self._advance(start)
-        return self._advance(stop)
+        if start != self._position:
+            self._recall(start)
+            self._show(start)
+        return self._show(stop)
 
-    def _go_to(self, position: int) -> None:
-        self._cursor = self._schedule.cursor(position, self._num_fresh)
+    def _recall(self, position: int) -> None:
+        """Goes back to an output before which nothing was shown that is pending at `position`."""
+
+    def _forget(self, position: int) -> None:
+        self._position = position
         self._items = self._outputs = _NOTHING  # shown and pending, and which output showed it last
 
-    def _first_that_matters(self, position: int) -> int:
-        """An output before which nothing was shown that is pending at `position`."""
-        oldest = self._schedule.cursor(position, self._num_fresh).oldest()
-        enters = self._schedule.num_outputs(oldest) - self._schedule.slots + 1
-        return min(max(enters, 0), position)
-
-    def _advance(self, stop: int) -> np.ndarray:
-        start = self._cursor.position
-        fresh, _ = self._cursor.take(stop - start)
+    def _show(self, stop: int) -> np.ndarray:
+        start = self._position
+        fresh, oldest = self._take(stop - start)
         items = np.concatenate([self._items, fresh])
         outputs = np.concatenate([self._outputs, np.arange(start, start + len(fresh))])
         order = np.argsort(items, kind="stable")  # by item, and the showings of each in order
@@ -109,7 +121,45 @@ class _Showings:
         before = np.full(len(items), -1)
         before[order[1:][again]] = outputs[order[:-1][again]]
         last = order[np.append(~again, True)[: len(order)]]
-        pending = last[items[last] >= self._cursor.oldest()]
+        pending = last[items[last] >= oldest]
         known = len(self._items)
         self._items, self._outputs = items[pending], outputs[pending]
+        self._position = start + len(fresh)
         return before[known:]
+
+
+class _Scheduled(_Showings):
+    def __init__(self, rows: EchoedRows):
+        self._schedule, self._num_fresh = rows.schedule, rows.num_fresh
+        super().__init__()
+
+    def _take(self, n: int) -> tuple[np.ndarray, int]:
+        """The items of the next n outputs, and the earliest that is to be shown after them."""
+        fresh, _ = self._cursor.take(n)
+        return fresh, self._cursor.oldest()
+
+    def _recall(self, position: int) -> None:
+        oldest = self._schedule.cursor(position, self._num_fresh).oldest()
+        enters = self._schedule.num_outputs(oldest) - self._schedule.slots + 1
+        self._forget(min(max(enters, 0), position))
+
+    def _forget(self, position: int) -> None:
+        super()._forget(position)
+        self._cursor = self._schedule.cursor(position, self._num_fresh)
+
+
+class _Decided(_Showings):
+    def __init__(self, rows: DecidedRows):
+        super().__init__()
+        self._repeats, self._size = rows.repeats.fresh_start(), rows.outputs_a_batch
+        self.decisions: collections.deque[int] = collections.deque()  # of batches not shown yet
+
+    def _take(self, n: int) -> tuple[np.ndarray, int]:
+        shown = [
+            self._repeats.take(self.decisions.popleft(), self._size)[0]
+            for _ in range(n // self._size)
+        ]
+        return np.concatenate([_NOTHING, *shown]), self._repeats.oldest()
+
+
+_SHOWINGS = {EchoedRows: _Scheduled, DecidedRows: _Decided}

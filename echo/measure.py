@@ -33,11 +33,12 @@ def stage_time(
         examples: how many examples go through one call.
         seconds: to spend, about.
     """
-    alone = rounds(lambda: wait_for(function(next(inputs))), seconds / 2)
+    share = seconds if workers == 1 else seconds / 2
+    alone = rounds(lambda: wait_for(function(next(inputs))), share)
     wall = sorted(seconds for seconds, _ in alone)
     one = statistics.median(wall)
     cpu = statistics.median(cpu for _, cpu in alone)
-    together = one if workers == 1 else _together(function, inputs, workers, seconds / 2)
+    together = one if workers == 1 else _together(function, inputs, workers, share)
     return StageTime(
         name=name,
         seconds=one / examples,

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 import echo
-from echo.diagnostics import CopyDiagnostics, EchoedRows
+from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows
+from echo.repeats import Repeats
 from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
 from pipeline.stages import (
@@ -200,7 +201,12 @@ def total_steps(config) -> int:
 
 def copy_diagnostics(config) -> CopyDiagnostics:
     """How a run's repeats lie in its batches, over all sub-streams."""
-    rows = [EchoedRows(c.schedule, c.items, c.outputs_a_batch) for c in _Counts.of_all(config)]
+    counts = _Counts.of_all(config)
+    if config.echo.policy == "fixed":
+        rows = [EchoedRows(c.schedule, c.items, c.outputs_a_batch) for c in counts]
+        return CopyDiagnostics(config.batch_size, rows)
+    of = functools.partial(Repeats, config.echo.max_factor, config.echo.shuffle_buffer)
+    rows = [DecidedRows(of(_echo_seed(config, s)), c.outputs_a_batch) for s, c in enumerate(counts)]
     return CopyDiagnostics(config.batch_size, rows)
 
 

@@ -78,6 +78,29 @@ def test_any_window_is_exact_whether_or_not_those_before_were_asked_for(
         start += count
 
 
+@pytest.mark.parametrize(
+    ("insertion", "buffer"), [("before_augmentation", 128), ("after_batching", 4)]
+)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_windows_follow_the_decisions_of_an_opportunistic_run(insertion, buffer, streams):
+    settings = {"echo__insertion": insertion, "echo__shuffle_buffer": buffer}
+    config = mini(echo__policy="auto", echo__max_factor=4, echo__streams=streams, **settings)
+    opened = parts.opened(config)
+    decisions = np.asarray([[32 // streams] * streams, *[[0] * streams] * 2] * 8)
+    workload = opened.program.task.workload
+    given = list(build.build(config, opened.source, workload, decisions=decisions))
+    batches = [batch.index.tolist() for batch in given]
+    assert len(batches) == len(decisions)
+    found, resumed = build.copy_diagnostics(config), build.copy_diagnostics(config)
+    for batch in given:
+        found.decided(build.decided(config, batch))
+        resumed.decided(build.decided(config, batch))
+    for first in range(0, 20, 5):
+        expected = by_hand(batches, first, first + 5)
+        assert found.window(first, first + 5) == pytest.approx(expected)
+    assert resumed.window(15, 20) == pytest.approx(expected)
+
+
 def test_a_buffer_of_s_examples_puts_copies_s_examples_apart():
     # the distribution is geometric of mean S: see test_echo_statistics.py
     rows = EchoedRows(EchoSchedule(2, 200), None, 64)

@@ -34,7 +34,7 @@ class Parts:
     target: records.Target
     total_steps: int | None  # None where it is not known before
     pace: Pace
-    copies: CopyDiagnostics | None  # None where repeats are decided as the run goes
+    copies: CopyDiagnostics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def prepare(config) -> Parts:
         validation=validation,
         target=records.Target(**config.target),
         total_steps=build.total_steps(config) if config.echo.policy == "fixed" else None,
-        copies=build.copy_diagnostics(config) if config.echo.policy == "fixed" else None,
+        copies=build.copy_diagnostics(config),
         pace=pace,
     )
 
