@@ -87,7 +87,7 @@ def test_wrong_input_is_one_sentence(words, says, capsys):
 
 
 def test_the_grid_reports_each_cell_and_draws(tmp_path, capsys, monkeypatch):
-    small = advice_grid.Grid(ratios=(2,), factors=(1, 2), seconds=0.1, advice_seconds=0.05)
+    small = advice_grid.Grid((2,), (1, 2), seconds=0.1, rounds=1, advice_seconds=0.05)
     monkeypatch.setattr(advice_grid, "QUICK", small)
     out = tmp_path / "new" / "grid.md"
     advice_grid.main(["--quick", "--kinds=limited,cpu", f"--out={out}"])
