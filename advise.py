@@ -130,6 +130,11 @@ def places(config) -> dict[str, str]:
         names = ["before_augmentation"]
     if config.dataset.fused_decode:
         names = [name for name in names if name != "before_augmentation"]
+    if not names:
+        raise command.InputError(
+            "config.dataset.fused_decode is true with config.augment_on='device', where nothing may "
+            "be echoed; ask about one of the two at a time"
+        )
     return {name: PLACES[name] for name in names}
 
 

@@ -55,10 +55,16 @@ def test_the_stages_that_are_measured_give_the_batches_that_are_trained_on(inser
     [
         ({}, ["before_augmentation", "after_augmentation", "after_batching"]),
         ({"augment_on": "device"}, ["before_augmentation"]),
+        ({"dataset__fused_decode": True}, ["after_augmentation", "after_batching"]),
     ],
 )
 def test_places_are_those_that_training_allows(fields, places):
     assert list(advise.places(mini(**fields))) == places
+
+
+def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
+    with pytest.raises(command.InputError, match="where nothing may be echoed"):
+        advise.places(mini(dataset__fused_decode=True, augment_on="device"))
 
 
 def test_memory_is_told_for_the_buffer_of_the_configuration():
