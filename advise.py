@@ -132,8 +132,8 @@ def places(config) -> dict[str, str]:
         names = [name for name in names if name != "before_augmentation"]
     if not names:
         raise command.InputError(
-            "config.dataset.fused_decode is true with config.augment_on='device', where nothing may "
-            "be echoed; ask about one of the two at a time"
+            "config.dataset.fused_decode is true with config.augment_on='device', where nothing "
+            "may be echoed; ask about one of the two at a time"
         )
     return {name: PLACES[name] for name in names}
 
