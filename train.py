@@ -195,6 +195,7 @@ class _Run:
         return crossed
 
     def _next_batch(self):
+        waited = self.clock.waited
         try:
             with self.clock.waiting():
                 return next(self.iterator, None)
@@ -204,6 +205,9 @@ class _Run:
             if jax.process_count() == 1:
                 self._save()
             raise
+        finally:
+            if self.decisions:  # of auto, which waits while the device is busy
+                self.clock.waited -= self.parts.pace.busy(self.clock.waited - waited)
 
     def _train_on(self, batch: Batch) -> None:
         """Dispatches a step, then reads the metrics of the step before, which is done by now."""

@@ -195,6 +195,11 @@ def test_it_waits_until_the_running_step_is_about_to_end(monkeypatch, lead):
     waited = [loop.step() for _ in range(20)]
     assert min(waited) > 0.010 - lead - 0.0011
     assert loop.idle < 20 * 0.0002
+    loop.now += 0.004
+    assert loop.pace.busy(0.002) == 0.002  # the last step runs for 10 ms
+    loop.now += 0.006
+    loop.now += 0.001
+    assert loop.pace.busy(0.003) == pytest.approx(0.002, abs=0.0005)
 
 
 def test_it_does_not_wait_for_a_device_that_is_idle(monkeypatch):

@@ -20,6 +20,7 @@ class _Step:
     done: jax.Array  # an output; it is ready when the step is done
     start: float
     seen_running: bool = False
+    end: float | None = None  # where it was seen
 
 
 class Pace:
@@ -44,7 +45,7 @@ class Pace:
         """Seconds that may be waited before asking again; 0 or less: the batch is needed now."""
         now = self._clock()
         left = self._left(now)
-        if left <= 0:
+        if left <= 0 and self._needed_at is None:
             self._needed_at = now
         return min(left, _ASK_AGAIN_SECONDS)
 
@@ -65,6 +66,18 @@ class Pace:
             self._ended(step)
         return values
 
+    def busy(self, seconds: float) -> float:
+        """In how many of the last `seconds` the device was running; as expected, if not seen."""
+        now = self._clock()
+        if not self._steps:
+            return 0.0
+        step = self._steps[-1]
+        if not step.done.is_ready():
+            return seconds
+        expected = step.start + statistics.median(self._durations) if self._durations else now
+        end = min(now, expected) if step.end is None else step.end
+        return min(seconds, max(0.0, end - (now - seconds)))
+
     def _left(self, now: float) -> float:
         if not self._steps:
             return 0.0
@@ -84,7 +97,7 @@ class Pace:
         return sorted(self._leads)[len(self._leads) // 4] if self._leads else 0.0
 
     def _ended(self, step: _Step) -> None:
-        now = self._clock()
+        now = step.end = self._clock()
         self._durations.append(now - step.start)
         for later in self._steps:
             if later is not step:
