@@ -132,8 +132,7 @@ def fresh_stream(config, source: Source, functions: StageFunctions, stream: int 
 def stages(
     config, source: Source, functions: StageFunctions, read: Read
 ) -> list[tuple[str, Stage]]:
-    """What is done to a fresh example before it is batched, by name and in order: the list that
-    the build puts an echo stage into, and whose parts the advice measures."""
+    """What is done to a fresh example before batching, by name, in order; the advice reads it too."""
     augment = host_augment(config, functions, source)
 
     def augmented(batch: Batch) -> Batch:
