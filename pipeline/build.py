@@ -132,7 +132,7 @@ def fresh_stream(config, source: Source, functions: StageFunctions, stream: int 
 def stages(
     config, source: Source, functions: StageFunctions, read: Read
 ) -> list[tuple[str, Stage]]:
-    """What is done to a fresh example before batching, by name, in order; the advice reads it too."""
+    """What is done to a fresh example before batching, in order, for build and advice."""
     augment = host_augment(config, functions, source)
 
     def augmented(batch: Batch) -> Batch:
