@@ -106,7 +106,7 @@ def configuration(upstream: str, ratio: int, step_seconds: float):
 
 def measured(config, opened: parts.Opened, transfer, step, seconds: float) -> float:
     """Steps a second once the pipeline runs steadily."""
-    batches = build.build(config, opened.source, opened.program.task.workload)
+    batches = build.build(config, opened.source, _of(opened))
     iterator, ends = iter(batches), []
     try:
         begin = time.perf_counter()
@@ -132,7 +132,9 @@ def row(
     if upstream == "cpu":
         seconds = STEP_SECONDS
         if real:
-            rows = wait_for(transfer(next(iter(build.build(config, opened.source, _of(opened))))))
+            batches = iter(build.build(config, opened.source, _of(opened)))
+            rows = wait_for(transfer(next(batches)))
+            batches.close()
             rounds = echo.measure.rounds(lambda: step(rows), grid.advice_seconds)
             seconds = float(np.median([wall for wall, _ in rounds]))
         an_example = ratio * seconds / config.batch_size * advise.CORES
