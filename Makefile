@@ -32,6 +32,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_overhead
 	$(BIN)/python -m benchmarks.input_throughput
 	$(BIN)/python -m benchmarks.step_time
+	$(BIN)/python -m benchmarks.advice_grid
 
 clean:
 	rm -rf $(VENV) $(DEMO)

@@ -129,6 +129,8 @@ class _Run:
         self.decisions = None  # of echo.policy=auto
         if self.config.echo.policy == "auto":
             self.decisions = records.LinesWriter(workdir / records.DECISIONS, keep_decisions)
+            for taken in records.read_lines(workdir / records.DECISIONS):
+                parts.copies.decided(taken["fresh"])
 
     def loop(self, stop: Callable[[int], bool]) -> str:
         """Trains to the end; returns 'reached' or 'exhausted'."""
@@ -226,6 +228,7 @@ class _Run:
         if self.decisions:
             fresh = build.decided(self.config, batch)
             self.decisions.write({"step": at.step, "fresh": fresh})
+            self.parts.copies.decided(fresh)
         self._log(before)
 
     def _log(self, pending: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
@@ -234,8 +237,9 @@ class _Run:
             return
         place, metrics = pending
         values = {name: float(value) for name, value in self.parts.pace.fetch(metrics).items()}
-        if place["step"] % self.config.log_every_steps == 0:
-            self.recorder.write({**place, **values})
+        step, every = place["step"], self.config.log_every_steps
+        if step % every == 0:
+            self.recorder.write({**place, **values, **self.parts.copies.window(step - every, step)})
         if not np.isfinite(values["loss"]):
             raise Diverged(f"the training loss is {values['loss']} at step {place['step']}")
         self.progress.update(self._status())

@@ -3,20 +3,26 @@
     import echo
     batches = echo.EchoIterDataset(grain_dataset, factor=4, shuffle_buffer=10_000, batch_size=128)
     batches = echo.echo_iterable(any_loader, factor=2)
+    dataset = tf_dataset.apply(echo.tf_data.echo(factor=2, shuffle_buffer=10_000))
     batches = echo.OpportunisticIterDataset(grain_dataset, max_factor=8, shuffle_buffer=10_000)
 
-The only hard dependency is numpy; Grain and JAX are imported where a name that needs them is first
-asked for.
+The only hard dependency is numpy; Grain, JAX and TensorFlow are imported where a name that needs
+them is first asked for.
 """
 
+import importlib
+
+from echo import tf_data
+from echo.advice import Advice, advise
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
 from echo.orders import Order
 from echo.schedule import EchoCursor, EchoSchedule
-from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError
+from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError, missing_package
 
 __all__ = [
     "INSERTIONS",
     "PLACEMENTS",
+    "Advice",
     "DeviceStore",
     "EchoCursor",
     "EchoIterDataset",
@@ -28,21 +34,28 @@ __all__ = [
     "Echoed",
     "OpportunisticIterDataset",
     "Order",
+    "advise",
     "echo_iterable",
+    "tf_data",
 ]
 
 
+# What needs more than numpy: the module that it is in, and the package.
+_NEEDS = {
+    "DeviceStore": ("device", "jax"),
+    "EchoIterDataset": ("grain_dataset", "grain"),
+    "Echoed": ("grain_dataset", "grain"),
+    "OpportunisticIterDataset": ("opportunistic", "grain"),
+}
+
+
 def __getattr__(name: str):
-    if name in ("EchoIterDataset", "Echoed"):
-        from echo import grain_dataset
-
-        return getattr(grain_dataset, name)
-    if name == "OpportunisticIterDataset":
-        from echo import opportunistic
-
-        return opportunistic.OpportunisticIterDataset
-    if name == "DeviceStore":
-        from echo import device
-
-        return device.DeviceStore
-    raise AttributeError(f"module 'echo' has no attribute {name!r}")
+    if name not in _NEEDS:
+        raise AttributeError(f"module 'echo' has no attribute {name!r}")
+    module, package = _NEEDS[name]
+    try:
+        return getattr(importlib.import_module(f"echo.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise missing_package(f"echo.{name}", package, package) from error

@@ -43,6 +43,15 @@ def checked_integer(field: str, value: object, minimum: int) -> int:
     return int(value)
 
 
+def missing_package(what: str, package: str, extra: str) -> ImportError:
+    """The error for something of this library that needs a package which is not there."""
+    return ImportError(
+        f"{what} needs {package}, which is not installed; pip install {package} "
+        f"(or this library with [{extra}])",
+        name=package,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class EchoSpec:
     """Where to echo, how often, and how copies are mixed.

@@ -15,6 +15,8 @@ import jax
 import numpy as np
 
 import echo
+from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows
+from echo.repeats import Repeats
 from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
 from pipeline.stages import (
@@ -26,6 +28,7 @@ from pipeline.stages import (
     Decode,
     MapChunks,
     Read,
+    Stage,
     decode_records,
     in_chunks,
 )
@@ -94,23 +97,18 @@ def _sub_stream(
     config, source, functions, stream: int, slack, decisions
 ) -> grain.IterDataset[Batch]:
     """One sub-stream: every `streams`-th fresh example, and its block of rows of each batch."""
-    streams, slot = config.echo.streams, config.echo.insertion
-    rows = config.batch_size // streams
-    augment = host_augment(config, functions, source)
+    slot, rows = config.echo.insertion, config.batch_size // config.echo.streams
+    read = fresh_stream(config, source, functions, stream)
+    augment = dict(stages(config, source, functions, read))["augment"]
     stage = _echo_stage(config, stream, slack, decisions)
 
-    decode = training_decode(config, functions)
-    read = Read(source, config.seed.data, config.budget.fresh_examples, decode, stream, streams)
     examples = read
     if slot == "before_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
         batches = echoed.map(functools.partial(_from_examples, read))
-        return batches.map(lambda batch: _augmented(batch, augment))
+        return batches.map(augment)
 
-    examples = MapChunks(
-        examples,
-        lambda data, i: augment(data, read.fresh_index(i), np.zeros(len(i), np.int64)),
-    )
+    examples = MapChunks(examples, lambda data, i: augment(read.first_showing(data, i)).data)
     if slot == "after_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
         return echoed.map(functools.partial(_from_examples, read))
@@ -125,12 +123,34 @@ def _sub_stream(
     return once.to_iter_dataset(_threads(1)).map(functools.partial(_from_batches, read, rows))
 
 
+def fresh_stream(config, source: Source, functions: StageFunctions, stream: int = 0) -> Read:
+    """A sub-stream's fresh examples, read and decoded."""
+    decode, fresh = training_decode(config, functions), config.budget.fresh_examples
+    return Read(source, config.seed.data, fresh, decode, stream, config.echo.streams)
+
+
+def stages(
+    config, source: Source, functions: StageFunctions, read: Read
+) -> list[tuple[str, Stage]]:
+    """What is done to a fresh example before batching, in order, for build and advice."""
+    augment = host_augment(config, functions, source)
+
+    def augmented(batch: Batch) -> Batch:
+        return batch._replace(data=augment(batch.data, batch.index, batch.copy))
+
+    return [("read", read.read), ("decode", read.decode), ("augment", augmented)]
+
+
+def _echo_seed(config, stream: int) -> int:
+    return config.seed.data * config.echo.streams + stream
+
+
 def _echo_stage(config, stream: int, slack, decisions) -> Callable[..., grain.IterDataset]:
     """The stage of a sub-stream, which still wants its parent, batch size and read options."""
     streams = config.echo.streams
     settings = {
         "shuffle_buffer": config.echo.shuffle_buffer,
-        "seed": config.seed.data * streams + stream,
+        "seed": _echo_seed(config, stream),
         "annotate": True,
     }
     if config.echo.policy == "fixed":
@@ -166,7 +186,18 @@ def training_decode(config, functions: StageFunctions) -> Decode:
 
 def total_steps(config) -> int:
     """How many batches a run's budget gives: as many as the shortest sub-stream has."""
-    return min(Counts.of(config, stream).batches for stream in range(config.echo.streams))
+    return min(counts.batches for counts in Counts.of_all(config))
+
+
+def copy_diagnostics(config) -> CopyDiagnostics:
+    """How a run's repeats lie in its batches, over all sub-streams."""
+    counts = Counts.of_all(config)
+    if config.echo.policy == "fixed":
+        rows = [EchoedRows(c.schedule, c.items, c.outputs_a_batch) for c in counts]
+        return CopyDiagnostics(config.batch_size, rows)
+    of = functools.partial(Repeats, config.echo.max_factor, config.echo.shuffle_buffer)
+    rows = [DecidedRows(of(_echo_seed(config, s)), c.outputs_a_batch) for s, c in enumerate(counts)]
+    return CopyDiagnostics(config.batch_size, rows)
 
 
 class Counts(NamedTuple):
@@ -189,10 +220,16 @@ class Counts(NamedTuple):
         fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
         if config.echo.insertion == "none":
             return cls(echo.EchoSchedule(1), fresh // rows, rows, 1)
-        schedule = echo.EchoSchedule(config.echo.factor, config.echo.shuffle_buffer)
+        schedule = echo.EchoSchedule(
+            config.echo.factor, config.echo.shuffle_buffer, _echo_seed(config, stream)
+        )
         if config.echo.insertion == "after_batching":
             return cls(schedule, fresh // rows, rows, 1)
         return cls(schedule, fresh, 1, rows)
+
+    @classmethod
+    def of_all(cls, config) -> list["Counts"]:
+        return [cls.of(config, stream) for stream in range(config.echo.streams)]
 
     @property
     def batches(self) -> int:
@@ -285,10 +322,6 @@ def host_augment(config, functions: StageFunctions, source: Source) -> Callable[
 @functools.lru_cache(maxsize=32)
 def _compiled_augment(functions: StageFunctions):
     return jax.jit(functions.augment)
-
-
-def _augmented(batch: Batch, augment) -> Batch:
-    return batch._replace(data=augment(batch.data, batch.index, batch.copy))
 
 
 def _from_examples(read: Read, echoed: echo.Echoed) -> Batch:

@@ -42,7 +42,13 @@ def decode_records(
     Raises:
         RecordError: for the first that `decode` refuses with a ValueError.
     """
-    records = source.__getitems__(numbers)
+    return decode_read(source.__getitems__(numbers), numbers, decode, index_n)
+
+
+def decode_read(
+    records: list[dict[str, Any]], numbers: Sequence[int], decode: Decode, index_n: np.ndarray
+) -> Arrays:
+    """The same, of records that have been read."""
     try:
         return decode(records, index_n)
     except ValueError:
@@ -63,20 +69,23 @@ def _check_decodes(number: int, record: dict[str, Any], decode: Decode, index_1)
 
 
 class Batch(NamedTuple):
-    """What the pipeline hands to the step.
+    """What the pipeline hands to the step, and its stages to each other.
 
     Attributes:
-        data: the examples, arrays with a leading axis of length B; or, where they are kept on the
-            device, the order that gathers them.
+        data: the examples, arrays with a leading axis of length B; before decoding raw records;
+            where they are kept on the device, the order that gathers them.
         index: which fresh example each row shows, int64 [B].
         copy: which of its showings this is, 0 for the first, int64 [B].
-        fresh_examples: fresh examples admitted up to and with this batch.
+        fresh_examples: fresh examples admitted up to and with this batch; 0 before the echo stage.
     """
 
     data: Arrays | echo.Order
     index: np.ndarray
     copy: np.ndarray
     fresh_examples: int
+
+
+Stage = Callable[[Batch], Batch]
 
 
 class Read(grain.MapDataset):
@@ -116,9 +125,24 @@ class Read(grain.MapDataset):
         return self._places.start + self._places.step * np.asarray(indices, np.int64)
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
+        return self.decode(self.read(self.first_showing(None, indices))).data
+
+    def first_showing(self, data: Any, indices: Sequence[int]) -> Batch:
+        """`data` of these examples, as the stages before the echo stage take it."""
         index_n = self.fresh_index(indices)
-        numbers = self._order._getitems(index_n.tolist())
-        return decode_records(self._source, numbers, self._decode, index_n)
+        return Batch(data, index_n, np.zeros_like(index_n), 0)
+
+    def read(self, batch: Batch) -> Batch:
+        """Puts in the raw records."""
+        return batch._replace(data=self._source.__getitems__(self._numbers(batch)))
+
+    def decode(self, batch: Batch) -> Batch:
+        """Raw records to stacked arrays; RecordError for one that cannot be decoded."""
+        numbers = self._numbers(batch)
+        return batch._replace(data=decode_read(batch.data, numbers, self._decode, batch.index))
+
+    def _numbers(self, batch: Batch) -> list[int]:
+        return self._order._getitems(batch.index.tolist())
 
 
 # Threads that share the work on one batch; they end with the process.

@@ -8,7 +8,7 @@ from configs import base
 from runs import command
 
 
-@pytest.mark.parametrize("script", ["train.py", "sweep.py"])
+@pytest.mark.parametrize("script", ["train.py", "sweep.py", "advise.py"])
 def test_help_teaches_the_command_and_every_field(script):
     done = run_command(script, "--help")
     assert done.returncode == 0

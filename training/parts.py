@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import workloads
+from echo.diagnostics import CopyDiagnostics
 from pipeline import build, sources
 from pipeline.opening import open_data, open_splits
 from pipeline.stages import RecordError
@@ -35,10 +36,22 @@ class Parts:
     target: records.Target
     total_steps: int | None  # None where it is not known before
     pace: Pace
+    copies: CopyDiagnostics
 
 
-def prepare(config) -> Parts:
-    """Checks `config` and makes its parts; raises InputError if it cannot be run."""
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """What a configuration names: its data, and the compiled programs of its workload."""
+
+    source: sources.Source
+    held_out: sources.Source
+    info: sources.DatasetInfo
+    program: steps.Program
+    held_streams: range  # the sub-streams that this process reads
+
+
+def opened(config) -> Opened:
+    """Checks `config` and opens what it names; raises InputError if it cannot be run."""
     try:
         check.check(config)
         source, held_out, info = open_data(config)
@@ -49,35 +62,42 @@ def prepare(config) -> Parts:
         # after an echo of augmented items the step has nothing to augment
         augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
         task = steps.Task(workload, config.optimizer.name, augments, mesh, config.sharding)
-        program = steps.program(task)
+        return Opened(source, held_out, info, steps.program(task), held)
     except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
         raise command.InputError(str(error)) from error
-    if config.target.metric not in workload.metrics:
+
+
+def prepare(config) -> Parts:
+    """Checks `config` and makes its parts; raises InputError if it cannot be run."""
+    run = opened(config)
+    task = run.program.task
+    if config.target.metric not in task.workload.metrics:
         raise command.InputError(
             f"config.target.metric is {config.target.metric!r}, which evaluating workload "
-            f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
+            f"{config.workload!r} does not report; allowed: {', '.join(task.workload.metrics)}"
         )
-    if config.dataset.fused_decode and not hasattr(workload, "decode_cropped"):
+    if config.dataset.fused_decode and not hasattr(task.workload, "decode_cropped"):
         raise command.InputError(
             f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
             "have; allowed: false"
         )
     try:  # the first records are decoded here
         pace, decisions = Pace(), _decisions_to_replay(config)
-        batches = build.build(config, source, workload, held, pace, decisions)
-        validation = _evaluation_batches(config, held_out, task)
-        store = inputs.device_store(config, source, workload, mesh, held)
+        batches = build.build(config, run.source, task.workload, run.held_streams, pace, decisions)
+        validation = _evaluation_batches(config, run.held_out, task)
+        store = inputs.device_store(config, run.source, task.workload, task.mesh, run.held_streams)
     except (check.ConfigError, RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
     return Parts(
         config=config,
-        info=info,
-        program=program,
+        info=run.info,
+        program=run.program,
         batches=batches,
-        input=inputs.Input(mesh, store),
+        input=inputs.Input(task.mesh, store),
         validation=validation,
         target=records.Target(**config.target),
         total_steps=build.total_steps(config) if config.echo.policy == "fixed" else None,
+        copies=build.copy_diagnostics(config),
         pace=pace,
     )
 

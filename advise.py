@@ -1,0 +1,215 @@
+"""Measures a configuration's input pipeline and step; says whether, where and how much to echo.
+
+    python advise.py --config=configs/cifar10.py:mini
+    python advise.py --config=configs/imagenet.py --plot=advice.png
+
+It reads and decodes real examples and runs real training steps, for about a second a stage, and
+writes nothing. R is the time that the input needs for a batch of fresh examples over the time that
+the step needs: where R is above 1 the step waits, and echoing up to a factor of R costs no time.
+`echo.advise` does the same for a pipeline of your own.
+"""
+
+import copy
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import echo
+from configs import base
+from echo.advice import FACTORS, Advice, duration
+from pipeline import build
+from pipeline.side_by_side import joined
+from pipeline.stages import CHUNK, CORES, Batch, RecordError
+from pipeline.upstream import UpstreamError
+from runs import command
+from training import optimizer, parts, sharding
+from training.step import Program
+
+ROOT = pathlib.Path(__file__).resolve().parent
+
+# Where an echo stage can stand, and the stage that it is behind.
+PLACES = {
+    "before_augmentation": "decode",
+    "after_augmentation": "augment",
+    "after_batching": "batch",
+}
+
+# Memory is told for the configuration's shuffle buffer, or, where it has none, for this many.
+BUFFER = 10_000  # examples
+
+
+def advise(config, seconds: float = 1.0) -> Advice:
+    """Measures the pipeline and the step of `config`, whatever its echo settings.
+
+    Args:
+        config: a resolved configuration.
+        seconds: to spend on each stage, about.
+
+    Raises:
+        command.InputError: a configuration that cannot be run.
+    """
+    opened = parts.opened(config)
+    try:
+        transfer, step = step_functions(config, opened.program)
+        return measured(config, opened, transfer, step, seconds)
+    except (RecordError, UpstreamError) as error:
+        raise command.InputError(str(error)) from error
+
+
+def measured(
+    config,
+    opened: parts.Opened,
+    transfer: Callable[[Batch], Any],
+    step: Callable[[Any], Any],
+    seconds: float,
+    factors: Sequence[float] = FACTORS,
+) -> Advice:
+    """The advice for what is opened already, with a step that may be another."""
+    return echo.advise(
+        [*host_stages(config, opened), ("transfer", transfer)],
+        step,
+        batch_size=config.batch_size,
+        examples_a_call=math.gcd(CHUNK, config.batch_size),
+        insertions=places(config),
+        factors=factors,
+        shuffle_buffer=buffer_examples(config),
+        workers=CORES,
+        seconds=seconds,
+        stored=lambda batch: batch.data,
+    )
+
+
+def host_stages(config, opened: parts.Opened) -> list[tuple[str, Callable[[Any], Any]]]:
+    """The stages that pipeline/build.py puts an echo stage into, and batching."""
+    config = copy.deepcopy(config)
+    config.echo.insertion, config.echo.factor = "none", 1.0
+    workload = opened.program.task.workload
+    read = build.fresh_stream(config, opened.source, workload)
+    chunk = math.gcd(CHUNK, config.batch_size)
+    (name, first), *others = build.stages(config, opened.source, workload, read)
+
+    def numbered(call: int) -> Batch:
+        return first(read.first_showing(None, range(call * chunk, (call + 1) * chunk)))
+
+    return [(name, numbered), *others, ("batch", joined)]
+
+
+def step_functions(config, program: Program) -> tuple[Callable, Callable]:
+    """(transfer, step): what brings a batch to the devices, and what trains on it there."""
+    mesh, seed = program.task.mesh, np.uint32(config.seed.data)
+    hyper = optimizer.hyperparameters(config, 0.0)
+    state = pending = None
+
+    def transfer(batch: Batch) -> Any:
+        rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
+        return sharding.put_batch(mesh, rows)
+
+    def step(rows: Any) -> None:
+        """As in training: the metrics of a step are fetched while the next one runs."""
+        nonlocal state, pending
+        state = program.init(config.seed.model) if state is None else state
+        before, arguments = pending, (state, rows, hyper, seed)
+        state, pending = program.compile_train(*arguments)(*arguments)
+        jax.device_get(before)
+
+    return transfer, step
+
+
+def places(config) -> dict[str, str]:
+    """Where this configuration may echo (see training/check.py), and the stage in front of it."""
+    names = list(PLACES)
+    if config.augment_on == "device":
+        names = ["before_augmentation"]
+    if config.dataset.fused_decode:
+        names = [name for name in names if name != "before_augmentation"]
+    if not names:
+        raise command.InputError(
+            "config.dataset.fused_decode is true with config.augment_on='device', where nothing "
+            "may be echoed; ask about one of the two at a time"
+        )
+    return {name: PLACES[name] for name in names}
+
+
+def buffer_examples(config) -> int:
+    """Examples in the shuffle buffer whose memory is told."""
+    slots = config.echo.shuffle_buffer
+    return slots * (config.batch_size if config.echo.insertion == "after_batching" else 1) or BUFFER
+
+
+def report(advice: Advice) -> None:
+    """Prints tables and the recommendation."""
+    console = Console(highlight=False)
+    for title, header, rows in advice.tables():
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for i, name in enumerate(header):
+            table.add_column(name, justify="right" if i else "left", no_wrap=not i)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    console.print(advice.reason, markup=False, soft_wrap=True)
+
+
+def plot(advice: Advice, path: pathlib.Path) -> None:
+    """Predicted steps a second over the factor, for each place."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, point in enumerate(advice.points):
+        factors, seconds = zip(*point.step_seconds.items(), strict=True)
+        axes.plot(
+            factors,
+            [1 / s for s in seconds],
+            marker="o",
+            markersize=10 - 3 * number,  # where lines coincide, all are seen
+            linewidth=5 - 2 * number,
+            label=f"{point.name.replace('_', ' ')}, R = {point.ratio:.2f}",
+        )
+    step = advice.timing.step.seconds * advice.timing.batch_size
+    axes.axhline(1 / step, color="gray", linestyle=":", label=f"the step alone, {duration(step)}")
+    axes.set(xlabel="echoing factor", ylabel="predicted steps a second", ylim=(0, None))
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = command.Parser(__doc__, base.FIELDS)
+    parser.add_argument(
+        "--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py"
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="to spend on each stage, about (default 1)"
+    )
+    arguments, overrides = command.parse(parser, argv)
+    config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    if not 0 < arguments.seconds < math.inf:
+        raise command.InputError(f"--seconds is {arguments.seconds}; allowed: a number above 0")
+    plot_file = pathlib.Path(arguments.plot or "advice.png")
+    if plot_file.suffix not in (".png", ".pdf", ".svg"):
+        raise command.InputError(
+            f"--plot is {plot_file}; allowed: a file that ends in .png, .pdf or .svg"
+        )
+    if not plot_file.absolute().parent.is_dir():
+        raise command.InputError(
+            f"--plot is {plot_file}, in a directory that is not there; make it first"
+        )
+    advice = advise(config, arguments.seconds)
+    report(advice)
+    if arguments.plot:
+        plot(advice, plot_file)
+    return command.OK
+
+
+if __name__ == "__main__":
+    sys.exit(command.guarded(main))

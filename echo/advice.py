@@ -1,0 +1,315 @@
+"""Whether, where and how much to echo: measures a pipeline, predicts, says it in plain words."""
+
+import dataclasses
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from echo.measure import available_cores, stage_time
+from echo.timing import Timing
+from echo.tree import Structure
+
+FACTORS = (1, 2, 3, 4, 5, 6, 8)
+
+# Outputs of a stage that are kept as inputs for measuring the next one.
+_KEPT = 8
+
+# Predictions closer than this are taken for equal; measurements spread by about as much.
+_MARGIN = 0.05
+
+_NO_GAIN = (
+    "Echoing does not help: what would be repeated costs as much at each step as it saves. Speed "
+    "up the slowest stage in the table."
+)
+_WORTH = (
+    "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
+    "target."
+)
+
+Stage = tuple[str, Callable[[Any], Any]]
+Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """An echo stage at one place.
+
+    Attributes:
+        name: of the place.
+        count: how many stages are before it.
+        ratio: R, seconds upstream / seconds downstream, each for a batch.
+        step_seconds: predicted seconds a step, by factor.
+        item_bytes: of one example there.
+        buffer_bytes: of the shuffle buffer that was asked about.
+    """
+
+    name: str
+    count: int
+    ratio: float
+    step_seconds: dict[float, float]
+    item_bytes: int
+    buffer_bytes: int
+
+    def best_factor(self) -> float:
+        """The smallest factor about as fast as any: more only repeats more often."""
+        enough = min(self.step_seconds.values()) * (1 + _MARGIN)
+        return next(f for f, seconds in sorted(self.step_seconds.items()) if seconds <= enough)
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What was measured, what follows, and what to do; printed, it is a report.
+
+    Attributes:
+        insertion, factor: recommended; None and 1 where echoing is not.
+        reason: the recommendation, in sentences.
+    """
+
+    timing: Timing
+    points: tuple[Point, ...]
+    insertion: str | None
+    factor: float
+    reason: str
+
+    def tables(self) -> list[Table]:
+        """Stage times, and predictions for each place and factor."""
+        timing = self.timing
+        times = [*timing.stages, *timing.transfers, timing.step]
+        stages = [
+            [t.name, *map(duration, (t.seconds, t.low, t.high, t.cpu_seconds, t.limit))]
+            for t in times
+        ]
+        factors = list(self.points[0].step_seconds)
+        places = [
+            [
+                _words(point.name),
+                f"{point.ratio:.2f}",
+                *(f"{1 / seconds:,.3g}" for seconds in point.step_seconds.values()),
+                f"{point.buffer_bytes / 1e6:,.1f}",
+            ]
+            for point in self.points
+        ]
+        return [
+            (
+                "seconds an example (median of rounds)",
+                ["stage", "alone", "fastest", "slowest", "processor", f"{timing.workers} at once"],
+                stages,
+            ),
+            (
+                f"predicted steps a second, of {timing.batch_size} examples",
+                ["echo stage", "R", *(f"e={factor:g}" for factor in factors), "buffer MB"],
+                places,
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return "\n\n".join([*map(_plain, self.tables()), self.reason])
+
+
+def advise(
+    stages: Sequence[Stage] | Iterable[Any],
+    step_fn: Callable[[Any], Any],
+    *,
+    batch_size: int,
+    examples_a_call: int = 1,
+    batch_stage: str = "batch",
+    insertions: Mapping[str, str] | None = None,
+    factors: Sequence[float] = FACTORS,
+    shuffle_buffer: int = 10_000,
+    workers: int = 0,
+    cores: float = 0,
+    seconds: float = 1.0,
+    stored: Callable[[Any], Any] = lambda item: item,
+) -> Advice:
+    """Measures a pipeline and a step, and recommends whether, where and how much to echo.
+
+    Args:
+        stages: (name, function) pairs in order: the first function takes the number of a call (0,
+            1, ...), each other what the one before it gave. They are called from several threads.
+            Or one iterable of batches, of which only R after batching can be told.
+        step_fn: takes what the last stage gives; waits for its result, or returns JAX arrays.
+        batch_size: examples a step.
+        examples_a_call: examples in one call of the stages before batching.
+        batch_stage: the stage that takes a list of batch_size / examples_a_call items. Without a
+            stage of this name all of them take batches. Stages behind it bring a batch to the step.
+        insertions: places for an echo stage: name of the place -> the stage that it is behind.
+            By default every place up to batching.
+        factors: echoing factors to predict, 1 among them.
+        shuffle_buffer: examples in the buffer whose memory is told.
+        workers: threads or processes that your loader runs; 0 = as many as cores.
+        cores: processor cores; 0 = as many as this process is found to get.
+        seconds: to spend on each stage, about.
+        stored: the part of an item that an echo stage would keep.
+
+    Raises:
+        ValueError: a batch size or a name that does not fit the stages.
+    """
+    if not _is_stages(stages):
+        loader = _Again(stages)
+        stages, batch_stage, workers = [("input", lambda _: next(loader))], "", 1
+        insertions = {"after batching": "input"}
+    names = [name for name, _ in stages]
+    batching = names.index(batch_stage) if batch_stage in names else len(names) - 1
+    host = names[: batching + 1]
+    if batch_stage not in names:
+        examples_a_call = batch_size
+    if batch_size % examples_a_call:
+        raise ValueError(
+            f"examples_a_call is {examples_a_call}, which does not divide batch_size {batch_size}; "
+            "allowed: a divisor"
+        )
+    insertions = insertions or {f"after {name}": name for name in host}
+    for place, name in insertions.items():
+        if name not in host:
+            raise ValueError(f"insertions[{place!r}] is {name!r}; allowed: {', '.join(host)}")
+
+    cores = cores or available_cores(seconds / 2)
+    workers = workers or math.ceil(cores)
+    times, sizes = [], {}
+    inputs: Iterator[Any] = itertools.count()
+    examples = examples_a_call
+    for name, function in stages:
+        if name == batch_stage:
+            inputs, examples = _lists(inputs, batch_size // examples), batch_size
+        kept = [function(item) for item in itertools.islice(inputs, _KEPT)]
+        times.append(stage_time(name, function, inputs, examples, workers, seconds))
+        if name in host:
+            sizes[name] = _nbytes(stored(kept[0])) // examples
+        inputs = itertools.cycle(kept)
+    step = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
+    before, behind = tuple(times[: len(host)]), tuple(times[len(host) :])
+    timing = Timing(before, behind, step, batch_size, workers, cores)
+    return conclude(timing, insertions, sizes, factors, shuffle_buffer)
+
+
+def conclude(
+    timing: Timing,
+    insertions: Mapping[str, str],
+    sizes: Mapping[str, int],
+    factors: Sequence[float] = FACTORS,
+    shuffle_buffer: int = 10_000,
+) -> Advice:
+    """The advice that follows from what was measured; `sizes` are bytes an example, by stage."""
+    names, points = [stage.name for stage in timing.stages], []
+    for place, name in insertions.items():
+        count = names.index(name) + 1
+        predicted = {factor: timing.step_seconds(count, factor) for factor in factors}
+        memory = sizes[name] * shuffle_buffer
+        points.append(Point(place, count, timing.ratio(count), predicted, sizes[name], memory))
+    return Advice(timing, tuple(points), *_recommended(timing, points))
+
+
+def _is_stages(stages: Any) -> bool:
+    """Whether these are (name, function) pairs; a list of batches may well hold tuples."""
+    pairs = isinstance(stages, Sequence) and len(stages) > 0
+    return pairs and all(
+        isinstance(s, tuple) and len(s) == 2 and isinstance(s[0], str) and callable(s[1])
+        for s in stages
+    )
+
+
+def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[str | None, float, str]:
+    """Where to echo, the factor, and why."""
+    before = timing.baseline_seconds()
+    if before <= timing.downstream_seconds(len(timing.stages)) * (1 + _MARGIN):
+        return None, 1, _fast_input(timing)
+    best = min(min(point.step_seconds.values()) for point in points)
+    # Earlier is better for the same speed: copies then differ by what comes after (the study).
+    chosen = next(p for p in points if min(p.step_seconds.values()) <= best * (1 + _MARGIN))
+    slow_stage = _slow_behind(timing, points[0].count)
+    if slow_stage:
+        return None, 1, slow_stage
+    factor = chosen.best_factor()
+    after = chosen.step_seconds[factor]
+    if after >= before / (1 + _MARGIN):
+        return None, 1, _NO_GAIN
+    text = (
+        f"Echo {_words(chosen.name)}, factor {factor:g}: {1 / after:,.3g} steps a second are "
+        f"predicted, {before / after:.2f} times the {1 / before:,.3g} without echoing "
+        f"(R = {chosen.ratio:.2f}). "
+    )
+    if factor == max(chosen.step_seconds) and chosen.ratio > factor * (1 + _MARGIN):
+        text += "The input stays the bottleneck at every factor here: speed it up as well. "
+    return chosen.name, factor, text + _WORTH
+
+
+def _fast_input(timing: Timing) -> str:
+    """What to say where the step, or the way to it, sets the pace."""
+    step, count = timing.step.seconds, len(timing.stages)
+    for stage in timing.transfers:
+        if stage.seconds > step * (1 + _MARGIN):
+            return (
+                f"{stage.name.capitalize()} to the device is the bottleneck "
+                f"({duration(stage.seconds)} an example, the step takes {duration(step)}). Echoing "
+                "on the host sends every copy again and cannot help: keep repeated examples on "
+                "the device, or send less."
+            )
+    ready = duration(timing.upstream_seconds(count))
+    return (
+        f"Your input is not the bottleneck (R = {timing.ratio(count):.2f}): do not echo. The step "
+        f"takes {duration(timing.downstream_seconds(count))} for a batch, which the input makes "
+        f"in {ready}."
+    )
+
+
+def _slow_behind(timing: Timing, count: int) -> str | None:
+    """What to say where a stage behind the first place is slower than all before it, and the step:
+    echoing before it cannot help, and behind it copies are equal."""
+    slowest = max(timing.stages, key=lambda stage: stage.limit)
+    if slowest not in timing.stages[count:-1] or slowest.limit <= timing.step.seconds:
+        return None
+    name = "augmentation" if slowest.name == "augment" else slowest.name
+    return (
+        f"{name.capitalize()} is the bottleneck ({duration(slowest.limit)} an example with all "
+        f"workers at it, the step takes {duration(timing.step.seconds)}): move it to the device. "
+        "Echoing before it cannot help, and echoing after it repeats equal examples."
+    )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+class _Again:
+    """Items of an iterable, from its start again at its end."""
+
+    def __init__(self, iterable: Iterable[Any]):
+        self._iterable, self._iterator = iterable, iter(iterable)
+
+    def __next__(self) -> Any:
+        for _ in range(2):
+            try:
+                return next(self._iterator)
+            except StopIteration:
+                self._iterator = iter(self._iterable)
+        raise ValueError("stages is an iterable without batches; give one that has some")
+
+
+def _lists(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
+    while True:
+        yield list(itertools.islice(inputs, length))
+
+
+def _nbytes(item: Any) -> int:
+    leaves = Structure(item).leaves(item)
+    return sum(getattr(leaf, "nbytes", None) or sys.getsizeof(leaf) for leaf in leaves)
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three digits and a unit: '12.3 µs'."""
+    for unit, scale in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _plain(table: Table) -> str:
+    title, header, rows = table
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+        for row in [header, *rows]
+    ]
+    return "\n".join([title, *lines])

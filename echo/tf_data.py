@@ -1,0 +1,57 @@
+"""The echo stage for tf.data, in the form that the study gives: `dataset.apply(echo(factor=2))`."""
+
+from typing import Any
+
+from echo.schedule import EchoSchedule
+from echo.spec import EchoSpecError, missing_package
+
+# Counts are 64-bit integers inside TensorFlow, and squares of the denominator must fit.
+_MAX_DENOMINATOR = 10**9
+
+
+def echo(factor, shuffle_buffer: int = 0, seed: int = 0):
+    """A function for `tf.data.Dataset.apply` that repeats each element about `factor` times.
+
+    Over examples this is example echoing, after `.batch(...)` batch echoing. It is
+    `flat_map` over `from_tensors(element).repeat(n)` and then `shuffle`, as in Choi et al. (2019),
+    with the counts of `echo.EchoSchedule`: k elements give floor(k * factor). The order is that of
+    tf.data's own shuffle buffer, the same in every pass over the data set; it follows from `seed`
+    (and from tf.random.set_seed, where that is called).
+
+    Args:
+        factor: the echoing factor e >= 1, with at most nine decimals.
+        shuffle_buffer: slots of the shuffle buffer, in elements; 0 leaves copies adjacent.
+        seed: of the buffer's choices.
+
+    Raises:
+        EchoSpecError: a factor, buffer or seed that is not allowed.
+        ImportError: TensorFlow is not installed.
+    """
+    schedule = EchoSchedule(factor, shuffle_buffer, seed)
+    if schedule.factor.denominator > _MAX_DENOMINATOR:
+        raise EchoSpecError("factor", factor, "at most nine decimals")
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        raise missing_package("echo.tf_data.echo", "tensorflow", "tf") from error
+
+    whole, rest = divmod(schedule.factor.numerator, schedule.factor.denominator)
+
+    def echoed(index, element):
+        # floor((i + 1) * e) - floor(i * e), in numbers that stay small however large i is
+        place = index % schedule.factor.denominator
+        before, after = (n * rest // schedule.factor.denominator for n in (place, place + 1))
+        return tf.data.Dataset.from_tensors(element).repeat(whole + after - before)
+
+    def apply(dataset: Any) -> Any:
+        outputs = dataset.enumerate().flat_map(echoed)
+        cardinality = int(dataset.cardinality())
+        if cardinality != tf.data.UNKNOWN_CARDINALITY:
+            finite = cardinality != tf.data.INFINITE_CARDINALITY
+            total = schedule.num_outputs(cardinality) if finite else cardinality
+            outputs = outputs.apply(tf.data.experimental.assert_cardinality(total))
+        if shuffle_buffer:
+            outputs = outputs.shuffle(shuffle_buffer, seed=seed, reshuffle_each_iteration=False)
+        return outputs
+
+    return apply

@@ -1,0 +1,104 @@
+"""The command that recommends: it measures what the build runs, and says what it found."""
+
+import re
+
+import numpy as np
+import pytest
+from conftest import flags, mini, slot
+
+import advise
+from benchmarks import advice_grid
+from pipeline import build
+from runs import command
+from training import parts
+
+
+def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys):
+    plot = tmp_path / "advice.png"
+    words = ["--config=configs/cifar10.py:mini", "--seconds=0.05", f"--plot={plot}"]
+    assert command.guarded(advise.main, [*words, *flags(mini())]) == 0
+    printed = capsys.readouterr().out
+    for name in ("read", "decode", "augment", "batch", "transfer", "step"):
+        assert re.search(rf"^ *{name} .* (s|ms|µs|ns)", printed, re.MULTILINE)
+    for place in ("before augmentation", "after augmentation", "after batching"):
+        assert re.search(rf"^ *{place} +[\d.]+ ", printed, re.MULTILINE)
+    assert re.search(r"echo|bottleneck", printed.splitlines()[-1])
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_slow_upstream_is_recognized():
+    config = mini(upstream__examples_per_second=200)
+    found = advise.advise(config, seconds=0.1)
+    assert found.insertion == "before_augmentation"
+    assert found.points[0].ratio > 2
+    assert found.points[0].item_bytes == 8 * 8 + 4
+
+
+@pytest.mark.parametrize("insertion", ["none", "before_augmentation", "after_batching"])
+def test_the_stages_that_are_measured_give_the_batches_that_are_trained_on(insertion):
+    config = mini(**slot(insertion, 0, factor=1), prefetch=0)
+    opened = parts.opened(config)
+    (_, read), *others, (_, join) = advise.host_stages(config, opened)
+    batches = build.build(config, opened.source, opened.program.task.workload)
+    for number, trained_on in zip(range(3), batches, strict=False):
+        batch = read(number)
+        for _, stage in others:
+            batch = stage(batch)
+        batch = join([batch])
+        np.testing.assert_array_equal(batch.index, trained_on.index)
+        for name, array in trained_on.data.items():
+            np.testing.assert_array_equal(batch.data[name], array)
+
+
+@pytest.mark.parametrize(
+    ("fields", "places"),
+    [
+        ({}, ["before_augmentation", "after_augmentation", "after_batching"]),
+        ({"augment_on": "device"}, ["before_augmentation"]),
+        ({"dataset__fused_decode": True}, ["after_augmentation", "after_batching"]),
+    ],
+)
+def test_places_are_those_that_training_allows(fields, places):
+    assert list(advise.places(mini(**fields))) == places
+
+
+def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
+    with pytest.raises(command.InputError, match="where nothing may be echoed"):
+        advise.places(mini(dataset__fused_decode=True, augment_on="device"))
+
+
+def test_memory_is_told_for_the_buffer_of_the_configuration():
+    assert advise.buffer_examples(mini()) == advise.BUFFER
+    assert advise.buffer_examples(mini(**slot("before_augmentation", 100))) == 100
+    assert advise.buffer_examples(mini(**slot("after_batching", 4))) == 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "the following arguments are required: --config"),
+        (["--config=configs/cifar10.py:mini", "--seconds=0"], "--seconds is 0.0; allowed"),
+        (["--config=configs/cifar10.py:mini", "--plot=no/a.png"], "in a directory that is not"),
+        (["--config=configs/cifar10.py:mini", "--plot=a.doc"], "allowed: a file that ends in"),
+        (["--config=configs/cifar10.py:mini", "--config.batch_size=0"], "batch_size is 0; allowed"),
+        (["--config=configs/cifar10.py:mini", "--polt=x"], "did you mean --plot?"),
+    ],
+)
+def test_wrong_input_is_one_sentence(words, says, capsys):
+    assert command.guarded(advise.main, words) == command.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+def test_the_grid_reports_each_cell_and_draws(tmp_path, capsys, monkeypatch):
+    small = advice_grid.Grid((2,), (1, 2), seconds=0.1, rounds=1, advice_seconds=0.05)
+    monkeypatch.setattr(advice_grid, "QUICK", small)
+    out = tmp_path / "new" / "grid.md"
+    advice_grid.main(["--quick", "--kinds=limited,cpu", f"--out={out}"])
+    text = capsys.readouterr().out
+    assert out.read_text() == text
+    assert len(re.findall(r"^\| 2 \| [\d.]+ \([\d.]+\) \| [\d.]+ \([\d.]+\) \|", text, re.M)) == 2
+    assert text.count("of 2 cells within 5 %") == 2
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,207 @@
+"""The timing model and the advice: against a simulated pipeline, and on measured ones."""
+
+import dataclasses
+import os
+import re
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import echo
+from echo import measure
+from echo.advice import FACTORS, conclude
+from echo.timing import StageTime, Timing, study_step_seconds
+
+BATCH = 32
+
+
+def stage(name, seconds, cpu=0.0, limit=None):
+    return StageTime(name, seconds, cpu, seconds if limit is None else limit)
+
+
+def pipeline(read=1e-6, decode=1e-6, augment=1e-6, transfer=1e-6, step=1e-3, **fields):
+    """Stages that take so many seconds an example, of which workers share none."""
+    times = {"read": read, "decode": decode, "augment": augment, "batch": 1e-7}
+    timing = Timing(
+        stages=tuple(stage(name, seconds) for name, seconds in times.items()),
+        transfers=(stage("transfer", transfer),),
+        step=stage("step", step),
+        batch_size=BATCH,
+        workers=1,
+        cores=64,
+    )
+    return dataclasses.replace(timing, **fields)
+
+
+def advice_on(timing):
+    places = {
+        "before_augmentation": "decode",
+        "after_augmentation": "augment",
+        "after_batching": "batch",
+    }
+    return conclude(timing, places, {"decode": 100, "augment": 200, "batch": 200})
+
+
+def simulated(upstream, behind, step, factor, steps=400):
+    """Steps a second of three servers in a row, each handing over to the next as it finishes.
+
+    The first makes a fresh batch in `upstream` seconds, the second shows one in `behind`.
+    """
+    ready = made = shown = done = 0.0
+    fresh, begun = 0, None
+    for number in range(steps):
+        while fresh * factor <= number:  # error diffusion: floor(fresh * factor) showings so far
+            made += upstream
+            fresh, ready = fresh + 1, made
+        shown = max(shown, ready) + behind
+        done = max(done, shown) + step
+        if number == steps // 2:
+            begun = done
+    return (steps - steps // 2 - 1) / (done - begun)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    upstream=st.floats(0.05, 10),
+    behind=st.floats(0.001, 2),
+    step=st.floats(0.05, 2),
+    factor=st.integers(1, 8),
+)
+def test_predictions_are_those_of_a_simulated_pipeline(upstream, behind, step, factor):
+    timing = Timing(
+        stages=(stage("read", upstream / BATCH), stage("augment", behind / BATCH)),
+        transfers=(),
+        step=stage("step", step / BATCH),
+        batch_size=BATCH,
+        workers=1,
+        cores=100,
+    )
+    found = simulated(upstream, behind, step, factor)
+    assert 1 / timing.step_seconds(1, factor) == pytest.approx(found, rel=0.05)
+
+
+@given(up=st.floats(0.001, 10), down=st.floats(0.001, 10), factor=st.floats(1, 20))
+def test_one_worker_and_many_cores_give_the_studys_formula(up, down, factor):
+    timing = pipeline(step=down / BATCH, stages=(stage("batch", up / BATCH),), transfers=())
+    assert timing.step_seconds(1, factor) == pytest.approx(study_step_seconds(up, down, factor))
+    assert timing.ratio(1) == pytest.approx(up / down)
+
+
+def test_workers_share_latency_but_not_a_rate_limit_and_not_what_comes_behind_the_stage():
+    timing = pipeline(read=8e-3, augment=2e-3, workers=4)
+    assert timing.step_seconds(2, 1) == pytest.approx(BATCH * 8e-3)  # each is its own limit
+    latency = dataclasses.replace(timing.stages[0], limit=1e-3)
+    timing = dataclasses.replace(timing, stages=(latency, *timing.stages[1:]))
+    assert timing.step_seconds(2, 1) == pytest.approx(BATCH * 8e-3 / 4, rel=0.01)
+    assert timing.step_seconds(2, 4) == pytest.approx(BATCH * 2e-3, rel=0.01)  # augment, each step
+    assert timing.step_seconds(3, 4) == pytest.approx(BATCH * 1e-3, rel=0.01)  # the step
+
+
+def test_stages_and_a_step_on_the_same_cores_add_up():
+    read, step = stage("read", 3e-3, cpu=3e-3, limit=1.5e-3), stage("step", 1e-3, cpu=2e-3)
+    timing = pipeline(stages=(read,), transfers=(), workers=2, cores=2)
+    timing = dataclasses.replace(timing, step=step)
+    for factor in FACTORS:
+        shared = (3e-3 / factor + 2e-3) / 2
+        assert timing.step_seconds(1, factor) == pytest.approx(BATCH * max(shared, 1e-3))
+
+
+@pytest.mark.parametrize(
+    ("timing", "insertion", "factor", "says"),
+    [
+        (pipeline(), None, 1, r"not the bottleneck \(R = 0\.00\): do not echo"),
+        (pipeline(read=1e-3), None, 1, r"not the bottleneck \(R = 1\.00\)"),
+        (pipeline(read=4e-3), "before_augmentation", 4, r"factor 4: 31\.2 steps.* 4\.0\d times"),
+        (pipeline(read=20e-3), "before_augmentation", 8, "stays the bottleneck at every factor"),
+        (pipeline(augment=4e-3), None, 1, "^Augmentation is the bottleneck.*to the device"),
+        (pipeline(read=9e-3, augment=3e-3), "after_augmentation", 8, "Echo after augmentation"),
+        (pipeline(transfer=4e-3), None, 1, "^Transfer to the device is the bottleneck"),
+        (pipeline(read=4e-3, transfer=4e-3), None, 1, "keep repeated examples on the device"),
+    ],
+)
+def test_the_recommendation_says_what_to_do(timing, insertion, factor, says):
+    found = advice_on(timing)
+    assert (found.insertion, found.factor) == (insertion, factor)
+    assert re.search(says, found.reason), found.reason
+    assert found.reason in str(found)
+
+
+def test_memory_is_that_of_the_items_there():
+    points = advice_on(pipeline()).points
+    assert [point.buffer_bytes for point in points] == [1_000_000, 2_000_000, 2_000_000]
+
+
+def read(call):
+    return {"x": np.full((8, 4), call % 256, np.uint8), "label": np.zeros(8, np.int32)}
+
+
+def join(items):
+    return {name: np.concatenate([item[name] for item in items]) for name in items[0]}
+
+
+def test_stages_get_what_the_one_before_gave_and_the_step_gets_whole_batches():
+    lengths, threads = set(), set()
+
+    def decode(item):
+        assert len(item["x"]) == 8
+        threads.add(threading.current_thread())
+        return item
+
+    def step(batch):
+        lengths.add(len(batch["x"]))
+
+    stages = [("read", read), ("decode", decode), ("batch", join)]
+    found = echo.advise(
+        stages, step, batch_size=32, examples_a_call=8, workers=3, seconds=0.02, shuffle_buffer=10
+    )
+    assert lengths == {32}
+    assert len(threads) == 4  # alone, then three at once
+    assert [t.name for t in found.timing.stages] == ["read", "decode", "batch"]
+    assert [p.name for p in found.points] == ["after read", "after decode", "after batch"]
+    assert {p.item_bytes for p in found.points} == {8}
+    assert {p.buffer_bytes for p in found.points} == {80}
+    for time in (*found.timing.stages, found.timing.step):
+        assert 0 < time.low <= time.seconds <= time.high
+        assert time.limit <= time.seconds
+    assert set(FACTORS) == set(found.points[0].step_seconds)
+
+
+def test_of_an_iterable_only_r_after_batching_is_told():
+    batches = [(np.zeros((16, 2)), np.zeros(16))] * 3
+    found = echo.advise(batches, len, batch_size=16, seconds=0.02)
+    assert [point.name for point in found.points] == ["after batching"]
+    assert found.points[0].item_bytes == 24
+
+
+def test_an_error_in_a_stage_comes_through():
+    def decode(item):
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError("damaged")
+        return item
+
+    with pytest.raises(OSError, match="damaged"):
+        echo.advise([("read", read), ("batch", decode)], len, batch_size=8, workers=2, seconds=0.02)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"examples_a_call": 5}, "examples_a_call is 5, which does not divide batch_size 32"),
+        ({"insertions": {"here": "mix"}}, r"insertions\['here'\] is 'mix'; allowed: read, batch"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields, says):
+    with pytest.raises(ValueError, match=says):
+        echo.advise([("read", read), ("batch", join)], len, batch_size=32, **fields)
+
+
+def test_an_empty_iterable_is_refused():
+    with pytest.raises(ValueError, match="without batches"):
+        echo.advise(iter(()), len, batch_size=8)
+
+
+def test_cores_are_at_least_one_and_no_more_than_there_are():
+    assert 1 <= measure.available_cores(0.02) <= (os.cpu_count() or 1)
