@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from configs import base
-from pipeline import build, side_by_side
+from pipeline import counts, side_by_side
 from pipeline.stages import Batch
 from runs import command, environment, processes, records, signals, workdirs
 from runs.checkpoints import Checkpoints
@@ -226,7 +226,7 @@ class _Run:
         self._pending[0]["learning_rate"] = float(hyper.learning_rate)
         self._pending[0]["bytes_sent"] = self.parts.input.bytes_sent
         if self.decisions:
-            fresh = build.decided(self.config, batch)
+            fresh = counts.decided(self.config, batch)
             self.decisions.write({"step": at.step, "fresh": fresh})
             self.parts.copies.decided(fresh)
         self._log(before)

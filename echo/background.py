@@ -38,10 +38,11 @@ class BackgroundReader:
         self.num_items: int | None = None  # known once the end has been handed over
 
     def read_within(
-        self, seconds: float | None, oldest: Callable[[], int]
+        self, needed: int, seconds: float | None, oldest: Callable[[], int]
     ) -> tuple[np.ndarray, list[Any]] | None:
         """The next item as (index, [item]), nothing in both at the end; None where it is not there
         within `seconds` (None: waits for it)."""
+        del needed
         if self.num_items is not None:
             return np.arange(0), []
         self._pool = self._pool or DaemonPool(1)

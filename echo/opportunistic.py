@@ -15,8 +15,9 @@ import numpy as np
 
 from echo.background import BackgroundReader
 from echo.grain_dataset import DEFAULT_READ_OPTIONS, Echoed
-from echo.repeats import Repeats
-from echo.spec import EchoSpecError, checked_integer
+from echo.orders import OrderStore
+from echo.repeats import Repeats, round_size, store_rows
+from echo.spec import PLACEMENTS, EchoSpecError, checked_integer, one_of
 from echo.store import ArrayStore, ItemStore
 from echo.upstream import CHUNK_ITEMS, RandomAccessReader
 
@@ -46,6 +47,8 @@ class OpportunisticIterDataset(grain.IterDataset):
             less when it is needed now; None: it is always needed at once.
         decisions: fresh items of each batch from the first on, as an earlier run took them; the
             stream repeats that run's, and ends with them.
+        placement: "host" memory keeps the stored items, or "device" memory: the stage emits an
+            `Order` for each batch then, as `EchoIterDataset` does.
 
     Raises:
         EchoSpecError: a setting that is not allowed.
@@ -64,11 +67,14 @@ class OpportunisticIterDataset(grain.IterDataset):
         read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
         slack: Callable[[], float] | None = None,
         decisions: Sequence[int] | None = None,
+        placement: str = "host",
     ):
         if not isinstance(parent, grain.MapDataset | grain.IterDataset):
             raise TypeError(
                 f"parent is a {type(parent).__name__}; allowed: a Grain MapDataset or IterDataset"
             )
+        if placement not in PLACEMENTS:
+            raise EchoSpecError("placement", placement, one_of(PLACEMENTS))
         super().__init__(parent)
         if batch_size is not None:
             batch_size = checked_integer("batch_size", batch_size, minimum=1)
@@ -82,6 +88,16 @@ class OpportunisticIterDataset(grain.IterDataset):
         self.read_options = read_options
         self.slack = slack or (lambda: 0.0)
         self.decisions = decisions
+        self.placement = placement
+
+    @property
+    def round_size(self) -> int:
+        """New items a round of each `Order`."""
+        return round_size(self.batch_size or 1)
+
+    def store_rows(self) -> int:
+        """Rows that a store needs which follows the orders."""
+        return store_rows(self.repeats.capacity, self.batch_size or 1)
 
     def __str__(self) -> str:
         return f"OpportunisticIterDataset({self.repeats.settings}, batch_size={self.batch_size})"
@@ -97,10 +113,13 @@ class _Iterator(grain.DatasetIterator):
         self._dataset = dataset
         self._batched = dataset.batch_size is not None
         self._size = dataset.batch_size or 1
+        self._orders = dataset.placement == "device"
         parent = dataset._parent
         if isinstance(parent, grain.MapDataset):
             super().__init__()
-            self._reader = RandomAccessReader(parent, dataset.read_options, self._batched)
+            self._reader = RandomAccessReader(
+                parent, dataset.read_options, stacked=self._batched, exact=self._orders
+            )
         else:
             iterator = iter(parent)
             super().__init__(iterator)
@@ -111,14 +130,15 @@ class _Iterator(grain.DatasetIterator):
     def __next__(self):
         self._assert_not_closed()
         index, copy, leaving = self._repeats.take(self._decision(), self._size)
-        if self._batched:
+        if self._batched or self._orders:
             item = self._store.show(index)
             self._store.drop(leaving)
         else:
-            index, copy = index[0], copy[0]
-            item = self._store.show(int(index))
+            item = self._store.show(int(index[0]))
             for number in leaving.tolist():
                 self._store.drop(number)
+        if not self._batched:
+            index, copy = index[0], copy[0]
         fresh = self._repeats.admitted
         return Echoed(item, index, copy, fresh) if self._dataset.annotate else item
 
@@ -156,11 +176,13 @@ class _Iterator(grain.DatasetIterator):
         super().close()
         self._reader.close()
 
-    def _empty_store(self) -> ItemStore | ArrayStore:
+    def _empty_store(self) -> ItemStore | ArrayStore | OrderStore:
+        if self._orders:
+            return OrderStore(self._dataset.store_rows(), self._dataset.round_size)
         if not self._batched:
             return ItemStore()
         # What is stored, and what is ready: less than a batch, when a chunk comes.
-        return ArrayStore(self._repeats.capacity + self._size + CHUNK_ITEMS)
+        return ArrayStore(self._dataset.store_rows() + CHUNK_ITEMS)
 
     @property
     def _ready(self) -> int:
@@ -192,7 +214,7 @@ class _Iterator(grain.DatasetIterator):
     def _read(self, seconds: float | None, wanted: int) -> None:
         """Takes in what is read, up to `wanted` items; waits so long for the first. None: ever."""
         while self._ready < wanted:
-            found = self._reader.read_within(seconds, self._repeats.oldest)
+            found = self._reader.read_within(wanted - self._ready, seconds, self._repeats.oldest)
             if found is None or not len(found[0]):
                 return
             self._put(*found, np.zeros(len(found[0]), np.int64))

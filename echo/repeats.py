@@ -104,3 +104,17 @@ class Repeats:
         """64 random bits for each stored item, a function of (seed, batch number)."""
         key = self.seed % 2**64 + (self.batches << 64)
         return np.random.Philox(key=key).random_raw(n)
+
+
+def store_rows(shuffle_buffer: int, batch_size: int) -> int:
+    """Rows of a store that holds what may be repeated and a batch of fresh items."""
+    return shuffle_buffer + batch_size
+
+
+def round_size(batch_size: int) -> int:
+    """New items a round of an opportunistic stage's orders.
+
+    How many are new changes from batch to batch, and rounds are filled up: an eighth of a batch
+    keeps both what is sent in vain and the number of rounds small.
+    """
+    return -(-batch_size // 8)

@@ -7,16 +7,15 @@ At most one of the three slots is filled; nothing else differs between condition
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import grain
 import jax
 import numpy as np
 
 import echo
-from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows
-from echo.repeats import Repeats
+from pipeline import counts
 from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
 from pipeline.stages import (
@@ -30,15 +29,11 @@ from pipeline.stages import (
     Read,
     Stage,
     decode_records,
-    in_chunks,
 )
 
 # The few lengths that fewer examples are filled up to, so that augmentation is compiled for these
 # alone.
 _LENGTHS = (8, CHUNK)
-
-# Evaluation batches are kept in memory between evaluations up to this size.
-_CACHE_BYTES = 256 * 2**20
 
 
 class StageFunctions(Protocol):
@@ -77,14 +72,14 @@ def build(
     """
     streams = range(config.echo.streams)
     held = streams if held is None else held
-    elsewhere = [Counts.of(config, stream) for stream in streams if stream not in held]
+    elsewhere = [counts.Counts.of(config, stream) for stream in streams if stream not in held]
     batches = SideBySide(
         {
             stream: _sub_stream(config, source, functions, stream, slack, decisions)
             for stream in held
         },
-        total_steps(config) if config.echo.policy == "fixed" else None,
-        lambda taken: sum(counts.admitted(taken) for counts in elsewhere),
+        counts.total_steps(config) if config.echo.policy == "fixed" else None,
+        lambda taken: sum(stream.admitted(taken) for stream in elsewhere),
     )
     if config.prefetch and config.echo.policy == "fixed":  # auto decides when it is asked
         batches = grain.experimental.ThreadPrefetchIterDataset(
@@ -104,23 +99,23 @@ def _sub_stream(
 
     examples = read
     if slot == "before_augmentation":
-        echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
+        echoed = stage(examples, batch_size=rows, read_options=read_options(rows))
         batches = echoed.map(functools.partial(_from_examples, read))
         return batches.map(augment)
 
     examples = MapChunks(examples, lambda data, i: augment(read.first_showing(data, i)).data)
     if slot == "after_augmentation":
-        echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
+        echoed = stage(examples, batch_size=rows, read_options=read_options(rows))
         return echoed.map(functools.partial(_from_examples, read))
 
     batches = Batches(examples, rows)
     if slot == "after_batching":
-        echoed = stage(batches, read_options=_threads(1))
+        echoed = stage(batches, read_options=read_options(1))
         return echoed.map(functools.partial(_from_batches, read, rows))
 
     # insertion 'none': no stage and no buffer
     once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
-    return once.to_iter_dataset(_threads(1)).map(functools.partial(_from_batches, read, rows))
+    return once.to_iter_dataset(read_options(1)).map(functools.partial(_from_batches, read, rows))
 
 
 def fresh_stream(config, source: Source, functions: StageFunctions, stream: int = 0) -> Read:
@@ -141,17 +136,14 @@ def stages(
     return [("read", read.read), ("decode", read.decode), ("augment", augmented)]
 
 
-def _echo_seed(config, stream: int) -> int:
-    return config.seed.data * config.echo.streams + stream
-
-
 def _echo_stage(config, stream: int, slack, decisions) -> Callable[..., grain.IterDataset]:
     """The stage of a sub-stream, which still wants its parent, batch size and read options."""
     streams = config.echo.streams
     settings = {
         "shuffle_buffer": config.echo.shuffle_buffer,
-        "seed": _echo_seed(config, stream),
+        "seed": counts.echo_seed(config, stream),
         "annotate": True,
+        "placement": config.echo.placement,
     }
     if config.echo.policy == "fixed":
         return functools.partial(echo.EchoIterDataset, factor=config.echo.factor, **settings)
@@ -168,12 +160,6 @@ def _echo_stage(config, stream: int, slack, decisions) -> Callable[..., grain.It
     )
 
 
-def decided(config, batch: Batch) -> list[int]:
-    """The decisions of an opportunistic batch: the fresh examples of each sub-stream in it."""
-    copy_SxB = batch.copy.reshape(config.echo.streams, -1)
-    return np.count_nonzero(copy_SxB == 0, axis=1).tolist()
-
-
 def training_decode(config, functions: StageFunctions) -> Decode:
     """How training examples are decoded."""
     if not config.dataset.fused_decode:
@@ -182,112 +168,6 @@ def training_decode(config, functions: StageFunctions) -> Decode:
     return lambda records, index_n: functions.decode_cropped(
         records, config.seed.data, index_n, np.zeros_like(index_n)
     )
-
-
-def total_steps(config) -> int:
-    """How many batches a run's budget gives: as many as the shortest sub-stream has."""
-    return min(counts.batches for counts in Counts.of_all(config))
-
-
-def copy_diagnostics(config) -> CopyDiagnostics:
-    """How a run's repeats lie in its batches, over all sub-streams."""
-    counts = Counts.of_all(config)
-    if config.echo.policy == "fixed":
-        rows = [EchoedRows(c.schedule, c.items, c.outputs_a_batch) for c in counts]
-        return CopyDiagnostics(config.batch_size, rows)
-    of = functools.partial(Repeats, config.echo.max_factor, config.echo.shuffle_buffer)
-    rows = [DecidedRows(of(_echo_seed(config, s)), c.outputs_a_batch) for s, c in enumerate(counts)]
-    return CopyDiagnostics(config.batch_size, rows)
-
-
-class Counts(NamedTuple):
-    """What a sub-stream gives, in closed form. An item of its slot is an example, or a batch.
-
-    Attributes:
-        schedule: of the slot's items.
-        items: how many fresh ones there are.
-        examples_an_item, outputs_a_batch: one of the two is 1.
-    """
-
-    schedule: echo.EchoSchedule
-    items: int
-    examples_an_item: int
-    outputs_a_batch: int
-
-    @classmethod
-    def of(cls, config, stream: int) -> "Counts":
-        rows = config.batch_size // config.echo.streams
-        fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
-        if config.echo.insertion == "none":
-            return cls(echo.EchoSchedule(1), fresh // rows, rows, 1)
-        schedule = echo.EchoSchedule(
-            config.echo.factor, config.echo.shuffle_buffer, _echo_seed(config, stream)
-        )
-        if config.echo.insertion == "after_batching":
-            return cls(schedule, fresh // rows, rows, 1)
-        return cls(schedule, fresh, 1, rows)
-
-    @classmethod
-    def of_all(cls, config) -> list["Counts"]:
-        return [cls.of(config, stream) for stream in range(config.echo.streams)]
-
-    @property
-    def batches(self) -> int:
-        return self.schedule.num_outputs(self.items) // self.outputs_a_batch
-
-    def admitted(self, batches: int) -> int:
-        """Fresh examples that have been admitted once so many batches have been given."""
-        outputs = batches * self.outputs_a_batch
-        return self.schedule.admitted(outputs, self.items) * self.examples_an_item
-
-
-def evaluation_batches(
-    source: Source, functions: StageFunctions, batch_size: int, held: range | None = None
-) -> Iterable:
-    """A whole split in order, each example once, as (arrays, mask float32 [B]) pairs.
-
-    The last batch is filled up with repeats of its last row, which the mask leaves out.
-
-    Args:
-        source, functions: raw records, and the workload's decode.
-        batch_size: examples a batch, over all processes.
-        held: the rows of each batch that this process decodes and gives, None for all.
-    """
-    batches = _EvaluationBatches(source, functions, batch_size, held or range(batch_size))
-    return list(batches) if batches.nbytes() <= _CACHE_BYTES else batches
-
-
-class _EvaluationBatches:
-    def __init__(self, source: Source, functions: StageFunctions, batch_size: int, held: range):
-        self._source, self._functions, self._batch_size = source, functions, batch_size
-        self._held = held
-
-    def nbytes(self) -> int:
-        row = self._decode(range(1))
-        return len(self._source) * sum(array.nbytes for array in row.values())
-
-    def __iter__(self):
-        batches = grain.MapDataset.range(0, len(self._source), self._batch_size)
-        return iter(batches.map(self._batch).to_iter_dataset(_threads(1)))
-
-    def _batch(self, start: int) -> tuple[Arrays, np.ndarray]:
-        last = len(self._source) - 1
-        wanted = range(start + self._held.start, start + self._held.stop)
-        real = [number for number in wanted if number <= last] or [last]
-        data = in_chunks(self._decode, real)
-        missing = len(wanted) - len(real)
-        mask_B = (np.asarray(wanted) <= last).astype(np.float32)
-        if missing:
-            data = {k: np.concatenate([v, v[-1:].repeat(missing, 0)]) for k, v in data.items()}
-        return data, mask_B
-
-    def _decode(self, numbers: Sequence[int]) -> Arrays:
-        return decode_records(
-            self._source,
-            list(numbers),
-            lambda records, _: self._functions.decode(records),
-            np.asarray(numbers),
-        )
 
 
 def host_augment(config, functions: StageFunctions, source: Source) -> Callable[..., Arrays]:
@@ -343,7 +223,7 @@ def _numbered(data: Arrays | echo.Order, fresh_index) -> Arrays | echo.Order:
     return data._replace(fresh=fresh_index(data.fresh)) if isinstance(data, echo.Order) else data
 
 
-def _threads(items_a_batch: int) -> grain.ReadOptions:
+def read_options(items_a_batch: int) -> grain.ReadOptions:
     """Read-ahead of two batches: of examples on all cores; whole batches are spread over the cores
     as they are made."""
     threads = CORES if items_a_batch > 1 else 2

@@ -53,7 +53,7 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
 
 @pytest.mark.parametrize(("insertion", "buffer", "streams"), [(*SLOTS[0], 2), (*SLOTS[2], 1)])
 def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, tmp_path):
-    slow = auto(insertion, buffer, echo__streams=streams, upstream__examples_per_second=1500.0)
+    slow = auto(insertion, buffer, echo__streams=streams, upstream__examples_per_second=300.0)
     first = train.train(slow, tmp_path / "first")
     assert first["status"] == "exhausted"
     decisions = recorded(tmp_path / "first")
@@ -79,8 +79,26 @@ def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, 
     assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion, buffer, tmp_path):
+    whole = insertion == "after_batching"
+    fresh = [[32], [0], [32], [0], [0]] * 4 if whole else [[32], [12], [0], [20], [7]] * 4
+    replay = decisions_file(tmp_path / "decisions", fresh)
+    where = "device" if insertion == "before_augmentation" else "host"
+    fields = {"echo__replay": replay, "augment_on": where}
+    runs = {name: tmp_path / name for name in ("host", "device")}
+    for name, workdir in runs.items():
+        config = auto(insertion, buffer, echo__placement=name, **fields)
+        assert train.train(config, workdir)["step"] == 20
+    assert_equal_runs(config, runs["host"], runs["device"])
+    sent = {n: records.read_metrics(w)[-2]["bytes_sent"] for n, w in runs.items()}
+    shown_for_each_fresh_one = 32 * 20 / sum(map(sum, fresh))
+    # rounds are filled up, and numbers are sent with each row
+    assert sent["host"] / sent["device"] > 0.6 * shown_for_each_fresh_one
+
+
 def test_a_stopped_run_keeps_its_decisions_and_goes_on(tmp_path):
-    config = auto(upstream__examples_per_second=1500.0)
+    config = auto(upstream__examples_per_second=300.0)
     with StopAt(9):
         train.train(config, tmp_path / "run")
     before = recorded(tmp_path / "run")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from echo import EchoSchedule
 from echo.diagnostics import CopyDiagnostics, EchoedRows
-from pipeline import build
+from pipeline import build, counts
 from runs import records
 from training import parts
 
@@ -51,7 +51,7 @@ def test_windows_of_a_run_are_those_of_its_batches(insertion, buffer, streams):
     for first, last in [(0, 5), (5, 10), (10, 15), (3, 4), (12, len(batches))]:
         expected = by_hand(batches, first, last)
         assert prepared.copies.window(first, last) == pytest.approx(expected, rel=1e-12)
-        assert build.copy_diagnostics(config).window(first, last) == pytest.approx(expected)
+        assert counts.copy_diagnostics(config).window(first, last) == pytest.approx(expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,10 +91,10 @@ def test_windows_follow_the_decisions_of_an_opportunistic_run(insertion, buffer,
     given = list(build.build(config, opened.source, workload, decisions=decisions))
     batches = [batch.index.tolist() for batch in given]
     assert len(batches) == len(decisions)
-    found, resumed = build.copy_diagnostics(config), build.copy_diagnostics(config)
+    found, resumed = counts.copy_diagnostics(config), counts.copy_diagnostics(config)
     for batch in given:
-        found.decided(build.decided(config, batch))
-        resumed.decided(build.decided(config, batch))
+        found.decided(counts.decided(config, batch))
+        resumed.decided(counts.decided(config, batch))
     for first in range(0, 20, 5):
         expected = by_hand(batches, first, first + 5)
         assert found.window(first, first + 5) == pytest.approx(expected)
@@ -119,7 +119,7 @@ def test_what_is_remembered_is_bounded_by_the_buffer():
 
 def test_a_run_records_them(uninterrupted):
     config = mini(**slot("before_augmentation", 100))
-    prepared = build.copy_diagnostics(config)
+    prepared = counts.copy_diagnostics(config)
     found = [r for r in records.read_metrics(uninterrupted(config)) if r["split"] == "train"]
     assert len(found) > 5
     for record in found:

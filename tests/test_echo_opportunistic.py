@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import echo
+from echo.orders import NOWHERE
 from echo.repeats import Repeats
 
 # Of so short a read-ahead each chunk is one item, ready as soon as it has come.
@@ -222,6 +223,38 @@ class Run:
         there = min(self.gated.come, len(self.gated)) - self.iterator._repeats.admitted
         self.want = min(there, self.iterator._size)
         return next(self.iterator)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+@given(case=cases(), stop_at=st.integers(0, 25))
+@settings(deadline=None, max_examples=25)
+def test_orders_that_are_followed_give_what_the_host_stage_gives(sequential, case, stop_at):
+    max_factor, capacity, size, seed, decisions = case
+    parent = items(sum(decisions) + size)
+    parent = parent.to_iter_dataset() if sequential else parent
+    settings = (parent, max_factor, capacity, size, seed)
+    host = iter(stage(*settings, decisions=decisions))
+    dataset = stage(*settings, decisions=decisions, placement="device")
+    device, store = iter(dataset), {}
+    for number, wanted in enumerate(host):
+        if number == stop_at:
+            state = device.get_state()
+            device.close()
+            device, store = iter(dataset), {}
+            device.set_state(state)
+        found = next(device)
+        rows, order = found.item.rows[:, 0], found.item
+        assert order.rows.shape[2] == dataset.round_size
+        for place in zip(*np.nonzero(rows < NOWHERE), strict=True):
+            assert rows[place] < dataset.store_rows()
+            store[rows[place]] = order.items["i"][:, 0][place]
+        np.testing.assert_array_equal([store[row] for row in order.gather[0]], wanted.item["i"])
+        np.testing.assert_array_equal(found.index, wanted.index)
+        np.testing.assert_array_equal(found.copy, wanted.copy)
+        assert found.fresh == wanted.fresh
+    assert next(device, None) is None
+    host.close()
+    device.close()
 
 
 @pytest.mark.parametrize("sequential", [False, True])

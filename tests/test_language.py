@@ -12,7 +12,7 @@ from text_data import write_tfds
 
 import train
 from configs import base, common_crawl, lm1b
-from pipeline import build
+from pipeline.evaluation import evaluation_batches
 from pipeline.sources import DatasetInfo
 from runs import command, records
 from runs.checkpoints import Checkpoints
@@ -308,6 +308,6 @@ def test_validation_shows_every_example_once(module):
     config = small(module)
     _, held_out, info = train.open_data(config)
     workload = make(config, info)
-    shown = sum(int(mask.sum()) for _, mask in build.evaluation_batches(held_out, workload, 100))
+    shown = sum(int(mask.sum()) for _, mask in evaluation_batches(held_out, workload, 100))
     assert shown == len(held_out)
     assert info.vocabulary_size == 200

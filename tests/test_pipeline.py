@@ -6,7 +6,7 @@ from conftest import SLOTS, mini, slot
 
 import train
 import workloads
-from pipeline import build, sources, stages
+from pipeline import counts, sources, stages
 
 
 def batches_of(config):
@@ -32,7 +32,7 @@ def by_copy(batches):
 @pytest.mark.parametrize("streams", [1, 2])
 def test_the_number_of_batches_is_the_closed_form(insertion, buffer, streams):
     config = mini(**slot(insertion, buffer), echo__streams=streams)
-    assert len(batches_of(config)) == build.total_steps(config)
+    assert len(batches_of(config)) == counts.total_steps(config)
 
 
 @pytest.mark.parametrize(("insertion", "buffer"), SLOTS)

@@ -7,7 +7,7 @@ import pytest
 from conftest import SLOTS, mini, placed, slot
 
 import train
-from pipeline import build
+from pipeline import counts
 from runs import records
 from training import check
 
@@ -31,7 +31,7 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
         train_records(uninterrupted(mini(**fields, echo__placement=placement)))
         for placement in ("host", "device")
     )
-    assert len(host) == build.total_steps(mini(**fields)) == 640 * 4 // 32
+    assert len(host) == counts.total_steps(mini(**fields)) == 640 * 4 // 32
     for name in ("loss", "fresh_examples", "step", "learning_rate"):
         assert [r[name] for r in device] == [r[name] for r in host]
 

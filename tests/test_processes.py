@@ -12,7 +12,8 @@ import pytest
 from conftest import ROOT, SLOTS, flags, mini, placed, slot
 
 import train
-from pipeline import build, side_by_side
+from pipeline import build, counts, side_by_side
+from pipeline.evaluation import evaluation_batches
 from runs import command, processes, records
 from training import check, parts
 
@@ -71,7 +72,7 @@ def test_halves_of_the_input_make_up_the_whole(insertion, buffer, budget):
         return iter(build.build(config, source, workload, held))
 
     whole, first, second = batches(None), batches(range(2)), batches(range(2, 4))
-    for number in range(build.total_steps(config)):
+    for number in range(counts.total_steps(config)):
         if number == 5:  # go on from the state of both halves, each with a fresh iterator
             state = side_by_side.merged([half.get_state() for half in (first, second)])
             for old in (first, second, whole):
@@ -95,7 +96,7 @@ def test_each_process_evaluates_its_share_of_each_batch():
     workload = parts.workloads.make(config, info)
 
     def batches(held):
-        return list(build.evaluation_batches(held_out, workload, 256, held))
+        return list(evaluation_batches(held_out, workload, 256, held))
 
     for (data, mask), *halves in zip(
         batches(None), batches(range(128)), batches(range(128, 256)), strict=True

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import echo
-from pipeline.build import total_steps
+from pipeline.counts import total_steps
 from training import optimizer, sharding
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from echo.device import DeviceStore, Enter
-from pipeline import build
+from pipeline import build, counts
 from pipeline.sources import Source
 from pipeline.stages import Batch, decode_records
 from training import sharding
@@ -60,19 +60,19 @@ def device_store(
     """
     if config.echo.placement == "host" or config.echo.insertion == "none":
         return None
-    counts = build.Counts.of(config, held.start)
+    outputs, rows, round_size = counts.store_size(config, held.start)
     enters = config.augment_on == "device" and config.echo.insertion.startswith("after")
     store = DeviceStore(
         _item(config, source, workload),
-        counts.schedule.most_pending(counts.outputs_a_batch, counts.items),
-        counts.schedule.most_admitted(counts.outputs_a_batch),
+        rows,
+        round_size,
         streams=len(held),
         mesh=mesh,
         batches=config.echo.insertion == "after_batching",
         enter=_first_copy(workload, config.seed.data) if enters else None,
     )
     _check_memory(store, mesh)
-    store.allocate(counts.outputs_a_batch)
+    store.allocate(outputs)
     return store
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 import workloads
 from echo.diagnostics import CopyDiagnostics
-from pipeline import build, sources
+from pipeline import build, counts, sources
+from pipeline.evaluation import evaluation_batches
 from pipeline.opening import open_data, open_splits
 from pipeline.stages import RecordError
 from pipeline.upstream import UpstreamError
@@ -96,8 +97,8 @@ def prepare(config) -> Parts:
         input=inputs.Input(task.mesh, store),
         validation=validation,
         target=records.Target(**config.target),
-        total_steps=build.total_steps(config) if config.echo.policy == "fixed" else None,
-        copies=build.copy_diagnostics(config),
+        total_steps=counts.total_steps(config) if config.echo.policy == "fixed" else None,
+        copies=counts.copy_diagnostics(config),
         pace=pace,
     )
 
@@ -133,4 +134,4 @@ def test_split(parts: Parts) -> Any:
 def _evaluation_batches(config, held_out: sources.Source, task: steps.Task) -> Any:
     batch_size = config.batch_size * _EVALUATION_BATCHES
     held = sharding.local_rows(task.mesh, batch_size)
-    return build.evaluation_batches(held_out, task.workload, batch_size, held)
+    return evaluation_batches(held_out, task.workload, batch_size, held)

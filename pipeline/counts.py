@@ -1,0 +1,90 @@
+"""What a run's input gives, in closed form: how many batches, how many fresh examples, how its
+repeats lie in them."""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+import echo
+from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows
+from echo.repeats import Repeats, round_size, store_rows
+from pipeline.stages import Batch
+
+
+def total_steps(config) -> int:
+    """How many batches a run's budget gives: as many as the shortest sub-stream has."""
+    return min(counts.batches for counts in Counts.of_all(config))
+
+
+def copy_diagnostics(config) -> CopyDiagnostics:
+    """How a run's repeats lie in its batches, over all sub-streams."""
+    counts = Counts.of_all(config)
+    if config.echo.policy == "fixed":
+        rows = [EchoedRows(c.schedule, c.items, c.outputs_a_batch) for c in counts]
+        return CopyDiagnostics(config.batch_size, rows)
+    of = functools.partial(Repeats, config.echo.max_factor, config.echo.shuffle_buffer)
+    rows = [DecidedRows(of(echo_seed(config, s)), c.outputs_a_batch) for s, c in enumerate(counts)]
+    return CopyDiagnostics(config.batch_size, rows)
+
+
+class Counts(NamedTuple):
+    """What a sub-stream gives, in closed form. An item of its slot is an example, or a batch.
+
+    Attributes:
+        schedule: of the slot's items.
+        items: how many fresh ones there are.
+        examples_an_item, outputs_a_batch: one of the two is 1.
+    """
+
+    schedule: echo.EchoSchedule
+    items: int
+    examples_an_item: int
+    outputs_a_batch: int
+
+    @classmethod
+    def of(cls, config, stream: int) -> "Counts":
+        rows = config.batch_size // config.echo.streams
+        fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
+        if config.echo.insertion == "none":
+            return cls(echo.EchoSchedule(1), fresh // rows, rows, 1)
+        schedule = echo.EchoSchedule(
+            config.echo.factor, config.echo.shuffle_buffer, echo_seed(config, stream)
+        )
+        if config.echo.insertion == "after_batching":
+            return cls(schedule, fresh // rows, rows, 1)
+        return cls(schedule, fresh, 1, rows)
+
+    @classmethod
+    def of_all(cls, config) -> list["Counts"]:
+        return [cls.of(config, stream) for stream in range(config.echo.streams)]
+
+    @property
+    def batches(self) -> int:
+        return self.schedule.num_outputs(self.items) // self.outputs_a_batch
+
+    def admitted(self, batches: int) -> int:
+        """Fresh examples that have been admitted once so many batches have been given."""
+        outputs = batches * self.outputs_a_batch
+        return self.schedule.admitted(outputs, self.items) * self.examples_an_item
+
+
+def echo_seed(config, stream: int) -> int:
+    """The seed of a sub-stream's echo stage."""
+    return config.seed.data * config.echo.streams + stream
+
+
+def decided(config, batch: Batch) -> list[int]:
+    """The decisions of an opportunistic batch: the fresh examples of each sub-stream in it."""
+    copy_SxB = batch.copy.reshape(config.echo.streams, -1)
+    return np.count_nonzero(copy_SxB == 0, axis=1).tolist()
+
+
+def store_size(config, stream: int) -> tuple[int, int, int]:
+    """(outputs a batch, rows, new items a round) of a sub-stream's store on the devices."""
+    its = Counts.of(config, stream)
+    outputs = its.outputs_a_batch
+    if config.echo.policy == "auto":
+        return outputs, store_rows(config.echo.shuffle_buffer, outputs), round_size(outputs)
+    schedule = its.schedule
+    return outputs, schedule.most_pending(outputs, its.items), schedule.most_admitted(outputs)
