@@ -33,6 +33,8 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.input_throughput
 	$(BIN)/python -m benchmarks.step_time
 	$(BIN)/python -m benchmarks.advice_grid
+	$(BIN)/python -m benchmarks.efficiency
+	$(BIN)/python -m benchmarks.bursty
 
 clean:
 	rm -rf $(VENV) $(DEMO)

@@ -12,25 +12,21 @@ predicts every factor; then the factors are run in turns.
 
 import argparse
 import dataclasses
-import hashlib
 import pathlib
 import statistics
-import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 import advise
 import echo
 from benchmarks import common
-from configs import cifar10
+from benchmarks.loops import STEP_SECONDS, FixedStep, Hashing, configuration, measured
 from echo.measure import wait_for
 from pipeline import build
 from training import parts
 
 WITHIN = 0.05
-STEP_SECONDS = 0.016  # of the step that takes a fixed time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,71 +51,6 @@ KINDS = {
 }
 
 
-class FixedStep:
-    """A device that needs `seconds` a step, and is fed as training feeds one: the next step is
-    handed over while the last one runs."""
-
-    def __init__(self, seconds: float):
-        self._seconds, self._ends = seconds, 0.0
-
-    def __call__(self, batch: Any) -> None:
-        now, runs_until = time.perf_counter(), self._ends
-        self._ends = max(now, runs_until) + self._seconds
-        if runs_until > now:
-            time.sleep(runs_until - now)
-
-
-class Hashing:
-    """A source whose records cost processor time, on as many cores as threads ask for them."""
-
-    def __init__(self, source, seconds: float):
-        self._source = source
-        start = time.process_time()
-        _hash(100_000)
-        self._count = max(1, round(100_000 * seconds / (time.process_time() - start)))
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices) -> list[dict[str, Any]]:
-        for _ in indices:
-            _hash(self._count)
-        return self._source.__getitems__(indices)
-
-
-def _hash(count: int) -> None:
-    hashlib.pbkdf2_hmac("sha256", b"upstream", b"salt", count)  # lets other threads run
-
-
-def configuration(upstream: str, ratio: int, step_seconds: float):
-    config = cifar10.get_config("mini")
-    config.budget.fresh_examples = 10**8
-    config.echo.insertion = "before_augmentation"
-    if upstream != "cpu":
-        config.upstream.examples_per_second = config.batch_size / (ratio * step_seconds)
-        config.upstream.http = upstream == "http"
-    return config
-
-
-def measured(config, opened: parts.Opened, transfer, step, seconds: float) -> float:
-    """Steps a second once the pipeline runs steadily."""
-    batches = build.build(config, opened.source, _of(opened))
-    iterator, ends = iter(batches), []
-    try:
-        begin = time.perf_counter()
-        while (now := time.perf_counter()) < begin + 1.3 * seconds or len(ends) < 12:
-            if now > begin + 0.3 * seconds:
-                ends.append(now)
-            step(transfer(next(iterator)))
-    finally:
-        iterator.close()
-    # The slope, since chunks of examples make steps come in bursts.
-    return float(np.polyfit(ends, np.arange(len(ends)), 1)[0])
-
-
 def row(
     upstream: str, real: bool, ratio: int, grid: Grid, report: Callable[[str], None]
 ) -> list[tuple[float, float]]:
@@ -132,7 +63,7 @@ def row(
     if upstream == "cpu":
         seconds = STEP_SECONDS
         if real:
-            batches = iter(build.build(config, opened.source, _of(opened)))
+            batches = iter(build.build(config, opened.source, opened.program.task.workload))
             rows = wait_for(transfer(next(batches)))
             batches.close()
             rounds = echo.measure.rounds(lambda: step(rows), grid.advice_seconds)
@@ -145,14 +76,10 @@ def row(
     for _ in range(grid.rounds):
         for factor in grid.factors:
             config.echo.factor = float(factor)
-            found[factor].append(measured(config, opened, transfer, step, grid.seconds))
+            found[factor].append(measured(config, opened, step, grid.seconds, transfer))
     cells = [(1 / point.step_seconds[e], statistics.median(rates)) for e, rates in found.items()]
     report(f"R = {ratio}, measured as {point.ratio:.2f}; predicted and measured: {cells}")
     return cells
-
-
-def _of(opened: parts.Opened):
-    return opened.program.task.workload
 
 
 def table(grid: Grid, rows: dict[int, list[tuple[float, float]]]) -> str:

@@ -4,6 +4,7 @@ Both readers hand over fresh items in order, each produced once, and can start a
 checkpoint stood. They differ in how they come back to items that were read before it.
 """
 
+import atexit
 import collections
 import concurrent.futures
 import copy
@@ -11,6 +12,7 @@ import queue
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +27,9 @@ from echo.tree import Structure
 CHUNK_ITEMS = 256
 CHUNK_BYTES = 2**20
 CHUNK_SECONDS = 0.25
+
+# How long a program that ends waits for reads that are under way.
+PROGRAM_ENDS_SECONDS = 2.0
 
 # Read-ahead is given in items, and bounded in bytes for the sake of items that are whole batches.
 READ_AHEAD_BYTES = 2**26
@@ -239,6 +244,7 @@ class DaemonPool:
         for i in range(num_threads):
             thread = threading.Thread(target=_serve, args=(self._tasks,), daemon=True)
             thread.name = f"echo-read-{i}"
+            _THREADS[thread] = self._tasks
             thread.start()
 
     def submit(self, function: Callable, argument: Any) -> concurrent.futures.Future:
@@ -251,8 +257,28 @@ class DaemonPool:
             self._tasks.put(None)
 
 
+_THREADS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # each with its queue
+_program_ends = threading.Event()
+
+
+@atexit.register
+def _let_threads_finish() -> None:
+    """Waits a moment for what is being read.
+
+    The interpreter ends daemon threads where they stand, and one that stands below C++ code (a
+    compiled function, a decoder) takes the process down with it.
+    """
+    _program_ends.set()
+    until = time.monotonic() + PROGRAM_ENDS_SECONDS
+    threads = dict(_THREADS)
+    for tasks in threads.values():
+        tasks.put(None)  # wakes one that is idle
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
 def _serve(tasks: queue.SimpleQueue) -> None:
-    while (task := tasks.get()) is not None:
+    while (task := tasks.get()) is not None and not _program_ends.is_set():
         future, function, argument = task
         if future.set_running_or_notify_cancel():
             try:

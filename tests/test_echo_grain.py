@@ -595,6 +595,26 @@ def test_a_program_ends_without_waiting_for_what_is_read_ahead(request):
     assert finished.stdout == "[0, 1, 2, 3, 4]\n", finished.stderr
 
 
+def test_a_program_may_end_while_compiled_code_reads_ahead(request):
+    program = (
+        "import grain, jax, numpy as np, echo\n"
+        "work = jax.jit(lambda x: x @ x)\n"
+        "item = np.ones((500, 500), np.float32)\n"
+        "parent = grain.MapDataset.range(10**6).map(lambda i: np.asarray(work(item))[0])\n"
+        "iterator = iter(echo.EchoIterDataset(parent, factor=1))\n"
+        "print(sum(next(iterator)[0] for _ in range(5)))\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=request.config.rootpath,
+        timeout=60,
+    )
+    assert finished.stdout == "2500.0\n", finished.stderr
+    assert finished.returncode == 0, finished.stderr
+
+
 def test_slow_items_are_not_gathered_into_long_chunks(monkeypatch):
     asked, now = [], [0.0]
 
