@@ -35,6 +35,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.advice_grid
 	$(BIN)/python -m benchmarks.efficiency
 	$(BIN)/python -m benchmarks.bursty
+	$(BIN)/python -m benchmarks.wall_time
 
 clean:
 	rm -rf $(VENV) $(DEMO)
