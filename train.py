@@ -188,8 +188,15 @@ class _Run:
         return crossed
 
     def _next_batch(self):
-        with self.clock.waiting():
-            return next(self.iterator, None)
+        try:
+            with self.clock.waiting():
+                return next(self.iterator, None)
+        except Exception:
+            # The input has ended in an error, and stands where it was. Several processes must save
+            # together, and the others know nothing of it.
+            if jax.process_count() == 1:
+                self._save()
+            raise
 
     def _train_on(self, batch: Batch) -> None:
         """Dispatches a step, then reads the metrics of the step before, which is done by now."""

@@ -103,6 +103,19 @@ FIELDS = (
     ("echo.shuffle_buffer", 0, "slots of the shuffle buffer: examples, after batching batches"),
     ("echo.placement", "host", "host: repeated items are kept in host memory"),
     ("echo.streams", 1, "independent sub-streams; a multiple of the number of processes"),
+    # a slow upstream on purpose (training examples alone); 0 = unlimited, or off
+    ("upstream.examples_per_second", 0.0, "limit on what is read, by all threads together"),
+    (
+        "upstream.bytes_per_second",
+        0.0,
+        "limit on the bytes of records, as they are before decoding",
+    ),
+    ("upstream.latency_seconds", 0.0, "of each request for a chunk of records"),
+    ("upstream.stall_every_seconds", 0.0, "seconds between the end of a stall and the next one"),
+    ("upstream.stall_seconds", 0.0, "length of a stall, in which nothing comes"),
+    ("upstream.jitter", 0.0, "share in [0, 1] by which latencies and times between stalls vary"),
+    ("upstream.http", False, "records come from another process over HTTP, which has the limits"),
+    ("upstream.timeout", 0.0, "seconds without an example after which a run fails; 0 = none"),
     ("augment_on", "host", "host (in the input pipeline) | device (in the compiled step)"),
     ("prefetch", 2, "batches made ready ahead of the step; 0 = none"),
     ("mesh.data", 0, "devices that share a batch; 0 = all that there are"),
@@ -125,6 +138,7 @@ MAY_CHANGE_ON_RESUME = (
     "mesh.data",
     "mesh.model",
     "sharding",
+    *(name for name, _, _ in FIELDS if name.startswith("upstream.")),
 )
 
 

@@ -44,23 +44,31 @@ class _Iterator(grain.DatasetIterator):
         super().__init__(parts)
         self._dataset, self._parts = dataset, parts
         self._taken = 0
+        self._before: dict[str, Any] | None = None  # the state before a batch that failed
 
     def __next__(self) -> Batch:
         if self._taken >= self._dataset.num_batches:
             raise StopIteration
-        batch = joined([next(part) for part in self._parts])
+        before = self.get_state() if len(self._parts) > 1 else None
+        try:
+            batch = joined([next(part) for part in self._parts])
+        except Exception:
+            self._before = before  # some sub-streams may have moved on
+            raise
         self._taken += 1
         elsewhere = self._dataset.admitted_elsewhere(self._taken)
         return batch._replace(fresh_examples=batch.fresh_examples + elsewhere)
 
     def get_state(self) -> dict[str, Any]:
+        if self._before is not None:
+            return self._before
         states = [part.get_state() for part in self._parts]
         names = map(str, self._dataset.streams)  # JSON's keys are text
         return {"batches": self._taken, "streams": dict(zip(names, states, strict=True))}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where `state` was taken; it may be of more sub-streams than are held here."""
-        self._taken = state["batches"]
+        self._taken, self._before = state["batches"], None
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
             part.set_state(state["streams"][str(stream)])
 

@@ -49,6 +49,7 @@ def check(config) -> None:
     _between("loss.label_smoothing", config.loss.label_smoothing, 0.0, 1.0, end=False)
     _at_least("mesh.data", config.mesh.data, 0)
     _at_least("mesh.model", config.mesh.model, 1)
+    _check_upstream(config.upstream)
     _check_division("echo.streams", config.echo.streams, config.batch_size)
     if total_steps(config) < 1:
         raise ConfigError(
@@ -111,6 +112,20 @@ def _check_echo(config) -> None:
         raise ConfigError(
             f"config.augment_on is 'device' with echo.insertion={config.echo.insertion!r}, which "
             "echoes on the host what is already augmented; allowed here: 'host'"
+        )
+
+
+def _check_upstream(upstream) -> None:
+    for name in ("examples_per_second", "bytes_per_second", "latency_seconds", "timeout"):
+        _between(f"upstream.{name}", upstream[name], 0.0, math.inf)
+    for name in ("stall_every_seconds", "stall_seconds"):
+        _between(f"upstream.{name}", upstream[name], 0.0, math.inf)
+    _between("upstream.jitter", upstream.jitter, 0.0, 1.0)
+    if (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0):
+        raise ConfigError(
+            f"config.upstream.stall_seconds is {upstream.stall_seconds:g} with "
+            f"config.upstream.stall_every_seconds={upstream.stall_every_seconds:g}; allowed: both "
+            "above 0, or both 0"
         )
 
 

@@ -5,8 +5,10 @@ import dataclasses
 from typing import Any
 
 import workloads
-from pipeline import build, sources, text_sources
+from pipeline import build, sources
+from pipeline.opening import open_data, open_splits
 from pipeline.stages import RecordError
+from pipeline.upstream import UpstreamError
 from runs import command, records
 from training import check, sharding
 from training import step as steps
@@ -51,7 +53,7 @@ def prepare(config) -> Parts:
     try:  # the first records are decoded here
         batches = build.build(config, source, workload, held)
         validation = _evaluation_batches(config, held_out, task)
-    except RecordError as error:
+    except (RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
     return Parts(
         config=config,
@@ -64,22 +66,12 @@ def prepare(config) -> Parts:
     )
 
 
-def open_data(config) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
-    """The training and validation splits, and what is known of the data set."""
-    if config.dataset.text:
-        return text_sources.open_text(config.dataset)
-    name, data_dir = config.dataset.name, config.dataset.data_dir
-    source, info = sources.open_source(name, config.dataset.train_split, data_dir)
-    held_out, _ = sources.open_source(name, config.dataset.validation_split, data_dir)
-    return source, held_out, info
-
-
 def test_split(parts: Parts) -> Any:
     """The test split, as `Parts.validation` is the other; InputError if there is none."""
     config = copy.deepcopy(parts.config)
     config.dataset.validation_split = config.dataset.test_split
     try:
-        _, held_out, _ = open_data(config)
+        _, held_out, _ = open_splits(config.dataset)
     except sources.SourceError as error:
         raise command.InputError(str(error)) from error
     return _evaluation_batches(config, held_out, parts.program.task)

@@ -1,0 +1,86 @@
+"""The process that serves a training split over HTTP, as slowly as it is told; see http_source.
+
+    python -m pipeline.http_server
+
+It is started by `http_source.HttpSource`: the first line of its standard input is its settings as
+JSON, the first line of its output where it listens. It ends when its standard input does.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import ml_collections
+from flax import serialization
+
+from pipeline.http_source import LENGTH_BYTES
+from pipeline.opening import open_splits
+from pipeline.sources import Source, SourceError
+from pipeline.upstream import Limits, Line
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, source: Source, line: Line):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.source, self.line = source, line
+
+    def handle_error(self, request, client_address):
+        """Nothing: a reader that went away has its own way of saying so."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # which keeps connections open
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def do_POST(self):
+        indices = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        try:
+            frames = [_frame(record) for record in self.server.source.__getitems__(indices)]
+        except Exception as error:  # is the reader's to raise
+            return self._answer(500, f"{type(error).__name__}: {error}".encode())
+        self._answer(200, b"", sum(map(len, frames)))
+        for number in self.server.line.passed([len(frame) for frame in frames]):
+            self.wfile.write(frames[number])
+
+    def _answer(self, status: int, content: bytes, length: int | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content) if length is None else length))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        """Nothing: the output is the reader's."""
+
+
+def _frame(record) -> bytes:
+    content = serialization.msgpack_serialize(record)
+    return len(content).to_bytes(LENGTH_BYTES, "big") + content
+
+
+def _end_with_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; ours saves
+    settings = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    try:
+        source, _, _ = open_splits(ml_collections.ConfigDict(settings["dataset"]))
+    except SourceError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
+    server = _Server(source, Line(Limits(**settings["limits"])))
+    print(json.dumps({"port": server.server_port, "length": len(source)}), flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Records read over a real connection: from a process of their own, over HTTP on loopback.
+
+`HttpSource` starts `python -m pipeline.http_server` and asks it for records. A request is a POST of
+a JSON list of indices; the answer is a frame for each record, its length in four bytes and the
+record as msgpack. There is no pickle on the wire.
+"""
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flax import serialization
+
+from pipeline.sources import SourceError
+from pipeline.upstream import Limits, UpstreamError
+
+LENGTH_BYTES = 4
+
+_UNLIMITED = Limits()
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class ServerLost(UpstreamError):
+    """The process that serves the records is gone."""
+
+
+class HttpSource:
+    """The training split of a data set, served by a process that ends with this one.
+
+    Args:
+        dataset: the fields config.dataset.
+        limits: how slow the server is.
+        arrived: is called as each record arrives.
+
+    Attributes:
+        server: the process.
+
+    Raises:
+        SourceError: the server cannot open the data set.
+    """
+
+    def __init__(
+        self,
+        dataset: dict[str, Any],
+        limits: Limits = _UNLIMITED,
+        arrived: Callable[[], None] = lambda: None,
+    ):
+        self._arrived = arrived
+        self.server = _started({"dataset": dataset, "limits": dataclasses.asdict(limits)})
+        weakref.finalize(self, _end, self.server)
+        hello = json.loads(self.server.stdout.readline() or "{}")
+        if "port" not in hello:
+            raise SourceError(
+                "the HTTP upstream cannot serve the training split: "
+                f"{hello.get('error', 'its process ended')}"
+            )
+        self._port, self._length = hello["port"], hello["length"]
+        self._idle: queue.SimpleQueue = queue.SimpleQueue()  # connections that are kept open
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        connection = self._connection()
+        try:
+            connection.request("POST", "/", json.dumps([int(index) for index in indices]))
+            response = connection.getresponse()
+            if response.status != http.HTTPStatus.OK:
+                raise UpstreamError(
+                    f"the HTTP upstream answers {response.status}: {response.read().decode()}"
+                )
+            records = [self._record(response) for _ in indices]
+            response.read()  # what ends the answer; only then can the connection be used again
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerLost(
+                f"the HTTP upstream on port {self._port} is gone ({error or type(error).__name__}) "
+                f"while record {indices[0]} and {len(indices) - 1} others were read; "
+                "start the run again to go on"
+            ) from error
+        self._idle.put(connection)
+        return records
+
+    def _connection(self) -> http.client.HTTPConnection:
+        with contextlib.suppress(queue.Empty):
+            return self._idle.get_nowait()
+        return http.client.HTTPConnection("127.0.0.1", self._port)
+
+    def _record(self, response: http.client.HTTPResponse) -> dict[str, Any]:
+        length = int.from_bytes(_read(response, LENGTH_BYTES), "big")
+        record = serialization.msgpack_restore(_read(response, length))
+        self._arrived()
+        return record
+
+
+def _read(response: http.client.HTTPResponse, length: int) -> bytes:
+    content = response.read(length)
+    if len(content) < length:
+        raise http.client.IncompleteRead(content, length - len(content))
+    return content
+
+
+def _started(settings: dict[str, Any]) -> subprocess.Popen:
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    server = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.http_server"],
+        stdin=subprocess.PIPE,  # which closes when this process ends, however it does
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+    )
+    with contextlib.suppress(BrokenPipeError):  # then it says nothing, which is looked at next
+        server.stdin.write(json.dumps(settings).encode() + b"\n")
+        server.stdin.flush()
+    return server
+
+
+def _end(server: subprocess.Popen) -> None:
+    server.kill()
+    server.communicate()

@@ -1,0 +1,282 @@
+"""A slow upstream: rates by a clock of the test's own, the real connection, how it fails."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import ROOT, mini, slot
+from test_train import assert_equal_runs
+
+import train
+from pipeline import http_source, opening, sources
+from pipeline.upstream import Limits, Line, SlowSource, Stalled, UpstreamError, WatchedSource
+from runs import command
+from runs.checkpoints import Checkpoints
+
+
+class Clock:
+    """Time that passes by sleeping alone."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def line(self, **limits):
+        return Line(Limits(**limits), lambda: self.now, self.sleep)
+
+
+def arrivals(limits, sizes, requests=1):
+    clock = Clock()
+    line = clock.line(**limits)
+    return [clock.now - 100.0 for _ in range(requests) for _ in line.passed(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [
+        ({}, 0.0),
+        ({"examples_per_second": 50.0}, 100 / 50),
+        ({"bytes_per_second": 1000.0}, 100 * 30 / 1000),
+        ({"examples_per_second": 50.0, "bytes_per_second": 1000.0}, 100 * 30 / 1000),
+        ({"examples_per_second": 50.0, "bytes_per_second": 9000.0}, 100 / 50),
+        ({"latency_seconds": 0.25}, 4 * 0.25),
+        # work for 2 s, with a stall of 3 s after each half second of it
+        (
+            {"examples_per_second": 50.0, "stall_every_seconds": 0.5, "stall_seconds": 3.0},
+            2 + 3 * 3,
+        ),
+    ],
+)
+def test_a_limit_sets_when_the_last_record_arrives(limits, seconds):
+    credit = 0.02 * (1 + 4)  # of the first record, and after each latency
+    last = arrivals(limits, [30] * 25, requests=4)[-1]
+    assert seconds - credit <= last <= seconds + 1e-6
+
+
+def test_records_of_one_request_arrive_steadily():
+    times = arrivals({"examples_per_second": 100.0}, [1] * 256)
+    assert np.diff(times).max() == pytest.approx(0.01)
+
+
+def test_time_that_nobody_used_is_not_saved_up():
+    clock = Clock()
+    line = clock.line(examples_per_second=10.0)
+    list(line.passed([1]))
+    clock.now += 60
+    begin = clock.now
+    list(line.passed([1] * 10))
+    assert clock.now - begin == pytest.approx(1.0, abs=0.021)
+
+
+def test_a_limit_is_of_all_threads_together():
+    clock = Clock()
+    line = clock.line(examples_per_second=100.0)
+    threads = [threading.Thread(target=lambda: list(line.passed([1] * 25))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert clock.now - 100.0 == pytest.approx(2.0, abs=0.021)
+
+
+def test_variation_is_a_function_of_the_seed():
+    limits = {
+        "examples_per_second": 50.0,
+        "latency_seconds": 0.1,
+        "stall_every_seconds": 0.3,
+        "stall_seconds": 1.0,
+        "jitter": 0.5,
+    }
+    one, again, other = (arrivals(limits | {"seed": s}, [1] * 20, 5) for s in (3, 3, 4))
+    assert one == again != other
+    gaps = np.diff(one)
+    assert (gaps > 1.0).sum() >= 3  # stalls
+    assert len(set(np.round(gaps[gaps < 0.9], 6))) > 2  # latencies
+
+
+def test_a_limit_is_shared_by_processes():
+    limits = Limits(examples_per_second=10, bytes_per_second=100, latency_seconds=1)
+    assert limits.shared_by(2) == Limits(5, 50, 1)
+
+
+def test_a_source_that_hangs_is_an_error_that_says_what_was_waited_for():
+    class Hangs(sources.ArraySource):
+        def __getitems__(self, indices):
+            if 3 in indices:
+                threading.Event().wait()
+            return super().__getitems__(indices)
+
+    watched = WatchedSource(lambda _: Hangs(x=np.arange(9)), timeout=0.2)
+    assert [record["x"] for record in watched.__getitems__([1, 2])] == [1, 2]
+    with pytest.raises(Stalled, match=r"0\.2 s .*timeout.* record 3 and 1 others"):
+        watched.__getitems__([3, 4])
+
+
+def test_a_request_that_takes_long_is_no_stall_while_examples_arrive():
+    def slow(arrived):
+        line = Line(Limits(examples_per_second=20))
+        return SlowSource(sources.ArraySource(x=np.arange(9)), line, arrived)
+
+    assert len(WatchedSource(slow, timeout=0.3).__getitems__(range(9))) == 9  # in 0.45 s
+
+
+# ---- over HTTP
+
+
+@pytest.mark.parametrize("name", ["digits_jpeg", "digit_scenes"])
+def test_records_over_http_are_the_local_ones(name):
+    config = mini(dataset__name=name, upstream__http=True, upstream__examples_per_second=1e6)
+    served, held_out, _ = opening.open_data(config)
+    local, _ = sources.open_source(name, "train")
+    assert isinstance(served, http_source.HttpSource)
+    assert not isinstance(held_out, http_source.HttpSource)
+    assert len(served) == len(local)
+    for request in ([5], [0, len(local) - 1, 7, 7]):
+        for index, record in zip(request, served.__getitems__(request), strict=True):
+            assert_same(record, local[index])
+
+
+def assert_same(one, other):
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    else:
+        assert type(one) is type(other)
+        np.testing.assert_array_equal(one, other)
+        assert np.asarray(one).dtype == np.asarray(other).dtype
+
+
+def test_what_the_server_cannot_do_is_an_error_here():
+    served = http_source.HttpSource(mini().dataset.to_dict())
+    with pytest.raises(UpstreamError, match="IndexError"):
+        served[1_000_000]
+    assert_same(served[3], sources.open_source("digits", "train")[0][3])  # and it goes on
+    served.server.kill()
+    with pytest.raises(http_source.ServerLost, match=r"is gone .* record 3 "):
+        served[3]
+
+
+def test_a_split_that_the_server_cannot_open_is_wrong_input():
+    dataset = mini().dataset.to_dict() | {"train_split": "trian"}
+    with pytest.raises(sources.SourceError, match="no split 'trian'"):
+        http_source.HttpSource(dataset)
+
+
+def test_the_server_ends_with_its_parent():
+    program = (
+        "from conftest import mini; from pipeline.http_source import HttpSource\n"
+        "import os; s = HttpSource(mini().dataset.to_dict())\n"
+        "print(s.server.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    with parent:
+        # The server holds the same standard output's end no longer than it lives, and its own
+        # connection to us is that output: reading to the end waits for both.
+        pid = int(parent.stdout.readline())
+    deadline = threading.Event()
+    for _ in range(200):
+        if not _alive(pid):
+            return
+        deadline.wait(0.05)
+    pytest.fail(f"the server {pid} outlived its parent")
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# ---- whole runs
+
+
+SLOW = {
+    "echo__streams": 2,
+    **slot("before_augmentation", 100),
+}
+
+
+def test_a_stall_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted):
+    whole = mini(**SLOW)
+    done = uninterrupted(whole)  # first, so that the next one begins with all compiled
+    fields = SLOW | {
+        "upstream__examples_per_second": 300.0,
+        "upstream__stall_every_seconds": 1.0,
+        "upstream__stall_seconds": 1e6,
+        "upstream__timeout": 0.5,
+    }
+    result = train.train(mini(**fields), tmp_path / "run")
+    assert result["status"] == "failed"
+    assert "no example has come from upstream for 0.5 s" in result["error"]
+    assert 0 < result["fresh_examples"] < 640
+    assert latest_step(tmp_path / "run") == result["step"]
+    assert train.train(whole, tmp_path / "run")["status"] == "exhausted"
+    assert_equal_runs(whole, done, tmp_path / "run")
+
+
+def test_a_server_that_dies_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted):
+    whole = mini(**SLOW)
+    config = mini(**SLOW, upstream__http=True, upstream__examples_per_second=1000.0)
+    original = train._Run._train_on
+
+    def train_on(run, batch):
+        original(run, batch)
+        if run.counters.step == 5:
+            for server in servers:
+                os.kill(server.pid, signal.SIGKILL)
+
+    servers = []
+    started = http_source._started
+    try:
+        train._Run._train_on = train_on
+        http_source._started = lambda settings: servers.append(started(settings)) or servers[-1]
+        result = train.train(config, tmp_path / "run")
+    finally:
+        train._Run._train_on, http_source._started = original, started
+    assert result["status"] == "failed"
+    assert result["error"].startswith("ServerLost: the HTTP upstream")
+    assert latest_step(tmp_path / "run") == result["step"] >= 5
+    assert train.train(whole, tmp_path / "run")["status"] == "exhausted"
+    assert_equal_runs(whole, uninterrupted(whole), tmp_path / "run")
+
+
+def latest_step(workdir):
+    checkpoints = Checkpoints(workdir / "checkpoints", "above")
+    try:
+        return checkpoints.latest_step()
+    finally:
+        checkpoints.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"upstream__examples_per_second": -1.0}, r"upstream.examples_per_second is -1.0; allowed"),
+        ({"upstream__jitter": 2.0}, r"upstream.jitter is 2.0; allowed"),
+        ({"upstream__stall_seconds": 1.0}, r"stall_seconds is 1 with .*allowed: both"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(fields, message):
+    with pytest.raises(command.InputError, match=message):
+        train.prepare(mini(**fields))
+
+
+def test_limits_have_a_field_each():
+    config = mini()
+    names = {field.name for field in dataclasses.fields(Limits)} - {"seed"}
+    assert set(config.upstream) == names | {"http", "timeout"}
