@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ from training import evaluation, final, optimizer, sharding
 from training.parts import Parts, open_data, prepare
 from training.state import TrainState
 
-__all__ = ["open_data", "prepare", "train"]
+__all__ = ["open_data", "prepare", "train", "turns"]
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
@@ -75,38 +75,59 @@ def train(config, workdir: str | pathlib.Path, progress: Progress | None = None)
 
     Raises:
         command.InputError: wrong input, with nothing written.
+        command.DiskFull: as `turns` does.
     """
     parts = prepare(config)
-    workdir = pathlib.Path(workdir)
+    with signals.stop_requested() as stop:
+        run = turns(parts, pathlib.Path(workdir), progress or Progress(quiet=True), stop)
+        while True:
+            try:
+                next(run)
+            except StopIteration as ended:
+                return ended.value
+
+
+def turns(
+    parts: Parts, workdir: pathlib.Path, progress: Progress, stop: Callable[[int], bool]
+) -> Generator[None, None, dict[str, Any]]:
+    """Trains `parts`, a step a turn, so that several runs can take turns; returns as `train` does.
+
+    Raises:
+        command.InputError: wrong input, with nothing written.
+        command.DiskFull: the run stands at its last checkpoint, and can be started again.
+    """
     record = {
-        "config": config.to_dict(),
+        "config": parts.config.to_dict(),
         "dataset": dataclasses.asdict(parts.info),
         **environment.describe(ROOT),
     }
-    finished = processes.decided_by_first(
-        lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
-    )
-    if finished:
-        return finished
-    run = _Run(parts, workdir, progress or Progress(quiet=True))
-    error = None
-    try:
-        with signals.stop_requested() as stop:
-            status = run.loop(stop)
-    except Diverged as caught:
-        status, error = "diverged", str(caught)
-    except Preempted:
-        status = "preempted"
-    except Exception as caught:
-        status, error = "failed", f"{type(caught).__name__}: {caught}"
-        name = f"error{jax.process_index() or ''}.txt"
-        (workdir / name).write_text(traceback.format_exc())
-    finally:
-        run.close()
-    result = run.result(status, error)
-    if processes.is_first():
-        records.write_json(workdir / records.RESULT, result)
-    return result
+    with command.disk_full_named(workdir):
+        finished = processes.decided_by_first(
+            lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
+        )
+        if finished:
+            return finished
+        run = _Run(parts, workdir, progress)
+        error = None
+        try:
+            yield  # before the first batch, so that a caller sees where all of its runs stand
+            status = yield from run.loop(stop)
+        except Diverged as caught:
+            status, error = "diverged", str(caught)
+        except Preempted:
+            status = "preempted"
+        except Exception as caught:
+            if command.is_disk_full(caught):
+                raise
+            status, error = "failed", f"{type(caught).__name__}: {caught}"
+            name = f"error{jax.process_index() or ''}.txt"
+            (workdir / name).write_text(traceback.format_exc())
+        finally:
+            run.close()
+        result = run.result(status, error)
+        if processes.is_first():
+            records.write_json(workdir / records.RESULT, result)
+        return result
 
 
 class _Run:
@@ -127,8 +148,8 @@ class _Run:
         first, fresh = processes.is_first(), self.counters.fresh_examples
         self.recorder = Recorder(workdir, keep_bytes, fresh, active=first)
 
-    def loop(self, stop: Callable[[int], bool]) -> str:
-        """Trains to the end; returns 'reached' or 'exhausted'."""
+    def loop(self, stop: Callable[[int], bool]) -> Generator[None, None, str]:
+        """Trains to the end, and yields after each step; returns 'reached' or 'exhausted'."""
         # The order is a contract: evaluate -> target? -> save -> next(batch) -> step -> log. The
         # iterator moves only after the save, so that a checkpoint is one moment of the whole run.
         while True:
@@ -148,6 +169,7 @@ class _Run:
             if batch is None:
                 break
             self._train_on(batch)
+            yield
         if self.counters.evaluated_step != self.counters.step:
             self._evaluate()
         reached = self.parts.target.reached(self.counters.value)
