@@ -55,6 +55,7 @@ def _take_turns(going: dict, lanes, results: dict) -> None:
             next(going[lane])
         except StopIteration as ended:
             results[lane] = ended.value
+            lane.close()
             del going[lane]
 
 
