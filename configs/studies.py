@@ -29,6 +29,7 @@ class Numbers:
         budget: of fresh examples.
         never: a value of the target's metric that no run reaches.
         trials, searches: of each condition.
+        demo: the same two of the demo, and `demo_factors` of its echoing before augmentation.
         augments: whether the workload augments; without, both slots before batching are one.
         overrides: for every study.
     """
@@ -41,6 +42,8 @@ class Numbers:
     never: float
     trials: int
     searches: int
+    demo: tuple[int, int]
+    demo_factors: Sequence[int] = (2,)
     augments: bool = True
     overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -65,12 +68,21 @@ def echo(insertion: str, factor: float, shuffle_buffer: int) -> dict[str, Any]:
 BASELINE = {"baseline": echo("none", 1, 0)}
 
 
-def paper(numbers: Numbers) -> Studies:
-    """The studies behind the paper's figures 4 to 9, and the controls that it lacks."""
+def of(numbers: Numbers) -> Studies:
+    """A first study, those behind the paper's figures 4 to 9, and the controls that it lacks."""
     batch = numbers.batch_size
     twice = {f"{slot}_e2": _slot(numbers, slot, 2) for slot in numbers.slots}
     before = {e: _slot(numbers, _SLOTS[0], e) for e in (2, 3, 4, 5)}
+    demo_trials, demo_searches = numbers.demo
     studies = {
+        "demo": {
+            "about": "A first look: where to echo, and how often, with a small search.",
+            "conditions": BASELINE
+            | twice
+            | {f"before_augmentation_e{e}": before[e] for e in numbers.demo_factors},
+            "trials": demo_trials,
+            "searches": demo_searches,
+        },
         "insertion": {
             "about": "Figure 4: every insertion point at e = 2, beside no echoing.",
             "conditions": BASELINE | twice,
@@ -99,9 +111,7 @@ def paper(numbers: Numbers) -> Studies:
         },
         "quality": {
             "about": "Figure 9: the best value that a fixed budget of fresh examples gives.",
-            "conditions": BASELINE
-            | twice
-            | {f"before_augmentation_e{e}": before[e] for e in (4,)},
+            "conditions": BASELINE | twice | {f"before_augmentation_e{e}": before[e] for e in (4,)},
             "overrides": {"target.value": numbers.never},
             "score": "best_value",
         },
@@ -119,30 +129,16 @@ def paper(numbers: Numbers) -> Studies:
             },
         },
     }
+    if not numbers.augments:  # language
+        studies["optimizer"] = _optimizer(numbers, BASELINE | twice)
     return {name: _completed(numbers, study) for name, study in studies.items()}
 
 
-def demo(numbers: Numbers, trials: int, searches: int, factors: Sequence[float] = (2,)) -> Studies:
-    """A small first study: every insertion point at e = 2, and larger factors at the earliest."""
-    conditions = {f"{slot}_e2": _slot(numbers, slot, 2) for slot in numbers.slots}
-    for e in factors:
-        conditions[f"{_SLOTS[0]}_e{e:g}"] = _slot(numbers, _SLOTS[0], e)
-    study = {
-        "about": "A first look: where to echo, with a small search.",
-        "conditions": BASELINE | conditions,
-        "trials": trials,
-        "searches": searches,
-    }
-    return {"demo": _completed(numbers, study)}
-
-
-def optimizer(numbers: Numbers) -> Studies:
-    """AdamW with warm-up and cosine decay, where the study used momentum at a constant rate."""
-    study = {
-        "about": "AdamW with warm-up and cosine decay: does echoing gain as much under it?",
-        "conditions": BASELINE
-        | {f"{slot}_e2": _slot(numbers, slot, 2) for slot in numbers.slots}
-        | {"before_augmentation_e4": _slot(numbers, _SLOTS[0], 4)},
+def _optimizer(numbers: Numbers, conditions: Conditions) -> dict[str, Any]:
+    return {
+        "about": "AdamW with warm-up and cosine decay, where the study used momentum at a constant "
+        "rate: does echoing gain as much under it?",
+        "conditions": conditions | {"before_augmentation_e4": _slot(numbers, _SLOTS[0], 4)},
         "overrides": {
             "optimizer.name": "adamw",
             "optimizer.weight_decay": 0.1,
@@ -156,7 +152,6 @@ def optimizer(numbers: Numbers) -> Studies:
             {"field": "optimizer.beta2", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
         ),
     }
-    return {"optimizer": _completed(numbers, study)}
 
 
 def _slot(numbers: Numbers, slot: str, factor: float, batch_size: int = 0, buffer: int = -1):
