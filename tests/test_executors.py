@@ -11,8 +11,10 @@ import sys
 import threading
 import time
 
+import jax
 import pytest
 from conftest import ROOT, flags, mini
+from jax.experimental.compilation_cache import compilation_cache
 from test_sweep import QUIET, study
 
 import sweep
@@ -30,13 +32,19 @@ COMPARED = ("step", "fresh_examples", "loss", "split")
 def compiled_once(tmp_path_factory):
     """Processes find what others have compiled: a setting of JAX, which its children inherit."""
     settings = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
     }
+    before = {name: getattr(jax.config, name) for name in settings}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
-            patch.setenv(name, value)
+            patch.setenv(name.upper(), str(value))
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
         yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def longer():
