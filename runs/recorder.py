@@ -27,7 +27,7 @@ class Recorder:
             self._board = tensorboardX.SummaryWriter(
                 str(workdir / records.TENSORBOARD),
                 purge_step=fresh_examples + 1,
-                max_queue=0,  # unbounded: its thread ends on a full disk, and then nothing empties it
+                max_queue=0,  # unbounded: on a full disk its thread ends, and nothing empties it
             )
 
     def write(self, record: dict[str, Any]) -> None:
