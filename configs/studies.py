@@ -117,11 +117,13 @@ def of(numbers: Numbers) -> Studies:
         },
         "controls": {
             "about": "Is the gain echoing, or more steps and another learning rate? The baseline "
-            "with as many steps as e = 2 takes, and e = 2 with as few as the baseline's. "
-            "Equal trials are pairs in all conditions: learning rate, initial network, data order.",
+            "with as many steps as e = 2 takes, e = 2 with as few as the baseline's, and repeats a "
+            "whole pass over the data apart, counted as fresh once too. Equal trials are pairs in "
+            "all conditions: learning rate, initial network, order of the data.",
             "conditions": BASELINE
             | {
                 "before_augmentation_e2": twice["before_augmentation_e2"],
+                "spaced_epochs_2": BASELINE["baseline"] | {"dataset.spaced_epochs": 2},
                 "baseline_steps_of_e2": BASELINE["baseline"]
                 | {"budget.fresh_examples": 2 * numbers.budget},
                 "before_augmentation_e2_steps_of_baseline": twice["before_augmentation_e2"]

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 import echo
+from pipeline import spaced
 from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
 from pipeline.stages import (
@@ -95,6 +96,9 @@ def _sub_stream(config, source, functions, stream: int) -> grain.IterDataset[Bat
 
     decode = training_decode(config, functions)
     read = Read(source, config.seed.data, config.budget.fresh_examples, decode, stream, streams)
+    if config.dataset.spaced_epochs > 1:  # a control, in place of any echo
+        passes = spaced.Spaced(read, len(source), config.dataset.spaced_epochs, config.seed.data)
+        return spaced.batches(passes, augment, rows).to_iter_dataset(_threads(1))
     examples = read
     if slot == "before_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=_threads(rows))
@@ -161,6 +165,8 @@ class _Counts(NamedTuple):
     def of(cls, config, stream: int) -> "_Counts":
         rows = config.batch_size // config.echo.streams
         fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
+        if config.dataset.spaced_epochs > 1:
+            return cls(echo.EchoSchedule(config.dataset.spaced_epochs), fresh, 1, rows)
         if config.echo.insertion == "none":
             return cls(echo.EchoSchedule(1), fresh // rows, rows, 1)
         schedule = echo.EchoSchedule(config.echo.factor, config.echo.shuffle_buffer)
