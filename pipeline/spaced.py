@@ -1,8 +1,8 @@
 """A control for echoing: as many showings of each example, but whole passes over the data apart.
 
 k passes over the data are made where an ordinary run makes one, and only the first of them counts
-as fresh. They read it again each time, so what they cost in seconds says nothing; what they reach says
-what repeating gains where repeats are as far apart as can be.
+as fresh. They read it again each time, so what they cost in seconds says nothing; what they reach
+says what repeating gains where repeats are as far apart as can be.
 """
 
 import functools
