@@ -97,6 +97,11 @@ class OnRay:
             unit = self._units.pop(reference)
             try:
                 ended.append((unit, self._ray.get(reference)))
+            except self._ray.exceptions.RayTaskError as error:
+                raise InputError(
+                    f"a Ray worker could not begin ({error.cause}); every machine needs this "
+                    "checkout at the same path, and the same packages"
+                ) from error
             except self._ray.exceptions.RayError:  # killed, cancelled, or its machine is gone
                 ended.append((unit, None))
         return ended

@@ -72,16 +72,16 @@ class _Launch:
         steps = {c["name"]: build.total_steps(plan.trial_config(study, c, 0, 0)) for c, _ in pairs}
         self._tally = Tally(list(self._searches.values()), steps)
         self._deaths: collections.Counter = collections.Counter()
+        self._stopping = False
 
     def run(self) -> str:
         """Until all is done, or until told to stop and what was running has saved itself."""
-        stopping = False
         with self._executor.listening() as told_to_stop:
-            while self._running() or not (stopping or self._over()):
-                if not stopping and told_to_stop():
-                    stopping = True
+            while self._running() or not (self._stopping or self._over()):
+                if not self._stopping and told_to_stop():
+                    self._stopping = True
                     self._executor.stop()
-                if not stopping:
+                if not self._stopping:
                     self._give_out()
                 ended = self._executor.wait(_LOOK_SECONDS)
                 for unit, outcome in ended:
@@ -123,8 +123,10 @@ class _Launch:
         search = self._searches[unit.condition, unit.search]
         results = {} if outcome is None else outcome.checked()
         for trial in unit.trials:
-            if trial not in results:
+            if trial not in results and not self._stopping:
                 self._died(search, trial)
+            elif trial not in results:
+                search.again(trial)  # it had not begun, or was killed since it took too long
             elif results[trial] == work.HELD:
                 search.again(trial, _HELD_SECONDS)
             elif results[trial]["status"] == "preempted":
