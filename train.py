@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -75,27 +75,18 @@ def train(config, workdir: str | pathlib.Path, progress: Progress | None = None)
 
     Raises:
         command.InputError: wrong input, with nothing written.
-        command.DiskFull: as `turns` does.
+        command.DiskFull: the run stands at its last checkpoint, and can be started again.
     """
     parts = prepare(config)
     with signals.stop_requested() as stop:
         run = turns(parts, pathlib.Path(workdir), progress or Progress(quiet=True), stop)
-        while True:
-            try:
-                next(run)
-            except StopIteration as ended:
-                return ended.value
+        return next(filter(None, run))
 
 
 def turns(
     parts: Parts, workdir: pathlib.Path, progress: Progress, stop: Callable[[int], bool]
-) -> Generator[None, None, dict[str, Any]]:
-    """Trains `parts`, a step a turn, so that several runs can take turns; returns as `train` does.
-
-    Raises:
-        command.InputError: wrong input, with nothing written.
-        command.DiskFull: the run stands at its last checkpoint, and can be started again.
-    """
+) -> Iterator[dict[str, Any] | None]:
+    """Trains as `train` does, a step a turn: None after each, at last the result."""
     record = {
         "config": parts.config.to_dict(),
         "dataset": dataclasses.asdict(parts.info),
@@ -106,11 +97,12 @@ def turns(
             lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
         )
         if finished:
-            return finished
+            yield finished
+            return
         run = _Run(parts, workdir, progress)
         error = None
         try:
-            yield  # before the first batch, so that a caller sees where all of its runs stand
+            yield None  # before the first batch, so that a caller sees where all of its runs stand
             status = yield from run.loop(stop)
         except Diverged as caught:
             status, error = "diverged", str(caught)
@@ -127,7 +119,7 @@ def turns(
         result = run.result(status, error)
         if processes.is_first():
             records.write_json(workdir / records.RESULT, result)
-        return result
+    yield result
 
 
 class _Run:

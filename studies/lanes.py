@@ -51,10 +51,9 @@ def train(
 def _take_turns(going: dict, lanes, results: dict) -> None:
     """One turn of each of `lanes`; those that end leave `going`."""
     for lane in list(lanes):
-        try:
-            next(going[lane])
-        except StopIteration as ended:
-            results[lane] = ended.value
+        result = next(going[lane])
+        if result is not None:
+            results[lane] = result
             lane.close()
             del going[lane]
 

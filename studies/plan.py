@@ -148,6 +148,14 @@ def _check_lanes(study: Study) -> None:
             f"the search space varies {', '.join(others)}, so trials cannot share their input; "
             "allowed with --lanes: optimizer and loss fields alone"
         )
+    policies = {
+        c["overrides"].get("echo.policy", study.config.echo.policy) for c in study.conditions
+    }
+    if policies != {"fixed"}:
+        raise command.InputError(
+            "echo.policy='auto' decides by how long a step takes, which is another time in lanes; "
+            "leave out --lanes"
+        )
     if study.score == "seconds":
         raise command.InputError(
             f"study {study.name!r} is scored in seconds, which lanes would share; leave out --lanes"

@@ -122,9 +122,8 @@ def test_a_lane_that_is_far_behind_is_waited_for(alone, tmp_path):
         return step >= 17
 
     run = train.turns(train.prepare(one), workdirs[3], QUIET, stop)
-    for _ in run:
-        pass
-    assert stopped == [17]
+    *_, result = run
+    assert (result["status"], stopped) == ("preempted", [17])
     results = lanes.train(lane_configs(), workdirs, QUIET)
     assert [result["status"] for result in results] == STATUSES
     for together, apart in zip(workdirs, alone, strict=True):
