@@ -26,6 +26,12 @@ SCORES = ("fresh_examples", "seconds", "best_value")
 # Searched fields that leave a trial's batches as they are, so that lanes can share them.
 _LANE_FIELDS = ("optimizer.", "loss.")
 
+# (field, its value with lanes, why no other)
+_LANES_NEED = (
+    ("echo.policy", "fixed", "which goes by how long a step takes, another time in lanes"),
+    ("echo.placement", "host", "which each lane would fill for itself"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Study:
@@ -127,6 +133,11 @@ def _check_axis(axis: dict[str, Any]) -> None:
     name, scale = axis["field"], axis["scale"]
     if scale not in scales:
         raise command.InputError(f"{name}: scale is {scale!r}; allowed: {', '.join(scales)}")
+    missing = ({"values"} if scale == "choice" else {"min", "max"}) - set(axis)
+    if missing:
+        raise command.InputError(
+            f"{name}: {', '.join(sorted(missing))} is missing; a {scale} axis needs it"
+        )
     if scale == "choice":
         if not axis["values"]:
             raise command.InputError(f"{name}: values are empty; allowed: at least one")
@@ -148,14 +159,14 @@ def _check_lanes(study: Study) -> None:
             f"the search space varies {', '.join(others)}, so trials cannot share their input; "
             "allowed with --lanes: optimizer and loss fields alone"
         )
-    policies = {
-        c["overrides"].get("echo.policy", study.config.echo.policy) for c in study.conditions
-    }
-    if policies != {"fixed"}:
-        raise command.InputError(
-            "echo.policy='auto' decides by how long a step takes, which is another time in lanes; "
-            "leave out --lanes"
-        )
+    for field, allowed, reason in _LANES_NEED:
+        set_to = command.get_field(study.config, field)
+        for condition in study.conditions:
+            if condition["overrides"].get(field, set_to) != allowed:
+                raise command.InputError(
+                    f"condition {condition['name']!r} has {field} other than {allowed!r}, "
+                    f"{reason}; leave out --lanes"
+                )
     if study.score == "seconds":
         raise command.InputError(
             f"study {study.name!r} is scored in seconds, which lanes would share; leave out --lanes"
@@ -185,6 +196,7 @@ def load_study(
         known = ", ".join(studies) or "none; add get_studies() to it"
         raise command.InputError(f"--study is {name!r}; allowed with {config_flag}: {known}")
     plan = studies[name]
+    _check_plan(name, plan)
     for field, value in plan.get("overrides", {}).items():
         command.set_field(config, field, value, base.FIELDS)
     command.override(config, overrides, base.FIELDS)
@@ -199,6 +211,24 @@ def load_study(
         baseline=plan["baseline"],
         score=plan.get("score", "fresh_examples"),
     )
+
+
+def _check_plan(name: str, plan: dict[str, Any]) -> None:
+    """Checks what a file's get_studies() says of one study."""
+    missing = {"conditions", "baseline", "trials", "searches"} - set(plan)
+    if missing:
+        raise command.InputError(
+            f"study {name!r} does not say {', '.join(sorted(missing))}; add it in get_studies()"
+        )
+    if plan["baseline"] not in plan["conditions"]:
+        raise command.InputError(
+            f"study {name!r} has baseline {plan['baseline']!r}; allowed: one of its conditions, "
+            f"{', '.join(plan['conditions'])}"
+        )
+    if plan.get("score", SCORES[0]) not in SCORES:
+        raise command.InputError(
+            f"study {name!r} has score {plan['score']!r}; allowed: {', '.join(SCORES)}"
+        )
 
 
 def named(module: Any, variant: str) -> dict[str, dict[str, Any]]:

@@ -265,11 +265,62 @@ def test_wrong_input_is_one_sentence(words, says, tmp_path, capsys, monkeypatch)
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("echo.policy", "auto", "other than 'fixed', which goes by how long a step takes"),
+        ("echo.placement", "device", "other than 'host', which each lane would fill"),
+    ],
+)
+def test_lanes_refuse_what_they_cannot_share(field, value, says, tmp_path):
+    plan = study()
+    condition = dict(plan.conditions[1], overrides={field: value})
+    plan = dataclasses.replace(plan, conditions=(plan.conditions[0], condition))
+    with pytest.raises(command.InputError, match=says):
+        run(plan, tmp_path / "study", QUIET, lanes=2)
+    space = ({"field": "augmentation.pad", "scale": "choice", "values": (0, 1)},)
+    with pytest.raises(command.InputError, match=r"varies augmentation\.pad"):
+        run(dataclasses.replace(study(), space=space), tmp_path / "study", QUIET, lanes=2)
+    assert not (tmp_path / "study").exists()
+
+
 def test_ray_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(command.InputError, match="pip install ray"):
         run(study(), tmp_path / "study", QUIET, OnRay)
     assert not (tmp_path / "study").exists()
+
+
+def test_a_study_of_ones_own_is_a_few_lines(tmp_path, capsys):
+    text = """
+from configs import cifar10, studies
+
+def get_config():
+    return cifar10.get_config("mini")
+
+def get_search_space(variant):
+    return ({"field": "optimizer.learning_rate", "scale": "log", "min": 0.01},)
+
+def get_studies(variant):
+    conditions = {"baseline": studies.echo("none", 1, 0)}
+    plan = {"conditions": conditions, "baseline": BASE, "trials": 2, "searches": 1}
+    return {"mine": plan | MORE}
+"""
+    file = tmp_path / "mine.py"
+    words = [f"--config={file}", "--study=mine", "--dry-run"]
+
+    def says(base, more, space='"min": 0.01, "max": 1.0'):
+        full = text.replace('"min": 0.01', space).replace("BASE", base).replace("MORE", more)
+        file.write_text(full)
+        code = command.guarded(sweep.main, words)
+        out, error = capsys.readouterr()
+        assert code == (command.WRONG_INPUT if error else command.OK)
+        return error or out
+
+    assert "* baseline: no echoing" in says("'baseline'", "{}")
+    assert "baseline 'other'; allowed: one of its conditions, baseline" in says("'other'", "{}")
+    assert "score 'speed'; allowed: fresh_examples" in says("'baseline'", "{'score': 'speed'}")
+    assert "max is missing; a log axis needs it" in says("'baseline'", "{}", '"min": 0.01')
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys, monkeypatch):
