@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ from training import evaluation, final, optimizer
 from training.parts import Parts, open_data, prepare
 from training.state import TrainState
 
-__all__ = ["open_data", "prepare", "train"]
+__all__ = ["open_data", "prepare", "train", "turns"]
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
@@ -75,38 +75,51 @@ def train(config, workdir: str | pathlib.Path, progress: Progress | None = None)
 
     Raises:
         command.InputError: wrong input, with nothing written.
+        command.DiskFull: the run stands at its last checkpoint, and can be started again.
     """
     parts = prepare(config)
-    workdir = pathlib.Path(workdir)
+    with signals.stop_requested() as stop:
+        run = turns(parts, pathlib.Path(workdir), progress or Progress(quiet=True), stop)
+        return next(filter(None, run))
+
+
+def turns(
+    parts: Parts, workdir: pathlib.Path, progress: Progress, stop: Callable[[int], bool]
+) -> Iterator[dict[str, Any] | None]:
+    """Trains as `train` does, a step a turn: None after each, at last the result."""
     record = {
-        "config": config.to_dict(),
+        "config": parts.config.to_dict(),
         "dataset": dataclasses.asdict(parts.info),
         **environment.describe(ROOT),
     }
-    finished = processes.decided_by_first(
-        lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
-    )
-    if finished:
-        return finished
-    run = _Run(parts, workdir, progress or Progress(quiet=True))
-    error = None
-    try:
-        with signals.stop_requested() as stop:
-            status = run.loop(stop)
-    except Diverged as caught:
-        status, error = "diverged", str(caught)
-    except Preempted:
-        status = "preempted"
-    except Exception as caught:
-        status, error = "failed", f"{type(caught).__name__}: {caught}"
-        name = f"error{jax.process_index() or ''}.txt"
-        (workdir / name).write_text(traceback.format_exc())
-    finally:
-        run.close()
-    result = run.result(status, error)
-    if processes.is_first():
-        records.write_json(workdir / records.RESULT, result)
-    return result
+    with command.disk_full_named(workdir):
+        finished = processes.decided_by_first(
+            lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
+        )
+        if finished:
+            yield finished
+            return
+        run = _Run(parts, workdir, progress)
+        error = None
+        try:
+            yield None  # before the first batch, so that a caller sees where all of its runs stand
+            status = yield from run.loop(stop)
+        except Diverged as caught:
+            status, error = "diverged", str(caught)
+        except Preempted:
+            status = "preempted"
+        except Exception as caught:
+            if command.is_disk_full(caught):
+                raise
+            status, error = "failed", f"{type(caught).__name__}: {caught}"
+            name = f"error{jax.process_index() or ''}.txt"
+            (workdir / name).write_text(traceback.format_exc())
+        finally:
+            run.close()
+        result = run.result(status, error)
+        if processes.is_first():
+            records.write_json(workdir / records.RESULT, result)
+    yield result
 
 
 class _Run:
@@ -132,8 +145,8 @@ class _Run:
             for taken in records.read_lines(workdir / records.DECISIONS):
                 parts.copies.decided(taken["fresh"])
 
-    def loop(self, stop: Callable[[int], bool]) -> str:
-        """Trains to the end; returns 'reached' or 'exhausted'."""
+    def loop(self, stop: Callable[[int], bool]) -> Generator[None, None, str]:
+        """Trains to the end, and yields after each step; returns 'reached' or 'exhausted'."""
         # The order is a contract: evaluate -> target? -> save -> next(batch) -> step -> log. The
         # iterator moves only after the save, so that a checkpoint is one moment of the whole run.
         while True:
@@ -153,6 +166,7 @@ class _Run:
             if batch is None:
                 break
             self._train_on(batch)
+            yield
         if self.counters.evaluated_step != self.counters.step:
             self._evaluate()
         reached = self.parts.target.reached(self.counters.value)

@@ -138,7 +138,7 @@ def ours(config, info, batch: dict[str, np.ndarray]) -> tuple[Side, float]:
     task = steps.Task(workloads.make(config, info), config.optimizer.name, False, mesh)
     program, zeros = steps.Program(task), np.zeros(config.batch_size, np.uint32)
     rows = sharding.put_batch(mesh, (batch, zeros, zeros))
-    hyper = optimizer.hyperparameters(config, 0, 1)
+    hyper = optimizer.hyperparameters(config, 0.0)
     held = [program.init(0), None]
     compiled = program.compile_train(held[0], rows, hyper, np.uint32(0))
 

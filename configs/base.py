@@ -21,6 +21,11 @@ FIELDS = (
     ("dataset.sequence_length", 64, "text: tokens that an example predicts, at most"),
     ("dataset.vocabulary_size", 32_000, "text: subword pieces, trained on the training split once"),
     ("dataset.cache_dir", "", "text: where vocabularies are kept; '' = beside the data"),
+    (
+        "dataset.spaced_epochs",
+        1,
+        "control for echoing, in its place: passes over the data for each that counts as fresh",
+    ),
     ("augmentation.pad", 4, "pixels of zero padding around an image before the random crop"),
     ("augmentation.flip", True, "whether images are mirrored at random"),
     # photographs of any size

@@ -10,7 +10,7 @@ study does not say: budget, weight decay, 45,000 / 5,000 images for training and
 search ranges, which follow Shallue et al. (2018). Full size wants an accelerator.
 """
 
-from configs import base
+from configs import base, studies
 
 # Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
@@ -27,44 +27,33 @@ MINI_SEARCH_SPACE = (
 )
 
 
-def _echo(insertion, factor, shuffle_buffer):
-    return {
-        "echo.insertion": insertion,
-        "echo.factor": factor,
-        "echo.shuffle_buffer": shuffle_buffer,
-    }
+# What the studies take from this workload, see configs/studies.py.
+NUMBERS = studies.Numbers(
+    batch_sizes=(128, 512, 2048),
+    buffer=10_000,
+    buffers=(0, 1_000, 10_000, 40_000),
+    upstream=3_000,
+    budget=200 * 45_000,
+    never=2.0,
+    trials=100,
+    searches=5,
+    demo=(100, 5),
+    demo_factors=(2, 4),
+)
 
-
-# Buffers count examples, after batching batches. Their sizes are our choice: the study gives none.
-MINI_STUDIES = {
-    "demo": {
-        "baseline": "baseline",
-        "conditions": {
-            "baseline": _echo("none", 1, 0),
-            "before_augmentation_e2": _echo("before_augmentation", 2, 256),
-            "after_augmentation_e2": _echo("after_augmentation", 2, 256),
-            "after_batching_e2": _echo("after_batching", 2, 8),
-            "before_augmentation_e4": _echo("before_augmentation", 4, 256),
-        },
-        "trials": 6,
-        "searches": 2,
-        "overrides": {"checkpoint_every_fresh_examples": 0},  # trials of seconds start anew
-    },
-}
-STUDIES = {
-    "demo": {
-        "baseline": "baseline",
-        "conditions": {
-            "baseline": _echo("none", 1, 0),
-            "before_augmentation_e2": _echo("before_augmentation", 2, 10_000),
-            "after_augmentation_e2": _echo("after_augmentation", 2, 10_000),
-            "after_batching_e2": _echo("after_batching", 2, 80),
-            "before_augmentation_e4": _echo("before_augmentation", 4, 10_000),
-        },
-        "trials": 100,
-        "searches": 5,
-    },
-}
+MINI_NUMBERS = studies.Numbers(
+    batch_sizes=(32, 64, 16),
+    buffer=256,
+    buffers=(0, 64, 256, 1024),
+    upstream=1_500,
+    budget=12_000,
+    never=2.0,
+    trials=16,
+    searches=3,
+    demo=(6, 2),
+    demo_factors=(2, 4),
+    overrides={"checkpoint_every_fresh_examples": 0},  # trials of seconds start anew
+)
 
 
 def get_config(variant: str = ""):
@@ -76,7 +65,7 @@ def get_config(variant: str = ""):
     config.dataset.validation_split = "train[45000:]"
     config.dataset.test_split = "test"
     config.optimizer.weight_decay = 1e-4
-    config.budget.fresh_examples = 200 * 45_000
+    config.budget.fresh_examples = NUMBERS.budget
     config.evaluate_every_fresh_examples = 45_000
     config.checkpoint_every_fresh_examples = 10 * 45_000
     if variant == "mini":
@@ -90,7 +79,7 @@ def get_config(variant: str = ""):
         config.batch_size = 32
         config.optimizer.weight_decay = 0.0
         config.optimizer.schedule.final_factor = 0.1
-        config.budget.fresh_examples = 12_000
+        config.budget.fresh_examples = MINI_NUMBERS.budget
         config.evaluate_every_fresh_examples = 400
         config.checkpoint_every_fresh_examples = 3_000
         config.target.value = 0.97
@@ -106,4 +95,4 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """Studies by name."""
-    return MINI_STUDIES if variant == "mini" else STUDIES
+    return studies.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

@@ -26,7 +26,7 @@ The mini's target, 0.3 AP at IoU 0.5, is our choice: seed 0 reaches it after 7,0
 examples. It is a small task to run everything on, not one to compare detectors by.
 """
 
-from configs import base
+from configs import base, studies
 
 EXAMPLES = 118_287  # of COCO 2017's training split
 EPOCHS = 100
@@ -45,42 +45,31 @@ MINI_SEARCH_SPACE = (
 )
 
 
-def _echo(insertion, factor, shuffle_buffer):
-    return {
-        "echo.insertion": insertion,
-        "echo.factor": factor,
-        "echo.shuffle_buffer": shuffle_buffer,
-    }
+# What the studies take from this workload, see configs/studies.py.
+NUMBERS = studies.Numbers(
+    batch_sizes=(256, 1024),
+    buffer=10_000,
+    buffers=(0, 1_000, 10_000, 40_000),
+    upstream=100,
+    budget=EPOCHS * EXAMPLES,
+    never=2.0,
+    trials=50,
+    searches=5,
+    demo=(50, 5),
+)
 
-
-# Buffers count examples, after batching batches. Their sizes are our choice: the study gives none.
-MINI_STUDIES = {
-    "demo": {
-        "baseline": "baseline",
-        "conditions": {
-            "baseline": _echo("none", 1, 0),
-            "before_augmentation_e2": _echo("before_augmentation", 2, 256),
-            "after_augmentation_e2": _echo("after_augmentation", 2, 256),
-            "after_batching_e2": _echo("after_batching", 2, 8),
-        },
-        "trials": 3,
-        "searches": 1,
-        "overrides": {"checkpoint_every_fresh_examples": 0},  # a trial starts anew
-    },
-}
-STUDIES = {
-    "demo": {
-        "baseline": "baseline",
-        "conditions": {
-            "baseline": _echo("none", 1, 0),
-            "before_augmentation_e2": _echo("before_augmentation", 2, 10_000),
-            "after_augmentation_e2": _echo("after_augmentation", 2, 10_000),
-            "after_batching_e2": _echo("after_batching", 2, 40),
-        },
-        "trials": 50,
-        "searches": 5,
-    },
-}
+MINI_NUMBERS = studies.Numbers(
+    batch_sizes=(16, 32),
+    buffer=256,
+    buffers=(0, 64, 256, 1024),
+    upstream=30,
+    budget=16_000,
+    never=2.0,
+    trials=16,
+    searches=3,
+    demo=(3, 1),
+    overrides={"checkpoint_every_fresh_examples": 0},  # a trial starts anew
+)
 
 
 def get_config(variant: str = ""):
@@ -104,7 +93,7 @@ def get_config(variant: str = ""):
     config.optimizer.schedule.warmup_progress = 3.5 / EPOCHS
     config.optimizer.schedule.first_step_progress = 0.7
     config.optimizer.schedule.second_step_progress = 0.9
-    config.budget.fresh_examples = EPOCHS * EXAMPLES
+    config.budget.fresh_examples = NUMBERS.budget
     config.evaluate_every_fresh_examples = 2 * EXAMPLES
     config.checkpoint_every_fresh_examples = 2 * EXAMPLES
     config.target.metric = "mAP"
@@ -122,7 +111,7 @@ def get_config(variant: str = ""):
         config.model.ghost_batch_size = 16
         config.batch_size = 16
         config.optimizer.learning_rate = 0.05
-        config.budget.fresh_examples = 16_000
+        config.budget.fresh_examples = MINI_NUMBERS.budget
         config.evaluate_every_fresh_examples = 1_000
         config.checkpoint_every_fresh_examples = 4_000
         config.target.metric = "AP50"
@@ -139,4 +128,4 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """Studies by name."""
-    return MINI_STUDIES if variant == "mini" else STUDIES
+    return studies.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

@@ -24,7 +24,7 @@ Mini: documents made of the docstrings of the standard library's modules, window
 after about half the budget.
 """
 
-from configs import base
+from configs import base, studies
 
 # Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
@@ -38,40 +38,33 @@ MINI_SEARCH_SPACE = (
 )
 
 
-def _echo(insertion, factor, shuffle_buffer):
-    return {
-        "echo.insertion": insertion,
-        "echo.factor": factor,
-        "echo.shuffle_buffer": shuffle_buffer,
-    }
+# What the studies take from this workload, see configs/studies.py.
+NUMBERS = studies.Numbers(
+    batch_sizes=(1024, 4096),
+    buffer=100_000,
+    buffers=(0, 10_000, 100_000, 1_000_000),
+    upstream=500,
+    budget=30_000_000,
+    never=0.0,
+    trials=100,
+    searches=5,
+    demo=(100, 5),
+    augments=False,
+)
 
-
-# Buffers count examples, after batching batches. Their sizes are our choice: the study gives none.
-MINI_STUDIES = {
-    "demo": {
-        "baseline": "baseline",
-        "conditions": {
-            "baseline": _echo("none", 1, 0),
-            "before_augmentation_e2": _echo("before_augmentation", 2, 256),
-            "after_batching_e2": _echo("after_batching", 2, 8),
-        },
-        "trials": 4,
-        "searches": 2,
-        "overrides": {"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
-    },
-}
-STUDIES = {
-    "demo": {
-        "baseline": "baseline",
-        "conditions": {
-            "baseline": _echo("none", 1, 0),
-            "before_augmentation_e2": _echo("before_augmentation", 2, 100_000),
-            "after_batching_e2": _echo("after_batching", 2, 100),
-        },
-        "trials": 100,
-        "searches": 5,
-    },
-}
+MINI_NUMBERS = studies.Numbers(
+    batch_sizes=(32, 64, 16),
+    buffer=256,
+    buffers=(0, 64, 256, 1024),
+    upstream=100,
+    budget=16_000,
+    never=0.0,
+    trials=16,
+    searches=3,
+    demo=(4, 2),
+    augments=False,
+    overrides={"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
+)
 
 
 def get_config(variant: str = ""):
@@ -87,7 +80,7 @@ def get_config(variant: str = ""):
     config.batch_size = 1024
     config.optimizer.learning_rate = 0.1
     config.optimizer.schedule.name = "constant"
-    config.budget.fresh_examples = 30_000_000
+    config.budget.fresh_examples = NUMBERS.budget
     config.evaluate_every_fresh_examples = 250_000
     config.checkpoint_every_fresh_examples = 2_500_000
     config.target.metric = "loss"
@@ -106,7 +99,7 @@ def get_config(variant: str = ""):
         config.model.mlp_dim = 256
         config.batch_size = 32
         config.optimizer.learning_rate = 0.3
-        config.budget.fresh_examples = 16_000
+        config.budget.fresh_examples = MINI_NUMBERS.budget
         config.evaluate_every_fresh_examples = 1_000
         config.checkpoint_every_fresh_examples = 4_000
         config.target.value = 4.0
@@ -124,4 +117,4 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """Studies by name."""
-    return MINI_STUDIES if variant == "mini" else STUDIES
+    return studies.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

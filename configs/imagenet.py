@@ -23,7 +23,7 @@ The mini composes scikit-learn's digits into JPEGs of 21 to 74 pixels a side. It
 least 35 % of the area, so that a digit can be told. It reaches 0.96 after about half its budget.
 """
 
-from configs import base
+from configs import base, studies
 
 # Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
@@ -41,42 +41,31 @@ MINI_SEARCH_SPACE = (
 )
 
 
-def _echo(insertion, factor, shuffle_buffer):
-    return {
-        "echo.insertion": insertion,
-        "echo.factor": factor,
-        "echo.shuffle_buffer": shuffle_buffer,
-    }
+# What the studies take from this workload, see configs/studies.py.
+NUMBERS = studies.Numbers(
+    batch_sizes=(1024, 4096),
+    buffer=10_000,
+    buffers=(0, 1_000, 10_000, 100_000),
+    upstream=400,
+    budget=90 * 1_281_167,
+    never=2.0,
+    trials=50,
+    searches=5,
+    demo=(50, 5),
+)
 
-
-# Buffers count examples, after batching batches. Their sizes are our choice: the study gives none.
-MINI_STUDIES = {
-    "demo": {
-        "baseline": "baseline",
-        "conditions": {
-            "baseline": _echo("none", 1, 0),
-            "before_augmentation_e2": _echo("before_augmentation", 2, 256),
-            "after_augmentation_e2": _echo("after_augmentation", 2, 256),
-            "after_batching_e2": _echo("after_batching", 2, 8),
-        },
-        "trials": 4,
-        "searches": 1,
-        "overrides": {"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
-    },
-}
-STUDIES = {
-    "demo": {
-        "baseline": "baseline",
-        "conditions": {
-            "baseline": _echo("none", 1, 0),
-            "before_augmentation_e2": _echo("before_augmentation", 2, 10_000),
-            "after_augmentation_e2": _echo("after_augmentation", 2, 10_000),
-            "after_batching_e2": _echo("after_batching", 2, 10),
-        },
-        "trials": 50,
-        "searches": 5,
-    },
-}
+MINI_NUMBERS = studies.Numbers(
+    batch_sizes=(32, 64, 16),
+    buffer=256,
+    buffers=(0, 64, 256, 1024),
+    upstream=100,
+    budget=16_000,
+    never=2.0,
+    trials=16,
+    searches=3,
+    demo=(4, 1),
+    overrides={"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
+)
 
 
 def get_config(variant: str = ""):
@@ -91,7 +80,7 @@ def get_config(variant: str = ""):
     config.model.ghost_batch_size = 32
     config.batch_size = 1024
     config.optimizer.weight_decay = 1e-4
-    config.budget.fresh_examples = 90 * 1_281_167
+    config.budget.fresh_examples = NUMBERS.budget
     config.evaluate_every_fresh_examples = 1_281_167
     config.checkpoint_every_fresh_examples = 1_281_167
     config.target.value = 0.75
@@ -110,7 +99,7 @@ def get_config(variant: str = ""):
         config.optimizer.learning_rate = 0.2
         config.optimizer.weight_decay = 0.0
         config.optimizer.schedule.final_factor = 0.1
-        config.budget.fresh_examples = 16_000
+        config.budget.fresh_examples = MINI_NUMBERS.budget
         config.evaluate_every_fresh_examples = 400
         config.checkpoint_every_fresh_examples = 4_000
         config.target.value = 0.96
@@ -126,4 +115,4 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """Studies by name."""
-    return MINI_STUDIES if variant == "mini" else STUDIES
+    return studies.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

@@ -6,7 +6,7 @@ else has to be saved: a resumed run works out what an uninterrupted one knew.
 
 import collections
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,26 @@ class DecidedRows(NamedTuple):
     outputs_a_batch: int
 
 
+class Passes(Protocol):
+    """Showings in an order of their own."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def shown(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The items that these show, and which of their copies, int64 [n] each."""
+
+    def oldest(self, showings: int) -> int:
+        """The earliest item that is shown again after so many first ones."""
+
+
+class PassesRows(NamedTuple):
+    """Showings in another order; else as EchoedRows."""
+
+    passes: Passes
+    outputs_a_batch: int
+
+
 class CopyDiagnostics:
     """Statistics of repeats over windows of steps.
 
@@ -45,7 +65,7 @@ class CopyDiagnostics:
         streams: what fills the batches; each an equal number of rows.
     """
 
-    def __init__(self, batch_size: int, streams: Sequence[EchoedRows] | Sequence[DecidedRows]):
+    def __init__(self, batch_size: int, streams: Sequence[EchoedRows | DecidedRows | PassesRows]):
         self._batch_size = batch_size
         self._streams = [(rows.outputs_a_batch, _SHOWINGS[type(rows)](rows)) for rows in streams]
 
@@ -162,4 +182,15 @@ class _Decided(_Showings):
         return np.concatenate([_NOTHING, *shown]), self._repeats.oldest()
 
 
-_SHOWINGS = {EchoedRows: _Scheduled, DecidedRows: _Decided}
+class _InPasses(_Showings):
+    def __init__(self, rows: PassesRows):
+        super().__init__()
+        self._passes = rows.passes
+
+    def _take(self, n: int) -> tuple[np.ndarray, int]:
+        stop = min(self._position + n, len(self._passes))
+        fresh, _ = self._passes.shown(range(self._position, stop))
+        return fresh, self._passes.oldest(stop)
+
+
+_SHOWINGS = {EchoedRows: _Scheduled, DecidedRows: _Decided, PassesRows: _InPasses}

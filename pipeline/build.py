@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 import echo
-from pipeline import counts
+from pipeline import counts, spaced
 from pipeline.side_by_side import SideBySide
 from pipeline.sources import Source
 from pipeline.stages import (
@@ -97,6 +97,9 @@ def _sub_stream(
     augment = dict(stages(config, source, functions, read))["augment"]
     stage = _echo_stage(config, stream, slack, decisions)
 
+    if config.dataset.spaced_epochs > 1:  # a control, in place of any echo
+        showings = spaced.Spaced(read, spaced.passes_of(config, len(source)))
+        return spaced.batches(showings, augment, rows).to_iter_dataset(read_options(1))
     examples = read
     if slot == "before_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=read_options(rows))

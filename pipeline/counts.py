@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 import echo
-from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows
+from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
 from echo.repeats import Repeats, round_size, store_rows
+from pipeline import spaced
 from pipeline.stages import Batch
 
 
@@ -17,8 +18,11 @@ def total_steps(config) -> int:
     return min(counts.batches for counts in Counts.of_all(config))
 
 
-def copy_diagnostics(config) -> CopyDiagnostics:
-    """How a run's repeats lie in its batches, over all sub-streams."""
+def copy_diagnostics(config, num_examples: int) -> CopyDiagnostics:
+    """How a run's repeats lie in its batches, over all sub-streams of so many training examples."""
+    if config.dataset.spaced_epochs > 1:
+        passes = spaced.passes_of(config, num_examples)
+        return CopyDiagnostics(config.batch_size, [PassesRows(passes, config.batch_size)])
     counts = Counts.of_all(config)
     if config.echo.policy == "fixed":
         rows = [EchoedRows(c.schedule, c.items, c.outputs_a_batch) for c in counts]
@@ -46,6 +50,8 @@ class Counts(NamedTuple):
     def of(cls, config, stream: int) -> "Counts":
         rows = config.batch_size // config.echo.streams
         fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
+        if config.dataset.spaced_epochs > 1:
+            return cls(echo.EchoSchedule(config.dataset.spaced_epochs), fresh, 1, rows)
         if config.echo.insertion == "none":
             return cls(echo.EchoSchedule(1), fresh // rows, rows, 1)
         schedule = echo.EchoSchedule(

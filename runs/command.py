@@ -1,12 +1,15 @@
 """What all commands share: configurations, help that teaches, errors in one sentence."""
 
 import argparse
+import contextlib
 import difflib
+import errno
 import importlib.util
+import os
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import ml_collections
 
@@ -26,13 +29,44 @@ class InputError(Exception):
     """Something the user gave is wrong; the message is a sentence that says what to do instead."""
 
 
+class DiskFull(Exception):
+    """No room to write; the message is a sentence that says where, and what to do."""
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, is a disk or a quota that is full."""
+    while error is not None:
+        # checkpoints are written by a library that hands on the system's words alone
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if os.strerror(errno.ENOSPC) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextlib.contextmanager
+def disk_full_named(where: pathlib.Path) -> Iterator[None]:
+    """Raises DiskFull, naming the directory, in place of an error that says no more than that."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DiskFull) or not is_disk_full(error):
+            raise
+        raise DiskFull(
+            f"no space is left on the disk of {where}; make room there and start the same command "
+            "again, which goes on from what is whole"
+        ) from error
+
+
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Runs a command; wrong input becomes one sentence on standard error and exit code 2."""
+    """Runs a command; wrong input becomes one sentence on standard error and exit code 2, a full
+    disk one and exit code 4."""
     try:
         return main(sys.argv[1:] if argv is None else argv)
-    except InputError as error:
+    except (InputError, DiskFull) as error:
         print(f"error: {error}", file=sys.stderr)
-        return WRONG_INPUT
+        return WRONG_INPUT if isinstance(error, InputError) else FAILED
 
 
 class Parser(argparse.ArgumentParser):
@@ -180,7 +214,7 @@ def _joined(argv: Sequence[str]) -> list[str]:
 
 
 def _is_config(path: pathlib.Path) -> bool:
-    return path.name not in ("__init__.py", "base.py")
+    return path.name not in ("__init__.py", "base.py", "studies.py")
 
 
 def _describe(fields: Fields) -> str:

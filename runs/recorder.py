@@ -25,7 +25,9 @@ class Recorder:
         if active:
             self._metrics = records.LinesWriter(workdir / records.METRICS, keep_bytes)
             self._board = tensorboardX.SummaryWriter(
-                str(workdir / records.TENSORBOARD), purge_step=fresh_examples + 1
+                str(workdir / records.TENSORBOARD),
+                purge_step=fresh_examples + 1,
+                max_queue=0,  # unbounded: on a full disk its thread ends, and nothing empties it
             )
 
     def write(self, record: dict[str, Any]) -> None:
@@ -43,5 +45,17 @@ class Recorder:
 
     def close(self) -> None:
         if self._active:
-            self._metrics.close()
+            try:
+                self._metrics.close()
+            finally:
+                self._close_board()
+
+    def _close_board(self) -> None:
+        events = self._board.file_writer.event_writer
+        try:
             self._board.close()
+        except OSError:
+            # a full disk: left open, the writer would try again when Python ends, with a traceback
+            events._worker.stop()
+            events._closed = True
+            raise

@@ -48,8 +48,10 @@ def enter(
 
 
 def _is_new(workdir: pathlib.Path) -> bool:
-    """Empty, but for what a study puts there before the trial starts."""
-    return workdir.is_dir() and all(path.name == records.HPARAMS for path in workdir.iterdir())
+    """Empty, but for what a study puts there before the trial starts, and what a killed process
+    left half written."""
+    names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
+    return all(name in (records.HPARAMS, records.LOCK) or name.startswith(".") for name in names)
 
 
 def differences(

@@ -51,7 +51,16 @@ def test_windows_of_a_run_are_those_of_its_batches(insertion, buffer, streams):
     for first, last in [(0, 5), (5, 10), (10, 15), (3, 4), (12, len(batches))]:
         expected = by_hand(batches, first, last)
         assert prepared.copies.window(first, last) == pytest.approx(expected, rel=1e-12)
-        assert counts.copy_diagnostics(config).window(first, last) == pytest.approx(expected)
+        assert counts.copy_diagnostics(config, 1197).window(first, last) == pytest.approx(expected)
+
+
+def test_windows_of_spaced_epochs_are_those_of_their_batches():
+    config = mini(dataset__spaced_epochs=3, budget__fresh_examples=3000, prefetch=0)
+    prepared = parts.prepare(config)
+    batches = [batch.index.tolist() for batch in prepared.batches]
+    for first, last in [(0, 50), (50, 100), (3, 4), (250, len(batches))]:
+        expected = by_hand(batches, first, last)
+        assert prepared.copies.window(first, last) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,7 +100,7 @@ def test_windows_follow_the_decisions_of_an_opportunistic_run(insertion, buffer,
     given = list(build.build(config, opened.source, workload, decisions=decisions))
     batches = [batch.index.tolist() for batch in given]
     assert len(batches) == len(decisions)
-    found, resumed = counts.copy_diagnostics(config), counts.copy_diagnostics(config)
+    found, resumed = counts.copy_diagnostics(config, 1197), counts.copy_diagnostics(config, 1197)
     for batch in given:
         found.decided(counts.decided(config, batch))
         resumed.decided(counts.decided(config, batch))
@@ -119,7 +128,7 @@ def test_what_is_remembered_is_bounded_by_the_buffer():
 
 def test_a_run_records_them(uninterrupted):
     config = mini(**slot("before_augmentation", 100))
-    prepared = counts.copy_diagnostics(config)
+    prepared = counts.copy_diagnostics(config, 1197)
     found = [r for r in records.read_metrics(uninterrupted(config)) if r["split"] == "train"]
     assert len(found) > 5
     for record in found:

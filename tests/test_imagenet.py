@@ -16,6 +16,7 @@ from configs import base, imagenet
 from models.resnet_imagenet import STAGES, BasicBlock
 from pipeline import build, sources, stages
 from runs import command, records
+from training import parts
 from training.check import ConfigError, check
 from workloads import color, crops, decoding, photographs
 
@@ -207,7 +208,7 @@ def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
     columns = {name: np.asarray([r[name] for r in raw], object) for name in ("image", "label")}
     broken = sources.ArraySource(**columns), info
     monkeypatch.setattr(sources, "open_source", lambda *_: broken)
-    monkeypatch.setattr(build, "evaluation_batches", lambda *_: [])
+    monkeypatch.setattr(parts, "evaluation_batches", lambda *_: [])
     config = mini(**slot(insertion, 8), budget__fresh_examples=64)
     with pytest.raises(stages.RecordError, match=r"record 40 .*label.* cannot be decoded: "):
         batches_of(config)

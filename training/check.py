@@ -114,6 +114,13 @@ def _check_echo(config) -> None:
     _one_of("echo.policy", config.echo.policy, ("fixed", "auto"))
     _check_policy(config.echo)
     _at_least("echo.streams", config.echo.streams, 1)
+    _at_least("dataset.spaced_epochs", config.dataset.spaced_epochs, 1)
+    echoes = config.echo.insertion != "none" or config.echo.streams > 1
+    if config.dataset.spaced_epochs > 1 and echoes:
+        raise ConfigError(
+            f"config.dataset.spaced_epochs is {config.dataset.spaced_epochs}, which takes the "
+            "place of echoing; allowed with echo.insertion='none' and echo.streams=1 alone"
+        )
     if config.dataset.fused_decode and config.echo.insertion == "before_augmentation":
         raise ConfigError(
             "config.dataset.fused_decode is true with echo.insertion='before_augmentation', where "

@@ -98,7 +98,7 @@ def prepare(config) -> Parts:
         validation=validation,
         target=records.Target(**config.target),
         total_steps=counts.total_steps(config) if config.echo.policy == "fixed" else None,
-        copies=counts.copy_diagnostics(config),
+        copies=counts.copy_diagnostics(config, len(run.source)),
         pace=pace,
     )
 

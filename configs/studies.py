@@ -1,0 +1,188 @@
+"""The studies of every workload, made from a few of its numbers, so that they are written once.
+
+A study is a dict: `about` (what it is for), `conditions` (overrides by name), `baseline`, `trials`,
+`searches`, and where they are needed `overrides` (for all conditions), `space` (in place of the
+configuration's search space) and `score` (fresh_examples | seconds | best_value). The figures are
+those of arXiv 1907.05550.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+Conditions = dict[str, dict[str, Any]]
+Studies = dict[str, dict[str, Any]]
+
+_SLOTS = ("before_augmentation", "after_augmentation", "after_batching")
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """What differs between workloads. Buffers are our choice: the study gives no sizes.
+
+    Attributes:
+        batch_sizes: the workload's own, and others to compare it with.
+        buffer: examples in the shuffle buffer; after batching, batches of as many examples.
+        buffers: sizes that the study of shuffling compares.
+        upstream: examples a second of a slow upstream, about a sixth of what the step takes.
+        budget: of fresh examples.
+        never: a value of the target's metric that no run reaches.
+        trials, searches: of each condition.
+        demo: the same two of the demo, and `demo_factors` of its echoing before augmentation.
+        augments: whether the workload augments; without, both slots before batching are one.
+        overrides: for every study.
+    """
+
+    batch_sizes: Sequence[int]
+    buffer: int
+    buffers: Sequence[int]
+    upstream: float
+    budget: int
+    never: float
+    trials: int
+    searches: int
+    demo: tuple[int, int]
+    demo_factors: Sequence[int] = (2,)
+    augments: bool = True
+    overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return _SLOTS if self.augments else (_SLOTS[0], _SLOTS[2])
+
+    @property
+    def batch_size(self) -> int:
+        return self.batch_sizes[0]
+
+
+def echo(insertion: str, factor: float, shuffle_buffer: int) -> dict[str, Any]:
+    """Overrides that fill a slot."""
+    return {
+        "echo.insertion": insertion,
+        "echo.factor": factor,
+        "echo.shuffle_buffer": shuffle_buffer,
+    }
+
+
+BASELINE = {"baseline": echo("none", 1, 0)}
+
+
+def of(numbers: Numbers) -> Studies:
+    """A first study, those behind the paper's figures 4 to 9, and the controls that it lacks."""
+    batch = numbers.batch_size
+    twice = {f"{slot}_e2": _slot(numbers, slot, 2) for slot in numbers.slots}
+    before = {e: _slot(numbers, _SLOTS[0], e) for e in (2, 3, 4, 5)}
+    demo_trials, demo_searches = numbers.demo
+    studies = {
+        "demo": {
+            "about": "A first look: where to echo, and how often, with a small search.",
+            "conditions": BASELINE
+            | twice
+            | {f"before_augmentation_e{e}": before[e] for e in numbers.demo_factors},
+            "trials": demo_trials,
+            "searches": demo_searches,
+        },
+        "insertion": {
+            "about": "Figure 4: every insertion point at e = 2, beside no echoing.",
+            "conditions": BASELINE | twice,
+        },
+        "wall_time": {
+            "about": "Figure 5: seconds to the target behind a slow upstream, e = 1 to 5.",
+            "conditions": BASELINE
+            | {f"before_augmentation_e{e}": overrides for e, overrides in before.items()},
+            "overrides": {"upstream.examples_per_second": numbers.upstream},
+            "score": "seconds",
+        },
+        "factor": {
+            "about": "Figure 6: e = 1, 2, 4, 8, 16 at two batch sizes; does the larger bear more?",
+            "conditions": _grid(numbers, numbers.batch_sizes[:2], _SLOTS[:1], (2, 4, 8, 16)),
+            "baseline": f"baseline_b{batch}",
+        },
+        "batch_size": {
+            "about": "Figure 7: e = 2 at several batch sizes, each beside no echoing.",
+            "conditions": _grid(numbers, numbers.batch_sizes, (_SLOTS[0], _SLOTS[2]), (2,)),
+            "baseline": f"baseline_b{batch}",
+        },
+        "shuffle": {
+            "about": "Figure 8: e = 2 with shuffle buffers of several sizes; after batching they "
+            "hold batches of as many examples.",
+            "conditions": BASELINE | _buffers(numbers),
+        },
+        "quality": {
+            "about": "Figure 9: the best value that a fixed budget of fresh examples gives.",
+            "conditions": BASELINE | twice | {f"before_augmentation_e{e}": before[e] for e in (4,)},
+            "overrides": {"target.value": numbers.never},
+            "score": "best_value",
+        },
+        "controls": {
+            "about": "Is the gain echoing, or more steps and another learning rate? The baseline "
+            "with as many steps as e = 2 takes, e = 2 with as few as the baseline's, and repeats a "
+            "whole pass over the data apart, counted as fresh once too. Equal trials are pairs in "
+            "all conditions: learning rate, initial network, order of the data.",
+            "conditions": BASELINE
+            | {
+                "before_augmentation_e2": twice["before_augmentation_e2"],
+                "spaced_epochs_2": BASELINE["baseline"] | {"dataset.spaced_epochs": 2},
+                "baseline_steps_of_e2": BASELINE["baseline"]
+                | {"budget.fresh_examples": 2 * numbers.budget},
+                "before_augmentation_e2_steps_of_baseline": twice["before_augmentation_e2"]
+                | {"budget.fresh_examples": numbers.budget // 2},
+            },
+        },
+    }
+    if not numbers.augments:  # language
+        studies["optimizer"] = _optimizer(numbers, BASELINE | twice)
+    return {name: _completed(numbers, study) for name, study in studies.items()}
+
+
+def _optimizer(numbers: Numbers, conditions: Conditions) -> dict[str, Any]:
+    return {
+        "about": "AdamW with warm-up and cosine decay, where the study used momentum at a constant "
+        "rate: does echoing gain as much under it?",
+        "conditions": conditions | {"before_augmentation_e4": _slot(numbers, _SLOTS[0], 4)},
+        "overrides": {
+            "optimizer.name": "adamw",
+            "optimizer.weight_decay": 0.1,
+            "optimizer.schedule.name": "cosine",
+            "optimizer.schedule.warmup_progress": 0.05,
+            "optimizer.schedule.final_factor": 0.1,
+        },
+        "space": (
+            {"field": "optimizer.learning_rate", "scale": "log", "min": 1e-4, "max": 3e-2},
+            {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
+            {"field": "optimizer.beta2", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
+        ),
+    }
+
+
+def _slot(numbers: Numbers, slot: str, factor: float, batch_size: int = 0, buffer: int = -1):
+    """Overrides that fill a slot, with the workload's buffer where none is given."""
+    examples = numbers.buffer if buffer < 0 else buffer
+    batches = math.ceil(examples / (batch_size or numbers.batch_size))
+    return echo(slot, factor, batches if slot == "after_batching" else examples)
+
+
+def _grid(numbers: Numbers, batch_sizes, slots, factors) -> Conditions:
+    conditions = {}
+    for size in batch_sizes:
+        at_size = {"batch_size": size}
+        conditions[f"baseline_b{size}"] = BASELINE["baseline"] | at_size
+        for slot in slots:
+            for e in factors:
+                conditions[f"{slot}_e{e}_b{size}"] = _slot(numbers, slot, e, size) | at_size
+    return conditions
+
+
+def _buffers(numbers: Numbers) -> Conditions:
+    return {
+        f"{slot}_e2_buffer_{size}": _slot(numbers, slot, 2, buffer=size)
+        for slot in (_SLOTS[0], _SLOTS[2])
+        for size in numbers.buffers
+    }
+
+
+def _completed(numbers: Numbers, study: dict[str, Any]) -> dict[str, Any]:
+    defaults = {"baseline": "baseline", "trials": numbers.trials, "searches": numbers.searches}
+    overrides = numbers.overrides | study.get("overrides", {})
+    return defaults | study | {"overrides": overrides}

@@ -1,0 +1,59 @@
+"""A study's directory: study.json, written by the first launch and checked by the others."""
+
+import dataclasses
+import json
+import pathlib
+
+import train
+from runs import command, environment, records
+from studies.plan import Study
+
+# What may differ between two launches on one directory: a study may grow.
+_MAY_CHANGE = ("trials", "max_trials", "searches", "config")
+
+
+def open_study(study: Study, outdir: pathlib.Path) -> None:
+    """Writes study.json, or checks that the one there is of this study; it may have grown.
+
+    Raises:
+        command.InputError: the directory holds something else; nothing has been written.
+    """
+    source, _, info = train.open_data(study.config)
+    plan = {
+        "schema_version": records.SCHEMA_VERSION,
+        "study": study.name,
+        "config": study.config_flag,
+        "workload": study.config.workload,
+        "resolved_config": study.config.to_dict(),
+        "target": study.config.target.to_dict(),
+        "score": study.score,
+        "budget_fresh_examples": study.config.budget.fresh_examples,
+        "dataset": dataclasses.asdict(info) | {"train_examples": len(source)},
+        "baseline": study.baseline,
+        "conditions": list(study.conditions),
+        "search_space": list(study.space),
+        "trials": study.trials,
+        "max_trials": study.max_trials,
+        "searches": study.searches,
+        "seeds": {"data": study.config.seed.data, "model": study.config.seed.model},
+    }
+    there = records.read_json(outdir / records.STUDY)
+    if there is None and outdir.exists() and not _is_new(outdir):
+        raise command.InputError(
+            f"{outdir} is there already and holds no study; give a new or empty --outdir"
+        )
+    plan = json.loads(json.dumps(plan))  # as it will be read: tuples are lists
+    fixed = set(plan) - set(_MAY_CHANGE)
+    changed = [name for name in sorted(fixed) if there and there.get(name) != plan[name]]
+    if changed:
+        raise command.InputError(
+            f"{outdir} holds a study of another plan, which differs in {', '.join(changed)}; "
+            "give another --outdir"
+        )
+    outdir.mkdir(parents=True, exist_ok=True)
+    records.write_json(outdir / records.STUDY, plan | environment.describe(train.ROOT))
+
+
+def _is_new(outdir: pathlib.Path) -> bool:
+    """Empty, but for a study.json that another launch is just writing."""
+    return outdir.is_dir() and all(path.name.startswith(".") for path in outdir.iterdir())
