@@ -10,11 +10,10 @@ import pandas as pd
 
 from analysis import scores as scoring
 from analysis.load import COUNTABLE, UNFINISHED, Records
-from analysis.study import axis_position, target_text
+from analysis.study import EDGE, near_end, target_text
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
-EDGE = 0.05  # of an axis's length, in its own scale
 COARSE = 0.05  # evaluation cadence, as a share of the smallest score
 
 
@@ -135,8 +134,8 @@ def _boundary(found: Records) -> list[str]:
         name = axis.get("field")
         if name not in best.columns:
             continue
-        for end, at_end in (("min", _near_low), ("max", _near_high)):
-            close = [row for row in best.to_dict("records") if at_end(axis, row[name])]
+        for end in ("min", "max"):
+            close = [row for row in best.to_dict("records") if near_end(axis, row[name]) == end]
             if close:
                 listed = ", ".join(
                     f"{row['condition']}/{row['search']} ({row[name]:.4g})" for row in close
@@ -147,16 +146,6 @@ def _boundary(found: Records) -> list[str]:
                     "Widen that axis and search again."
                 )
     return notes
-
-
-def _near_low(axis, value) -> bool:
-    place = None if pd.isna(value) else axis_position(axis, value)
-    return place is not None and place <= EDGE
-
-
-def _near_high(axis, value) -> bool:
-    place = None if pd.isna(value) else axis_position(axis, value)
-    return place is not None and place >= 1 - EDGE
 
 
 def _in_scale(axis) -> str:

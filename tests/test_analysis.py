@@ -78,7 +78,7 @@ def write_trial(directory, values, status=None, factor=1.0, target=TARGET, setti
             "steps_to_target": score and score["step"],
             "seconds_to_target": score and score["train_seconds"],
             "best": {"metric": goal.metric, "value": best[0], "fresh_examples": best[1]},
-            "steps": int(last * factor / 10),
+            "step": int(last * factor / 10),
             "fresh_examples": last,
             "train_seconds": last / 50,
         },
