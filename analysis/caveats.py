@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import scores as scoring
 from analysis.load import COUNTABLE, UNFINISHED, Records
-from analysis.study import EDGE, near_end, target_text
+from analysis.study import BEST_VALUE, EDGE, near_end, target_text
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
@@ -46,6 +46,8 @@ def _set_aside(found: Records, root: os.PathLike | None) -> list[str]:
 
 
 def _baseline(found: Records, table: pd.DataFrame) -> list[str]:
+    if found.study.score == BEST_VALUE:
+        return []
     base = table[table["condition"] == found.study.baseline]
     if base.empty:
         return ["No condition is the baseline, so there are neither ratios nor ideals."]
@@ -55,6 +57,8 @@ def _baseline(found: Records, table: pd.DataFrame) -> list[str]:
 
 
 def _not_reached(found: Records, table: pd.DataFrame) -> list[str]:
+    if found.study.score == BEST_VALUE:
+        return []
     short = table[(table["searches"] > 0) & (table["searches_reached"] < table["searches"])]
     if short.empty:
         return []
@@ -97,10 +101,16 @@ def _incomplete(found: Records, searches: pd.DataFrame) -> list[str]:
 def _cut_short(found: Records) -> list[str]:
     """Trials that stopped at the planned target, and so say nothing about a harder one."""
     target, planned = found.study.target, found.study.planned_target
+    ended = int((found.trials["counted"] & (found.trials["status"] == "reached")).sum())
+    if found.study.score == BEST_VALUE and ended:
+        return [
+            f"{ended} counted trials ended on reaching their target ({target_text(planned)}), "
+            "before their budget was used up: their best values say less than those of the others."
+        ]
     if not target.better(target.value, than=planned.value):
         return []
     counted = found.trials[found.trials["counted"]]
-    stopped = counted[(counted["status"] == "reached") & counted[scoring.SCORE].isna()]
+    stopped = counted[(counted["status"] == "reached") & counted[scoring.REACHED].isna()]
     if stopped.empty:
         return []
     return [

@@ -59,10 +59,10 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
     Returns:
         One row a trial, ordered by condition, search and trial: condition, label, insertion,
         factor, shuffle_buffer, batch_size, search, trial, one column per hyperparameter by its
-        dotted name, status, fresh_examples_to_target, steps_to_target, seconds_to_target (missing where the
-        target was not reached), best_value, best_fresh_examples, steps, fresh_examples,
-        train_seconds, counted, model_seed, evaluation_interval (fresh examples), device,
-        commit, path.
+        dotted name, status, fresh_examples_to_target, steps_to_target, seconds_to_target
+        (missing where the target was not reached), best_value, best_fresh_examples,
+        steps, fresh_examples, train_seconds, counted, model_seed, evaluation_interval (fresh
+        examples), device, commit, path.
 
     Raises:
         InputError: no such directory, nothing to read in it, or studies mixed.

@@ -2,16 +2,16 @@
 
 A trial scores the fresh examples at the first evaluation that reaches the target. A search scores
 the smallest over its counted trials. A condition is its searches' mean, minimum and maximum; the
-searches that never reached the target are counted beside it, never dropped silently. A study of
-final quality scores best values within the budget instead.
+searches that never reached the target are counted beside it, never dropped silently. A study may
+score seconds to the target instead, or best values within the budget.
 Source: Choi et al. 2019, arXiv 1907.05550, section 3.
 """
 
 import pandas as pd
 
-from analysis.study import FRESH_EXAMPLES, Study
+from analysis.study import Study
 
-SCORE = FRESH_EXAMPLES  # the trials' column, and what a study is judged by unless it says otherwise
+REACHED = "fresh_examples_to_target"  # the trials' column that is missing where it was not reached
 MEASURES = ("fresh_examples", "steps", "seconds", "best_value")  # each with a mean, a min and a max
 
 
@@ -22,10 +22,10 @@ def best_trial(trials: pd.DataFrame, study: Study) -> pd.Series | None:
     trial counts, or none was ever evaluated.
     """
     eligible = trials[trials["counted"]]
-    if study.score == FRESH_EXAMPLES and eligible[SCORE].notna().any():
-        return eligible.loc[eligible[SCORE].astype(float).idxmin()]
-    if eligible["best_value"].notna().any():
-        values = eligible["best_value"]
+    scores, values = eligible[study.score_column].astype(float), eligible["best_value"]
+    if not study.higher_is_better and scores.notna().any():
+        return eligible.loc[scores.idxmin()]
+    if values.notna().any():
         return eligible.loc[values.idxmax() if study.target.mode == "above" else values.idxmin()]
     return None
 
@@ -53,7 +53,7 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
 def _search_row(trials: pd.DataFrame, study: Study) -> dict:
     counted = trials[trials["counted"]]
     best = best_trial(trials, study)
-    scored = best is not None and pd.notna(best[SCORE])
+    scored = best is not None and pd.notna(best[REACHED])
     values = counted["best_value"]
     return {
         **trials.iloc[0][["condition", "label", "insertion", "search"]].to_dict(),
@@ -61,8 +61,8 @@ def _search_row(trials: pd.DataFrame, study: Study) -> dict:
         "ended": int(trials["status"].isin(("reached", "exhausted", "diverged", "failed")).sum()),
         "counted": len(counted),
         "diverged": int((trials["status"] == "diverged").sum()),
-        "reached": int(counted[SCORE].notna().sum()),
-        "fresh_examples": float(best[SCORE]) if scored else float("nan"),
+        "reached": int(counted[REACHED].notna().sum()),
+        "fresh_examples": float(best[REACHED]) if scored else float("nan"),
         "steps": float(best["steps_to_target"]) if scored else float("nan"),
         "seconds": float(best["seconds_to_target"]) if scored else float("nan"),
         "trial": best["trial"] if scored else None,

@@ -7,7 +7,7 @@ configurations of the runs: equal echo settings are one condition, an equal data
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from runs import records
@@ -16,7 +16,7 @@ INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batchi
 
 # How a trial is judged: by what the target cost it, or, where no target is meant to be reached, by
 # its best value within the budget.
-FRESH_EXAMPLES, BEST_VALUE = "fresh_examples_to_target", "best_value"
+SCORES = FRESH_EXAMPLES, SECONDS, BEST_VALUE = "fresh_examples", "seconds", "best_value"
 
 
 class InputError(ValueError):
@@ -61,7 +61,7 @@ class Study:
         budget: fresh examples after which a trial ends.
         search_space: one mapping per tuned field, as in `study.json`.
         facts: `study.json` as it is (or what the first run's `config.json` says in its place).
-        score: what a trial is judged by, FRESH_EXAMPLES or BEST_VALUE.
+        score: what a trial is judged by, one of SCORES.
     """
 
     name: str
@@ -85,26 +85,14 @@ class Study:
         ]
         return self.baseline if self.baseline in alike or not alike else alike[0]
 
-    def better(self, value: float, than: float) -> bool:
-        """Whether one score of this study is better than another."""
-        if self.score == BEST_VALUE:
-            return self.target.better(value, than=than)
-        return value < than
+    @property
+    def score_column(self) -> str:
+        """The trials' column that holds what they scored."""
+        return self.score if self.score == BEST_VALUE else f"{self.score}_to_target"
 
     @property
-    def limited_upstream(self) -> bool:
-        """Whether reading was slowed on purpose, so that seconds are part of the result."""
-        limits = field(self.facts, "resolved_config.upstream", {})
-        set_by_conditions = [
-            value
-            for condition in self.conditions
-            for name, value in condition.others
-            if name.startswith("upstream.")
-        ]
-        given = [value for name, value in limits.items() if name != "timeout"]
-        return any(
-            str(value) not in ("0", "0.0", "", "None") for value in given + set_by_conditions
-        )
+    def higher_is_better(self) -> bool:
+        return self.score == BEST_VALUE and self.target.mode == "above"
 
     @property
     def train_examples(self) -> int | None:
@@ -212,7 +200,7 @@ def read_study(directory: pathlib.Path) -> Study:
     path = directory / records.STUDY
     try:
         facts = records.read_json(path)
-        conditions = tuple(
+        conditions = _told_apart(
             condition_of(
                 each["name"],
                 each.get("label"),
@@ -242,9 +230,21 @@ def read_study(directory: pathlib.Path) -> Study:
         ) from error
 
 
+def _told_apart(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """The conditions, those of equal labels with their names added."""
+    conditions = tuple(conditions)
+    labels = [each.label for each in conditions]
+    return tuple(
+        dataclasses.replace(each, label=f"{each.label} ({each.name})")
+        if labels.count(each.label) > 1
+        else each
+        for each in conditions
+    )
+
+
 def _score(name: str) -> str:
-    if name not in (FRESH_EXAMPLES, BEST_VALUE):
-        raise ValueError(f"score is {name!r}; allowed: {FRESH_EXAMPLES}, {BEST_VALUE}")
+    if name not in SCORES:
+        raise ValueError(f"score is {name!r}; allowed: {', '.join(SCORES)}")
     return name
 
 

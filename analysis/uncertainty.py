@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.scores import SCORE
 from analysis.study import BEST_VALUE, Study
 
 LEVEL = 0.9  # of the interval around the score of a number of trials
@@ -22,7 +21,7 @@ FEWEST_PAIRS = 10  # below this a paired comparison gives no interval
 
 def trial_scores(trials: pd.DataFrame, study: Study) -> pd.Series:
     """What each trial scored, missing where it reached nothing."""
-    return trials["best_value" if study.score == BEST_VALUE else SCORE].astype(float)
+    return trials[study.score_column].astype(float)
 
 
 def score_by_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
@@ -37,7 +36,7 @@ def score_by_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
         low, high (the ends of the LEVEL interval); infinite where the target would not be reached.
         Where n is near the number of trials there are, the interval is too narrow.
     """
-    down = study.score == BEST_VALUE and study.target.mode == "above"
+    down = study.higher_is_better
     rows = []
     for condition, group in trials[trials["counted"]].groupby("condition", sort=False):
         scores = trial_scores(group, study).fillna(-math.inf if down else math.inf)

@@ -14,7 +14,7 @@ from analysis.figures.paired import paired_effects
 from analysis.figures.settings import by_setting
 from analysis.figures.trials import score_by_trials, trials_by_hyperparameter
 from analysis.load import Records
-from analysis.study import BEST_VALUE
+from analysis.study import BEST_VALUE, SECONDS
 
 __all__ = [
     "best_trial_curves",
@@ -32,8 +32,8 @@ def of_study(found: Records) -> dict[str, Figure]:
     """Every figure that the study's conditions and records call for, by name, the result first.
 
     A study that varies a number (echoing factor, batch size, shuffle buffer) is drawn against it,
-    any other as bars; one judged by final quality shows best values; one whose upstream was limited
-    shows seconds too.
+    any other as bars; one judged by final quality shows best values; one judged by seconds
+    shows fresh examples too.
     """
     drawn = _results(found)
     best = scores.best_trials(found.trials, found.study)
@@ -54,17 +54,14 @@ def of_study(found: Records) -> dict[str, Figure]:
 
 
 def _results(found: Records) -> dict[str, Figure]:
-    """What the study is about: one figure, and with a limited upstream its seconds."""
+    """What the study is about: one figure, beside seconds another of fresh examples."""
     study = found.study
     table = scores.condition_scores(found.trials, study)
     searches = scores.search_scores(found.trials, study)
     axis = axes.numeric_axis(study)
-    by_value = study.score == BEST_VALUE
-    measures = ["best_value" if by_value else "fresh_examples"]
-    if study.limited_upstream and not by_value:
-        measures.append("seconds")
+    measures = [study.score, *(["fresh_examples"] if study.score == SECONDS else [])]
     if axis is not None:
         return {f"{m}_by_{axis.name}": by_setting(table, axis, study, m) for m in measures}
-    if by_value:
+    if study.score == BEST_VALUE:
         return {"best_values": best_values(table, searches, study)}
     return {f"{m}_to_target": cost_to_target(table, searches, study, m) for m in measures}

@@ -47,7 +47,7 @@ def paired_effects(paired: pd.DataFrame, effects: pd.DataFrame, study: Study) ->
     axes.set_xlabel(
         f"best {study.target.metric}, difference to the baseline at equal seeds"
         if differ
-        else "fresh examples to target, ratio to the baseline at equal seeds"
+        else f"{study.score.replace('_', ' ')} to target, ratio to the baseline at equal seeds"
     )
     return figure
 

@@ -64,7 +64,7 @@ def by_setting(
         words = table.at[axis.reference, "label"]
         ends.append(labels.End(axes.get_xlim()[1], level, words, COLOURS["none"], flag=False))
     axes.set_xlabel(LABELS[axis.name])
-    axes.set_ylabel(labels.wrapped(f"{measure_label(measure, study)}{unit_name}", 44))
+    axes.set_ylabel(labels.wrapped(f"{measure_label(measure, study)}{unit_name}", 36))
     labels.name_right(figure, axes, [*ends, *ideals])
     return figure
 
@@ -129,7 +129,6 @@ def _draw_ideals(
         level = table.at[baseline, f"{measure}_mean"]
         if math.isfinite(level):
             axes.plot(across, level / factors, color=QUIET, lw=0.9, ls=DOTTED, zorder=0)
-            ends.append(
-                labels.End(across[-1], level / factors[-1], "ideal: baseline / e", QUIET, False)
-            )
-    return ends
+            name = "" if ends else "ideal: baseline / e"
+            ends.append(labels.End(across[-1], level / factors[-1], name, QUIET, flag=False))
+    return ends[:1]

@@ -41,7 +41,6 @@ def score_by_trials(curves: pd.DataFrame, study: Study) -> Figure:
             would reach the target, its band where 95 % would.
         study: says what the scores are.
     """
-    by_value = study.score == BEST_VALUE
     scores = ["score", "low", "high"]
     curves = curves.assign(**curves[scores].astype(float).replace([np.inf, -np.inf], np.nan))
     scale, unit_name = unit(curves[scores].max().max())
@@ -62,12 +61,12 @@ def score_by_trials(curves: pd.DataFrame, study: Study) -> Figure:
         )
     for axes in grid[len(shown) :]:
         axes.set_axis_off()
-    if not by_value:
+    if study.score != BEST_VALUE:
         grid[0].set_ylim(bottom=0)
     grid[0].set_xlim(1, max(curves["trials"].max() if len(curves) else 2, 2))
     grid[0].xaxis.get_major_locator().set_params(integer=True)
     figure.supxlabel("trials of a search that neither diverged nor failed", fontsize=FONT)
-    words = measure_label("best_value" if by_value else "fresh_examples", study)
+    words = measure_label(study.score, study)
     figure.supylabel(labels.wrapped(f"{words}{unit_name}", 22 * rows + 14), fontsize=FONT)
     return figure
 
@@ -113,8 +112,7 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
         _name_strips(grid[line][0], own)
     for axes, axis in zip(grid[-1], space, strict=True):
         axes.set_xlabel(_axis_words(axis))
-    measure = "best_value" if study.score == BEST_VALUE else "fresh_examples"
-    figure.supylabel(f"{measure_label(measure, study)}{unit_name}", fontsize=SMALL, x=0.01)
+    figure.supylabel(f"{measure_label(study.score, study)}{unit_name}", fontsize=SMALL, x=0.01)
     height = figure.get_figheight() * 72
     figure.subplots_adjust(
         left=0.13, right=0.985, bottom=36 / height, top=1 - 34 / height, wspace=0.16, hspace=0.75
@@ -165,7 +163,7 @@ def _isolation(axes: Axes, axis, place: pd.Series, score: pd.Series, study: Stud
     """A step for the best score in each part of the axis."""
     if "values" in axis:
         return
-    down = study.score == BEST_VALUE and study.target.mode == "above"
+    down = study.higher_is_better
     edges = [_between(axis, share) for share in np.linspace(0, 1, BINS + 1)]
     found = score.groupby(pd.cut(place, edges, labels=False, include_lowest=True))
     best = (found.max() if down else found.min()).reindex(range(BINS))
