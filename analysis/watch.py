@@ -1,4 +1,4 @@
-"""`python -m analysis DIR --watch`: how a study stands, again every few seconds until it has ended."""
+"""`python -m analysis DIR --watch`: how a study stands, every few seconds until it has ended."""
 
 import math
 import pathlib

@@ -94,7 +94,8 @@ def name_right(figure: Figure, axes: Axes, ends: Sequence[End]) -> None:
         for end, place in zip(ordered, places, strict=True)
     ]
     figure.draw_without_rendering()
-    taken = max((text.get_window_extent().width for text in texts), default=0) / figure.dpi * 72
+    widths = [Text.get_window_extent(text).width for text in texts]  # without their lines
+    taken = max(widths, default=0) / figure.dpi * 72
     left = _LEFT + ROW * axes.get_ylabel().count("\n")
     figure.subplots_adjust(left=left / width, right=1 - (taken + 5 * _GAP) / width)
 
