@@ -1,8 +1,7 @@
 """The figures of a study, one function each: DataFrames in, a matplotlib Figure out.
 
 `of_study` draws all that a study calls for. The figures belong to no pyplot state, so they work
-without a display. In a notebook, import matplotlib.pyplot once: that teaches IPython to show a
-Figure that a cell returns.
+without a display. In a notebook, `%matplotlib inline` shows a Figure that a cell returns.
 """
 
 from matplotlib.figure import Figure

@@ -115,7 +115,7 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
     figure.supylabel(f"{measure_label(study.score, study)}{unit_name}", fontsize=SMALL, x=0.01)
     height = figure.get_figheight() * 72
     figure.subplots_adjust(
-        left=0.13, right=0.985, bottom=36 / height, top=1 - 34 / height, wspace=0.16, hspace=0.75
+        left=0.15, right=0.985, bottom=36 / height, top=1 - 34 / height, wspace=0.16, hspace=0.75
     )
     return figure
 
