@@ -1,4 +1,4 @@
-"""The notebooks run from a clean checkout, on mini studies, and are committed with their outputs."""
+"""The notebooks run from a clean checkout, on mini studies; they are kept with their outputs."""
 
 import pathlib
 
