@@ -9,7 +9,16 @@ import matplotlib.image
 import numpy as np
 import pytest
 from scipy import stats
-from test_analysis import BASELINE, BEFORE, SMALL, TARGET, setting, write_study
+from test_analysis import (
+    BASELINE,
+    BEFORE,
+    SMALL,
+    TARGET,
+    config,
+    setting,
+    write_study,
+    write_trial,
+)
 from test_analysis_figures import assert_inside, assert_no_overlap, texts, words
 
 from analysis import __main__ as command
@@ -209,6 +218,17 @@ def test_pairs_in_which_one_reached_are_counted_and_left_out(tmp_path):
     ).itertuples()
     assert (effect.pairs, effect.condition_alone, effect.baseline_alone) == (1, 1, 0)
     assert effect.effect == pytest.approx(2)
+
+
+def test_runs_that_share_their_seeds_within_a_condition_are_no_pairs(tmp_path):
+    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
+    for name, seed in (("a", 0), ("b", 1), ("c", 1)):
+        write_trial(tmp_path / name, [0.9], settings=config(seed={"data": 0, "model": seed}))
+        if name != "c":
+            settings = config(seed={"data": 0, "model": seed}, echo=echo)
+            write_trial(tmp_path / f"{name}_echoed", [0.1, 0.9], settings=settings)
+    found = load.read(tmp_path)
+    assert uncertainty.pairs(found.trials, found.study)["effect"].tolist() == [2]
 
 
 @pytest.mark.parametrize(("mode", "best"), [("above", 0.8), ("below", 0.3)])
