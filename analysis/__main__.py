@@ -12,21 +12,22 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from analysis import caveats, load, report
+from analysis import caveats, load, report, scores, tables, watch
 from analysis.study import InputError
 
 _WRONG_INPUT = 2
 _WIDEST = 100
 
 _HELP = """\
-Turns run records into a table, two figures and a report.
+Turns run records into tables, figures and a report.
 
 Give the directory of one study (it holds study.json), or the directories of single runs (each
 holds config.json and metrics.jsonl; they are searched for below what you give). Single runs with
 equal echo settings and batch size are one condition; equal data seeds are one search.
 
 A trial scores the fresh examples at its first evaluation that reaches the target, a search the
-smallest score of its counted trials, a condition the mean over its searches.
+smallest score of its counted trials, a condition the mean over its searches. A study may score
+seconds, or the best value within the budget, instead (`score` in study.json).
 """
 
 _EXAMPLES = """\
@@ -34,9 +35,11 @@ examples:
   python -m analysis results/cifar10                  table, figures in results/cifar10/report
   python -m analysis results/cifar10 --target=0.95    the same trials at an easier target
   python -m analysis runs/a runs/b --out=compared     single runs, side by side
+  python -m analysis results/cifar10 --watch          how a study that is running stands
 
-written to --out: report.md, scores.csv (conditions), trials.csv (trials),
-                  fresh_examples_to_target.{png,pdf}, best_trial_curves.{png,pdf}
+written to --out: report.html (all in one file), report.md, scores.csv (conditions), trials.csv
+                  (trials), and each figure as PNG and PDF; a study that varies the echoing
+                  factor, batch size or shuffle buffer is drawn against it
 exit codes: 0 done, 2 wrong input
 """
 
@@ -84,6 +87,11 @@ def _parser() -> argparse.ArgumentParser:
         help="judge at this value of the study's metric, on the same side of it; whole curves are "
         "kept, so nothing is trained again",
     )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="show how the study stands every few seconds until it has ended (Ctrl-C leaves)",
+    )
     return parser
 
 
@@ -91,20 +99,27 @@ def run(arguments: Sequence[str]) -> None:
     """Does what the arguments say; raises InputError where they cannot be followed."""
     options = _parser().parse_args(arguments)
     target = None if options.target is None else _finite(options.target)
+    if options.watch:
+        if len(options.directories) > 1 or options.out:
+            raise InputError("--watch takes one DIR and no --out; it writes nothing.")
+        return watch.watch(pathlib.Path(options.directories[0]), target)
     out = pathlib.Path(options.out or pathlib.Path(options.directories[0]) / "report")
     found = load.read(options.directories, target)
     root = os.path.commonpath([os.path.abspath(path) for path in options.directories])
     try:
-        report.write(found, out, root)
+        drawn = report.write(found, out, root)
     except OSError as error:
         raise InputError(f"cannot write to {out} ({error}); give another --out.") from error
     if warning := found.warning():
         print(warning, file=sys.stderr)
     width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
-    print(report.text(found, report.tables(found).conditions, width))
+    print(tables.text(found, scores.condition_scores(found.trials, found.study), width))
     for caveat in caveats.find(found):
         print(textwrap.fill(caveat, width, initial_indent="- ", subsequent_indent="  "))
-    print(f"\nWritten to {out}: report.md, scores.csv, trials.csv and two figures (PNG, PDF).")
+    print(
+        f"\nWritten to {out}: report.html, report.md, scores.csv, trials.csv and "
+        f"{len(drawn)} figures (PNG, PDF)."
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

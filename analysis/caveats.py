@@ -10,11 +10,10 @@ import pandas as pd
 
 from analysis import scores as scoring
 from analysis.load import COUNTABLE, UNFINISHED, Records
-from analysis.study import axis_position, target_text
+from analysis.study import BEST_VALUE, EDGE, near_end, target_text
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
-EDGE = 0.05  # of an axis's length, in its own scale
 COARSE = 0.05  # evaluation cadence, as a share of the smallest score
 
 
@@ -47,6 +46,8 @@ def _set_aside(found: Records, root: os.PathLike | None) -> list[str]:
 
 
 def _baseline(found: Records, table: pd.DataFrame) -> list[str]:
+    if found.study.score == BEST_VALUE:
+        return []
     base = table[table["condition"] == found.study.baseline]
     if base.empty:
         return ["No condition is the baseline, so there are neither ratios nor ideals."]
@@ -56,6 +57,8 @@ def _baseline(found: Records, table: pd.DataFrame) -> list[str]:
 
 
 def _not_reached(found: Records, table: pd.DataFrame) -> list[str]:
+    if found.study.score == BEST_VALUE:
+        return []
     short = table[(table["searches"] > 0) & (table["searches_reached"] < table["searches"])]
     if short.empty:
         return []
@@ -98,10 +101,16 @@ def _incomplete(found: Records, searches: pd.DataFrame) -> list[str]:
 def _cut_short(found: Records) -> list[str]:
     """Trials that stopped at the planned target, and so say nothing about a harder one."""
     target, planned = found.study.target, found.study.planned_target
+    ended = int((found.trials["counted"] & (found.trials["status"] == "reached")).sum())
+    if found.study.score == BEST_VALUE and ended:
+        return [
+            f"{ended} counted trials ended on reaching their target ({target_text(planned)}), "
+            "before their budget was used up: their best values say less than those of the others."
+        ]
     if not target.better(target.value, than=planned.value):
         return []
     counted = found.trials[found.trials["counted"]]
-    stopped = counted[(counted["status"] == "reached") & counted[scoring.SCORE].isna()]
+    stopped = counted[(counted["status"] == "reached") & counted[scoring.REACHED].isna()]
     if stopped.empty:
         return []
     return [
@@ -135,8 +144,8 @@ def _boundary(found: Records) -> list[str]:
         name = axis.get("field")
         if name not in best.columns:
             continue
-        for end, at_end in (("min", _near_low), ("max", _near_high)):
-            close = [row for row in best.to_dict("records") if at_end(axis, row[name])]
+        for end in ("min", "max"):
+            close = [row for row in best.to_dict("records") if near_end(axis, row[name]) == end]
             if close:
                 listed = ", ".join(
                     f"{row['condition']}/{row['search']} ({row[name]:.4g})" for row in close
@@ -147,16 +156,6 @@ def _boundary(found: Records) -> list[str]:
                     "Widen that axis and search again."
                 )
     return notes
-
-
-def _near_low(axis, value) -> bool:
-    place = None if pd.isna(value) else axis_position(axis, value)
-    return place is not None and place <= EDGE
-
-
-def _near_high(axis, value) -> bool:
-    place = None if pd.isna(value) else axis_position(axis, value)
-    return place is not None and place >= 1 - EDGE
 
 
 def _in_scale(axis) -> str:

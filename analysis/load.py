@@ -22,7 +22,7 @@ COUNTABLE = ("reached", "exhausted")
 UNFINISHED = "unfinished"  # no result.json yet
 
 _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
-_COUNTS += ("steps", "fresh_examples")
+_COUNTS += ("steps", "fresh_examples", "model_seed")
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
@@ -58,10 +58,11 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
 
     Returns:
         One row a trial, ordered by condition, search and trial: condition, label, insertion,
-        factor, shuffle_buffer, search, trial, one column per hyperparameter by its dotted name,
-        status, fresh_examples_to_target, steps_to_target, seconds_to_target (missing where the
-        target was not reached), best_value, best_fresh_examples, steps, fresh_examples,
-        train_seconds, counted, evaluation_interval (fresh examples), device, commit, path.
+        factor, shuffle_buffer, batch_size, search, trial, one column per hyperparameter by its
+        dotted name, status, fresh_examples_to_target, steps_to_target, seconds_to_target
+        (missing where the target was not reached), best_value, best_fresh_examples,
+        steps, fresh_examples, train_seconds, counted, model_seed, evaluation_interval (fresh
+        examples), device, commit, path.
 
     Raises:
         InputError: no such directory, nothing to read in it, or studies mixed.
@@ -222,6 +223,7 @@ def _trial_row(place: _Place, study: Study) -> dict[str, Any]:
     row = {"condition": place.condition, "search": place.search, "trial": place.trial}
     row["hparams"] = dict(_hparams(config) if planned is None else planned)
     row |= {"status": status} | _score(result, validation, study.target) | _extent(result)
+    row["model_seed"] = studies.field(config, "seed.model")
     for name in _COUNTS:
         if row[name] is not None and row[name] != int(row[name]):
             raise ValueError(f"{name} is {row[name]!r}, not a whole number")
@@ -259,7 +261,7 @@ def _extent(result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "best_value": _number(best, "value"),
         "best_fresh_examples": _number(best, "fresh_examples"),
-        "steps": _number(result, "steps"),
+        "steps": _number(result, "step"),
         "fresh_examples": _number(result, "fresh_examples"),
         "train_seconds": _number(result, "train_seconds"),
     }
@@ -281,7 +283,7 @@ def _device(hardware: Mapping[str, Any]) -> str | None:
 def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
     settings = {condition.name: dataclasses.asdict(condition) for condition in study.conditions}
     places = {condition.name: number for number, condition in enumerate(study.conditions)}
-    kept = ("label", "insertion", "factor", "shuffle_buffer")
+    kept = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
     ordered = sorted(rows, key=lambda row: (places[row["condition"]], row["search"], row["trial"]))
     full = [
         row | {name: settings[row["condition"]][name] for name in kept} | row["hparams"]
@@ -294,7 +296,7 @@ def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
     table = table.astype(dict.fromkeys(_COUNTS, "Int64"))
     for name in ("seconds_to_target", "best_value", "train_seconds", "evaluation_interval"):
         table[name] = table[name].astype(float)
-    table.insert(table.columns.get_loc("evaluation_interval"), "counted", counted(table, study))
+    table.insert(table.columns.get_loc("model_seed"), "counted", counted(table, study))
     return table
 
 

@@ -2,7 +2,8 @@
 
 A trial scores the fresh examples at the first evaluation that reaches the target. A search scores
 the smallest over its counted trials. A condition is its searches' mean, minimum and maximum; the
-searches that never reached the target are counted beside it, never dropped silently.
+searches that never reached the target are counted beside it, never dropped silently. A study may
+score seconds to the target instead, or best values within the budget.
 Source: Choi et al. 2019, arXiv 1907.05550, section 3.
 """
 
@@ -10,20 +11,22 @@ import pandas as pd
 
 from analysis.study import Study
 
-SCORE = "fresh_examples_to_target"
+REACHED = "fresh_examples_to_target"  # the trials' column that is missing where it was not reached
+MEASURES = ("fresh_examples", "steps", "seconds", "best_value")  # each with a mean, a min and a max
 
 
-def best_trial(trials: pd.DataFrame, mode: str) -> pd.Series | None:
+def best_trial(trials: pd.DataFrame, study: Study) -> pd.Series | None:
     """The counted trial with the smallest score; where none reached, the one with the best value.
 
-    The earlier trial wins a tie. None where no trial counts, or none was ever evaluated.
+    A study judged by its best value goes by that alone. The earlier trial wins a tie. None where no
+    trial counts, or none was ever evaluated.
     """
     eligible = trials[trials["counted"]]
-    if eligible[SCORE].notna().any():
-        return eligible.loc[eligible[SCORE].astype(float).idxmin()]
-    if eligible["best_value"].notna().any():
-        values = eligible["best_value"]
-        return eligible.loc[values.idxmax() if mode == "above" else values.idxmin()]
+    scores, values = eligible[study.score_column].astype(float), eligible["best_value"]
+    if not study.higher_is_better and scores.notna().any():
+        return eligible.loc[scores.idxmin()]
+    if values.notna().any():
+        return eligible.loc[values.idxmax() if study.target.mode == "above" else values.idxmin()]
     return None
 
 
@@ -31,7 +34,7 @@ def best_trials(trials: pd.DataFrame, study: Study, by: tuple[str, ...] = ("cond
     """The best counted trial of each condition (or of each search: by=("condition", "search")), as
     rows of `trials` in their order."""
     groups = trials.groupby(list(by), sort=False)
-    found = [best_trial(group, study.target.mode) for _, group in groups]
+    found = [best_trial(group, study) for _, group in groups]
     return trials.loc[[trial.name for trial in found if trial is not None]]
 
 
@@ -49,8 +52,8 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 def _search_row(trials: pd.DataFrame, study: Study) -> dict:
     counted = trials[trials["counted"]]
-    best = best_trial(trials, study.target.mode)
-    scored = best is not None and pd.notna(best[SCORE])
+    best = best_trial(trials, study)
+    scored = best is not None and pd.notna(best[REACHED])
     values = counted["best_value"]
     return {
         **trials.iloc[0][["condition", "label", "insertion", "search"]].to_dict(),
@@ -58,8 +61,8 @@ def _search_row(trials: pd.DataFrame, study: Study) -> dict:
         "ended": int(trials["status"].isin(("reached", "exhausted", "diverged", "failed")).sum()),
         "counted": len(counted),
         "diverged": int((trials["status"] == "diverged").sum()),
-        "reached": int(counted[SCORE].notna().sum()),
-        "fresh_examples": float(best[SCORE]) if scored else float("nan"),
+        "reached": int(counted[REACHED].notna().sum()),
+        "fresh_examples": float(best[REACHED]) if scored else float("nan"),
         "steps": float(best["steps_to_target"]) if scored else float("nan"),
         "seconds": float(best["seconds_to_target"]) if scored else float("nan"),
         "trial": best["trial"] if scored else None,
@@ -70,50 +73,49 @@ def _search_row(trials: pd.DataFrame, study: Study) -> dict:
 def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     """One row per condition, in the study's order, also for a condition without trials.
 
-    Columns: condition, label, insertion, factor, shuffle_buffer, searches (with a trial that
-    ended), searches_reached; fresh_examples_mean, _min, _max, steps_mean, seconds_mean (of the best
-    trials) over the searches that reached; ratio (of the mean to the baseline's), ideal_ratio
-    (1/e), ideal_fresh_examples (the baseline's mean / e); trials_counted, share_reached (of
-    counted trials), share_diverged (of ended ones), best_value_mean.
+    Columns: condition, label, insertion, factor, shuffle_buffer, batch_size, searches (with a trial
+    that ended), searches_reached; fresh_examples, steps, seconds (of the best trials, over the
+    searches that reached) and best_value (over all searches), each as _mean, _min and _max;
+    trials_counted, share_reached (of counted trials), share_diverged (of ended ones); baseline (the
+    condition it is compared with), ratio, steps_ratio, seconds_ratio (of the means), ideal_ratio
+    (1/e), ideal_fresh_examples (the baseline's mean / e), difference (of the best values' means).
     """
     searches = search_scores(trials, study)
     rows = []
     for condition in study.conditions:
         own = searches[searches["condition"] == condition.name]
-        setting = {
-            "condition": condition.name,
-            "label": condition.label,
-            "insertion": condition.insertion,
-            "factor": condition.factor,
-            "shuffle_buffer": condition.shuffle_buffer,
-        }
+        names = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
+        setting = {"condition": condition.name} | {n: getattr(condition, n) for n in names}
         rows.append(setting | _summary(own[own["ended"] > 0]))
     table = pd.DataFrame(rows)
-    base = table.loc[table["condition"] == study.baseline, "fresh_examples_mean"]
-    baseline = float(base.iloc[0]) if len(base) else float("nan")
-    ideal = 1 / table["factor"]
-    place = table.columns.get_loc("trials_counted")
-    table.insert(place, "ratio", table["fresh_examples_mean"] / baseline)
-    table.insert(place + 1, "ideal_ratio", ideal)
-    table.insert(place + 2, "ideal_fresh_examples", baseline * ideal)
+    table["baseline"] = [study.baseline_of(condition) for condition in study.conditions]
+    base = table.set_index("condition").reindex(table["baseline"]).reset_index(drop=True)
+    table["ratio"] = table["fresh_examples_mean"] / base["fresh_examples_mean"]
+    for name in ("steps", "seconds"):
+        table[f"{name}_ratio"] = table[f"{name}_mean"] / base[f"{name}_mean"]
+    table["ideal_ratio"] = 1 / table["factor"]
+    table["ideal_fresh_examples"] = base["fresh_examples_mean"] / table["factor"]
+    table["difference"] = table["best_value_mean"] - base["best_value_mean"]
     return table
 
 
 def _summary(searches: pd.DataFrame) -> dict:
-    """What the searches of one condition amount to; means are over those that reached."""
+    """What the searches of one condition amount to."""
     reached = searches[searches["reached"] > 0]
+    spans = {
+        f"{name}_{statistic}": getattr(
+            (searches if name == "best_value" else reached)[name], statistic
+        )()
+        for name in MEASURES
+        for statistic in ("mean", "min", "max")
+    }
     return {
         "searches": len(searches),
         "searches_reached": len(reached),
-        "fresh_examples_mean": reached["fresh_examples"].mean(),
-        "fresh_examples_min": reached["fresh_examples"].min(),
-        "fresh_examples_max": reached["fresh_examples"].max(),
-        "steps_mean": reached["steps"].mean(),
-        "seconds_mean": reached["seconds"].mean(),
+        **spans,
         "trials_counted": int(searches["counted"].sum()),
         "share_reached": _share(searches["reached"].sum(), searches["counted"].sum()),
         "share_diverged": _share(searches["diverged"].sum(), searches["ended"].sum()),
-        "best_value_mean": searches["best_value"].mean(),
     }
 
 

@@ -7,12 +7,16 @@ configurations of the runs: equal echo settings are one condition, an equal data
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from runs import records
 
 INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
+
+# How a trial is judged: by what the target cost it, or, where no target is meant to be reached, by
+# its best value within the budget.
+SCORES = FRESH_EXAMPLES, SECONDS, BEST_VALUE = "fresh_examples", "seconds", "best_value"
 
 
 class InputError(ValueError):
@@ -33,6 +37,14 @@ class Condition:
     factor: float
     shuffle_buffer: int
     policy: str = "fixed"
+    batch_size: int | None = None
+    others: tuple[tuple[str, str], ...] = ()  # (field, value) of whatever else it overrides
+
+    @property
+    def buffer_examples(self) -> int:
+        """The shuffle buffer in examples, also where it holds batches."""
+        held = (self.batch_size or 1) if self.insertion == "after_batching" else 1
+        return self.shuffle_buffer * held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +61,7 @@ class Study:
         budget: fresh examples after which a trial ends.
         search_space: one mapping per tuned field, as in `study.json`.
         facts: `study.json` as it is (or what the first run's `config.json` says in its place).
+        score: what a trial is judged by, one of SCORES.
     """
 
     name: str
@@ -60,6 +73,26 @@ class Study:
     budget: int | None
     search_space: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, Any]
+    score: str = FRESH_EXAMPLES
+
+    def baseline_of(self, condition: Condition) -> str | None:
+        """The condition that this one is compared with: no echoing at the same batch size, the
+        study's baseline among several; None where there is none."""
+        alike = [
+            each.name
+            for each in self.conditions
+            if each.insertion == "none" and each.batch_size == condition.batch_size
+        ]
+        return self.baseline if self.baseline in alike or not alike else alike[0]
+
+    @property
+    def score_column(self) -> str:
+        """The trials' column that holds what they scored."""
+        return self.score if self.score == BEST_VALUE else f"{self.score}_to_target"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.score == BEST_VALUE and self.target.mode == "above"
 
     @property
     def train_examples(self) -> int | None:
@@ -106,8 +139,19 @@ def factor_text(factor: float) -> str:
     return f"{factor:g}"
 
 
-def condition_of(name: str, label: str | None, setting: Mapping[str, Any]) -> Condition:
-    """The condition that dotted `echo.*` settings describe; without a stage, e = 1 and no buffer.
+_ECHO = ("insertion", "policy", "factor", "max_factor", "shuffle_buffer")
+_SETTINGS = (*(f"echo.{name}" for name in _ECHO), "batch_size")
+
+
+def condition_of(
+    name: str,
+    label: str | None,
+    setting: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+) -> Condition:
+    """The condition that dotted settings describe; without a stage, e = 1 and no buffer.
+
+    `setting` holds `echo.*` and `batch_size`, `overrides` what a study sets on purpose.
 
     Raises:
         ValueError: an unknown insertion point.
@@ -116,18 +160,25 @@ def condition_of(name: str, label: str | None, setting: Mapping[str, Any]) -> Co
     policy = setting.get("echo.policy", "fixed")
     if insertion not in INSERTIONS:
         raise ValueError(f"echo.insertion is {insertion!r}; allowed: {', '.join(INSERTIONS)}")
+    rest = {
+        "batch_size": setting.get("batch_size"),
+        "others": tuple(
+            (key, str(value)) for key, value in (overrides or {}).items() if key not in _SETTINGS
+        ),
+    }
     if insertion == "none":
-        return Condition(name, label or "no echoing", "none", 1.0, 0)
+        return Condition(name, label or "no echoing", "none", 1.0, 0, **rest)
     factor = float(setting.get("echo.max_factor" if policy == "auto" else "echo.factor", 1))
     sign = "≤" if policy == "auto" else "="
     words = f"{insertion.replace('_', ' ')}, e {sign} {factor_text(factor)}"
     buffer = int(setting.get("echo.shuffle_buffer", 0))
-    return Condition(name, label or words, insertion, factor, buffer, policy)
+    return Condition(name, label or words, insertion, factor, buffer, policy, **rest)
 
 
-def echo_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The `echo.*` values of a nested configuration, by dotted name."""
-    return {f"echo.{key}": value for key, value in (config.get("echo") or {}).items()}
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The `echo.*` values and the batch size of a nested configuration, by dotted name."""
+    echo = {f"echo.{key}": value for key, value in (config.get("echo") or {}).items()}
+    return echo | ({"batch_size": config["batch_size"]} if "batch_size" in config else {})
 
 
 def _first_config(directory: pathlib.Path) -> Mapping[str, Any]:
@@ -149,11 +200,14 @@ def read_study(directory: pathlib.Path) -> Study:
     path = directory / records.STUDY
     try:
         facts = records.read_json(path)
-        conditions = tuple(
+        conditions = _told_apart(
             condition_of(
                 each["name"],
                 each.get("label"),
-                echo_settings(_first_config(directory / each["name"])) | each.get("overrides", {}),
+                settings(facts.get("resolved_config") or {})
+                | settings(_first_config(directory / each["name"]))
+                | each.get("overrides", {}),
+                each.get("overrides", {}),
             )
             for each in facts["conditions"]
         )
@@ -167,12 +221,31 @@ def read_study(directory: pathlib.Path) -> Study:
             budget=facts.get("budget_fresh_examples"),
             search_space=tuple(facts.get("search_space", ())),
             facts=facts,
+            score=_score(facts.get("score", FRESH_EXAMPLES)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} is not a readable study record ({describe(error)}); mend it, or give the "
             "directories of single trials instead."
         ) from error
+
+
+def _told_apart(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """The conditions, those of equal labels with their names added."""
+    conditions = tuple(conditions)
+    labels = [each.label for each in conditions]
+    return tuple(
+        dataclasses.replace(each, label=f"{each.label} ({each.name})")
+        if labels.count(each.label) > 1
+        else each
+        for each in conditions
+    )
+
+
+def _score(name: str) -> str:
+    if name not in SCORES:
+        raise ValueError(f"score is {name!r}; allowed: {', '.join(SCORES)}")
+    return name
 
 
 def study_of_runs(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
@@ -208,7 +281,7 @@ def study_of_runs(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
 
 def run_condition(config: Mapping[str, Any]) -> Condition:
     """The condition that a single run belongs to; the batch size is part of it, being a choice."""
-    plain = condition_of("", None, echo_settings(config))
+    plain = condition_of("", None, settings(config))
     parts = [plain.label]
     if plain.shuffle_buffer:
         parts.append(f"buffer {plain.shuffle_buffer:,}")
@@ -244,3 +317,14 @@ def axis_position(axis: Mapping[str, Any], value: float) -> float | None:
             return None
         low, high, point = math.log(low), math.log(high), math.log(point)
     return (point - low) / (high - low) if high != low else None
+
+
+EDGE = 0.05  # of an axis's length, in its own scale
+
+
+def near_end(axis: Mapping[str, Any], value: float) -> str | None:
+    """The end of an axis, "min" or "max", that `value` lies within EDGE of; None in between."""
+    place = None if value is None or value != value else axis_position(axis, value)
+    if place is None or EDGE < place < 1 - EDGE:
+        return None
+    return "min" if place <= EDGE else "max"

@@ -78,7 +78,7 @@ def write_trial(directory, values, status=None, factor=1.0, target=TARGET, setti
             "steps_to_target": score and score["step"],
             "seconds_to_target": score and score["train_seconds"],
             "best": {"metric": goal.metric, "value": best[0], "fresh_examples": best[1]},
-            "steps": int(last * factor / 10),
+            "step": int(last * factor / 10),
             "fresh_examples": last,
             "train_seconds": last / 50,
         },
@@ -116,7 +116,8 @@ def write_study(root, conditions, trials, **changes):
         values, status = given if isinstance(given, tuple) else (given, None)
         place = records.TrialPath(condition, search, trial)
         directory = place.under(root)
-        write_trial(directory, values, status, factors[condition], target)
+        settings = config(seed={"data": search, "model": 100 * search + trial})
+        write_trial(directory, values, status, factors[condition], target, settings)
         hparams = {"optimizer.learning_rate": 0.01 * (trial + 1)}
         records.write_json(
             directory / records.HPARAMS,
@@ -149,8 +150,9 @@ def small(tmp_path):
 def test_one_tidy_row_per_trial(small):
     trials = load.load(small)
     assert len(trials) == len(SMALL)
-    assert list(trials.columns[:8]) == [
-        *("condition", "label", "insertion", "factor", "shuffle_buffer", "search", "trial"),
+    assert list(trials.columns[:9]) == [
+        *("condition", "label", "insertion", "factor", "shuffle_buffer", "batch_size"),
+        *("search", "trial"),
         "optimizer.learning_rate",
     ]
     row = trials[(trials["condition"] == "before_e2") & (trials["trial"] == 2)].iloc[0]
@@ -160,6 +162,7 @@ def test_one_tidy_row_per_trial(small):
     assert row["fresh_examples_to_target"] == 500
     assert row["steps_to_target"] == 100
     assert row["seconds_to_target"] == 10.0
+    assert (row["steps"], row["fresh_examples"], row["train_seconds"]) == (100, 500, 10.0)
     assert (row["best_value"], row["best_fresh_examples"]) == (0.9, 500)
     assert row["path"].endswith("small/before_e2/0/2")
 
@@ -353,7 +356,7 @@ def test_csv_tables_read_back_as_they_were(small, tmp_path):
 
 
 def test_the_report_states_the_protocol(small, tmp_path):
-    report.write(load.read(small, target=0.85), tmp_path / "out", small)
+    drawn = report.write(load.read(small, target=0.85), tmp_path / "out", small)
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| before augmentation, e = 2 | before augmentation | 2 | 50 | 1/2 |" in text
     for fact in (
@@ -367,8 +370,9 @@ def test_the_report_states_the_protocol(small, tmp_path):
     assert "(fresh_examples_to_target.png)" in text
     assert str(tmp_path) not in text
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    figures = {f"{name}.{kind}" for name in report.FIGURES for kind in ("png", "pdf")}
-    assert names == {"report.md", "scores.csv", "trials.csv"} | figures
+    assert {"report.md", "report.html", "scores.csv", "trials.csv"} <= names
+    assert {f"{name}.pdf" for name in drawn} | {f"{name}.png" for name in drawn} <= names
+    assert len(names) == 4 + 2 * len(drawn)
 
 
 def test_the_same_records_give_the_same_files(small, tmp_path):

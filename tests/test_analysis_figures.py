@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from test_analysis import BASELINE, BEFORE, SMALL, TARGET, setting, write_study
 
-from analysis import figures, labels, load, scores
+from analysis import figures, load, scores
+from analysis.figures import labels
 
 AFTER = setting("after_e4", "after_batching", 4.0)
 
@@ -16,24 +17,26 @@ def drawn_bars(directory) -> Figure:
     found = load.read(directory)
     table = scores.condition_scores(found.trials, found.study)
     searches = scores.search_scores(found.trials, found.study)
-    return figures.fresh_examples_to_target(table, searches, found.study.target)
+    return figures.cost_to_target(table, searches, found.study)
 
 
 def drawn_curves(directory) -> Figure:
     found = load.read(directory)
     best = scores.best_trials(found.trials, found.study)
-    return figures.best_trial_curves(
-        load.curves(best, found.study.target.metric), found.study.target
-    )
+    return figures.best_trial_curves(load.curves(best, found.study.target.metric), found.study)
 
 
 def texts(figure: Figure) -> list[Text]:
     """Every text that is shown, tick labels included, with its place worked out."""
     figure.draw_without_rendering()
     shown = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
-    low, high = figure.axes[0].get_xlim()
-    ticks = figure.axes[0].get_xticklabels()
-    return [t for t in shown if t not in ticks or low <= t.get_position()[0] <= high]
+    beyond = []
+    for axes in figure.axes:
+        for place, axis in enumerate((axes.xaxis, axes.yaxis)):
+            low, high = sorted(axis.get_view_interval())
+            ticks = axis.get_ticklabels(which="both")
+            beyond += [text for text in ticks if not low <= text.get_position()[place] <= high]
+    return [text for text in shown if text not in beyond]
 
 
 def words(figure: Figure) -> set[str]:
@@ -42,7 +45,7 @@ def words(figure: Figure) -> set[str]:
 
 def assert_no_overlap(figure: Figure):
     for one, other in itertools.combinations(texts(figure), 2):
-        a, b = one.get_window_extent(), other.get_window_extent()
+        a, b = Text.get_window_extent(one), Text.get_window_extent(other)  # without their arrows
         # Bounding boxes hold room for ascenders and descenders; a pixel of it may be shared.
         shared = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
         assert min(shared) <= 1, (one.get_text(), other.get_text())
@@ -97,7 +100,7 @@ def test_bars_in_thousands_say_so(small):
     columns = [name for name in table if name.startswith("fresh_examples_")]
     table[[*columns, "ideal_fresh_examples"]] *= 100
     searches["fresh_examples"] *= 100
-    figure = figures.fresh_examples_to_target(table, searches, found.study.target)
+    figure = figures.cost_to_target(table, searches, found.study)
     assert "fresh examples to reach 90% validation accuracy (thousands)" in words(figure)
     assert "80.0" in words(figure)
 

@@ -6,6 +6,7 @@ are named to their right, moved apart where they are close.
 """
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
@@ -30,7 +31,9 @@ class End:
     flag: bool
 
 
-def name_ends(figure: Figure, axes: Axes, ends: Sequence[End], target: Target) -> None:
+def name_ends(
+    figure: Figure, axes: Axes, ends: Sequence[End], target: Target, mark_target: bool = True
+) -> None:
     """Lays out the axes and names every end; call it last, with the x limits set.
 
     The y axis gets room for the flags beyond the target, outside the range of its spine and ticks.
@@ -38,12 +41,13 @@ def name_ends(figure: Figure, axes: Axes, ends: Sequence[End], target: Target) -
     flags = sorted((end for end in ends if end.flag), key=lambda end: end.x)
     others = sorted((end for end in ends if not end.flag), key=lambda end: -end.y)
     height = figure.get_figheight() * 72 - _BOTTOM - _EDGE
-    low, high = _values(axes, target)
+    low, high = _values(axes, target if mark_target else None, target.mode)
     room = len(flags) * ROW + _GAP
     span = (high - low) * height / (height - room)
     up = target.mode == "above"
     axes.set_ylim((low, low + span) if up else (high - span, high))
-    _bound_axis(axes, low, high, target)
+    if mark_target:
+        _bound_axis(axes, low, high, target)
 
     def points(y: float) -> float:
         return (y - axes.get_ylim()[0]) / span * height
@@ -54,6 +58,51 @@ def name_ends(figure: Figure, axes: Axes, ends: Sequence[End], target: Target) -
     spread = apart([points(end.y) for end in others], ROW, points(low), points(high))
     texts += [_name(axes, end, place / height) for end, place in zip(others, spread, strict=True)]
     _fit_margins(figure, axes, [*flags, *others], texts)
+
+
+def name_right(figure: Figure, axes: Axes, ends: Sequence[End]) -> None:
+    """Lays out the axes and names every end right of them, all in one column.
+
+    Call it last, with both limits set: a name's line starts at its end and may cross the margin.
+    """
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    figure.subplots_adjust(bottom=_BOTTOM / height, top=1 - 2 * _EDGE / height)
+    inner = height - _BOTTOM - 2 * _EDGE
+    low, high = axes.get_ylim()
+    ordered = sorted(ends, key=lambda end: -end.y)
+    rises = [(end.y - low) / (high - low) * inner for end in ordered]
+    places = apart(rises, ROW, 0, inner)
+    texts = [
+        axes.annotate(
+            end.words,
+            (end.x, end.y),
+            (1 + 12 / width, place / inner),
+            xycoords="data",
+            textcoords="axes fraction",
+            va="center",
+            color=end.colour,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "relpos": (0, 0.5),
+                "lw": 0.5,
+                "color": end.colour,
+                "shrinkA": 1,
+                "shrinkB": 3,
+            },
+        )
+        for end, place in zip(ordered, places, strict=True)
+    ]
+    figure.draw_without_rendering()
+    widths = [Text.get_window_extent(text).width for text in texts]  # without their lines
+    taken = max(widths, default=0) / figure.dpi * 72
+    left = _LEFT + ROW * axes.get_ylabel().count("\n")
+    figure.subplots_adjust(left=left / width, right=1 - (taken + 5 * _GAP) / width)
+
+
+def wrapped(words: str, width: int) -> str:
+    """Words in lines of at most `width` characters."""
+    return textwrap.fill(words, width)
 
 
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -72,12 +121,15 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
     return moved
 
 
-def _values(axes: Axes, target: Target) -> tuple[float, float]:
+def _values(axes: Axes, target: Target | None, mode: str) -> tuple[float, float]:
     """The lowest and highest value drawn, with a little air where no flags will stand."""
     drawn = [value for line in axes.get_lines() for value in line.get_ydata()]
-    low, high = min([*drawn, target.value]), max([*drawn, target.value])
+    drawn += [target.value] if target else []
+    low, high = min(drawn, default=0.0), max(drawn, default=1.0)
     air = 0.03 * ((high - low) or 1)
-    return (low - air, high) if target.mode == "above" else (low, high + air)
+    if target is None:
+        return low - air, high + air
+    return (low - air, high) if mode == "above" else (low, high + air)
 
 
 def _bound_axis(axes: Axes, low: float, high: float, target: Target) -> None:

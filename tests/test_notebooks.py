@@ -1,0 +1,75 @@
+"""The notebooks run from a clean checkout, on mini studies; they are kept with their outputs."""
+
+import pathlib
+
+import nbclient
+import nbformat
+import pytest
+
+NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
+NAMES = ("01_echoing_in_five_minutes", "02_figures_of_the_paper", "03_your_own_pipeline")
+
+
+def read(name):
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+
+
+def execute(name, parameters):
+    """Runs a notebook with its cell of parameters replaced; its cells with their outputs."""
+    notebook = read(name)
+    (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
+    cell.source = f"import pathlib\n{parameters}"
+    where = {"metadata": {"path": str(NOTEBOOKS)}}
+    return nbclient.NotebookClient(notebook, timeout=180, resources=where).execute().cells
+
+
+def outputs(cells):
+    return [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def pictures(cells):
+    return [o for o in outputs(cells) if "image/png" in o.get("data", {})]
+
+
+def printed(cells):
+    return "".join(output.get("text", "") for output in outputs(cells))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """The first notebook's directory and cells, on small budgets."""
+    out = tmp_path_factory.mktemp("notebooks")
+    parameters = f"FRESH_EXAMPLES, TRIALS, OUT = 1_600, 1, pathlib.Path({str(out)!r})"
+    return out, execute(NAMES[0], parameters)
+
+
+def test_five_minutes(first):
+    out, cells = first
+    assert len(pictures(cells)) == 2
+    assert "1,600 fresh examples, 50 steps" in printed(cells)
+    assert "1,600 fresh examples, 100 steps" in printed(cells)
+    assert len(list(out.glob("study/*/0/0/result.json"))) == 5
+
+
+def test_the_figures_of_a_study(first):
+    cells = execute(NAMES[1], f"STUDY = pathlib.Path({str(first[0] / 'study')!r})")
+    assert len(pictures(cells)) == 5
+    assert "before augmentation, e = 4" in printed(cells)
+
+
+def test_your_own_pipeline():
+    cells = execute(NAMES[2], "SECONDS_A_READ = 0.0001")
+    said = printed(cells)
+    assert [said.count(f"{steps} steps") for steps in (31, 124)] == [1, 3]
+    assert "1488 showings" in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_can_be_read_without_running_it(name):
+    notebook = read(name)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert not [o for o in outputs(cells) if o.output_type == "error" or o.get("name") == "stderr"]
+    assert len(pictures(cells)) == {NAMES[0]: 2, NAMES[1]: 5, NAMES[2]: 0}[name]
+    assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < 1_000_000
