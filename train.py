@@ -27,7 +27,7 @@ from runs.progress import Progress, Status, duration
 from runs.recorder import Recorder
 from training import evaluation, final, optimizer
 from training.parts import Parts, open_data, prepare
-from training.state import TrainState
+from training.state import Counters, TrainState
 
 __all__ = ["open_data", "prepare", "train", "turns"]
 
@@ -40,26 +40,6 @@ class Diverged(Exception):
 
 class Preempted(Exception):
     """The run was told to stop, and has saved itself."""
-
-
-@dataclasses.dataclass
-class Counters:
-    """Where a run stands; saved with every checkpoint.
-
-    Attributes:
-        evaluated, saved: multiples of the cadences that evaluation and saving have dealt with.
-        evaluated_step: the step of the last evaluation, -1 before any.
-        value: the target's metric there.
-        best: the best validation value so far, {metric, value, fresh_examples}, or None.
-    """
-
-    step: int = 0
-    fresh_examples: int = 0
-    evaluated: int = 0
-    saved: int = 0
-    evaluated_step: int = -1
-    value: float | None = None
-    best: dict[str, Any] | None = None
 
 
 def train(config, workdir: str | pathlib.Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -236,9 +216,9 @@ class _Run:
         self.parts.pace.dispatched(metrics["loss"])
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
-        before, self._pending = self._pending, ({**self._place("train")}, metrics)
-        self._pending[0]["learning_rate"] = float(hyper.learning_rate)
-        self._pending[0]["bytes_sent"] = self.parts.input.bytes_sent
+        record = self._place("train") | {"learning_rate": float(hyper.learning_rate)}
+        record["bytes_sent"] = self.parts.input.bytes_sent
+        before, self._pending = self._pending, (record, metrics)
         if self.decisions:
             fresh = counts.decided(self.config, batch)
             self.decisions.write({"step": at.step, "fresh": fresh})

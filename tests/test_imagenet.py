@@ -14,7 +14,7 @@ from flax import nnx
 import train
 from configs import base, imagenet
 from models.resnet_imagenet import STAGES, BasicBlock
-from pipeline import build, sources, stages
+from pipeline import sources, stages
 from runs import command, records
 from training import parts
 from training.check import ConfigError, check

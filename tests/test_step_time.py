@@ -65,7 +65,7 @@ def test_flops_of_the_transformer_are_six_a_parameter_and_token_and_its_attentio
     batch, rows = step_time.random_batch(config, info), np.zeros(1024, np.uint32)
     workload, mesh = workloads.make(config, info), sharding.make_mesh(1, 1)
     task = steps.Task(workload, "nesterov", False, mesh)
-    state = jax.eval_shape(lambda: steps.Program(task).init(0))
+    state = jax.eval_shape(steps.Program(task)._init_arrays, np.uint32(0))
     hyper = optimizer.hyperparameters(config, 0.0)
     flops = step_time.model_flops(task, (state, (batch, rows, rows), hyper, np.uint32(0)))
     tokens, length, dim, layers = 1024 * 64, 64, 512, 6
