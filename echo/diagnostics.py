@@ -192,5 +192,8 @@ class _InPasses(_Showings):
         fresh, _ = self._passes.shown(range(self._position, stop))
         return fresh, self._passes.oldest(stop)
 
+    def _recall(self, position: int) -> None:
+        self._forget(0)
+
 
 _SHOWINGS = {EchoedRows: _Scheduled, DecidedRows: _Decided, PassesRows: _InPasses}
