@@ -98,8 +98,8 @@ class Advice:
                 stages,
             ),
             (
-                f"predicted steps a second, of {timing.batch_size} examples",
-                ["echo stage", "R", *(f"e={factor:g}" for factor in factors), "buffer MB"],
+                f"predicted steps a second, of {timing.batch_size} examples; MB of the buffer",
+                ["echo stage", "R", *(f"e={factor:g}" for factor in factors), "MB"],
                 places,
             ),
         ]
