@@ -1,6 +1,6 @@
 """Seconds to the target behind an upstream that is R times slower than the step (figure 5).
 
-    python -m benchmarks.wall_time --out=results/wall_time.md     about an hour
+    python -m benchmarks.wall_time --out=results/wall_time.md     about half an hour
     python -m benchmarks.wall_time --quick                        a minute, to see it work
 
 ResNet-8 on the digits' mini, batches of 128, echoed before augmentation; the training step is the
@@ -42,10 +42,10 @@ class Plan:
     ratio: float = 6.0
     factors: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     on_device: tuple[int, ...] = (5, 6, 8)
-    trials: int = 16
+    trials: int = 12
     seeds: int = 10
     batch_size: int = 128
-    budget: int = 48_000
+    budget: int = 30_000
     target: float = 0.97
 
 
