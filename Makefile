@@ -18,7 +18,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m analysis $(DEMO)/study --out=$(DEMO)/report
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist=loadfile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
