@@ -58,7 +58,8 @@ def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, 
     assert first["status"] == "exhausted"
     decisions = recorded(tmp_path / "first")
     assert len(decisions) == first["step"] > 20  # steps without echoing
-    assert sum(map(sum, decisions)) == first["fresh_examples"] > 640 - 32 * streams
+    # The run ends with the first sub-stream that does; the other may be behind.
+    assert sum(map(sum, decisions)) == first["fresh_examples"] > 640 // streams - 32
     fast = auto(
         insertion,
         buffer,
