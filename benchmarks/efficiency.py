@@ -32,7 +32,7 @@ class Grid:
     ratios: tuple[int, ...] = (1, 2, 4, 6, 8)
     factors: tuple[int | str, ...] = (*echo.advice.FACTORS, "auto")
     seconds: float = 1.5  # a cell, each round
-    rounds: int = 3
+    rounds: int = 2
 
 
 QUICK = Grid(ratios=(1, 4), factors=(1, 4, "auto"), seconds=0.5, rounds=1)
