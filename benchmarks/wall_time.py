@@ -243,7 +243,12 @@ def draw(ratios, plan: Plan, path: pathlib.Path) -> None:
     )
     axes.plot(5, STUDY_AT_5, "k*", markersize=9)
     axes.annotate(
-        "the study, ResNet-50", (5, STUDY_AT_5), (8, -10), fontsize=8, textcoords="offset points"
+        "the study, ResNet-50",
+        (5, STUDY_AT_5),
+        (-8, -3),
+        ha="right",
+        fontsize=8,
+        textcoords="offset points",
     )
     for condition, mean, low, high in ratios:
         device, auto = "device" in condition.label, condition.label == "auto"
