@@ -245,8 +245,8 @@ def draw(ratios, plan: Plan, path: pathlib.Path) -> None:
     axes.annotate(
         "the study, ResNet-50",
         (5, STUDY_AT_5),
-        (-8, -3),
-        ha="right",
+        (0, 7),
+        ha="center",
         fontsize=8,
         textcoords="offset points",
     )
