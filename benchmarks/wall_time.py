@@ -243,7 +243,7 @@ def draw(ratios, plan: Plan, path: pathlib.Path) -> None:
     )
     axes.plot(5, STUDY_AT_5, "k*", markersize=9)
     axes.annotate(
-        "the study, ResNet-50",
+        "the study",
         (5, STUDY_AT_5),
         (0, 7),
         ha="center",
