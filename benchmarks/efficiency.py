@@ -107,7 +107,7 @@ def draw(found: dict[str, dict[int, dict[int | str, float]]], path: pathlib.Path
             )
         axes.set(title=title, xlabel="echoing factor e")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("steps a second, over those without echoing\n(lines: min(e, R))")
+    figure.axes[0].set_ylabel("times the steps a second\nof no echoing (lines: min(e, R))")
     figure.savefig(path, dpi=150)
 
 
