@@ -36,6 +36,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.efficiency
 	$(BIN)/python -m benchmarks.bursty
 	$(BIN)/python -m benchmarks.wall_time
+	$(BIN)/python -m benchmarks.sweep_throughput
 
 clean:
 	rm -rf $(VENV) $(DEMO)
