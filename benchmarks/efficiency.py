@@ -8,6 +8,9 @@ the steps a second of no echoing. The digits' mini is read through the real pipe
 before augmentation; a step takes a fixed time, as an accelerator's does. Upstream is limited (a
 rate), HTTP (the same from another process, over a connection), or CPU-bound, on the cores that the
 pipeline needs too. `auto` is opportunistic echoing, which is told neither R nor e; its bound is R.
+
+A limit sets R exactly. How fast processor time is spent drifts by tens of per cent on a shared
+machine, so the bound of a CPU-bound upstream is taken from the e = 1 of the same round.
 """
 
 import argparse
@@ -63,18 +66,18 @@ def shares(upstream: str, placement: str, ratio: int, grid: Grid) -> dict[int | 
         opened = {f: dataclasses.replace(each, source=slow) for f, each in opened.items()}
     found = {factor: [] for factor in cells}
     for _ in range(grid.rounds):
+        alone = 1 / (ratio * STEP_SECONDS)
         for factor, config in cells.items():
-            step = FixedStep(STEP_SECONDS)
-            found[factor].append(measured(config, opened[factor], step, grid.seconds))
-    return {
-        factor: statistics.median(rates) * STEP_SECONDS * ratio / bound(factor, ratio)
-        for factor, rates in found.items()
-    }
+            rate = measured(config, opened[factor], FixedStep(STEP_SECONDS), grid.seconds)
+            if upstream == "cpu" and factor == 1:
+                alone = rate
+            found[factor].append(rate / bound(factor, alone))
+    return {factor: statistics.median(shares) for factor, shares in found.items()}
 
 
-def bound(factor: int | str, ratio: int) -> int:
-    """The most steps a second, in those of no echoing at this R."""
-    return ratio if factor == "auto" else min(factor, ratio)
+def bound(factor: int | str, alone: float) -> float:
+    """The most steps a second, where no echoing makes `alone`."""
+    return 1 / STEP_SECONDS if factor == "auto" else min(factor * alone, 1 / STEP_SECONDS)
 
 
 def table(grid: Grid, rows: dict[int, dict[int | str, float]]) -> str:
