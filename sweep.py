@@ -57,6 +57,11 @@ def main(argv: Sequence[str]) -> int:
         arguments.searches,
         overrides,
     )
+    if arguments.lanes_stacked and arguments.lanes == 1:
+        raise command.InputError(
+            "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "
+            "it: --lanes=2 or more"
+        )
     shard = _shard(arguments.shard, len(study.conditions) * study.searches)
     if arguments.dry_run:
         plan.check(study, arguments.lanes)
@@ -72,7 +77,8 @@ def main(argv: Sequence[str]) -> int:
             "--executor=ray cannot place; leave them out, and split the study with --shard"
         )
     progress = Progress(quiet=not processes.is_first())
-    outcome = run(study, arguments.outdir, progress, make_executor, arguments.lanes, shard)
+    lanes = {"lanes": arguments.lanes, "stacked": arguments.lanes_stacked}
+    outcome = run(study, arguments.outdir, progress, make_executor, shard=shard, **lanes)
     if outcome == "preempted":
         progress.say("stopped; start the same command again to go on")
         return command.PREEMPTED
@@ -96,6 +102,12 @@ def _parser() -> command.Parser:
         metavar="K",
         help="trials of a search that train side by side in one process on the same batches, each "
         "read and decoded once for all; the numbers are those of trials alone (default 1)",
+    )
+    add(
+        "--lanes-stacked",
+        action="store_true",
+        help="do the steps of all lanes in one call, vmapped over their states: for networks so "
+        "small that the accelerator waits for its calls; equal to rounding, not bit for bit",
     )
     add(
         "--shard",

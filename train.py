@@ -112,7 +112,7 @@ class _Run:
         self.iterator = iter(parts.batches)
         self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS, parts.target.mode)
         self._step = None  # the compiled training step
-        self._pending: tuple[dict[str, Any], dict[str, Any]] | None = None  # (record, metrics)
+        self._pending: list[tuple[dict[str, Any], Any]] = []  # steps' (record, metrics), unread
         self._data_seed = np.uint32(self.config.seed.data)
         self.clock = Clock()  # from here on: what came before compiles, once a process
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
@@ -147,6 +147,7 @@ class _Run:
                 break
             self._train_on(batch)
             yield
+            self._log(but=1)  # of the step before, which is done by now
         if self.counters.evaluated_step != self.counters.step:
             self._evaluate()
         reached = self.parts.target.reached(self.counters.value)
@@ -204,7 +205,7 @@ class _Run:
                 self.clock.waited -= self.parts.pace.busy(self.clock.waited - waited)
 
     def _train_on(self, batch: Batch) -> None:
-        """Dispatches a step, then reads the metrics of the step before, which is done by now."""
+        """Dispatches a step; its metrics are read after the next one is dispatched."""
         at = self.counters
         rows = self.parts.input.put(batch)
         hyper = optimizer.hyperparameters(self.config, self._progress())
@@ -213,30 +214,30 @@ class _Run:
             with self.clock.paused():
                 self._step = self.parts.program.compile_train(*arguments)
         self.state, metrics = self._step(*arguments)
-        self.parts.pace.dispatched(metrics["loss"])
+        self.parts.pace.dispatched(metrics)
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
         record = self._place("train") | {"learning_rate": float(hyper.learning_rate)}
         record["bytes_sent"] = self.parts.input.bytes_sent
-        before, self._pending = self._pending, (record, metrics)
+        self._pending.append((record, metrics))
         if self.decisions:
             fresh = counts.decided(self.config, batch)
             self.decisions.write({"step": at.step, "fresh": fresh})
             self.parts.copies.decided(fresh)
-        self._log(before)
 
-    def _log(self, pending: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
-        """Checks a step's metrics, and records them if its turn has come."""
-        if pending is None:
-            return
-        place, metrics = pending
-        values = {name: float(value) for name, value in self.parts.pace.fetch(metrics).items()}
-        step, every = place["step"], self.config.log_every_steps
-        if step % every == 0:
-            self.recorder.write({**place, **values, **self.parts.copies.window(step - every, step)})
-        if not np.isfinite(values["loss"]):
-            raise Diverged(f"the training loss is {values['loss']} at step {place['step']}")
-        self.progress.update(self._status())
+    def _log(self, but: int = 0) -> None:
+        """Reads the metrics of steps but for the last `but`; checks them, and records them if
+        their turn has come."""
+        while len(self._pending) > but:
+            place, metrics = self._pending.pop(0)
+            values = {name: float(value) for name, value in self.parts.pace.fetch(metrics).items()}
+            step, every = place["step"], self.config.log_every_steps
+            if step % every == 0:
+                copies = self.parts.copies.window(step - every, step)
+                self.recorder.write({**place, **values, **copies})
+            if not np.isfinite(values["loss"]):
+                raise Diverged(f"the training loss is {values['loss']} at step {step}")
+            self.progress.update(self._status())
 
     def _progress(self) -> float:
         """How far the run is, from 0 to 1: in steps, or where their number is open, in examples."""
@@ -244,14 +245,9 @@ class _Run:
             return self.counters.fresh_examples / self.config.budget.fresh_examples
         return self.counters.step / self.parts.total_steps
 
-    def _flush(self) -> None:
-        """Reads the metrics of the last step, so that nothing is under way."""
-        pending, self._pending = self._pending, None
-        self._log(pending)
-
     def _evaluate(self) -> bool:
         """Evaluates on the validation split; whether the target's metric is the best so far."""
-        self._flush()
+        self._log()
         target, at = self.parts.target, self.counters
         jax.block_until_ready(self.state)
         with self.clock.paused():
@@ -276,14 +272,14 @@ class _Run:
         }
 
     def _end(self, status: str) -> str:
-        self._flush()
+        self._log()
         if self.config.checkpoint_every_fresh_examples:
             self._save()
         return status
 
     def _save(self) -> None:
         """Saves model, optimizer, input position, counters and clocks as of one moment."""
-        self._flush()
+        self._log()
         at = self.counters
         evaluated = at.evaluated_step == at.step
         if self._saved == (at.step, evaluated):

@@ -14,16 +14,24 @@ import train as training_loop
 from pipeline.stages import Batch
 from runs import signals
 from runs.progress import Progress
+from studies.stacked import Stack
 
 
 def train(
-    configs: Sequence[Any], workdirs: Sequence[pathlib.Path], progress: Progress
+    configs: Sequence[Any],
+    workdirs: Sequence[pathlib.Path],
+    progress: Progress,
+    stacked: bool = False,
 ) -> list[dict[str, Any]]:
     """Trains configurations that differ in optimizer, loss and model seed alone, side by side.
 
     A lane that ends (target, divergence, error) leaves the others running. Lanes that were stopped
     at different steps go on together: the input starts where the lane that is furthest behind
     stands, and the others wait for it there.
+
+    Args:
+        stacked: whether one call does the steps of all lanes that are at the same batch (those that
+            have their loss in common, as that is compiled); equal to rounding, see studies/stacked.
 
     Returns:
         The content of each run's result.json.
@@ -34,17 +42,25 @@ def train(
     shared = SharedBatches(parts[0].batches)
     lanes = [Lane(shared) for _ in parts]
     results: dict[Lane, dict[str, Any]] = {}
-    with signals.stop_requested() as stop:
+    stacks: dict[Any, Stack] = {}
+    stopping = False
+    with signals.stop_requested() as told_to_stop:
         going = {}
         for lane, each, workdir in zip(lanes, parts, workdirs, strict=True):
             each = dataclasses.replace(each, batches=lane, validation=parts[0].validation)
-            going[lane] = training_loop.turns(each, workdir, progress, stop)
+            if stacked:
+                stack = stacks.setdefault(each.program, Stack(each.program))
+                each = dataclasses.replace(each, program=stack, pace=stack)
+            going[lane] = training_loop.turns(each, workdir, progress, lambda step: stopping)
         _take_turns(going, going, results)  # empty turns, which find each lane's position
         while going:
             behind = min(lane.position for lane in going)
-            everyone = stop(behind)  # also those that wait, so that they save and end
-            turn = [lane for lane in going if everyone or lane.position == behind]
+            stopping = told_to_stop(behind)  # once a round, so that no lane is a step ahead
+            # those that wait are told too, so that they save and end
+            turn = [lane for lane in going if stopping or lane.position == behind]
             _take_turns(going, turn, results)
+            for stack in stacks.values():
+                stack.step()
     return [results[lane] for lane in lanes]
 
 

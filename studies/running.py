@@ -34,6 +34,7 @@ def run(
     make_executor: MakeExecutor = Here,
     lanes: int = 1,
     shard: tuple[int, int] = (0, 1),
+    stacked: bool = False,
 ) -> str:
     """Runs what is not finished yet; returns 'finished' or 'preempted'.
 
@@ -41,6 +42,7 @@ def run(
         make_executor: `executors.Here`, or `executors.Workers` or `on_ray.OnRay` with their options
             filled in.
         lanes: trials of a search that train in one process on the same batches, at most.
+        stacked: whether one call does the steps of all lanes.
         shard: (i, n): of the study's searches run number i, i + n, ... alone.
 
     Raises:
@@ -52,7 +54,7 @@ def run(
     executor = make_executor(study, study_dir, progress)
     try:
         processes.decided_by_first(lambda: open_study(study, study_dir))
-        return _Launch(study, study_dir, progress, executor, lanes, shard).run()
+        return _Launch(study, study_dir, progress, executor, lanes, shard, stacked).run()
     finally:
         progress.close()
         executor.close()
@@ -61,9 +63,9 @@ def run(
 class _Launch:
     """One launch on a study's directory: its searches, and what the executor does for them."""
 
-    def __init__(self, study, study_dir, progress, executor, lanes, shard):
+    def __init__(self, study, study_dir, progress, executor, lanes, shard, stacked):
         self._study, self._study_dir, self._progress = study, study_dir, progress
-        self._executor, self._lanes = executor, lanes
+        self._executor, self._lanes, self._stacked = executor, lanes, stacked
         pairs = list(study.searches_in_order())[shard[0] :: shard[1]]
         self._searches = {
             (c["name"], search): Search(c["name"], search, study.trials, study.max_trials)
@@ -105,7 +107,7 @@ class _Launch:
             while self._executor.free() and (taken := search.take(self._lanes)):
                 waiting = tuple(trial for trial in taken if not self._known(search, trial))
                 if waiting:
-                    unit = Unit(search.condition, search.search, waiting)
+                    unit = Unit(search.condition, search.search, waiting, self._stacked)
                     self._executor.submit(unit, f"{self._tally} {unit}")
 
     def _known(self, search: Search, trial: int) -> bool:

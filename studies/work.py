@@ -26,6 +26,7 @@ class Unit:
     condition: str
     search: int
     trials: tuple[int, ...]
+    stacked: bool = False  # whether their steps are one call
 
     def __str__(self) -> str:
         numbers = [str(trial) for trial in self.trials]
@@ -58,13 +59,14 @@ def run_unit(
             for trial, workdir in zip(mine, workdirs, strict=True):
                 hparams = plan.point(study.space, unit.search, trial)
                 place = {"condition": unit.condition, "search": unit.search, "trial": trial}
-                place |= {"lanes": len(mine), "hparams": hparams}
+                place |= {"lanes": len(mine), "stacked": unit.stacked and len(mine) > 1}
+                place |= {"hparams": hparams}
                 records.write_json(workdir / records.HPARAMS, place)
         configs = [plan.trial_config(study, condition, unit.search, trial) for trial in mine]
         if len(mine) == 1:
             trained = [train.train(configs[0], workdirs[0], progress)]
         else:
-            trained = lanes.train(configs, workdirs, progress)
+            trained = lanes.train(configs, workdirs, progress, unit.stacked)
         return results | dict(zip(mine, trained, strict=True))
 
 

@@ -204,7 +204,7 @@ class Loop:
         self.idle += max(0.0, self.now - self.ends)
         self.ends = max(self.now, self.ends) + 0.010
         output = Output(self, self.ends)
-        self.pace.dispatched(output)
+        self.pace.dispatched({"loss": output})
         if self.before:
             self.pace.fetch({"loss": self.before})
         self.before = output

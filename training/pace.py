@@ -49,12 +49,12 @@ class Pace:
             self._needed_at = now
         return min(left, _ASK_AGAIN_SECONDS)
 
-    def dispatched(self, output: jax.Array) -> None:
-        """A step has been handed to the device; `output` is one of its outputs."""
+    def dispatched(self, metrics: dict[str, jax.Array]) -> None:
+        """A step has been handed to the device; `metrics` are what `fetch` is called with."""
         now = self._clock()
         if self._needed_at is not None:
             self._leads.append(now - self._needed_at)
-        self._steps.append(_Step(output, now))
+        self._steps.append(_Step(metrics["loss"], now))
         self._needed_at = None
 
     def fetch(self, metrics: dict[str, jax.Array]) -> dict[str, Any]:

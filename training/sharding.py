@@ -129,6 +129,11 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
     return jax.tree.unflatten(structure, [NamedSharding(mesh, spec) for spec in specs])
 
 
+def stacked(one: NamedSharding) -> NamedSharding:
+    """Of arrays along a new first axis, each of which lies as `one` says."""
+    return NamedSharding(one.mesh, PartitionSpec(None, *one.spec))
+
+
 def _check_choice(mesh: Mesh, choice: str) -> None:
     model = mesh.shape["model"]
     if choice == "tensor" and model == 1:

@@ -6,6 +6,7 @@ its trials.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -56,6 +57,20 @@ class Program:
             self._train_arrays, donate_argnums=0, out_shardings=(state, self._replicated)
         )
         self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self._replicated)
+        stacked = jax.tree.map(sharding.stacked, state)
+        self._train_stacked = jax.jit(
+            jax.vmap(self._train_arrays, in_axes=(0, None, 0, None)),
+            donate_argnums=0,
+            out_shardings=(stacked, self._replicated),
+        )
+        self._stack = jax.jit(
+            lambda states: jax.tree.map(lambda *arrays: jnp.stack(arrays), *states),
+            out_shardings=stacked,
+        )
+        self._unstack = jax.jit(
+            lambda states, number: jax.tree.map(lambda array: array[number], states),
+            out_shardings=state,
+        )
         self._compiled: dict[Any, Any] = {}
 
     def init(self, seed: int) -> TrainState:
@@ -71,6 +86,19 @@ class Program:
         (state, metrics). Ahead of time, so that a clock can leave compilation out."""
         arguments = (state, batch, hyper, data_seed)
         return self._compile("train", self._train, arguments)
+
+    def compile_stacked(self, states: TrainState, batch: Any, hypers: Any, data_seed: Any) -> Any:
+        """The training step of several states, stacked as by `stack`, on one batch; each field of
+        `hypers` and each metric is float32 [states]."""
+        return self._compile("stacked", self._train_stacked, (states, batch, hypers, data_seed))
+
+    def stack(self, states: Sequence[TrainState]) -> TrainState:
+        """States along a new first axis of each array."""
+        return self._stack(tuple(states))
+
+    def unstack(self, states: TrainState, number: int) -> TrainState:
+        """State `number` of a stack."""
+        return self._unstack(states, np.int32(number))
 
     def compile_evaluate(self, state: TrainState, batch: Any, mask_B: Any) -> Any:
         """The same for evaluation: (params, model_state, batch, mask) -> outputs."""
