@@ -249,6 +249,7 @@ def test_a_full_disk_stops_the_study_in_one_sentence(tmp_path, monkeypatch):
         (["--shard=3/2"], "--shard is '3/2'; allowed: i/n"),
         (["--shard=0/99"], "n up to 4"),
         (["--shard=a"], "--shard is 'a'"),
+        (["--lanes-stacked"], "--lanes-stacked is given with --lanes=1, which leaves nothing"),
         (["--lanes=0"], "'0' is not allowed; give 1, 2, 3"),
         (["--study=wall_time", "--lanes=2"], "scored in seconds"),
         (["--executor=ray", "--ray-address=127.0.0.1:1"], "no Ray cluster answers"),

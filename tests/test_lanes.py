@@ -100,7 +100,7 @@ def test_stopped_lanes_go_on_together(alone, tmp_path, monkeypatch, turn):
     def stops(run, batch):
         train_on(run, batch)
         steps.append(run)
-        if len(steps) == 4 * turn + 2:  # in the middle of a round: some lanes are a step ahead
+        if len(steps) == 4 * turn + 2:  # in the middle of a round, which is ended first
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(train._Run, "_train_on", stops)
