@@ -38,9 +38,10 @@ def main() -> None:
     parser.add_argument(
         "--width", type=int, default=16, help="channels of the ResNet-8's first stage"
     )
+    parser.add_argument("--stacked", action="store_true", help="all lanes' steps in one call")
     parser.add_argument("--out", type=pathlib.Path, help="where to write the numbers as JSON")
     options = parser.parse_args()
-    seconds = functools.partial(_seconds, options.steps, options.width)
+    seconds = functools.partial(_seconds, options.stacked, options.steps, options.width)
     seconds(1, 0.0)  # compiles
     alone = min(seconds(1, 0.0) for _ in range(3))
     rate = options.steps * cifar10.get_config("mini").batch_size / alone
@@ -81,13 +82,15 @@ def _trials_an_hour(seconds, number: int, examples_per_second: float) -> float:
     return number * 3600 / seconds(number, examples_per_second)
 
 
-def _seconds(steps: int, width: int, number: int, examples_per_second: float) -> float:
+def _seconds(
+    stacked: bool, steps: int, width: int, number: int, examples_per_second: float
+) -> float:
     """Seconds that `number` lanes take to train to their end."""
     with tempfile.TemporaryDirectory() as directory:
         workdirs = [pathlib.Path(directory) / str(lane) for lane in range(number)]
         configs = [_config(steps, width, lane, examples_per_second) for lane in range(number)]
         start = time.perf_counter()
-        results = lanes.train(configs, workdirs, _QUIET)
+        results = lanes.train(configs, workdirs, _QUIET, stacked)
         elapsed = time.perf_counter() - start
     ended = {result["status"] for result in results}
     if ended != {"exhausted"}:
