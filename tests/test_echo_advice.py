@@ -279,10 +279,10 @@ def test_at_once_stages_are_called_as_often_as_examples_go_through_them():
     elapsed = time.perf_counter() - start
     here, workers = called.pop(threading.main_thread()), called.values()
     assert len(workers) == 2
-    assert set(here) == {"transfer", "step"}
+    assert set(here) <= {"transfer", "step"}
     assert 0 <= here["transfer"] - here["step"] <= 1  # the last call may be either
     for names in workers:
-        assert set(names) == {"read", "batch"}
+        assert set(names) <= {"read", "batch"}
         assert 0 <= -(-names["read"] // 4) - names["batch"] <= 1
     # A sleep may be too long, but is never too short.
     reads, steps = sum(names["read"] for names in workers), here["step"]
