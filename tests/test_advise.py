@@ -10,7 +10,7 @@ import advise
 from benchmarks import advice_grid
 from pipeline import build
 from runs import command
-from training import parts
+from training import check, parts
 
 
 def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys):
@@ -50,16 +50,31 @@ def test_the_stages_that_are_measured_give_the_batches_that_are_trained_on(inser
             np.testing.assert_array_equal(batch.data[name], array)
 
 
+BEFORE, AFTER = ["before_augmentation"], ["after_augmentation", "after_batching"]
+
+
 @pytest.mark.parametrize(
-    ("fields", "places"),
+    ("placement", "augment_on", "fused", "places"),
     [
-        ({}, ["before_augmentation", "after_augmentation", "after_batching"]),
-        ({"augment_on": "device"}, ["before_augmentation"]),
-        ({"dataset__fused_decode": True}, ["after_augmentation", "after_batching"]),
+        ("host", "host", False, BEFORE + AFTER),
+        ("host", "host", True, AFTER),
+        ("host", "device", False, BEFORE),
+        ("device", "host", False, AFTER),
+        ("device", "host", True, AFTER),
+        ("device", "device", False, BEFORE + AFTER),
+        ("device", "device", True, AFTER),
     ],
 )
-def test_places_are_those_that_training_allows(fields, places):
-    assert list(advise.places(mini(**fields))) == places
+def test_places_are_those_that_training_allows(placement, augment_on, fused, places):
+    config = mini(echo__placement=placement, augment_on=augment_on, dataset__fused_decode=fused)
+    assert list(advise.places(config)) == places
+    for name in advise.PLACES:
+        config.echo.insertion = name
+        try:
+            check.check(config)
+            assert name in places
+        except check.ConfigError:
+            assert name not in places
 
 
 def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
