@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -90,6 +91,90 @@ def test_halves_of_the_input_make_up_the_whole(insertion, buffer, budget):
         iterator.close()
 
 
+class Threads:
+    """An exchange between threads, which stand for processes."""
+
+    def __init__(self, number):
+        self._told, self._barrier = [None] * number, threading.Barrier(number, timeout=60)
+
+    def of(self, number):
+        def exchange(told):
+            self._told[number] = told
+            self._barrier.wait()
+            everywhere = list(self._told)
+            self._barrier.wait()
+            return everywhere
+
+        return exchange
+
+
+@pytest.mark.parametrize(
+    ("insertion", "buffer"), [("before_augmentation", 64), ("after_batching", 4)]
+)
+@pytest.mark.parametrize("budget", [640, 699])
+def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
+    fields = slot(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
+    config = mini(**fields, budget__fresh_examples=budget)
+    source, _, info = parts.open_data(config)
+    workload = parts.workloads.make(config, info)
+
+    class Slow:  # the second half's records come late
+        def __len__(self):
+            return len(source)
+
+        def __getitems__(self, indices):
+            time.sleep(0.002 * len(indices))
+            return source.__getitems__(indices)
+
+    def halves(decisions=None):
+        threads, found = Threads(2), [[], []]
+
+        def read(number):
+            held = range(2 * number, 2 * number + 2)
+            fields = {"decisions": decisions, "exchange": threads.of(number)}
+            records = Slow() if number and decisions is None else source
+            iterator = iter(build.build(config, records, workload, held, **fields))
+            found[number] = [*iterator]
+            state = iterator.get_state()
+            iterator.close()
+            states[number] = state
+
+        states = [None, None]
+        both = [threading.Thread(target=read, args=(number,)) for number in range(2)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        return found, side_by_side.merged(states)
+
+    (first, second), state = halves()
+    decisions = np.asarray([batch.decisions for batch in first])
+    assert len(first) > budget // 32  # so there are repeats
+    assert len(np.unique(decisions)) > 1
+    taken = decisions.cumsum(axis=0)
+    ahead = taken[1:] - taken[:-1].min(axis=1, keepdims=True)
+    assert ahead.max() <= 8  # rows of a sub-stream
+    lengths = [len(range(s, budget, 4)) for s in range(4)]
+    assert min(length - n for length, n in zip(lengths, taken[-1], strict=True)) < 8
+    admitted = [
+        s["admitted"] * (8 if insertion == "after_batching" else 1)
+        for s in state["streams"].values()
+    ]
+    assert admitted == taken[-1].tolist()
+
+    whole = [*build.build(config, source, workload, decisions=decisions)]
+    (again, _), _ = halves(decisions)
+    assert len(whole) == len(first) == len(second) == len(again)
+    for one, other, wanted, repeated in zip(first, second, whole, again, strict=True):
+        joined = side_by_side.joined([one, other])
+        np.testing.assert_array_equal(joined.index, wanted.index)
+        np.testing.assert_array_equal(joined.copy, wanted.copy)
+        np.testing.assert_array_equal(joined.data["image"], wanted.data["image"])
+        np.testing.assert_array_equal(one.index, repeated.index)
+        assert one.fresh_examples == other.fresh_examples == wanted.fresh_examples
+        assert one.decisions == other.decisions == wanted.decisions == repeated.decisions
+
+
 def test_each_process_evaluates_its_share_of_each_batch():
     config = mini()
     _, held_out, info = parts.open_data(config)
@@ -117,7 +202,7 @@ def two_processes():
     """Starts train.py twice, as the two processes of one run; ends them, whatever happens."""
     started = []
 
-    def start(words):
+    def start(words, second=()):
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
@@ -131,7 +216,7 @@ def two_processes():
             }
             started.append(
                 subprocess.Popen(
-                    [sys.executable, "train.py", *words],
+                    [sys.executable, "train.py", *words, *(second if number else ())],
                     cwd=ROOT,
                     env=environment,
                     stderr=subprocess.PIPE,
