@@ -67,15 +67,15 @@ class ClosedForm(NamedTuple):
 
 
 class Together:
-    """How sub-streams are counted that decide as they go: each process tells, process 0 decides.
+    """How sub-streams are counted that decide as they go: by what all processes tell process 0.
 
     The fastest sub-stream would end a run before the others have shown their share. So none may be
     further than a batch ahead of the slowest, as of the batch before, unless it has nothing to
     repeat.
 
     Args:
-        exchange: tells what this process has to say (JSON; None: a sub-stream has ended) and
-            returns what each did, the same in all of them; see runs.processes.Exchange.
+        exchange: takes what this process tells (JSON; None: a sub-stream has ended), and returns
+            what each of them has told, alike in all; see runs.processes.Exchange.
         rows: of each sub-stream in a batch.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # for Exchange
+from jax._src import distributed  # for Exchange alone, which says why
 from jax.experimental import multihost_utils
 
 from runs.command import InputError

@@ -149,10 +149,12 @@ def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
         return found, side_by_side.merged(states)
 
     (first, second), state = halves()
+    assert {s["batches"] for s in state["streams"].values()} == {len(first)}  # where all ended
     decisions = np.asarray([batch.decisions for batch in first])
     assert len(first) > budget // 32  # so there are repeats
     assert len(np.unique(decisions)) > 1
     taken = decisions.cumsum(axis=0)
+    assert [batch.fresh_examples for batch in first] == taken.sum(axis=1).tolist()
     ahead = taken[1:] - taken[:-1].min(axis=1, keepdims=True)
     assert ahead.max() <= 8  # rows of a sub-stream
     lengths = [len(range(s, budget, 4)) for s in range(4)]
