@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from analysis import caveats, load, report, scores, tables, watch
+from analysis import archive, caveats, load, report, scores, tables, watch
 from analysis.study import InputError
 
 _WRONG_INPUT = 2
@@ -36,6 +36,8 @@ examples:
   python -m analysis results/cifar10 --target=0.95    the same trials at an easier target
   python -m analysis runs/a runs/b --out=compared     single runs, side by side
   python -m analysis results/cifar10 --watch          how a study that is running stands
+  python -m analysis results/cifar10 --pack=cifar10.tar.xz      its records as one file, and
+  python -m analysis cifar10.tar.xz --out=report                 the same from that
 
 written to --out: report.html (all in one file), report.md, scores.csv (conditions), trials.csv
                   (trials), and each figure as PNG and PDF; a study that varies the echoing
@@ -88,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
         "kept, so nothing is trained again",
     )
     parser.add_argument(
+        "--pack",
+        metavar="FILE",
+        help="only put a study's records into FILE.tar.xz, which can be given as DIR, with --out",
+    )
+    parser.add_argument(
         "--watch",
         action="store_true",
         help="show how the study stands every few seconds until it has ended (Ctrl-C leaves)",
@@ -103,11 +110,17 @@ def run(arguments: Sequence[str]) -> None:
         if len(options.directories) > 1 or options.out:
             raise InputError("--watch takes one DIR and no --out; it writes nothing.")
         return watch.watch(pathlib.Path(options.directories[0]), target)
+    if options.pack:
+        if len(options.directories) > 1 or options.out:
+            raise InputError("--pack takes one DIR and no --out.")
+        return archive.pack(options.directories[0], options.pack)
+    if not options.out and pathlib.Path(options.directories[0]).is_file():
+        raise InputError(f"{options.directories[0]} is a file; give --out, where to write.")
     out = pathlib.Path(options.out or pathlib.Path(options.directories[0]) / "report")
     found = load.read(options.directories, target)
-    root = os.path.commonpath([os.path.abspath(path) for path in options.directories])
+    roots = [os.path.abspath(archive.opened(path)) for path in options.directories]
     try:
-        drawn = report.write(found, out, root)
+        drawn = report.write(found, out, os.path.commonpath(roots))
     except OSError as error:
         raise InputError(f"cannot write to {out} ({error}); give another --out.") from error
     if warning := found.warning():

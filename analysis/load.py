@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import archive
 from analysis import study as studies
 from analysis.study import InputError, Study
 from runs import records
@@ -53,7 +54,7 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
     """The trials below a study, or below one or several directories of single runs.
 
     Args:
-        directories: one path or several; at most one study.
+        directories: one path or several; at most one study, which may be packed (see archive.py).
         target: judge the trials at this value of the study's metric, from their kept curves.
 
     Returns:
@@ -124,7 +125,7 @@ class _Place:
 
 def _existing(directories: Paths) -> list[pathlib.Path]:
     given = [directories] if isinstance(directories, str | os.PathLike) else list(directories)
-    roots = [pathlib.Path(each) for each in given]
+    roots = [archive.opened(each) for each in given]
     for root in roots:
         if not root.is_dir():
             raise InputError(

@@ -4,11 +4,14 @@ import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 
+import pandas.testing
 import pytest
 from test_analysis import BASELINE, BEFORE, SMALL, config, write_study, write_trial
 
 from analysis import __main__ as command
+from analysis import archive, load
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -122,3 +125,33 @@ def test_the_exit_code_reaches_the_shell():
     done = analysis("/nowhere/at/all")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_packed_study_gives_the_same_report(small, tmp_path, capsys):
+    packed = tmp_path / "small.tar.xz"
+    (small / "baseline" / "0" / "0" / "tensorboard").mkdir()
+    assert command.main([str(small), f"--pack={packed}"]) == 0
+    assert command.main([str(small), f"--pack={tmp_path / 'again.tar.xz'}"]) == 0
+    assert packed.read_bytes() == (tmp_path / "again.tar.xz").read_bytes()
+    with tarfile.open(packed) as tar:
+        assert {pathlib.Path(name).name for name in tar.getnames()} <= set(archive._KEPT)
+    there, here = (load.load(path).drop(columns="path") for path in (packed, small))
+    pandas.testing.assert_frame_equal(there, here)
+    assert command.main([str(packed), f"--out={tmp_path / 'out'}"]) == 0
+    assert ",baseline/0/0\n" in (tmp_path / "out" / "trials.csv").read_text()
+
+
+def test_a_packed_study_that_is_none(small, tmp_path, capsys):
+    torn, alone = tmp_path / "torn.tar.xz", tmp_path / "small.tar.xz"
+    assert command.main([str(small), f"--pack={alone}"]) == 0
+    torn.write_bytes(alone.read_bytes()[:300])
+    for arguments, said in (
+        ([torn, f"--out={tmp_path / 'out'}"], "holds no study's records"),
+        ([alone], "give --out"),
+        ([small, "--pack=small.zip"], "ends in .tar.xz"),
+        ([small / "baseline", f"--pack={tmp_path / 'x.tar.xz'}"], "holds no study.json"),
+        ([small, f"--pack={tmp_path / 'none' / 'x.tar.xz'}"], "cannot write"),
+    ):
+        assert command.main([str(a) for a in arguments]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "x.tar.xz").exists()
