@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from configs import base
-from pipeline import counts, side_by_side
+from pipeline import side_by_side
 from pipeline.stages import Batch
 from runs import command, environment, processes, records, signals, workdirs
 from runs.checkpoints import Checkpoints
@@ -117,10 +117,10 @@ class _Run:
         self.clock = Clock()  # from here on: what came before compiles, once a process
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes, keep_decisions = self._restore()
-        first, fresh = processes.is_first(), self.counters.fresh_examples
-        self.recorder = Recorder(workdir, keep_bytes, fresh, active=first)
-        self.decisions = None  # of echo.policy=auto
-        if self.config.echo.policy == "auto":
+        self.first, fresh = processes.is_first(), self.counters.fresh_examples
+        self.recorder = Recorder(workdir, keep_bytes, fresh, active=self.first)
+        self.auto, self.decisions = self.config.echo.policy == "auto", None
+        if self.auto and self.first:
             self.decisions = records.LinesWriter(workdir / records.DECISIONS, keep_decisions)
             for taken in records.read_lines(workdir / records.DECISIONS):
                 parts.copies.decided(taken["fresh"])
@@ -173,6 +173,7 @@ class _Run:
 
     def close(self) -> None:
         """Ends threads and files; waits for a checkpoint that is being written."""
+        self.parts.exchange.close()
         self.progress.close()
         self.iterator.close()
         self.checkpoints.close()
@@ -200,7 +201,7 @@ class _Run:
                 self._save()
             raise
         finally:
-            if self.decisions:  # of auto, which waits while the device is busy
+            if self.auto:  # it waits while the device is busy
                 self.clock.waited -= self.parts.pace.busy(self.clock.waited - waited)
 
     def _train_on(self, batch: Batch) -> None:
@@ -220,9 +221,8 @@ class _Run:
         record["bytes_sent"] = self.parts.input.bytes_sent
         before, self._pending = self._pending, (record, metrics)
         if self.decisions:
-            fresh = counts.decided(self.config, batch)
-            self.decisions.write({"step": at.step, "fresh": fresh})
-            self.parts.copies.decided(fresh)
+            self.decisions.write({"step": at.step, "fresh": batch.decisions})
+            self.parts.copies.decided(batch.decisions)
         self._log(before)
 
     def _log(self, pending: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
@@ -232,7 +232,7 @@ class _Run:
         place, metrics = pending
         values = {name: float(value) for name, value in self.parts.pace.fetch(metrics).items()}
         step, every = place["step"], self.config.log_every_steps
-        if step % every == 0:
+        if step % every == 0 and self.first:
             self.recorder.write({**place, **values, **self.parts.copies.window(step - every, step)})
         if not np.isfinite(values["loss"]):
             raise Diverged(f"the training loss is {values['loss']} at step {place['step']}")

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import jax
+
 import echo
 from pipeline.counts import total_steps
 from training import optimizer, sharding
@@ -112,10 +114,11 @@ def held_streams(config, held_rows: range) -> range:
         ConfigError: there are too few of them for each process to have its own.
     """
     rows = config.batch_size // config.echo.streams
-    if config.echo.policy == "auto" and len(held_rows) < config.batch_size:
+    if config.echo.policy == "auto" and len(held_rows) * jax.process_count() > config.batch_size:
         raise ConfigError(
-            "config.echo.policy is 'auto' in a run of several processes, which do not yet agree on "
-            "what to repeat; allowed: 'fixed', or one process"
+            f"config.mesh.model is {config.mesh.model}, which has several processes hold the same "
+            "rows, with config.echo.policy='auto', where each process decides for its own; "
+            "allowed here: at most the devices of a process"
         )
     if held_rows.start % rows or len(held_rows) % rows:
         processes = config.batch_size // len(held_rows)
