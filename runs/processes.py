@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # for Exchange alone, which says why
 from jax.experimental import multihost_utils
 
 from runs.command import InputError
@@ -126,8 +125,9 @@ class Left(Exception):
 class Exchange:
     """Rounds in which each process tells something, and process 0 passes on what all have told.
 
-    It goes through the key-value store of JAX's coordinator, which has no public name. A collective
-    on the devices (`gather`) would queue behind the running step, and the host wait for that.
+    It goes through the key-value store of JAX's coordinator, which has no public name: several
+    processes alone depend on that. A collective on the devices (`gather`) would queue behind the
+    running step, and the host wait for that.
 
     All processes make their exchanges in the same order, and take part in each round.
     """
@@ -138,7 +138,10 @@ class Exchange:
     def __init__(self):
         self._name, self._round = f"exchange/{next(self._numbers)}", 0
         self._open = jax.process_count() > 1
-        self._client = distributed.global_state.client
+        if self._open:
+            from jax._src import distributed
+
+            self._client = distributed.global_state.client
 
     def __call__(self, told: Any) -> list[Any]:
         """What each process told in this round (JSON), in the order of processes, in all of them.
