@@ -9,6 +9,7 @@ the step needs: where R is above 1 the step waits, and echoing up to a factor of
 `echo.advise` does the same for a pipeline of your own.
 """
 
+import contextlib
 import copy
 import math
 import pathlib
@@ -30,7 +31,7 @@ from pipeline.side_by_side import joined
 from pipeline.stages import CHUNK, CORES, Batch, RecordError
 from pipeline.upstream import UpstreamError
 from runs import command
-from training import optimizer, parts, sharding
+from training import check, optimizer, parts, sharding
 from training.step import Program
 
 ROOT = pathlib.Path(__file__).resolve().parent
@@ -124,18 +125,18 @@ def step_functions(config, program: Program) -> tuple[Callable, Callable]:
 
 
 def places(config) -> dict[str, str]:
-    """Where this configuration may echo (see training/check.py), and the stage in front of it."""
-    names = list(PLACES)
-    if config.augment_on == "device":
-        names = ["before_augmentation"]
-    if config.dataset.fused_decode:
-        names = [name for name in names if name != "before_augmentation"]
-    if not names:
+    """Where this configuration may echo, and the stage in front of it."""
+    allowed = {}
+    for name, stage in PLACES.items():
+        with contextlib.suppress(check.ConfigError):
+            check.check_insertion(config, name)
+            allowed[name] = stage
+    if not allowed:
         raise command.InputError(
-            "config.dataset.fused_decode is true with config.augment_on='device', where nothing "
-            "may be echoed; ask about one of the two at a time"
+            "config.dataset.fused_decode is true with config.augment_on='device' and "
+            "config.echo.placement='host', where nothing may be echoed; change one of the three"
         )
-    return {name: PLACES[name] for name in names}
+    return allowed
 
 
 def buffer_examples(config) -> int:

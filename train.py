@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from configs import base
-from pipeline import counts, side_by_side
+from pipeline import side_by_side
 from pipeline.stages import Batch
 from runs import command, environment, processes, records, signals, workdirs
 from runs.checkpoints import Checkpoints
@@ -117,10 +117,10 @@ class _Run:
         self.clock = Clock()  # from here on: what came before compiles, once a process
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes, keep_decisions = self._restore()
-        first, fresh = processes.is_first(), self.counters.fresh_examples
-        self.recorder = Recorder(workdir, keep_bytes, fresh, active=first)
-        self.decisions = None  # of echo.policy=auto
-        if self.config.echo.policy == "auto":
+        self.first, fresh = processes.is_first(), self.counters.fresh_examples
+        self.recorder = Recorder(workdir, keep_bytes, fresh, active=self.first)
+        self.auto, self.decisions = self.config.echo.policy == "auto", None
+        if self.auto and self.first:
             self.decisions = records.LinesWriter(workdir / records.DECISIONS, keep_decisions)
             for taken in records.read_lines(workdir / records.DECISIONS):
                 parts.copies.decided(taken["fresh"])
@@ -174,6 +174,7 @@ class _Run:
 
     def close(self) -> None:
         """Ends threads and files; waits for a checkpoint that is being written."""
+        self.parts.exchange.close()
         self.progress.close()
         self.iterator.close()
         self.checkpoints.close()
@@ -201,7 +202,7 @@ class _Run:
                 self._save()
             raise
         finally:
-            if self.decisions:  # of auto, which waits while the device is busy
+            if self.auto:  # it waits while the device is busy
                 self.clock.waited -= self.parts.pace.busy(self.clock.waited - waited)
 
     def _train_on(self, batch: Batch) -> None:
@@ -221,9 +222,8 @@ class _Run:
         record["bytes_sent"] = self.parts.input.bytes_sent
         self._pending.append((record, metrics))
         if self.decisions:
-            fresh = counts.decided(self.config, batch)
-            self.decisions.write({"step": at.step, "fresh": fresh})
-            self.parts.copies.decided(fresh)
+            self.decisions.write({"step": at.step, "fresh": batch.decisions})
+            self.parts.copies.decided(batch.decisions)
 
     def _log(self, but: int = 0) -> None:
         """Reads the metrics of steps but for the last `but`; checks them, and records them if
@@ -232,7 +232,7 @@ class _Run:
             place, metrics = self._pending.pop(0)
             values = {name: float(value) for name, value in self.parts.pace.fetch(metrics).items()}
             step, every = place["step"], self.config.log_every_steps
-            if step % every == 0:
+            if step % every == 0 and self.first:
                 copies = self.parts.copies.window(step - every, step)
                 self.recorder.write({**place, **values, **copies})
             if not np.isfinite(values["loss"]):

@@ -31,8 +31,10 @@ def markdown(
         "## Trials",
         _markdown_table(tables.TRIAL_COLUMNS, tables.trial_rows(found, conditions), words=1),
         "The score of a search is resampled from the condition's counted trials, at the size of "
-        "the largest search. At equal seeds, a trial is compared with the baseline's of the same "
-        "data seed, model seed and hyperparameters, where both have a score"
+        "the largest search. Beside the baseline stands the ratio of the first table, with what "
+        "resampling the trials of both conditions gives for it. At equal seeds, a trial is "
+        "compared with the baseline's of the same data seed, model seed and hyperparameters, where "
+        "both have a score"
         + ("." if found.study.score == BEST_VALUE else " (geometric mean of ratios, t interval)."),
         *map(_figure, drawn[1:]),
         "## How these numbers were made",

@@ -19,6 +19,7 @@ _BY_VALUE = ("searches", "best value: mean (min-max)", "difference to baseline")
 TRIAL_COLUMNS = ("condition", "trials counted", "share reached", "share diverged")
 TRIAL_COLUMNS += (
     "score of a search: median [90 % interval]",
+    "beside the baseline [90 % interval]",
     "at equal seeds: effect [95 % interval]",
 )
 TRIAL_COLUMNS += ("pairs",)
@@ -80,22 +81,26 @@ def trial_rows(found: Records, conditions: pd.DataFrame) -> list[tuple[str, ...]
     last = curves.groupby("condition").last()
     paired = uncertainty.pairs(found.trials, found.study)
     effects = uncertainty.paired_effects(paired, found.study).set_index("condition")
+    resampled = uncertainty.ratios(found.trials, found.study).set_index("condition")
     by_value = found.study.score == BEST_VALUE
+    form = "+.3g" if by_value else ".2f"
+    column = {BEST_VALUE: "difference", SECONDS: "seconds_ratio"}.get(found.study.score, "ratio")
     lines = []
     for row in conditions.itertuples():
-        scored = compared = number = "-"
+        scored = beside = compared = number = "-"
         if row.condition in last.index:
             score = last.loc[row.condition]
             ends = [score_text(score[name], found.study) for name in ("score", "low", "high")]
             scored = f"{ends[0]} [{ends[1]}, {ends[2]}]"
+        if row.condition in resampled.index:
+            beside = _interval(getattr(row, column), resampled.loc[row.condition], form)
         if row.condition in effects.index:
             effect = effects.loc[row.condition]
-            form, number = "+.3g" if by_value else ".2f", str(effect["pairs"])
-            compared = _number(effect["effect"], form)
-            if pd.notna(effect["low"]):
-                compared += f" [{effect['low']:{form}}, {effect['high']:{form}}]"
+            compared, number = _interval(effect["effect"], effect, form), str(effect["pairs"])
         shares = (_number(row.share_reached, ".0%"), _number(row.share_diverged, ".0%"))
-        lines.append((row.label, str(row.trials_counted), *shares, scored, compared, number))
+        lines.append(
+            (row.label, str(row.trials_counted), *shares, scored, beside, compared, number)
+        )
     return lines
 
 
@@ -157,6 +162,12 @@ def score_text(value: float, study: Study) -> str:
         return "not reached"
     forms = {SECONDS: _seconds, BEST_VALUE: lambda v: f"{v:.4g}"}
     return forms.get(study.score, _count)(value)
+
+
+def _interval(value: float, ends: pd.Series, form: str) -> str:
+    if pd.isna(ends["low"]):
+        return _number(value, form)
+    return f"{_number(value, form)} [{ends['low']:{form}}, {ends['high']:{form}}]"
 
 
 def _span(mean: float, low: float, high: float, words: Callable[[float], str]) -> str:

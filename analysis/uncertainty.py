@@ -16,6 +16,7 @@ from analysis.study import BEST_VALUE, Study
 
 LEVEL = 0.9  # of the interval around the score of a number of trials
 PAIRED_LEVEL = 0.95  # of the interval of a paired comparison
+RESAMPLES = 2000  # of a ratio's interval
 FEWEST_PAIRS = 10  # below this a paired comparison gives no interval
 
 
@@ -57,6 +58,42 @@ def score_by_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
 def _best_of(best_first: np.ndarray, n: int, quantile: float) -> float:
     share = 1 - (1 - quantile) ** (1 / n)
     return best_first[math.ceil(len(best_first) * share - 1e-9) - 1]
+
+
+def ratios(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """The LEVEL interval of a condition's score over its baseline's (of best values the
+    difference), had both been searched again: percentiles of the bootstrap over counted trials.
+
+    Returns:
+        One row per condition that has a baseline: condition, low, high; infinite where the
+        condition might not reach the target in all of its searches, 0 where its baseline might not.
+    """
+    random, again = np.random.default_rng(0), {}
+    for condition, group in trials[trials["counted"]].groupby("condition", sort=False):
+        again[condition] = _searched_again(group, study, random)
+    rows = []
+    for condition in study.conditions:
+        name, base = condition.name, study.baseline_of(condition)
+        if base == name or not {base, name} <= set(again):
+            continue
+        if study.score == BEST_VALUE:
+            compared = again[name] - again[base]
+        else:
+            never = np.isinf(again[name])
+            compared = np.where(never, math.inf, again[name] / np.where(never, 1, again[base]))
+        low, high = np.quantile(compared, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2), method="inverted_cdf")
+        rows.append({"condition": name, "low": low, "high": high})
+    return pd.DataFrame(rows, columns=["condition", "low", "high"])
+
+
+def _searched_again(group: pd.DataFrame, study: Study, random: np.random.Generator) -> np.ndarray:
+    """Scores [RESAMPLES] of a condition: means of as many searches, over its own trials redrawn."""
+    down = study.higher_is_better
+    scores = trial_scores(group, study).fillna(-math.inf if down else math.inf).to_numpy()
+    searches = group["search"].nunique()
+    size = (RESAMPLES, searches, len(scores) // searches)
+    drawn = random.choice(scores, size)
+    return (drawn.max(2) if down else drawn.min(2)).mean(1)
 
 
 def pairs(trials: pd.DataFrame, study: Study) -> pd.DataFrame:

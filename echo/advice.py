@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from echo.measure import available_cores, stage_time
+from echo.measure import Call, at_once, available_cores, stage_time
 from echo.timing import Timing
 from echo.tree import Structure
 
@@ -139,7 +139,8 @@ def advise(
         factors: echoing factors to predict, 1 among them.
         shuffle_buffer: examples in the buffer whose memory is told.
         workers: threads or processes that your loader runs; 0 = as many as cores.
-        cores: processor cores; 0 = as many as this process is found to get.
+        cores: processor cores, taken as given; 0 = as many as this process is found to get, less
+            what is lost where stages and step run side by side (Timing.side_by_side).
         seconds: to spend on each stage, about.
         stored: the part of an item that an echo stage would keep.
 
@@ -165,9 +166,9 @@ def advise(
         if name not in host:
             raise ValueError(f"insertions[{place!r}] is {name!r}; allowed: {', '.join(host)}")
 
-    cores = cores or available_cores(seconds / 2)
+    given, cores = cores, cores or available_cores(seconds / 2)
     workers = workers or math.ceil(cores)
-    times, sizes = [], {}
+    times, calls, sizes = [], [], {}
     inputs: Iterator[Any] = itertools.count()
     examples = examples_a_call
     for name, function in stages:
@@ -175,12 +176,17 @@ def advise(
             inputs, examples = _lists(inputs, batch_size // examples), batch_size
         kept = [function(item) for item in itertools.islice(inputs, _KEPT)]
         times.append(stage_time(name, function, inputs, examples, workers, seconds))
+        calls.append(Call(function, inputs, examples, times[-1]))
         if name in host:
             sizes[name] = _nbytes(stored(kept[0])) // examples
         inputs = itertools.cycle(kept)
     step = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
+    calls.append(Call(step_fn, inputs, batch_size, step))
     before, behind = tuple(times[: len(host)]), tuple(times[len(host) :])
     timing = Timing(before, behind, step, batch_size, workers, cores)
+    if not given:
+        used, found = at_once(calls[: len(host)], calls[len(host) :], workers, seconds)
+        timing = timing.side_by_side(used, found)
     return conclude(timing, insertions, sizes, factors, shuffle_buffer)
 
 

@@ -1,5 +1,7 @@
 """Measuring what stages cost: wall clock, processor time, and pace with all workers at it."""
 
+import contextlib
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -7,7 +9,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from echo.timing import StageTime
@@ -15,6 +17,22 @@ from echo.timing import StageTime
 # A measurement is a median over rounds; a round is long enough for a clock and for the small
 # credit that rate limits give.
 ROUNDS = 9
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A stage that can be called again and again.
+
+    Attributes:
+        inputs: arguments without end.
+        examples: that go through one call.
+        time: what it was found to cost.
+    """
+
+    function: Callable[[Any], Any]
+    inputs: Iterator[Any]
+    examples: int
+    time: StageTime
 
 
 def stage_time(
@@ -69,17 +87,57 @@ def available_cores(seconds: float) -> float:
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     block, start, cpu = bytes(2**18), time.perf_counter(), time.process_time()
 
-    def burn() -> None:
+    def burn(number: int) -> None:
         while time.perf_counter() < start + seconds:
             hashlib.sha256(block)  # which lets other threads run
 
-    threads = [threading.Thread(target=burn, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with _threads(burn, count):
+        pass
     used = (time.process_time() - cpu) / (time.perf_counter() - start)
     return min(max(used, 1.0), float(count))
+
+
+def at_once(
+    ahead: Sequence[Call], behind: Sequence[Call], workers: int, seconds: float
+) -> tuple[float, float]:
+    """(used, found), as Timing.side_by_side takes them, while everything runs as fast as it can.
+
+    Args:
+        ahead: what `workers` threads call in turn, each of these threads as often as examples go
+            through it.
+        behind: what this thread calls meanwhile, likewise.
+        seconds: to spend, about, and at least until each thread has ended a call; what a call that
+            takes longer than this does when the others have stopped is counted as well.
+    """
+    lock, over = threading.Lock(), threading.Event()
+    start, cpu = time.perf_counter(), time.process_time()
+    # of each thread, this one last: when its last call ended, what its calls take alone
+    ended = [(start, 0.0)] * (workers + 1)
+
+    def run(number: int, calls: Sequence[Call], is_over: Callable[[], bool]) -> None:
+        for turn in itertools.count():
+            for call in calls:
+                if turn % (call.examples // calls[0].examples):
+                    continue
+                with lock:
+                    item = next(call.inputs)
+                wait_for(call.function(item))
+                worth = ended[number][1] + call.examples * call.time.cpu_seconds
+                ended[number] = time.perf_counter(), worth
+                if is_over():
+                    return
+
+    def enough() -> bool:
+        late = time.perf_counter() > start + seconds
+        return bool(errors) or (late and all(when > start for when, _ in ended))
+
+    with _threads(lambda number: run(number, ahead, over.is_set), workers) as errors:
+        try:
+            run(workers, behind, enough)
+            used = (time.process_time() - cpu) / (time.perf_counter() - start)
+        finally:
+            over.set()
+    return used, sum(worth / (when - start) for when, worth in ended)
 
 
 def wait_for(result: Any) -> Any:
@@ -92,27 +150,41 @@ def _together(
     function: Callable[[Any], Any], inputs: Iterator[Any], workers: int, seconds: float
 ) -> float:
     """Seconds a call when `workers` threads call at once, without end."""
-    lock, ends, errors = threading.Lock(), [], []
-    stop = time.perf_counter() + seconds
+    lock, ends, start = threading.Lock(), [], time.perf_counter()
 
-    def work() -> None:
+    def work(number: int) -> None:
+        for turn in itertools.count():
+            if turn and time.perf_counter() > start + seconds:
+                return
+            with lock:
+                item = next(inputs)
+            wait_for(function(item))
+            ends.append(time.perf_counter())
+
+    with _threads(work, workers):
+        pass
+    return (max(ends) - start) / len(ends)
+
+
+@contextlib.contextmanager
+def _threads(work: Callable[[int], None], count: int) -> Iterator[list[BaseException]]:
+    """Runs work(0), work(1), ... each on a thread, and waits for them; gives the list of errors so
+    far, the first of which it raises at the end."""
+    errors = []
+
+    def guarded(number: int) -> None:
         try:
-            for turn in itertools.count():
-                if turn and time.perf_counter() > stop:
-                    return
-                with lock:
-                    item = next(inputs)
-                wait_for(function(item))
-                ends.append(time.perf_counter())
+            work(number)
         except BaseException as error:  # is raised below
             errors.append(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
-    start = time.perf_counter()
+    threads = [threading.Thread(target=guarded, args=(n,), daemon=True) for n in range(count)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        yield errors
+    finally:
+        for thread in threads:
+            thread.join()
     if errors:
         raise errors[0]
-    return (max(ends) - start) / len(ends)

@@ -45,6 +45,9 @@ class OpportunisticIterDataset(grain.IterDataset):
         read_options: threads and read-ahead, in items; both at least 1.
         slack: seconds for which a batch may wait for more fresh items before asking again, 0 or
             less when it is needed now; None: it is always needed at once.
+        limit: the most fresh items that may have been shown after the next batch, so that one of
+            several streams does not run ahead; more only where stored ones do not suffice. None:
+            any number.
         decisions: fresh items of each batch from the first on, as an earlier run took them; the
             stream repeats that run's, and ends with them.
         placement: "host" memory keeps the stored items, or "device" memory: the stage emits an
@@ -66,6 +69,7 @@ class OpportunisticIterDataset(grain.IterDataset):
         annotate: bool = False,
         read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
         slack: Callable[[], float] | None = None,
+        limit: Callable[[], int] | None = None,
         decisions: Sequence[int] | None = None,
         placement: str = "host",
     ):
@@ -87,6 +91,7 @@ class OpportunisticIterDataset(grain.IterDataset):
         self.annotate = annotate
         self.read_options = read_options
         self.slack = slack or (lambda: 0.0)
+        self.limit = limit
         self.decisions = decisions
         self.placement = placement
 
@@ -192,7 +197,9 @@ class _Iterator(grain.DatasetIterator):
     def _decision(self) -> int:
         """How many fresh items the next batch takes, all of which are there."""
         given = self._dataset.decisions
-        least, most = self._size - self._repeats.showings_left, self._size
+        least, most = max(0, self._size - self._repeats.showings_left), self._size
+        if self._dataset.limit is not None:
+            most = min(most, max(least, self._dataset.limit() - self._repeats.admitted))
         if given is not None:
             if self._repeats.batches == len(given):
                 raise StopIteration

@@ -8,7 +8,7 @@ is free (`study_step_seconds`). `Timing` keeps that and adds what happens around
 * what comes after it on the host runs at every step, on the one thread that makes batches ready;
 * what follows batching (the transfer) overlaps with the step;
 * processor time of all of these, and of a step that runs on the same cores, adds up, and `cores`
-  cores have to find it.
+  cores have to find it, which find less of it when all is run at once (`side_by_side`).
 
 The slowest of these sets the pace.
 """
@@ -51,7 +51,8 @@ class Timing:
         step: likewise in seconds an example; its `limit` is not used.
         batch_size: examples a step.
         workers: threads or processes that run what comes before the echo stage.
-        cores: processor cores that all of it shares, a fraction where others use them too.
+        cores: processor cores that all of it shares: a fraction where others use them too, or where
+            work done side by side takes longer.
     """
 
     stages: tuple[StageTime, ...]
@@ -84,6 +85,27 @@ class Timing:
     def baseline_seconds(self) -> float:
         """Seconds a step without an echo stage, all of the host's stages running ahead."""
         return self.step_seconds(len(self.stages), 1)
+
+    def side_by_side(self, used: float, found: float) -> "Timing":
+        """The same with the cores that are left once everything runs at once.
+
+        Stages and step are measured one at a time. Side by side the same work takes more processor
+        time (caches, memory, hardware threads of one core), and threads that share a task wait for
+        each other. So what is lost is taken off the cores: processor time beyond what its work is
+        worth, and time that the two sides would use, each at its own pace, and do not get. If they
+        can fill the cores, what is left is `found`. If not (a step on an accelerator, an upstream
+        that waits), idle cores are no loss, and little can be lost of the little that is used: a
+        difference, unlike a ratio, leaves such cores as they are whatever the noise.
+
+        Args:
+            used: processor seconds a second while all stages and the step run as fast as they can.
+            found: processor seconds that the same calls take alone, a second.
+        """
+        behind = (*self.transfers, self.step)  # of one thread, one after another
+        upstream = sum(stage.cpu_seconds for stage in self.stages) / self._ahead(self.stages)
+        downstream = self._cpu((), ()) / sum(stage.seconds for stage in behind)
+        wanted = min(self.cores, max(used, upstream + downstream))
+        return dataclasses.replace(self, cores=self.cores - max(0.0, wanted - found))
 
     def _ahead(self, stages: tuple[StageTime, ...]) -> float:
         """Seconds a fresh example, of stages that workers run ahead."""

@@ -16,7 +16,7 @@ import numpy as np
 
 import echo
 from pipeline import counts, spaced
-from pipeline.side_by_side import SideBySide
+from pipeline.side_by_side import ClosedForm, SideBySide, Together
 from pipeline.sources import Source
 from pipeline.stages import (
     CHUNK,
@@ -58,6 +58,7 @@ def build(
     held: range | None = None,
     slack: Callable[[], float] | None = None,
     decisions: np.ndarray | None = None,
+    exchange: Callable[[Any], list[Any]] = lambda told: [told],
 ) -> grain.IterDataset[Batch]:
     """The batches of a run; iterate it, and checkpoint its iterator's get_state().
 
@@ -69,17 +70,22 @@ def build(
             and count the fresh examples of all.
         slack, decisions: for echo.policy=auto, see echo.OpportunisticIterDataset; the decisions of
             all sub-streams, in examples, int [batches, streams].
+        exchange: for echo.policy=auto in several processes, see side_by_side.Together.
     """
     streams = range(config.echo.streams)
     held = streams if held is None else held
-    elsewhere = [counts.Counts.of(config, stream) for stream in streams if stream not in held]
+    if config.echo.policy == "fixed":
+        elsewhere = [counts.Counts.of(config, stream) for stream in streams if stream not in held]
+        count = ClosedForm(
+            counts.total_steps(config),
+            lambda taken: sum(stream.admitted(taken) for stream in elsewhere),
+        )
+        timed = {}
+    else:
+        count = Together(exchange, config.batch_size // len(streams))
+        timed = {"slack": slack, "limit": count.limit, "decisions": decisions}
     batches = SideBySide(
-        {
-            stream: _sub_stream(config, source, functions, stream, slack, decisions)
-            for stream in held
-        },
-        counts.total_steps(config) if config.echo.policy == "fixed" else None,
-        lambda taken: sum(stream.admitted(taken) for stream in elsewhere),
+        {s: _sub_stream(config, source, functions, s, timed) for s in held}, len(streams), count
     )
     if config.prefetch and config.echo.policy == "fixed":  # auto decides when it is asked
         batches = grain.experimental.ThreadPrefetchIterDataset(
@@ -89,13 +95,13 @@ def build(
 
 
 def _sub_stream(
-    config, source, functions, stream: int, slack, decisions
+    config, source, functions, stream: int, timed: dict[str, Any]
 ) -> grain.IterDataset[Batch]:
     """One sub-stream: every `streams`-th fresh example, and its block of rows of each batch."""
     slot, rows = config.echo.insertion, config.batch_size // config.echo.streams
     read = fresh_stream(config, source, functions, stream)
     augment = dict(stages(config, source, functions, read))["augment"]
-    stage = _echo_stage(config, stream, slack, decisions)
+    stage = _echo_stage(config, stream, **timed)
 
     if config.dataset.spaced_epochs > 1:  # a control, in place of any echo
         showings = spaced.Spaced(read, spaced.passes_of(config, len(source)))
@@ -139,9 +145,10 @@ def stages(
     return [("read", read.read), ("decode", read.decode), ("augment", augmented)]
 
 
-def _echo_stage(config, stream: int, slack, decisions) -> Callable[..., grain.IterDataset]:
+def _echo_stage(
+    config, stream: int, slack=None, limit=None, decisions=None
+) -> Callable[..., grain.IterDataset]:
     """The stage of a sub-stream, which still wants its parent, batch size and read options."""
-    streams = config.echo.streams
     settings = {
         "shuffle_buffer": config.echo.shuffle_buffer,
         "seed": counts.echo_seed(config, stream),
@@ -150,15 +157,14 @@ def _echo_stage(config, stream: int, slack, decisions) -> Callable[..., grain.It
     }
     if config.echo.policy == "fixed":
         return functools.partial(echo.EchoIterDataset, factor=config.echo.factor, **settings)
-    if decisions is not None:
-        rows = config.batch_size // streams
-        item = rows if config.echo.insertion == "after_batching" else 1
-        decisions = decisions[:, stream] // item
+    rows = config.batch_size // config.echo.streams
+    item = rows if config.echo.insertion == "after_batching" else 1  # in examples
     return functools.partial(
         echo.OpportunisticIterDataset,
         max_factor=config.echo.max_factor,
         slack=slack,
-        decisions=decisions,
+        limit=lambda: limit() // item,
+        decisions=None if decisions is None else decisions[:, stream] // item,
         **settings,
     )
 

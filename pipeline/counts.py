@@ -4,13 +4,10 @@ repeats lie in them."""
 import functools
 from typing import NamedTuple
 
-import numpy as np
-
 import echo
 from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
 from echo.repeats import Repeats, round_size, store_rows
 from pipeline import spaced
-from pipeline.stages import Batch
 
 
 def total_steps(config) -> int:
@@ -78,12 +75,6 @@ class Counts(NamedTuple):
 def echo_seed(config, stream: int) -> int:
     """The seed of a sub-stream's echo stage."""
     return config.seed.data * config.echo.streams + stream
-
-
-def decided(config, batch: Batch) -> list[int]:
-    """The decisions of an opportunistic batch: the fresh examples of each sub-stream in it."""
-    copy_SxB = batch.copy.reshape(config.echo.streams, -1)
-    return np.count_nonzero(copy_SxB == 0, axis=1).tolist()
 
 
 def store_size(config, stream: int) -> tuple[int, int, int]:

@@ -1,7 +1,9 @@
 """Batches made of sub-streams side by side, of which other processes may hold some."""
 
+import itertools
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
@@ -19,26 +21,92 @@ class SideBySide(grain.IterDataset):
 
     Args:
         parts: the batches of the sub-streams held here, by number, in ascending order.
-        num_batches: where to end, which is where the first of all sub-streams ends. A process that
-            went on alone would wait for the others for ever. None in a process that is alone.
-        admitted_elsewhere: the fresh examples that sub-streams held elsewhere have admitted once n
-            batches have been taken. Closed form: asking the other processes would cost a
-            round trip a step.
+        num_streams: how many sub-streams there are in all.
+        count: counts the fresh examples of all of them, and ends the batches where the first of
+            them ends: a process that went on alone would wait for the others for ever.
     """
 
     def __init__(
         self,
         parts: dict[int, grain.IterDataset[Batch]],
-        num_batches: int | None,
-        admitted_elsewhere: Callable[[int], int],
+        num_streams: int,
+        count: "ClosedForm | Together",
     ):
         super().__init__(list(parts.values()))
         self.streams = tuple(parts)
-        self.num_batches = num_batches
-        self.admitted_elsewhere = admitted_elsewhere
+        self.num_streams = num_streams
+        self.count = count
 
     def __iter__(self) -> grain.DatasetIterator:
         return _Iterator(self, [iter(part) for part in self._parents])
+
+
+class ClosedForm(NamedTuple):
+    """How sub-streams are counted whose counts are known: asking would cost a round trip a step.
+
+    Attributes:
+        num_batches: of the shortest sub-stream.
+        admitted_elsewhere: the fresh examples that sub-streams held elsewhere have admitted once n
+            batches have been taken.
+    """
+
+    num_batches: int
+    admitted_elsewhere: Callable[[int], int]
+
+    def ends(self, taken: int) -> bool:
+        """Whether so many batches are all."""
+        return taken == self.num_batches
+
+    def whole(self, taken: int, blocks: dict[int, Batch] | None) -> Batch:
+        """Batch number `taken`, from 1 on, of these blocks; None where a sub-stream has ended."""
+        if blocks is None:
+            raise StopIteration
+        batch = joined(list(blocks.values()))
+        elsewhere = self.admitted_elsewhere(taken)
+        return batch._replace(fresh_examples=batch.fresh_examples + elsewhere)
+
+
+class Together:
+    """How sub-streams are counted that decide as they go: by what all processes tell process 0.
+
+    The fastest sub-stream would end a run before the others have shown their share. So none may be
+    further than a batch ahead of the slowest, as of the batch before, unless it has nothing to
+    repeat.
+
+    Args:
+        exchange: takes what this process tells (JSON; None: a sub-stream has ended), and returns
+            what each of them has told, alike in all; see runs.processes.Exchange.
+        rows: of each sub-stream in a batch.
+    """
+
+    def __init__(self, exchange: Callable[[Any], list[Any]], rows: int):
+        self._exchange, self._rows = exchange, rows
+        self._limit = sys.maxsize
+
+    def limit(self) -> int:
+        """How many fresh examples a sub-stream may have shown after the next batch."""
+        return self._limit
+
+    def ends(self, taken: int) -> bool:
+        """Never known before."""
+        del taken
+        return False
+
+    def whole(self, taken: int, blocks: dict[int, Batch] | None) -> Batch:
+        """As ClosedForm does it."""
+        del taken
+        told = self._exchange(blocks and [_told(*item) for item in blocks.items()])
+        if None in told:
+            raise StopIteration
+        _, admitted, decisions = zip(*sorted(itertools.chain(*told)), strict=True)
+        self._limit = min(admitted) + self._rows
+        batch = joined(list(blocks.values()))
+        return batch._replace(fresh_examples=sum(admitted), decisions=decisions)
+
+
+def _told(stream: int, block: Batch) -> list[int]:
+    """What a process tells of a sub-stream: number, examples admitted, those of them in `block`."""
+    return [stream, int(block.fresh_examples), int(np.count_nonzero(block.copy == 0))]
 
 
 class _Iterator(grain.DatasetIterator):
@@ -49,17 +117,26 @@ class _Iterator(grain.DatasetIterator):
         self._before: dict[str, Any] | None = None  # the state before a batch that failed
 
     def __next__(self) -> Batch:
-        if self._taken == self._dataset.num_batches:
+        if self._dataset.count.ends(self._taken):
             raise StopIteration
-        before = self.get_state() if len(self._parts) > 1 else None
+        before = self.get_state() if self._dataset.num_streams > 1 else None
         try:
-            batch = joined([next(part) for part in self._parts])
+            batch = self._dataset.count.whole(self._taken + 1, self._blocks())
         except Exception:
             self._before = before  # some sub-streams may have moved on
             raise
         self._taken += 1
-        elsewhere = self._dataset.admitted_elsewhere(self._taken)
-        return batch._replace(fresh_examples=batch.fresh_examples + elsewhere)
+        return batch
+
+    def _blocks(self) -> dict[int, Batch] | None:
+        """The next batch of each sub-stream held here; None where one has ended."""
+        blocks = {}
+        for stream, part in zip(self._dataset.streams, self._parts, strict=True):
+            block = next(part, None)
+            if block is None:
+                return None
+            blocks[stream] = block
+        return blocks
 
     def get_state(self) -> dict[str, Any]:
         if self._before is not None:

@@ -77,12 +77,14 @@ class Batch(NamedTuple):
         index: which fresh example each row shows, int64 [B].
         copy: which of its showings this is, 0 for the first, int64 [B].
         fresh_examples: fresh examples admitted up to and with this batch; 0 before the echo stage.
+        decisions: of echo.policy=auto: the fresh examples in this batch, of each sub-stream.
     """
 
     data: Arrays | echo.Order
     index: np.ndarray
     copy: np.ndarray
     fresh_examples: int
+    decisions: tuple[int, ...] = ()
 
 
 Stage = Callable[[Batch], Batch]

@@ -4,6 +4,7 @@ Process 0 writes a run's files and decides what is not a number that all of them
 a single process nothing here communicates.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -115,3 +116,80 @@ def decided_by_first(decide: Callable[[], Any]) -> Any:
     if "error" in outcome:
         raise InputError(outcome["error"])
     return outcome["value"]
+
+
+class Left(Exception):
+    """Another process has left the run; the message says which."""
+
+
+class Exchange:
+    """Rounds in which each process tells something, and process 0 passes on what all have told.
+
+    It goes through the key-value store of JAX's coordinator, which has no public name: several
+    processes alone depend on that. A collective on the devices (`gather`) would queue behind the
+    running step, and the host wait for that.
+
+    All processes make their exchanges in the same order, and take part in each round.
+    """
+
+    _numbers = itertools.count()
+    _ROUNDS = 64  # whose keys are deleted together
+
+    def __init__(self):
+        self._name, self._round = f"exchange/{next(self._numbers)}", 0
+        self._open = jax.process_count() > 1
+        if self._open:
+            from jax._src import distributed
+
+            self._client = distributed.global_state.client
+
+    def __call__(self, told: Any) -> list[Any]:
+        """What each process told in this round (JSON), in the order of processes, in all of them.
+
+        Raises:
+            Left: a process has closed its exchange, or process 0 is gone.
+        """
+        if jax.process_count() == 1:
+            return [told]
+        posts = self._posts([told])
+        gone = [number for number, post in enumerate(posts) if not post]
+        if gone:
+            self._open = False
+            raise Left(
+                f"process {gone[0]} has left the run; its own output says why, and the same "
+                "command goes on from the last checkpoint"
+            )
+        self._round += 1
+        return [told for (told,) in posts]
+
+    def close(self) -> None:
+        """Takes part no longer: ends the round that others may wait in, by an error there."""
+        if self._open:
+            self._open = False
+            self._set("all", [[]]) if is_first() else self._set(jax.process_index(), [])
+
+    def _posts(self, post: list[Any]) -> list[list[Any]]:
+        """What each process posted, [] where it has left."""
+        if not is_first():
+            self._set(jax.process_index(), post)
+            return self._get("all")
+        posts = [post, *map(self._get, range(1, jax.process_count()))]
+        self._set("all", posts)
+        block, first = divmod(self._round, self._ROUNDS)
+        if block and not first:  # all are here, so nobody asks for what was before
+            self._client.key_value_delete(f"{self._name}/{block - 1}")
+        return posts
+
+    def _key(self, name: Any) -> str:
+        return f"{self._name}/{self._round // self._ROUNDS}/{self._round}/{name}"
+
+    def _set(self, name: Any, value: Any) -> None:
+        self._client.key_value_set(self._key(name), json.dumps(value))
+
+    def _get(self, name: Any) -> Any:
+        while True:  # by the second, so that Python hears Ctrl-C in between
+            try:
+                return json.loads(self._client.blocking_key_value_get(self._key(name), 1000))
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise Left("process 0 is gone; see its own output") from error

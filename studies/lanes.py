@@ -2,7 +2,8 @@
 
 Lanes are ordinary runs, each in its own directory with its own state, records and checkpoints,
 that take turns in one process and call the same compiled step. What a lane computes is therefore
-what it would compute alone (to rounding, where the steps are stacked); only its clocks count the other lanes' turns too.
+what it would compute alone (to rounding, where their steps are stacked into one call); only its
+clocks count the other lanes' turns too.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ def train(
 
     Args:
         stacked: whether one call does the steps of all lanes that are at the same batch (those that
-            have their loss in common, as that is compiled); equal to rounding, see studies/stacked.py.
+            have their loss in common, as that is compiled); equal to rounding.
 
     Returns:
         The content of each run's result.json.

@@ -10,7 +10,7 @@ import advise
 from benchmarks import advice_grid
 from pipeline import build
 from runs import command
-from training import parts
+from training import check, parts
 
 
 def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys):
@@ -50,16 +50,31 @@ def test_the_stages_that_are_measured_give_the_batches_that_are_trained_on(inser
             np.testing.assert_array_equal(batch.data[name], array)
 
 
+BEFORE, AFTER = ["before_augmentation"], ["after_augmentation", "after_batching"]
+
+
 @pytest.mark.parametrize(
-    ("fields", "places"),
+    ("placement", "augment_on", "fused", "places"),
     [
-        ({}, ["before_augmentation", "after_augmentation", "after_batching"]),
-        ({"augment_on": "device"}, ["before_augmentation"]),
-        ({"dataset__fused_decode": True}, ["after_augmentation", "after_batching"]),
+        ("host", "host", False, BEFORE + AFTER),
+        ("host", "host", True, AFTER),
+        ("host", "device", False, BEFORE),
+        ("device", "host", False, AFTER),
+        ("device", "host", True, AFTER),
+        ("device", "device", False, BEFORE + AFTER),
+        ("device", "device", True, AFTER),
     ],
 )
-def test_places_are_those_that_training_allows(fields, places):
-    assert list(advise.places(mini(**fields))) == places
+def test_places_are_those_that_training_allows(placement, augment_on, fused, places):
+    config = mini(echo__placement=placement, augment_on=augment_on, dataset__fused_decode=fused)
+    assert list(advise.places(config)) == places
+    for name in advise.PLACES:
+        config.echo.insertion = name
+        try:
+            check.check(config)
+            assert name in places
+        except check.ConfigError:
+            assert name not in places
 
 
 def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
@@ -92,13 +107,20 @@ def test_wrong_input_is_one_sentence(words, says, capsys):
     assert error.count("\n") == 1
 
 
+def test_a_cell_compares_each_round_with_its_own_prediction():
+    slower = [(100.0, 90.0), (50.0, 45.0), (80.0, 60.0)]  # (predicted, measured)
+    assert advice_grid.Cell.of(slower) == advice_grid.Cell(rate=60.0, ratio=0.9)
+
+
 def test_the_grid_reports_each_cell_and_draws(tmp_path, capsys, monkeypatch):
-    small = advice_grid.Grid((2,), (1, 2), seconds=0.1, rounds=1, advice_seconds=0.05)
+    small = advice_grid.Grid((2,), (1, 2), seconds=0.1, rounds=2, advice_seconds=0.05)
     monkeypatch.setattr(advice_grid, "QUICK", small)
-    out = tmp_path / "new" / "grid.md"
+    out, calls, measured = tmp_path / "new" / "grid.md", [], advise.measured
+    monkeypatch.setattr(advise, "measured", lambda *args: calls.append(args) or measured(*args))
     advice_grid.main(["--quick", "--kinds=limited,cpu", f"--out={out}"])
     text = capsys.readouterr().out
     assert out.read_text() == text
+    assert len(calls) == 2 * 2  # in each round, of each kind
     assert len(re.findall(r"^\| 2 \| [\d.]+ \([\d.]+\) \| [\d.]+ \([\d.]+\) \|", text, re.M)) == 2
     assert text.count("of 2 cells within 5 %") == 2
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

@@ -22,7 +22,7 @@ from test_analysis import (
 from test_analysis_figures import assert_inside, assert_no_overlap, texts, words
 
 from analysis import __main__ as command
-from analysis import axes, figures, load, report, scores, uncertainty, watch
+from analysis import axes, figures, load, report, scores, tables, uncertainty, watch
 from runs import records
 
 
@@ -172,6 +172,34 @@ def test_the_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
         expected = np.quantile(best, (0.5, 0.05, 0.95), method="inverted_cdf")
         assert curve.loc[n].loc[["score", "low", "high"]].tolist() == expected.tolist()
     assert curve.loc[1, "high"] == math.inf
+
+
+def test_a_ratio_has_the_interval_of_searches_made_again(tmp_path):
+    """Against scipy's bootstrap."""
+    random = np.random.default_rng(3)
+    lengths = {name: random.integers(3, 30, (2, 8)) for name in ("baseline", "before_e2")}
+    values = {
+        (name, s, k): [0.1] * int(n) + [0.9]
+        for name, of in lengths.items()
+        for (s, k), n in np.ndenumerate(of)
+    }
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], values)
+    plan = records.read_json(root / records.STUDY)
+    records.write_json(root / records.STUDY, plan | {"trials": 8})
+    found = load.read(root)
+    (ratio,) = uncertainty.ratios(found.trials, found.study).itertuples()
+
+    def of_searches(own, other, axis):
+        own, other = (of.reshape(*of.shape[:-1], 2, 8).min(-1).mean(-1) for of in (own, other))
+        return own / other
+
+    costs = [100 * (lengths[name].ravel() + 1) for name in ("before_e2", "baseline")]
+    expected = stats.bootstrap(
+        costs, of_searches, n_resamples=20_000, confidence_level=0.9, method="percentile", rng=1
+    ).confidence_interval
+    assert [ratio.low, ratio.high] == pytest.approx([expected.low, expected.high], rel=0.03)
+    table = tables.trial_rows(found, scores.condition_scores(found.trials, found.study))
+    assert table[1][5].endswith(f"[{ratio.low:.2f}, {ratio.high:.2f}]")
 
 
 def paired_study(root, pairs, **changes):

@@ -12,7 +12,6 @@ from test_train import StopAt, assert_equal_runs
 import train
 from pipeline import build
 from runs import command, records
-from training import check
 from training.pace import Pace
 
 SLOTS = (("before_augmentation", 128), ("after_augmentation", 128), ("after_batching", 4))
@@ -47,6 +46,8 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
     assert len(patient) == len(plain) == 20
     for ours, theirs in zip(patient, plain, strict=True):
         assert ours.fresh_examples == theirs.fresh_examples
+        assert ours.decisions == (32 // streams,) * streams
+        ours = ours._replace(decisions=())
         for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -58,8 +59,10 @@ def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, 
     assert first["status"] == "exhausted"
     decisions = recorded(tmp_path / "first")
     assert len(decisions) == first["step"] > 20  # steps without echoing
-    # The run ends with the first sub-stream that does; the other may be behind.
-    assert sum(map(sum, decisions)) == first["fresh_examples"] > 640 // streams - 32
+    # The run ends with the first sub-stream that does; the other is at most a batch behind.
+    left = 640 - first["fresh_examples"]
+    assert sum(map(sum, decisions)) == first["fresh_examples"]
+    assert left < 32 if streams == 1 else left < 2 * 32
     fast = auto(
         insertion,
         buffer,
@@ -154,11 +157,6 @@ def test_decisions_of_other_sub_streams_are_wrong_input(tmp_path):
     replay = decisions_file(tmp_path / "decisions", [[16, 16]])
     with pytest.raises(command.InputError, match=r"echo\.streams=1"):
         train.prepare(auto(echo__replay=replay))
-
-
-def test_several_processes_are_refused_until_they_can_agree():
-    with pytest.raises(check.ConfigError, match=r"'auto' in a run of several processes.*one proc"):
-        check.held_streams(auto(echo__streams=2), range(16))
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

@@ -1,9 +1,13 @@
 """The timing model and the advice: against a simulated pipeline, and on measured ones."""
 
+import collections
 import dataclasses
+import hashlib
+import itertools
 import os
 import re
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -109,6 +113,57 @@ def test_stages_and_a_step_on_the_same_cores_add_up():
         assert timing.step_seconds(1, factor) == pytest.approx(BATCH * max(shared, 1e-3))
 
 
+HASHING, LIMITED = stage("read", 3e-3, cpu=3e-3, limit=1.5e-3), stage("read", 3e-3, cpu=3e-5)
+HERE, DEVICE = stage("step", 1e-3, cpu=2e-3), stage("step", 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("read", "step", "used", "found", "cores"),
+    [
+        (HASHING, HERE, 2.0, 2.0, 2.0),  # nothing is lost
+        (HASHING, HERE, 2.0, 1.6, 1.6),  # processor time is worth less
+        (HASHING, HERE, 1.6, 1.6, 1.6),  # threads wait for each other
+        (HASHING, HERE, 1.8, 1.6, 1.6),  # both
+        (HASHING, HERE, 2.0, 2.3, 2.0),  # the machine has become faster
+        (HASHING, HERE, 3.0, 1.5, 1.5),  # and gives more cores than were counted
+        (HASHING, DEVICE, 2.0, 1.5, 1.5),
+        (dataclasses.replace(HASHING, limit=2e-3), DEVICE, 1.5, 1.5, 2.0),  # idle: a limit
+        (LIMITED, HERE, 2.0, 1.9, 1.9),
+        (LIMITED, DEVICE, 0.01, 0.01, 2.0),
+        (LIMITED, DEVICE, 0.04, 0.01, 1.97),  # far off, but of nearly nothing
+    ],
+)
+def test_what_is_lost_side_by_side_is_taken_off_the_cores(read, step, used, found, cores):
+    timing = pipeline(transfers=(), workers=2, cores=2, stages=(read,))
+    timing = dataclasses.replace(timing, step=step)
+    lowered = timing.side_by_side(used, found)
+    assert lowered.cores == pytest.approx(cores)
+    assert lowered == dataclasses.replace(timing, cores=lowered.cores)
+
+
+@given(
+    limit=st.floats(1e-3, 1e-2),
+    step_cpu=st.floats(0, 5e-3),
+    cores=st.floats(1, 64),
+    used=st.floats(0, 100),
+    found=st.floats(1e-3, 100),
+    factor=st.floats(1, 8),
+)
+def test_no_core_is_won_no_more_lost_than_used_and_what_was_found_is_left(
+    limit, step_cpu, cores, used, found, factor
+):
+    read = stage("read", 1e-3, cpu=1e-3, limit=limit)
+    timing = pipeline(transfers=(), workers=2, cores=cores, stages=(read,))
+    timing = dataclasses.replace(timing, step=stage("step", 1e-3, cpu=step_cpu))
+    lowered = timing.side_by_side(used, found)
+    assert min(cores, found) <= lowered.cores * (1 + 1e-9)
+    assert lowered.cores <= cores
+    wanted = max(used, 1e-3 / timing._ahead((read,)) + step_cpu / 1e-3)
+    assert lowered.cores >= (cores - wanted) * (1 - 1e-9)
+    if found >= wanted:  # cores were short of nothing, so fewer set no pace
+        assert lowered == timing
+
+
 @pytest.mark.parametrize(
     ("timing", "insertion", "factor", "says"),
     [
@@ -158,15 +213,98 @@ def test_stages_get_what_the_one_before_gave_and_the_step_gets_whole_batches():
         stages, step, batch_size=32, examples_a_call=8, workers=3, seconds=0.02, shuffle_buffer=10
     )
     assert lengths == {32}
-    assert len(threads) == 4  # alone, then three at once
+    assert len(threads) == 7  # alone, then three at once, then three beside the step
     assert [t.name for t in found.timing.stages] == ["read", "decode", "batch"]
     assert [p.name for p in found.points] == ["after read", "after decode", "after batch"]
     assert {p.item_bytes for p in found.points} == {8}
     assert {p.buffer_bytes for p in found.points} == {80}
-    for time in (*found.timing.stages, found.timing.step):
-        assert 0 < time.low <= time.seconds <= time.high
-        assert time.limit <= time.seconds
+    for cost in (*found.timing.stages, found.timing.step):
+        assert 0 < cost.low <= cost.seconds <= cost.high
+        assert cost.limit <= cost.seconds
     assert set(FACTORS) == set(found.points[0].step_seconds)
+
+
+def sleeps(item):
+    time.sleep(0.002)
+    return item
+
+
+def hashes(item):
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000)  # lets other threads run
+    return item
+
+
+def counts(item):
+    sum(range(20_000))  # lets no other thread run
+    return item
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "least"),
+    [
+        (sleeps, sleeps, 7.0),  # nearly no processor time, of which nearly nothing is lost
+        (sleeps, counts, 6.0),  # one thread at work
+        (counts, sleeps, 6.0),  # one at a time, by the interpreter's lock
+        (counts, counts, 5.0),
+        (hashes, sleeps, 5.0),  # two at once
+        (hashes, hashes, 4.0),  # three at once
+    ],
+)
+def test_no_more_cores_are_lost_than_are_used(stage, step, least, monkeypatch):
+    monkeypatch.setattr("echo.advice.available_cores", lambda seconds: 8.0)
+    stages = [("read", stage), ("batch", list)]
+    found = echo.advise(stages, step, batch_size=4, workers=2, seconds=0.1)
+    assert least <= found.timing.cores <= 8
+
+
+def test_cores_that_are_given_are_taken_as_given():
+    found = echo.advise([("batch", hashes)], hashes, batch_size=4, cores=2, seconds=0.02)
+    assert found.timing.cores == 2
+
+
+def test_at_once_stages_are_called_as_often_as_examples_go_through_them():
+    called = collections.defaultdict(collections.Counter)  # by thread
+
+    def call(name, examples, cpu=0.0):
+        def function(item):
+            time.sleep(0.001)
+            called[threading.current_thread()][name] += 1
+
+        return measure.Call(function, itertools.count(), examples, stage(name, 0, cpu=cpu))
+
+    ahead = [call("read", 8, cpu=1.0), call("batch", 32)]
+    behind = [call("transfer", 32), call("step", 32, cpu=2.0)]
+    start = time.perf_counter()
+    used, found = measure.at_once(ahead, behind, 2, 0.1)
+    elapsed = time.perf_counter() - start
+    here, workers = called.pop(threading.main_thread()), called.values()
+    assert len(workers) == 2
+    assert set(here) <= {"transfer", "step"}
+    assert 0 <= here["transfer"] - here["step"] <= 1  # the last call may be either
+    for names in workers:
+        assert set(names) <= {"read", "batch"}
+        assert 0 <= -(-names["read"] // 4) - names["batch"] <= 1
+    # A sleep may be too long, but is never too short.
+    reads, steps = sum(names["read"] for names in workers), here["step"]
+    assert (8 * reads + 32 * 2 * steps) / elapsed <= found
+    assert found <= 2 * 8 / 0.001 + 32 * 2 / 0.002
+    assert 0 < used <= 3
+
+
+@pytest.mark.parametrize("place", ["ahead", "behind"])
+def test_at_once_an_error_ends_everything_and_comes_through(place):
+    def fails(item):
+        if item == 3:
+            raise OSError("damaged")
+
+    calls = {
+        name: [measure.Call(fails if name == place else sleeps, itertools.count(), 1, stage("", 0))]
+        for name in ("ahead", "behind")
+    }
+    before = threading.active_count()
+    with pytest.raises(OSError, match="damaged"):
+        measure.at_once(**calls, workers=2, seconds=60)
+    assert threading.active_count() == before
 
 
 def test_of_an_iterable_only_r_after_batching_is_told():

@@ -320,6 +320,14 @@ def test_bursts_fill_up_and_stalls_are_bridged(comes, max_factor, capacity):
     run.iterator.close()
 
 
+def test_a_limit_holds_back_what_is_ready_unless_stored_items_do_not_suffice():
+    run = Run(100, max_factor=2, shuffle_buffer=8, limit=lambda: 5)
+    fresh = [int((run.next(come=100).copy == 0).sum()) for _ in range(4)]
+    # 4 of 5; the fifth, and 3 of the 4 showings left; then 2 showings are left, so 2 beyond it
+    assert fresh == [4, 1, 2, 2]
+    run.iterator.close()
+
+
 def test_a_slow_stream_ends_when_less_than_a_batch_is_left():
     run = Run(10, max_factor=9)
     shown = [run.next(come) for come in (4, 5, 6, 7)]

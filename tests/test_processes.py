@@ -5,8 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
+import jax
 import numpy as np
 import pytest
 from conftest import ROOT, SLOTS, flags, mini, placed, slot
@@ -90,6 +92,92 @@ def test_halves_of_the_input_make_up_the_whole(insertion, buffer, budget):
         iterator.close()
 
 
+class Threads:
+    """An exchange between threads, which stand for processes."""
+
+    def __init__(self, number):
+        self._told, self._barrier = [None] * number, threading.Barrier(number, timeout=60)
+
+    def of(self, number):
+        def exchange(told):
+            self._told[number] = told
+            self._barrier.wait()
+            everywhere = list(self._told)
+            self._barrier.wait()
+            return everywhere
+
+        return exchange
+
+
+@pytest.mark.parametrize(
+    ("insertion", "buffer"), [("before_augmentation", 64), ("after_batching", 4)]
+)
+@pytest.mark.parametrize("budget", [640, 699])
+def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
+    fields = slot(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
+    config = mini(**fields, budget__fresh_examples=budget)
+    source, _, info = parts.open_data(config)
+    workload = parts.workloads.make(config, info)
+
+    class Slow:  # the second half's records come late
+        def __len__(self):
+            return len(source)
+
+        def __getitems__(self, indices):
+            time.sleep(0.002 * len(indices))
+            return source.__getitems__(indices)
+
+    def halves(decisions=None):
+        threads, found = Threads(2), [[], []]
+
+        def read(number):
+            held = range(2 * number, 2 * number + 2)
+            fields = {"decisions": decisions, "exchange": threads.of(number)}
+            records = Slow() if number and decisions is None else source
+            iterator = iter(build.build(config, records, workload, held, **fields))
+            found[number] = [*iterator]
+            state = iterator.get_state()
+            iterator.close()
+            states[number] = state
+
+        states = [None, None]
+        both = [threading.Thread(target=read, args=(number,)) for number in range(2)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        return found, side_by_side.merged(states)
+
+    (first, second), state = halves()
+    assert {s["batches"] for s in state["streams"].values()} == {len(first)}  # where all ended
+    decisions = np.asarray([batch.decisions for batch in first])
+    assert len(first) > budget // 32  # so there are repeats
+    assert len(np.unique(decisions)) > 1
+    taken = decisions.cumsum(axis=0)
+    assert [batch.fresh_examples for batch in first] == taken.sum(axis=1).tolist()
+    ahead = taken[1:] - taken[:-1].min(axis=1, keepdims=True)
+    assert ahead.max() <= 8  # rows of a sub-stream
+    lengths = [len(range(s, budget, 4)) for s in range(4)]
+    assert min(length - n for length, n in zip(lengths, taken[-1], strict=True)) < 8
+    admitted = [
+        s["admitted"] * (8 if insertion == "after_batching" else 1)
+        for s in state["streams"].values()
+    ]
+    assert admitted == taken[-1].tolist()
+
+    whole = [*build.build(config, source, workload, decisions=decisions)]
+    (again, _), _ = halves(decisions)
+    assert len(whole) == len(first) == len(second) == len(again)
+    for one, other, wanted, repeated in zip(first, second, whole, again, strict=True):
+        joined = side_by_side.joined([one, other])
+        np.testing.assert_array_equal(joined.index, wanted.index)
+        np.testing.assert_array_equal(joined.copy, wanted.copy)
+        np.testing.assert_array_equal(joined.data["image"], wanted.data["image"])
+        np.testing.assert_array_equal(one.index, repeated.index)
+        assert one.fresh_examples == other.fresh_examples == wanted.fresh_examples
+        assert one.decisions == other.decisions == wanted.decisions == repeated.decisions
+
+
 def test_each_process_evaluates_its_share_of_each_batch():
     config = mini()
     _, held_out, info = parts.open_data(config)
@@ -112,12 +200,19 @@ def test_too_few_sub_streams_for_the_processes_is_one_sentence():
         check.held_streams(mini(), range(16))
 
 
+def test_processes_that_hold_the_same_rows_cannot_decide_for_them(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert check.held_streams(deciding(), range(16, 32)) == range(1, 2)
+    with pytest.raises(check.ConfigError, match=r"mesh\.model is 1, which has several"):
+        check.held_streams(deciding(), range(32))
+
+
 @pytest.fixture
 def two_processes():
-    """Starts train.py twice, as the two processes of one run; ends them, whatever happens."""
+    """Starts a command twice, as the two processes of one run; ends them, whatever happens."""
     started = []
 
-    def start(words):
+    def start(words, second=None):
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
@@ -131,9 +226,10 @@ def two_processes():
             }
             started.append(
                 subprocess.Popen(
-                    [sys.executable, "train.py", *words],
+                    [sys.executable, *(second if number and second else words)],
                     cwd=ROOT,
                     env=environment,
+                    stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
                 )
@@ -146,6 +242,17 @@ def two_processes():
         process.communicate()
 
 
+def stop_both(both, workdir):
+    """Stops two processes after some records, by a signal to the one that does not write."""
+    end = time.monotonic() + 150
+    while len(records.read_metrics(workdir)) < 6 and time.monotonic() < end:
+        time.sleep(0.01)
+    both[1].send_signal(signal.SIGTERM)
+    errors = [process.communicate(timeout=150)[1] for process in both]
+    assert [process.returncode for process in both] == [command.PREEMPTED] * 2, errors
+    assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
+
+
 def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
     two_processes, tmp_path, uninterrupted
 ):
@@ -153,16 +260,8 @@ def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
     # images come from each process's own store, and what belongs to them from its host
     config = mini(**placed("before_augmentation", 50), **fields)
     workdir = tmp_path / "run"
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
-    both = two_processes(words)
-    end = time.monotonic() + 150
-    while len(records.read_metrics(workdir)) < 6 and time.monotonic() < end:
-        time.sleep(0.01)
-    both[1].send_signal(signal.SIGTERM)  # the one that does not write
-    errors = [process.communicate(timeout=150)[1] for process in both]
-    assert [process.returncode for process in both] == [command.PREEMPTED] * 2, errors
-    assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
-
+    words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    stop_both(two_processes(words), workdir)
     stopped = len(records.read_metrics(workdir))
     assert train.train(config, workdir)["status"] == "exhausted"
     one, two = (records.read_metrics(directory) for directory in (uninterrupted(config), workdir))
@@ -170,3 +269,83 @@ def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
     assert [r["fresh_examples"] for r in two] == [r["fresh_examples"] for r in one]
     losses = [[r["loss"] for r in run[:5]] for run in (two, one)]
     np.testing.assert_allclose(*losses, rtol=2e-4)
+
+
+def deciding(**fields):
+    """Fields that shrink a run with echo.policy=auto of two sub-streams."""
+    settings = slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
+    fresh = {"evaluate_every_fresh_examples": 0, "log_every_steps": 1}
+    return mini(**settings | fresh | fields, echo__streams=2)
+
+
+def test_two_processes_decide_together_and_one_repeats_what_they_did(two_processes, tmp_path):
+    device = {"echo__placement": "device", "augment_on": "device"}
+    slow = deciding(**device, upstream__examples_per_second=300.0)
+    workdir, again = tmp_path / "run", tmp_path / "again"
+    words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]
+    stop_both(two_processes([*words, *flags(slow)]), workdir)
+    by_two = len(records.read_lines(workdir / records.DECISIONS))
+    result = train.train(slow, workdir)
+    decided = records.read_lines(workdir / records.DECISIONS)
+    assert 5 < by_two < len(decided) == result["step"]
+    assert result["fresh_examples"] > 640 - 2 * 32
+    assert result["step"] > 20  # steps without echoing
+
+    replay = deciding(**device, echo__replay=str(workdir / records.DECISIONS))
+    train.train(replay, again)
+    assert records.read_lines(again / records.DECISIONS) == decided
+    first, second = (records.read_metrics(directory) for directory in (workdir, again))
+    exact = [
+        [(r["fresh_examples"], r.get("copy_distance_mean")) for r in run] for run in (first, second)
+    ]
+    assert exact[0] == exact[1]
+    np.testing.assert_allclose(
+        *([r["loss"] for r in run[:5]] for run in (first, second)), rtol=2e-4
+    )
+
+
+def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
+    stall = {"upstream__stall_every_seconds": 1.0, "upstream__stall_seconds": 1000.0}
+    config = deciding(upstream__examples_per_second=30.0)
+    stuck = deciding(upstream__examples_per_second=30.0, upstream__timeout=1.0, **stall)
+    words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
+    both = two_processes([*words, *flags(stuck)], [*words, *flags(config)])
+    errors = [process.communicate(timeout=150)[1].splitlines() for process in both]
+    assert [process.returncode for process in both] == [command.FAILED] * 2, errors
+    assert "no example has come from upstream for 1 s" in errors[0][-1]
+    assert errors[1] == [
+        "process 1: Left: process 0 has left the run; its own output says why, and the same "
+        "command goes on from the last checkpoint"
+    ]
+    assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "failed"
+
+
+EXCHANGE = """
+import sys, jax
+from runs import processes
+processes.initialize()
+own, leaver = jax.process_index(), int(sys.argv[1])
+for rounds in (0, 130):
+    exchange = processes.Exchange()
+    for n in range(rounds):
+        assert exchange([n, own]) == [[n, 0], [n, 1]]
+    if own == leaver:
+        exchange.close()
+        continue
+    try:
+        exchange(None)
+    except processes.Left as error:
+        print(error)
+if own == 0:
+    print(len(exchange._client.key_value_dir_get("exchange")), "keys are left")
+"""
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_an_exchange_ends_when_one_leaves_and_forgets_what_was_told(leaver, two_processes):
+    both = two_processes(["-c", EXCHANGE, str(leaver)])
+    said = [process.communicate(timeout=60)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert said[1 - leaver].count(f"process {leaver} has left the run;") == 2
+    left = [int(line.split()[0]) for line in said[0].splitlines() if "keys are left" in line]
+    assert left[0] < 2 * 64

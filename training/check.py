@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import jax
+
 import echo
 from pipeline.counts import total_steps
 from training import optimizer, sharding
@@ -58,6 +60,32 @@ def check(config) -> None:
         )
 
 
+def check_insertion(config, insertion: str) -> None:
+    """Checks that an echo stage may stand at `insertion` where this configuration decodes,
+    augments and keeps repeated items.
+
+    Raises:
+        ConfigError: it may not.
+    """
+    if config.dataset.fused_decode and insertion == "before_augmentation":
+        raise ConfigError(
+            "config.dataset.fused_decode is true with echo.insertion='before_augmentation', where "
+            "each copy is cropped anew after decoding; allowed here: false"
+        )
+    on_host = config.echo.placement == "host"
+    if config.augment_on == "device" and insertion.startswith("after") and on_host:
+        raise ConfigError(
+            f"config.augment_on is 'device' with echo.insertion={insertion!r}, which echoes on the "
+            "host what is already augmented; allowed here: 'host', or config.echo.placement=device"
+        )
+    if config.augment_on == "host" and insertion == "before_augmentation" and not on_host:
+        raise ConfigError(
+            "config.augment_on is 'host' with echo.insertion='before_augmentation' and "
+            "echo.placement='device', where the host no longer has the copies that it would "
+            "augment; allowed here: 'device'"
+        )
+
+
 def check_devices(config, data_devices: int) -> None:
     """Checks that the batch splits evenly over the devices that share it."""
     if config.batch_size % data_devices:
@@ -86,10 +114,11 @@ def held_streams(config, held_rows: range) -> range:
         ConfigError: there are too few of them for each process to have its own.
     """
     rows = config.batch_size // config.echo.streams
-    if config.echo.policy == "auto" and len(held_rows) < config.batch_size:
+    if config.echo.policy == "auto" and len(held_rows) * jax.process_count() > config.batch_size:
         raise ConfigError(
-            "config.echo.policy is 'auto' in a run of several processes, which do not yet agree on "
-            "what to repeat; allowed: 'fixed', or one process"
+            f"config.mesh.model is {config.mesh.model}, which has several processes hold the same "
+            "rows, with config.echo.policy='auto', where each process decides for its own; "
+            "allowed here: at most the devices of a process"
         )
     if held_rows.start % rows or len(held_rows) % rows:
         processes = config.batch_size // len(held_rows)
@@ -121,25 +150,7 @@ def _check_echo(config) -> None:
             f"config.dataset.spaced_epochs is {config.dataset.spaced_epochs}, which takes the "
             "place of echoing; allowed with echo.insertion='none' and echo.streams=1 alone"
         )
-    if config.dataset.fused_decode and config.echo.insertion == "before_augmentation":
-        raise ConfigError(
-            "config.dataset.fused_decode is true with echo.insertion='before_augmentation', where "
-            "each copy is cropped anew after decoding; allowed here: false"
-        )
-    on_host = config.echo.placement == "host"
-    if config.augment_on == "device" and config.echo.insertion.startswith("after") and on_host:
-        raise ConfigError(
-            f"config.augment_on is 'device' with echo.insertion={config.echo.insertion!r}, which "
-            "echoes on the host what is already augmented; allowed here: 'host', or "
-            "config.echo.placement=device"
-        )
-    before = config.echo.insertion == "before_augmentation"
-    if config.augment_on == "host" and before and not on_host:
-        raise ConfigError(
-            "config.augment_on is 'host' with echo.insertion='before_augmentation' and "
-            "echo.placement='device', where the host no longer has the copies that it would "
-            "augment; allowed here: 'device'"
-        )
+    check_insertion(config, config.echo.insertion)
 
 
 def _check_policy(settings) -> None:

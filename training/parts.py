@@ -13,7 +13,7 @@ from pipeline.evaluation import evaluation_batches
 from pipeline.opening import open_data, open_splits
 from pipeline.stages import RecordError
 from pipeline.upstream import UpstreamError
-from runs import command, records
+from runs import command, processes, records
 from training import check, sharding
 from training import input as inputs
 from training import step as steps
@@ -37,6 +37,7 @@ class Parts:
     target: records.Target
     total_steps: int | None  # None where it is not known before
     pace: Pace
+    exchange: processes.Exchange  # between those that echo.policy=auto decides for
     copies: CopyDiagnostics
 
 
@@ -83,10 +84,11 @@ def prepare(config) -> Parts:
             "have; allowed: false"
         )
     try:  # the first records are decoded here
-        pace, decisions = Pace(), _decisions_to_replay(config)
-        batches = build.build(config, run.source, task.workload, run.held_streams, pace, decisions)
+        held, decisions = run.held_streams, _decisions_to_replay(config)
+        pace, exchange = Pace(), processes.Exchange()
+        batches = build.build(config, run.source, task.workload, held, pace, decisions, exchange)
         validation = _evaluation_batches(config, run.held_out, task)
-        store = inputs.device_store(config, run.source, task.workload, task.mesh, run.held_streams)
+        store = inputs.device_store(config, run.source, task.workload, task.mesh, held)
     except (check.ConfigError, RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
     return Parts(
@@ -100,6 +102,7 @@ def prepare(config) -> Parts:
         total_steps=counts.total_steps(config) if config.echo.policy == "fixed" else None,
         copies=counts.copy_diagnostics(config, len(run.source)),
         pace=pace,
+        exchange=exchange,
     )
 
 

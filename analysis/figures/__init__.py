@@ -22,6 +22,7 @@ __all__ = [
     "cost_to_target",
     "of_study",
     "paired_effects",
+    "results",
     "score_by_trials",
     "trials_by_hyperparameter",
 ]
@@ -34,7 +35,7 @@ def of_study(found: Records) -> dict[str, Figure]:
     any other as bars; one judged by final quality shows best values; one judged by seconds
     shows fresh examples too.
     """
-    drawn = _results(found)
+    drawn = results(found)
     best = scores.best_trials(found.trials, found.study)
     lines = load.curves(best, found.study.target.metric)
     for against in AGAINST:
@@ -52,8 +53,8 @@ def of_study(found: Records) -> dict[str, Figure]:
     return drawn
 
 
-def _results(found: Records) -> dict[str, Figure]:
-    """What the study is about: one figure, beside seconds another of fresh examples."""
+def results(found: Records) -> dict[str, Figure]:
+    """What the study is about, by name: one figure, beside seconds another of fresh examples."""
     study = found.study
     table = scores.condition_scores(found.trials, study)
     searches = scores.search_scores(found.trials, study)
