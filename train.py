@@ -7,6 +7,7 @@
 time: a finished run says so, an interrupted one goes on, bit for bit as if it had not stopped.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -182,6 +183,12 @@ class _Run:
         if self.decisions:
             self.decisions.close()
 
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Time in here is not training, and a limited upstream gives nothing."""
+        with self.clock.paused(), self.parts.upstream_clock.stopped():
+            yield
+
     def _crossed(self, cadence: str, counter: str) -> bool:
         """Whether the fresh counter has passed multiples of a cadence not dealt with yet."""
         every = self.config[cadence]
@@ -212,7 +219,7 @@ class _Run:
         hyper = optimizer.hyperparameters(self.config, self._progress())
         arguments = (self.state, rows, hyper, self._data_seed)
         if self._step is None:
-            with self.clock.paused():
+            with self._paused():
                 self._step = self.parts.program.compile_train(*arguments)
         self.state, metrics = self._step(*arguments)
         self.parts.pace.dispatched(metrics)
@@ -250,7 +257,7 @@ class _Run:
         self._log()
         target, at = self.parts.target, self.counters
         jax.block_until_ready(self.state)
-        with self.clock.paused():
+        with self._paused():
             values = evaluation.evaluate(self.parts.program, self.state, self.parts.validation)
         at.value, at.evaluated_step = values[target.metric], at.step
         self.recorder.write({**self._place("validation"), **values})
@@ -285,7 +292,7 @@ class _Run:
         if self._saved == (at.step, evaluated):
             return
         jax.block_until_ready(self.state)
-        with self.clock.paused():
+        with self._paused():
             value = {
                 "input": side_by_side.merged(processes.gather(self.iterator.get_state())),
                 "counters": dataclasses.asdict(at),

@@ -1,5 +1,7 @@
 """Opens a run's data: what is trained on, as slow as config.upstream makes it, and what is not."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,14 +9,19 @@ import jax
 from pipeline import http_source, sources, text_sources, upstream
 
 
-def open_data(config) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
+def open_data(
+    config, clock: Callable[[], float] = time.monotonic
+) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
     """The training and validation splits, and what is known of the data set.
+
+    Args:
+        clock: that the limits of config.upstream go by, where this process keeps them.
 
     Raises:
         SourceError: they cannot be opened.
     """
     source, held_out, info = open_splits(config.dataset)
-    return _slowed(config, source), held_out, info
+    return _slowed(config, source, clock), held_out, info
 
 
 def open_splits(dataset: Any) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
@@ -26,7 +33,7 @@ def open_splits(dataset: Any) -> tuple[sources.Source, sources.Source, sources.D
     return source, held_out, info
 
 
-def _slowed(config, source: sources.Source) -> sources.Source:
+def _slowed(config, source: sources.Source, clock: Callable[[], float]) -> sources.Source:
     settings = config.upstream
     limits = upstream.Limits(
         examples_per_second=settings.examples_per_second,
@@ -43,8 +50,8 @@ def _slowed(config, source: sources.Source) -> sources.Source:
             return http_source.HttpSource(config.dataset.to_dict(), limits, arrived)
         if limits.none:
             return source
-        return upstream.SlowSource(source, upstream.Line(limits), arrived)
+        return upstream.SlowSource(source, upstream.Line(limits, clock), arrived)
 
     if settings.timeout:
-        return upstream.WatchedSource(opened, settings.timeout)
+        return upstream.WatchedSource(opened, settings.timeout, clock)
     return opened(lambda: None)

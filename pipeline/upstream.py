@@ -5,6 +5,7 @@ that a claim about wall-clock time can be tried anywhere.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import math
 import threading
@@ -63,6 +64,37 @@ class Limits:
             examples_per_second=self.examples_per_second / processes,
             bytes_per_second=self.bytes_per_second / processes,
         )
+
+
+class StoppableClock:
+    """Seconds that pass unless it is stopped; several threads may ask it and stop it.
+
+    A limited upstream goes by it and stands still while its run does not train: what came during an
+    evaluation would cost no seconds of training, and R would not be what the limits say.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock, self._lock = clock, threading.Lock()
+        self._stops, self._stopped_at, self._left_out = 0, 0.0, 0.0
+
+    def __call__(self) -> float:
+        with self._lock:
+            return (self._stopped_at if self._stops else self._clock()) - self._left_out
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Time in here does not pass."""
+        with self._lock:
+            if not self._stops:
+                self._stopped_at = self._clock()
+            self._stops += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stops -= 1
+                if not self._stops:
+                    self._left_out += self._clock() - self._stopped_at
 
 
 class Line:
@@ -167,10 +199,16 @@ class WatchedSource:
     Args:
         opened: makes the source; its argument is a function to call whenever an example arrives.
         timeout: seconds.
+        clock: of those.
     """
 
-    def __init__(self, opened: Callable[[Callable[[], None]], Source], timeout: float):
-        self._timeout = timeout
+    def __init__(
+        self,
+        opened: Callable[[Callable[[], None]], Source],
+        timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._timeout, self._clock = timeout, clock
         self._arrived()
         self._source = opened(self._arrived)
 
@@ -181,10 +219,10 @@ class WatchedSource:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        began = time.monotonic()
+        began = self._clock()
         request = _on_a_thread(self._source.__getitems__, indices)
         while not request.done():
-            left = max(began, self._last) + self._timeout - time.monotonic()
+            left = max(began, self._last) + self._timeout - self._clock()
             if left <= 0:
                 raise Stalled(
                     f"no example has come from upstream for {self._timeout:g} s "
@@ -196,7 +234,7 @@ class WatchedSource:
         return request.result()
 
     def _arrived(self) -> None:
-        self._last = time.monotonic()
+        self._last = self._clock()
 
 
 def _on_a_thread(function: Callable, argument: Any) -> concurrent.futures.Future:

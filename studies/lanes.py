@@ -48,7 +48,8 @@ def train(
     with signals.stop_requested() as told_to_stop:
         going = {}
         for lane, each, workdir in zip(lanes, parts, workdirs, strict=True):
-            each = dataclasses.replace(each, batches=lane, validation=parts[0].validation)
+            alike = {"validation": parts[0].validation, "upstream_clock": parts[0].upstream_clock}
+            each = dataclasses.replace(each, batches=lane, **alike)
             if stacked:
                 stack = stacks.setdefault(each.program, Stack(each.program))
                 each = dataclasses.replace(each, program=stack, pace=stack)

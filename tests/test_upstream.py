@@ -16,7 +16,15 @@ from test_train import assert_equal_runs
 
 import train
 from pipeline import http_source, opening, sources
-from pipeline.upstream import Limits, Line, SlowSource, Stalled, UpstreamError, WatchedSource
+from pipeline.upstream import (
+    Limits,
+    Line,
+    SlowSource,
+    Stalled,
+    StoppableClock,
+    UpstreamError,
+    WatchedSource,
+)
 from runs import command
 from runs.checkpoints import Checkpoints
 
@@ -95,6 +103,33 @@ def test_a_limit_is_of_all_threads_together():
     assert clock.now - 100.0 == pytest.approx(2.0, abs=0.021)
     # One request after another: shared between two, both would be late.
     assert len(list(itertools.groupby(order))) == 8
+
+
+def test_a_stopped_clock_leaves_out_what_passed_meanwhile():
+    clock = Clock()
+    stoppable = StoppableClock(lambda: clock.now)
+    clock.sleep(1.0)
+    with stoppable.stopped():
+        clock.sleep(2.0)
+        with stoppable.stopped():
+            clock.sleep(4.0)
+        assert stoppable() == 101.0
+    clock.sleep(8.0)
+    assert stoppable() == 109.0
+
+
+def test_nothing_comes_for_nothing_while_a_run_evaluates(tmp_path):
+    """Evaluating after every step gives the upstream no time that training is not charged for."""
+    config = mini()
+    config.upstream.examples_per_second = 1600.0
+    config.budget.fresh_examples = 1600
+    config.evaluate_every_fresh_examples = 32
+    config.target.value = 2.0
+    result = train.train(config, tmp_path / "run")
+    assert result["wall_seconds"] > result["train_seconds"]
+    # The first examples are read ahead before the first step, the last ones before the last.
+    ahead = 4 * config.batch_size
+    assert result["train_seconds"] >= (result["fresh_examples"] - ahead) / 1600
 
 
 def test_variation_is_a_function_of_the_seed():

@@ -12,7 +12,7 @@ from pipeline import build, counts, sources
 from pipeline.evaluation import evaluation_batches
 from pipeline.opening import open_data, open_splits
 from pipeline.stages import RecordError
-from pipeline.upstream import UpstreamError
+from pipeline.upstream import StoppableClock, UpstreamError
 from runs import command, processes, records
 from training import check, sharding
 from training import input as inputs
@@ -37,6 +37,7 @@ class Parts:
     target: records.Target
     total_steps: int | None  # None where it is not known before
     pace: Pace
+    upstream_clock: StoppableClock  # stands still while the run does not train
     exchange: processes.Exchange  # between those that echo.policy=auto decides for
     copies: CopyDiagnostics
 
@@ -50,13 +51,15 @@ class Opened:
     info: sources.DatasetInfo
     program: steps.Program
     held_streams: range  # the sub-streams that this process reads
+    upstream_clock: StoppableClock
 
 
 def opened(config) -> Opened:
     """Checks `config` and opens what it names; raises InputError if it cannot be run."""
     try:
         check.check(config)
-        source, held_out, info = open_data(config)
+        clock = StoppableClock()
+        source, held_out, info = open_data(config, clock)
         workload = workloads.make(config, info)
         mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
         check.check_devices(config, mesh.shape["data"])
@@ -64,7 +67,7 @@ def opened(config) -> Opened:
         # after an echo of augmented items the step has nothing to augment
         augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
         task = steps.Task(workload, config.optimizer.name, augments, mesh, config.sharding)
-        return Opened(source, held_out, info, steps.program(task), held)
+        return Opened(source, held_out, info, steps.program(task), held, clock)
     except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
         raise command.InputError(str(error)) from error
 
@@ -102,6 +105,7 @@ def prepare(config) -> Parts:
         total_steps=counts.total_steps(config) if config.echo.policy == "fixed" else None,
         copies=counts.copy_diagnostics(config, len(run.source)),
         pace=pace,
+        upstream_clock=run.upstream_clock,
         exchange=exchange,
     )
 
