@@ -46,8 +46,8 @@ class Plan:
     trials: int = 12
     seeds: int = 10
     batch_size: int = 512
-    budget: int = 90_000
-    target: float = 0.98
+    budget: int = 60_000
+    target: float = 0.97
 
 
 QUICK = Plan(factors=(1, 4), on_device=(4,), trials=2, seeds=2, budget=6_000, target=0.5)
