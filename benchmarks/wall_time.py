@@ -254,7 +254,7 @@ def draw(ratios, plan: Plan, path: pathlib.Path) -> None:
     axes.annotate(
         "the study",
         (5, STUDY_AT_5),
-        (0, 7),
+        (0, -14),
         ha="center",
         fontsize=8,
         textcoords="offset points",
