@@ -94,7 +94,7 @@ def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
         def __getitems__(self, indices):
             return [broken[i] for i in indices]
 
-    monkeypatch.setattr(parts, "open_data", lambda config: (source, Broken(), info))
+    monkeypatch.setattr(parts, "open_data", lambda *_: (source, Broken(), info))
     with pytest.raises(command.InputError, match=r"record 4 .*'image/id': 7.*no whole image"):
         train.prepare(mini(augment_on="device"))
 
