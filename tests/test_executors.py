@@ -345,3 +345,16 @@ def test_every_study_is_listed_with_its_cost(name, capsys, monkeypatch):
     said = capsys.readouterr().out
     for words in ("insertion\n", "controls\n", "quality\n", "fresh examples if each uses"):
         assert words in said
+
+
+@pytest.mark.parametrize("variant", ["photographs", "sentences"])
+def test_the_study_of_real_data_can_be_planned(variant, tmp_path, capsys, monkeypatch):
+    """Its data sets do not come with the project, so it is read and not run."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    config = f"--config=results/studies/real_data.py:{variant}"
+    assert sweep.main([config, "--study=list"]) == command.OK
+    assert capsys.readouterr().out.startswith("insertion\n")
+    words = [config, "--study=insertion", "--dry-run"]
+    assert command.guarded(sweep.main, words) == command.WRONG_INPUT
+    assert "is not prepared in" in capsys.readouterr().err
