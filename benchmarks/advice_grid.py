@@ -12,8 +12,8 @@ A processor's speed drifts by 10 to 20 % within minutes, so for each R every rou
 anew, which predicts all factors, and runs all factors right after it; a ratio is of one round.
 """
 
-import argparse
 import dataclasses
+import functools
 import pathlib
 import statistics
 from collections.abc import Callable, Sequence
@@ -136,17 +136,10 @@ def draw(found: dict[str, dict[int, list[Cell]]], path: pathlib.Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.advice_grid",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.arguments("advice_grid", __doc__)
     parser.add_argument("--quick", action="store_true", help="four cells a kind: a smoke run")
     parser.add_argument(
         "--kinds", default=",".join(KINDS), help="which upstreams (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="the report; its figure goes beside it"
     )
     options = parser.parse_args(argv)
     kinds = options.kinds.split(",")
@@ -166,12 +159,7 @@ def main(argv: list[str] | None = None) -> None:
     for kind, rows in found.items():
         text += [f"## {kind}", table(grid, rows)]
         text += ["{} of {} cells within 5 %.".format(*share_within(rows))]
-    report = "\n\n".join(text)
-    print(report)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(report + "\n")
-        draw(found, options.out.with_suffix(".png"))
+    common.publish("\n\n".join(text), options.out, functools.partial(draw, found))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ time, as an accelerator's does. Two numbers count: how busy the device is, and h
 examples that upstream could have given were used.
 """
 
-import argparse
 import dataclasses
+import functools
 import pathlib
 import time
 
@@ -93,16 +93,9 @@ def draw(found: dict[str, dict[int | str, common.Spread]], path: pathlib.Path) -
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.bursty",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.arguments("bursty", __doc__)
     parser.add_argument("--quick", action="store_true", help="a few seconds a case: a smoke run")
     parser.add_argument("--rounds", type=int, default=3, help="in turns (default: %(default)s)")
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="the report; its figure goes beside it"
-    )
     options = parser.parse_args(argv)
     cases, factors, rounds, seconds = CASES, FACTORS, options.rounds, 4.0
     if options.quick:
@@ -126,12 +119,7 @@ def main(argv: list[str] | None = None) -> None:
         header = ["e", "device busy", "upstream's examples used"]
         text += [f"## {case}", common.markdown_table(header, lines)]
         common.progress(text[-1])
-    report = "\n\n".join(text)
-    print(report)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(report + "\n")
-        draw(found, options.out.with_suffix(".png"))
+    common.publish("\n\n".join(text), options.out, functools.partial(draw, found))
 
 
 def _shown(spread: common.Spread) -> str:

@@ -4,6 +4,7 @@ Sides take turns in short rounds, in an order that changes, so that what else th
 on all of them alike. A result is a median with the smallest and the largest round beside it.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import gc
@@ -111,6 +112,34 @@ def _status(field: str) -> int:
         if line.startswith(field):
             return int(line.split()[1]) * 1024
     raise KeyError(field)
+
+
+def arguments(name: str, about: str) -> argparse.ArgumentParser:
+    """The command line of a benchmark: what it says of itself, and --out for its report."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="the report; if it has a figure, that goes beside it",
+    )
+    return parser
+
+
+def publish(
+    report: str, out: pathlib.Path | None, draw: Callable[[pathlib.Path], None] | None = None
+) -> None:
+    """Prints a report, and writes it to `out`, if given, with the figure that `draw` saves."""
+    print(report)
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(report.rstrip("\n") + "\n", encoding="utf-8")
+        if draw:
+            draw(out.with_suffix(".png"))
 
 
 def machine(packages: Sequence[str]) -> str:

@@ -9,11 +9,9 @@ from memory in order; and the whole path, an endless run of epochs over examples
 epoch in another order. Sides take turns, and memory is measured in a process for each side.
 """
 
-import argparse
 import dataclasses
 import importlib.util
 import os
-import pathlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -332,11 +330,7 @@ def report(factors: list[int], sizes: Sizes, memory: bool) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.echo_overhead",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.arguments("echo_overhead", __doc__)
     parser.add_argument(
         "--quick", action="store_true", help="little data, short rounds: a smoke run"
     )
@@ -346,9 +340,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--no-memory", action="store_true", help="leaves memory out")
     parser.add_argument("--rounds", type=int, help="rounds that count (default: 5; quick: 1)")
     parser.add_argument("--seconds", type=float, help="seconds a side a round (default: 1)")
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="writes the report here too"
-    )
     options = parser.parse_args(arguments)
     sizes = QUICK if options.quick else Sizes()
     for field in ("rounds", "seconds"):
@@ -363,10 +354,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"--factors is {options.factors!r}; allowed: whole numbers from 1, as in 1,2,4"
         )
     text = report([int(factor) for factor in factors], sizes, not options.no_memory)
-    print(text)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text)
+    common.publish(text, options.out)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ A limit sets R exactly. How fast processor time is spent drifts by tens of per c
 machine, so the bound of a CPU-bound upstream is taken from the e = 1 of the same round.
 """
 
-import argparse
 import dataclasses
+import functools
 import pathlib
 import statistics
 
@@ -115,20 +115,13 @@ def draw(found: dict[str, dict[int, dict[int | str, float]]], path: pathlib.Path
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.efficiency",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.arguments("efficiency", __doc__)
     parser.add_argument("--quick", action="store_true", help="a few cells: a smoke run")
     parser.add_argument(
         "--upstreams", default=",".join(UPSTREAMS), help="which ones (default: %(default)s)"
     )
     parser.add_argument(
         "--placements", default="host,device", help="where items are kept (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="the report; its figure goes beside it"
     )
     options = parser.parse_args(argv)
     for name, allowed in (("upstreams", UPSTREAMS), ("placements", echo.PLACEMENTS)):
@@ -153,12 +146,7 @@ def main(argv: list[str] | None = None) -> None:
         reached = sum(share >= GOAL for share in cells)
         text += [f"## Upstream {title} placement", table(grid, rows)]
         text += [f"{reached} of {len(cells)} cells at {GOAL} or more."]
-    report = "\n\n".join(text)
-    print(report)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(report + "\n")
-        draw(found, options.out.with_suffix(".png"))
+    common.publish("\n\n".join(text), options.out, functools.partial(draw, found))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ installed. Each side's images are compared with a plain crop of the decoded phot
 machine that is busy with other work, processor time an image tells more than images a second.
 """
 
-import argparse
 import importlib.util
 import io
 import multiprocessing
@@ -50,11 +49,8 @@ def main(argv=None) -> int:
         name: measure(iterator, arguments.seconds, cpu_ms[name]) for name, iterator in sides.items()
     }
     spreads = common.interleaved(measures, arguments.rounds)
-    text = report(arguments, files, spreads, cpu_ms, differences)
-    print(text)
-    if arguments.out:
-        pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-        pathlib.Path(arguments.out).write_text(text + "\n")
+    common.publish(report(arguments, files, spreads, cpu_ms, differences), arguments.out)
+    sys.stdout.flush()
     os._exit(0)  # tf.data's and torch's threads may not be waited for
 
 
@@ -86,16 +82,13 @@ def cpu_seconds() -> float:
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = common.arguments("input_throughput", __doc__)
     parser.add_argument("--data", default="", help="a TFDS data set with JPEGs; '' = made here")
     parser.add_argument("--files", type=int, default=256, help="files to read, again and again")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4.0, help="a side and round")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
-    parser.add_argument("--out", help="also write the table here")
     arguments = parser.parse_args(argv)
     if arguments.quick:
         arguments.rounds, arguments.seconds, arguments.files = 1, 0.2, 32

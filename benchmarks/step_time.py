@@ -15,12 +15,10 @@ convolutions done again to save memory do not count. Utilisation is their rate o
 peak for dense bfloat16 products.
 """
 
-import argparse
 import dataclasses
 import importlib.util
 import math
 import os
-import pathlib
 import sys
 import time
 import types
@@ -253,18 +251,13 @@ def _accelerated() -> bool:
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.step_time",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.arguments("step_time", __doc__)
     parser.add_argument("--workloads", default=",".join(CONFIGS), help="default: %(default)s")
     parser.add_argument("--size", choices=("full", "mini"), help="default: mini on a CPU")
     parser.add_argument("--batch_size", type=int, default=0, help="0 = the configuration's")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
     parser.add_argument("--seconds", type=float, default=2.0, help="a side and round")
     parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="also write it here")
     arguments = parser.parse_args(argv)
     arguments.size = arguments.size or ("full" if _accelerated() else "mini")
     arguments.workloads = arguments.workloads.split(",")
@@ -281,11 +274,7 @@ def parse(argv):
 
 def main(argv=None) -> int:
     arguments = parse(argv)
-    text = report(arguments)
-    print(text)
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(text)
+    common.publish(report(arguments), arguments.out)
     return 0
 
 

@@ -9,9 +9,7 @@ step's, which is measured first, so that the ideal is min(K, R) times as many tr
 left out, evaluation at the end of each trial is not.
 """
 
-import argparse
 import functools
-import json
 import pathlib
 import sys
 import tempfile
@@ -30,21 +28,19 @@ _QUIET = Progress(quiet=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = common.arguments("sweep_throughput", __doc__)
     parser.add_argument("--steps", type=int, default=100, help="steps of a trial")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     parser.add_argument(
         "--width", type=int, default=16, help="channels of the ResNet-8's first stage"
     )
     parser.add_argument("--stacked", action="store_true", help="all lanes' steps in one call")
-    parser.add_argument("--out", type=pathlib.Path, help="where to write the numbers as JSON")
     options = parser.parse_args()
     seconds = functools.partial(_seconds, options.stacked, options.steps, options.width)
     seconds(1, 0.0)  # compiles
     alone = min(seconds(1, 0.0) for _ in range(3))
-    rate = options.steps * cifar10.get_config("mini").batch_size / alone
+    config = cifar10.get_config("mini")
+    rate = options.steps * config.batch_size / alone
     common.progress(f"one trial without a limit: {rate:,.0f} examples/s")
     sides = {
         f"{r} {k}": functools.partial(_trials_an_hour, seconds, k, rate / r)
@@ -52,30 +48,26 @@ def main() -> None:
         for k in LANES
     }
     found = common.interleaved(sides, options.rounds)
-    rows, numbers = [], []
+    rows = []
     for r in RATIOS:
         one = found[f"{r} 1"].median
         for k in LANES:
             trials = found[f"{r} {k}"]
+            spread = f"{trials.median:,.0f} ({trials.low:,.0f} to {trials.high:,.0f})"
             times, ideal = trials.median / one, min(k, r)
             rows.append(
-                (
-                    f"{r}",
-                    f"{k}",
-                    f"{trials.median:,.0f} ({trials.low:,.0f}-{trials.high:,.0f})",
-                    f"{times:.2f}",
-                    f"{ideal}",
-                    f"{times / ideal:.2f}",
-                )
+                [f"{r}", f"{k}", spread, f"{times:.2f}", f"{ideal}", f"{times / ideal:.2f}"]
             )
-            numbers.append(
-                {"R": r, "K": k, "trials_an_hour": trials.values, "share": times / ideal}
-            )
-    header = ("R", "lanes K", "trials an hour", "times one process a trial", "min(K, R)", "share")
-    print(common.markdown_table(header, rows))
-    print(f"\ngoal: a share of {GOAL}. {common.machine(('jax', 'flax', 'grain'))}")
-    if options.out:
-        options.out.write_text(json.dumps({"downstream": rate, "sides": numbers}, indent=1) + "\n")
+    header = ["R", "lanes K", "trials an hour", "times one process a trial", "min(K, R)", "share"]
+    text = [
+        "# Trials an hour by lanes" + (", stacked" if options.stacked else ""),
+        f"Median (smallest to largest) of {options.rounds} rounds in turns. ResNet-8 of width "
+        f"{options.width} on digits, batch size {config.batch_size}, {options.steps} steps a "
+        f"trial; one trial alone takes {rate:,.0f} examples a second, and upstream gives 1/R of "
+        f"it. The goal is a share of {GOAL}. " + common.machine(["jax", "flax", "grain"]),
+        common.markdown_table(header, rows),
+    ]
+    common.publish("\n\n".join(text), options.out)
 
 
 def _trials_an_hour(seconds, number: int, examples_per_second: float) -> float:

@@ -14,9 +14,9 @@ the ratios, with 95 % t-intervals of their logarithms. Compilation and evaluatio
 seconds.
 """
 
-import argparse
 import copy
 import dataclasses
+import functools
 import math
 import pathlib
 import random
@@ -277,11 +277,7 @@ def draw(ratios, plan: Plan, path: pathlib.Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.wall_time",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.arguments("wall_time", __doc__)
     parser.add_argument("--quick", action="store_true", help="two factors, two seeds: a smoke run")
     parser.add_argument("--trials", type=int, help=f"a search (default: {Plan.trials})")
     parser.add_argument("--seeds", type=int, help=f"paired (default: {Plan.seeds})")
@@ -293,9 +289,6 @@ def main(argv: list[str] | None = None) -> None:
         metavar="DIR",
         help="where runs are kept, so that a second start goes on; default: nowhere",
     )
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="the report; its figure goes beside it"
-    )
     options = parser.parse_args(argv)
     plan = QUICK if options.quick else Plan()
     given = ("trials", "seeds", "batch_size", "budget")
@@ -305,11 +298,7 @@ def main(argv: list[str] | None = None) -> None:
         hparams, step_seconds, rate = tuned(plan, root)
         results = paired(plan, hparams, rate, root)
     text, ratios = report(plan, results, step_seconds, rate)
-    print(text)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
-        draw(ratios, plan, options.out.with_suffix(".png"))
+    common.publish(text, options.out, functools.partial(draw, ratios, plan))
 
 
 if __name__ == "__main__":
