@@ -1,7 +1,8 @@
-"""Where to echo, on photographs and on sentences that are read once: small studies for two cores.
+"""Where and how often to echo on examples that are read once: small studies for two cores.
 
     python sweep.py --config=results/studies/real_data.py:photographs --study=insertion --outdir=DIR
     python sweep.py --config=results/studies/real_data.py:sentences --study=insertion --outdir=DIR
+    python sweep.py --config=results/studies/real_data.py:sentences --study=factor --outdir=DIR
 
 `photographs` is configs/cifar10.py with ResNet-8 of width 8 on `cifar10_jpeg`, CIFAR-10
 recompressed as JPEG. `sentences` is configs/lm1b.py with a Transformer of two layers of 64 on
@@ -27,7 +28,7 @@ PHOTOGRAPHS = studies.Numbers(
 )
 
 SENTENCES = studies.Numbers(
-    batch_sizes=(32,),
+    batch_sizes=(32, 64),
     buffer=256,
     buffers=(),
     upstream=100,
@@ -75,6 +76,8 @@ def get_search_space(variant: str = ""):
 
 
 def get_studies(variant: str = ""):
-    """The one study that was run of each."""
-    numbers = PHOTOGRAPHS if variant == "photographs" else SENTENCES
-    return {"insertion": studies.of(numbers)["insertion"]}
+    """The studies that were run of each."""
+    if variant == "photographs":
+        return {"insertion": studies.of(PHOTOGRAPHS)["insertion"]}
+    of_sentences = studies.of(SENTENCES)
+    return {"insertion": of_sentences["insertion"], "factor": of_sentences["factor"]}
