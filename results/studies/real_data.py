@@ -8,38 +8,17 @@
 recompressed as JPEG. `sentences` is configs/lm1b.py with a Transformer of two layers of 64 on
 `lm_books`, English sentences with the features of `lm1b`. Both are looked for in
 $TFDS_DATA_DIR. A budget is less than one pass over the data, so that, unlike in the minis, what is
-fresh has never been seen. Targets are what the default hyperparameters reach in about three
-quarters of it: early in training.
+fresh has never been seen. Targets are what the default hyperparameters reach late in it, which is
+early in training.
 """
+
+import dataclasses
 
 from configs import cifar10, lm1b, studies
 
-PHOTOGRAPHS = studies.Numbers(
-    batch_sizes=(32,),
-    buffer=256,
-    buffers=(),
-    upstream=100,
-    budget=20_000,
-    never=2.0,
-    trials=6,
-    searches=2,
-    demo=(2, 1),
-    overrides={"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
-)
-
-SENTENCES = studies.Numbers(
-    batch_sizes=(32, 64),
-    buffer=256,
-    buffers=(),
-    upstream=100,
-    budget=10_000,
-    never=0.0,
-    trials=12,
-    searches=3,
-    demo=(2, 1),
-    augments=False,
-    overrides={"checkpoint_every_fresh_examples": 0},
-)
+# Buffers and search spaces are those of the minis.
+PHOTOGRAPHS = dataclasses.replace(cifar10.MINI_NUMBERS, budget=20_000, trials=6, searches=2)
+SENTENCES = dataclasses.replace(lm1b.MINI_NUMBERS, budget=10_000, trials=12, searches=3)
 
 
 def get_config(variant: str = ""):
@@ -71,7 +50,7 @@ def get_config(variant: str = ""):
 
 
 def get_search_space(variant: str = ""):
-    """The axes that a study searches for each condition: those of the minis."""
+    """The axes that a study searches for each condition."""
     return (cifar10 if variant == "photographs" else lm1b).get_search_space("mini")
 
 
