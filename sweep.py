@@ -27,7 +27,16 @@ from runs.progress import Progress
 from studies import describe, plan
 from studies.executors import Here, Workers
 from studies.on_ray import OnRay
-from studies.plan import MAX_TRIALS_FACTOR, Study, label, load_study, point, scaled, trial_config
+from studies.plan import (
+    MAX_TRIALS_FACTOR,
+    Study,
+    label,
+    load_study,
+    point,
+    resolved,
+    scaled,
+    trial_config,
+)
 from studies.running import MakeExecutor, run
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "label",
     "load_study",
     "point",
+    "resolved",
     "run",
     "scaled",
     "trial_config",

@@ -216,7 +216,7 @@ class _Run:
         """Dispatches a step; its metrics are read after the next one is dispatched."""
         at = self.counters
         rows = self.parts.input.put(batch)
-        hyper = optimizer.hyperparameters(self.config, self._progress())
+        hyper = optimizer.hyperparameters(self.config, self._schedule_progress())
         arguments = (self.state, rows, hyper, self._data_seed)
         if self._step is None:
             with self._paused():
@@ -246,11 +246,18 @@ class _Run:
                 raise Diverged(f"the training loss is {values['loss']} at step {step}")
             self.progress.update(self._status())
 
-    def _progress(self) -> float:
-        """How far the run is, from 0 to 1: in steps, or where their number is open, in examples."""
-        if self.parts.total_steps is None:
-            return self.counters.fresh_examples / self.config.budget.fresh_examples
-        return self.counters.step / self.parts.total_steps
+    def _schedule_progress(self) -> float:
+        """How far the learning-rate schedule is, from 0 to 1, where it stays past its horizon."""
+        horizon = self.config.optimizer.schedule.horizon_fresh_examples
+        budget = self.config.budget.fresh_examples
+        return min(1.0, self._share(self.parts.horizon_steps, horizon or budget))
+
+    def _share(self, steps: int | None, fresh_examples: int) -> float:
+        """How much of so many steps is done, or where their number is open, of so many fresh
+        examples. In steps, the prefill of a shuffle buffer is no leap."""
+        if steps is None:
+            return self.counters.fresh_examples / fresh_examples
+        return self.counters.step / steps
 
     def _evaluate(self) -> bool:
         """Evaluates on the validation split; whether the target's metric is the best so far."""
@@ -318,7 +325,7 @@ class _Run:
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.parts.target, self.clock.train
-        done = self._progress()
+        done = self._share(self.parts.total_steps, self.config.budget.fresh_examples)
         return Status(
             fresh_examples=at.fresh_examples,
             budget=self.config.budget.fresh_examples,

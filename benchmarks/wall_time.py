@@ -109,7 +109,7 @@ def searched(plan: Plan, config, chosen: list[Condition], outdir: pathlib.Path) 
         conditions=tuple(
             {"name": c.search, "label": c.label, "overrides": c.overrides} for c in chosen
         ),
-        space=cifar10.get_search_space("mini"),
+        space=sweep.resolved(cifar10.get_search_space("mini"), config),
         trials=plan.trials,
         searches=1,
         baseline=chosen[0].search,

@@ -68,12 +68,17 @@ FIELDS = (
         "linear",
         "linear | cosine (both decay, then stay) | two_steps (two sudden decays) | constant",
     ),
-    ("optimizer.schedule.warmup_progress", 0.0, "share of the run with a linear rise from 0"),
-    ("optimizer.schedule.first_step_progress", 0.7, "two_steps: share of the run before the first"),
+    (
+        "optimizer.schedule.horizon_fresh_examples",
+        0,
+        "fresh examples that the schedule runs over; then its last rate stays; 0 = the budget",
+    ),
+    ("optimizer.schedule.warmup_progress", 0.0, "share of the horizon with a linear rise from 0"),
+    ("optimizer.schedule.first_step_progress", 0.7, "two_steps: share of the horizon before one"),
     (
         "optimizer.schedule.second_step_progress",
         0.9,
-        "two_steps: share of the run before the second",
+        "two_steps: share of the horizon before both",
     ),
     ("optimizer.schedule.step_factor", 0.1, "two_steps: learning rate after each / before it"),
     (
@@ -81,14 +86,13 @@ FIELDS = (
         0.0,
         "linear, cosine: last learning rate / peak, in [0, 1]",
     ),
-    (
-        "optimizer.schedule.decay_progress",
-        1.0,
-        "linear, cosine: share of the run after which it gets there",
-    ),
     ("batch_size", 128, "examples a step, over all devices and processes"),
     ("budget.fresh_examples", 0, "fresh examples after which the input ends; at least one batch"),
-    ("evaluate_every_fresh_examples", 0, "fresh examples between evaluations; 0 = only at the end"),
+    (
+        "evaluate_every_fresh_examples",
+        0,
+        "fresh examples between evaluations, in a study for e = 1; 0 = only at the end",
+    ),
     (
         "checkpoint_every_fresh_examples",
         0,

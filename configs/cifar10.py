@@ -17,13 +17,14 @@ SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
     {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.0001, "max": 0.1},
-    {"field": "optimizer.schedule.decay_progress", "scale": "linear", "min": 0.5, "max": 1.0},
+    studies.HORIZON,
 )
 
 MINI_SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 1.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.01, "max": 0.3},
     {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
+    studies.HORIZON,
 )
 
 
@@ -80,7 +81,7 @@ def get_config(variant: str = ""):
         config.optimizer.weight_decay = 0.0
         config.optimizer.schedule.final_factor = 0.1
         config.budget.fresh_examples = MINI_NUMBERS.budget
-        config.evaluate_every_fresh_examples = 400
+        config.evaluate_every_fresh_examples = 200
         config.checkpoint_every_fresh_examples = 3_000
         config.target.value = 0.97
     elif variant:

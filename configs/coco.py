@@ -35,13 +35,14 @@ EPOCHS = 100
 SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 1.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.3},
-    {"field": "optimizer.schedule.first_step_progress", "scale": "linear", "min": 0.3, "max": 0.8},
+    studies.HORIZON,  # the steps stay at 0.7 and 0.9 of it
     {"field": "optimizer.schedule.step_factor", "scale": "log", "min": 0.01, "max": 0.5},
 )
 
 MINI_SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 0.5},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
+    studies.HORIZON,
 )
 
 
@@ -112,7 +113,7 @@ def get_config(variant: str = ""):
         config.batch_size = 16
         config.optimizer.learning_rate = 0.05
         config.budget.fresh_examples = MINI_NUMBERS.budget
-        config.evaluate_every_fresh_examples = 1_000
+        config.evaluate_every_fresh_examples = 320
         config.checkpoint_every_fresh_examples = 4_000
         config.target.metric = "AP50"
         config.target.value = 0.3

@@ -49,6 +49,7 @@ NUMBERS = studies.Numbers(
     searches=5,
     demo=(100, 5),
     augments=False,
+    decays=False,
 )
 
 MINI_NUMBERS = studies.Numbers(
@@ -62,6 +63,7 @@ MINI_NUMBERS = studies.Numbers(
     searches=3,
     demo=(4, 2),
     augments=False,
+    decays=False,
     overrides={"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
 )
 
@@ -99,7 +101,7 @@ def get_config(variant: str = ""):
         config.batch_size = 32
         config.optimizer.learning_rate = 0.3
         config.budget.fresh_examples = MINI_NUMBERS.budget
-        config.evaluate_every_fresh_examples = 1_000
+        config.evaluate_every_fresh_examples = 320
         config.checkpoint_every_fresh_examples = 4_000
         config.target.value = 3.65
     elif variant:

@@ -2,8 +2,8 @@
 
 A study is a dict: `about` (what it is for), `conditions` (overrides by name), `baseline`, `trials`,
 `searches`, and where they are needed `overrides` (for all conditions), `space` (in place of the
-configuration's search space) and `score` (fresh_examples | seconds | best_value). The figures are
-those of arXiv 1907.05550.
+configuration's search space), `not_searched` (fields to leave out of it) and `score`
+(fresh_examples | seconds | best_value). The figures are those of arXiv 1907.05550.
 """
 
 import dataclasses
@@ -31,6 +31,7 @@ class Numbers:
         trials, searches: of each condition.
         demo: the same two of the demo, and `demo_factors` of its echoing before augmentation.
         augments: whether the workload augments; without, both slots before batching are one.
+        decays: whether its learning rate decays, so that the schedule has a horizon.
         overrides: for every study.
     """
 
@@ -45,6 +46,7 @@ class Numbers:
     demo: tuple[int, int]
     demo_factors: Sequence[int] = (2,)
     augments: bool = True
+    decays: bool = True
     overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -66,6 +68,16 @@ def echo(insertion: str, factor: float, shuffle_buffer: int) -> dict[str, Any]:
 
 
 BASELINE = {"baseline": echo("none", 1, 0)}
+
+# Every schedule that decays has its horizon searched, from a 32nd of the study's budget to twice
+# it: a condition that is done early would otherwise be held to a decay that comes too late for it.
+HORIZON = {
+    "field": "optimizer.schedule.horizon_fresh_examples",
+    "scale": "log",
+    "min": 1 / 32,
+    "max": 2.0,
+    "times": "budget.fresh_examples",
+}
 
 
 def of(numbers: Numbers) -> Studies:
@@ -116,10 +128,11 @@ def of(numbers: Numbers) -> Studies:
             "score": "best_value",
         },
         "controls": {
-            "about": "Is the gain echoing, or more steps and another learning rate? The baseline "
-            "with as many steps as e = 2 takes, e = 2 with as few as the baseline's, and repeats a "
-            "whole pass over the data apart, counted as fresh once too. Equal trials are pairs in "
-            "all conditions: learning rate, initial network, order of the data.",
+            "about": "Is the gain echoing, or more steps, or another schedule? The baseline with "
+            "as many steps as e = 2 takes; e = 2 with as few as the baseline's, which halves its "
+            "horizon, beside the baseline with the same horizon; and repeats a whole pass over "
+            "the data apart, counted as fresh once too. Horizons are not searched. Equal trials "
+            "are pairs in all conditions: learning rate, initial network, order of the data.",
             "conditions": BASELINE
             | {
                 "before_augmentation_e2": twice["before_augmentation_e2"],
@@ -128,12 +141,19 @@ def of(numbers: Numbers) -> Studies:
                 | {"budget.fresh_examples": 2 * numbers.budget},
                 "before_augmentation_e2_steps_of_baseline": twice["before_augmentation_e2"]
                 | {"budget.fresh_examples": numbers.budget // 2},
-            },
+            }
+            | (_half_horizon(numbers) if numbers.decays else {}),
+            "not_searched": (HORIZON["field"],),
         },
     }
     if not numbers.augments:  # language
         studies["optimizer"] = _optimizer(numbers, BASELINE | twice)
     return {name: _completed(numbers, study) for name, study in studies.items()}
+
+
+def _half_horizon(numbers: Numbers) -> Conditions:
+    half = {HORIZON["field"]: numbers.budget // 2}
+    return {"baseline_horizon_of_half": BASELINE["baseline"] | half}
 
 
 def _optimizer(numbers: Numbers, conditions: Conditions) -> dict[str, Any]:
@@ -152,6 +172,7 @@ def _optimizer(numbers: Numbers, conditions: Conditions) -> dict[str, Any]:
             {"field": "optimizer.learning_rate", "scale": "log", "min": 1e-4, "max": 3e-2},
             {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
             {"field": "optimizer.beta2", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
+            HORIZON,
         ),
     }
 

@@ -11,8 +11,14 @@ from pipeline import spaced
 
 
 def total_steps(config) -> int:
-    """How many batches a run's budget gives: as many as the shortest sub-stream has."""
+    """How many batches a run's budget gives: as many as the shortest stream has."""
     return min(counts.batches for counts in Counts.of_all(config))
+
+
+def horizon_steps(config) -> int:
+    """How many batches the fresh examples of the schedule's horizon would give this condition."""
+    fresh = config.optimizer.schedule.horizon_fresh_examples or config.budget.fresh_examples
+    return min(counts.batches for counts in Counts.of_all(config, fresh))
 
 
 def copy_diagnostics(config, num_examples: int) -> CopyDiagnostics:
@@ -44,9 +50,11 @@ class Counts(NamedTuple):
     outputs_a_batch: int
 
     @classmethod
-    def of(cls, config, stream: int) -> "Counts":
+    def of(cls, config, stream: int, num_fresh: int | None = None) -> "Counts":
+        """Those of one stream, where all of them have `num_fresh` examples (None: the budget)."""
         rows = config.batch_size // config.echo.streams
-        fresh = len(range(stream, config.budget.fresh_examples, config.echo.streams))
+        total = config.budget.fresh_examples if num_fresh is None else num_fresh
+        fresh = len(range(stream, total, config.echo.streams))
         if config.dataset.spaced_epochs > 1:
             return cls(echo.EchoSchedule(config.dataset.spaced_epochs), fresh, 1, rows)
         if config.echo.insertion == "none":
@@ -59,8 +67,8 @@ class Counts(NamedTuple):
         return cls(schedule, fresh, 1, rows)
 
     @classmethod
-    def of_all(cls, config) -> list["Counts"]:
-        return [cls.of(config, stream) for stream in range(config.echo.streams)]
+    def of_all(cls, config, num_fresh: int | None = None) -> list["Counts"]:
+        return [cls.of(config, stream, num_fresh) for stream in range(config.echo.streams)]
 
     @property
     def batches(self) -> int:

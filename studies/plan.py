@@ -23,8 +23,12 @@ SEEDS_A_SEARCH = 10_000
 # the budget.
 SCORES = ("fresh_examples", "seconds", "best_value")
 
+_CADENCE = "evaluate_every_fresh_examples"
+
 # Searched fields that leave a trial's batches as they are, so that lanes can share them.
 _LANE_FIELDS = ("optimizer.", "loss.")
+
+_WHOLE_NUMBERS = {name for name, default, _ in base.FIELDS if type(default) is int}
 
 # (field, its value with lanes, why no other)
 _LANES_NEED = (
@@ -79,14 +83,18 @@ def point(space: Sequence[dict[str, Any]], search: int, trial: int) -> dict[str,
 
 
 def scaled(axis: dict[str, Any], unit: float) -> Any:
-    """The value at `unit` in [0, 1) along an axis, evenly spaced in the axis's scale."""
+    """The value at `unit` in [0, 1) along an axis, evenly spaced in the axis's scale; the nearest
+    whole number where the field is one."""
     if axis["scale"] == "choice":
         return axis["values"][int(unit * len(axis["values"]))]
     low, high = axis["min"], axis["max"]
     if axis["scale"] == "linear":
-        return low + (high - low) * unit
-    value = math.exp(math.log(low) + (math.log(high) - math.log(low)) * unit)
-    return 1.0 - value if axis["scale"] == "log_one_minus" else value
+        value = low + (high - low) * unit
+    else:
+        value = math.exp(math.log(low) + (math.log(high) - math.log(low)) * unit)
+    if axis["scale"] == "log_one_minus":
+        value = 1.0 - value
+    return round(value) if axis.get("field") in _WHOLE_NUMBERS else value
 
 
 def trial_config(study: Study, condition: dict[str, Any], search: int, trial: int) -> Any:
@@ -97,6 +105,7 @@ def trial_config(study: Study, condition: dict[str, Any], search: int, trial: in
     """
     config = copy.deepcopy(study.config)
     values = condition["overrides"] | point(study.space, search, trial)
+    values.setdefault(_CADENCE, _cadence(study.config, values))
     values |= {
         "seed.data": study.config.seed.data + search,
         "seed.model": study.config.seed.model + SEEDS_A_SEARCH * search + trial,
@@ -104,6 +113,18 @@ def trial_config(study: Study, condition: dict[str, Any], search: int, trial: in
     for name, value in values.items():
         command.set_field(config, name, value, base.FIELDS)
     return config
+
+
+def _cadence(config: Any, values: dict[str, Any]) -> int:
+    """Fresh examples between evaluations: the configuration's, divided by the copies of each.
+
+    Every condition is then evaluated equally often per step. A cadence in common would give the
+    scores of large factors coarsely, since they need fewer fresh examples.
+    """
+    fields = ("echo.factor", "dataset.spaced_epochs")
+    copies = math.prod(float(values.get(f, command.get_field(config, f))) for f in fields)
+    every = command.get_field(config, _CADENCE)
+    return max(1, round(every / copies)) if every else every
 
 
 def check(study: Study, lanes: int = 1) -> None:
@@ -200,17 +221,32 @@ def load_study(
     for field, value in plan.get("overrides", {}).items():
         command.set_field(config, field, value, base.FIELDS)
     command.override(config, overrides, base.FIELDS)
+    axes = plan.get("space") or module.get_search_space(variant)
+    left_out = plan.get("not_searched", ())
     return Study(
         name=name,
         config=config,
         config_flag=config_flag,
         conditions=_labelled(plan["conditions"]),
-        space=tuple(plan.get("space") or module.get_search_space(variant)),
+        space=resolved([axis for axis in axes if axis.get("field") not in left_out], config),
         trials=trials or plan["trials"],
         searches=searches or plan["searches"],
         baseline=plan["baseline"],
         score=plan.get("score", "fresh_examples"),
     )
+
+
+def resolved(axes: Sequence[dict[str, Any]], config: Any) -> tuple[dict[str, Any], ...]:
+    """Axes of a search with plain ends, where those of some are multiples of a field's value."""
+    return tuple(_resolved(axis, config) for axis in axes)
+
+
+def _resolved(axis: dict[str, Any], config: Any) -> dict[str, Any]:
+    if "times" not in axis:
+        return axis
+    unit = command.get_field(config, axis["times"])
+    ends = {end: axis[end] * unit for end in ("min", "max")}
+    return {name: value for name, value in axis.items() if name != "times"} | ends
 
 
 def _check_plan(name: str, plan: dict[str, Any]) -> None:

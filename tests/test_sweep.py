@@ -11,12 +11,12 @@ from scipy.stats import qmc
 
 import sweep
 import train
-from configs import cifar10
+from configs import cifar10, coco, common_crawl, imagenet, lm1b
 from runs import command, records
 from runs.progress import Progress
 
 QUIET = Progress(quiet=True)
-SPACE = cifar10.get_search_space("mini")
+SPACE = cifar10.get_search_space("mini")[:3]
 BOTH = ("baseline", "before_augmentation_e2")
 
 
@@ -64,6 +64,48 @@ def _unit(axis, value):
 def test_scales_run_from_end_to_end(axis, ends):
     assert sweep.scaled(axis, 0.0) == pytest.approx(ends[0])
     assert sweep.scaled(axis, 1.0) == pytest.approx(ends[1])
+
+
+@pytest.mark.parametrize("budget", [12_000, 48_000])
+def test_the_horizon_is_searched_on_the_budget_of_the_study_and_is_a_whole_number(budget):
+    flag, flags = "configs/cifar10.py:mini", [f"--config.budget.fresh_examples={budget}"]
+    loaded = sweep.load_study(cifar10.get_config("mini"), cifar10, flag, "demo", 0, 0, flags)
+    (axis,) = [axis for axis in loaded.space if "horizon" in axis["field"]]
+    assert axis == {
+        "field": "optimizer.schedule.horizon_fresh_examples",
+        "scale": "log",
+        "min": budget / 32,
+        "max": 2 * budget,
+    }
+    drawn = [sweep.point(loaded.space, 0, trial)[axis["field"]] for trial in range(64)]
+    assert all(type(value) is int for value in drawn)
+    assert min(drawn) < budget / 24
+    assert max(drawn) > 1.5 * budget
+
+
+def test_every_schedule_that_decays_has_its_horizon_searched_and_no_other():
+    for module in (cifar10, imagenet, coco, lm1b, common_crawl):
+        for variant in ("", "mini"):
+            for name, each in module.get_studies(variant).items():
+                axes = each.get("space") or module.get_search_space(variant)
+                schedule = each["overrides"].get(
+                    "optimizer.schedule.name", module.get_config(variant).optimizer.schedule.name
+                )
+                fields = {axis["field"] for axis in axes} - set(each.get("not_searched", ()))
+                searched = "optimizer.schedule.horizon_fresh_examples" in fields
+                assert searched == (schedule != "constant" and name != "controls"), (module, name)
+
+
+def test_every_condition_is_evaluated_equally_often_per_step():
+    loaded = sweep.load_study(
+        cifar10.get_config("mini"), cifar10, "configs/cifar10.py:mini", "factor", 0, 0
+    )
+    every = loaded.config.evaluate_every_fresh_examples
+    for condition in loaded.conditions:
+        config = sweep.trial_config(loaded, condition, 0, 0)
+        assert config.evaluate_every_fresh_examples == round(every / config.echo.factor)
+    own = {"name": "own", "label": "own", "overrides": {"evaluate_every_fresh_examples": 7}}
+    assert sweep.trial_config(loaded, own, 0, 0).evaluate_every_fresh_examples == 7
 
 
 def test_a_choice_takes_each_value_equally_often():

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import flags, mini, run_command, slot
+from conftest import SLOTS, flags, mini, run_command, slot
 
 import train
+from pipeline import counts
 from runs import records
 from training import evaluation, optimizer
+from training.check import ConfigError, check
 
 
 @pytest.mark.parametrize("name", ["nesterov", "momentum"])
@@ -36,24 +38,76 @@ def test_momentum_is_the_formula(name):
         np.testing.assert_allclose(params["layer"][leaf], value, rtol=1e-5)
 
 
-def test_schedules_run_over_the_whole_run():
-    config = mini(
-        optimizer__learning_rate=2.0,
-        optimizer__schedule__final_factor=0.1,
-        optimizer__schedule__decay_progress=0.5,
-    )
+def test_schedules_run_over_their_horizon():
+    config = mini(optimizer__learning_rate=2.0, optimizer__schedule__final_factor=0.1)
     rates = [optimizer.hyperparameters(config, step / 100).learning_rate for step in range(101)]
     assert rates[0] == 2.0
-    assert rates[25] == pytest.approx(2.0 * 0.55)
-    assert rates[50] == rates[100] == pytest.approx(0.2)
+    assert rates[50] == pytest.approx(2.0 * 0.55)
+    assert rates[100] == pytest.approx(0.2)
     config.optimizer.schedule.name = "constant"
     assert optimizer.hyperparameters(config, 0.99).learning_rate == 2.0
 
 
-def test_decay_follows_steps_so_that_echoing_stretches_it():
-    """The schedule's progress is step / total steps, and the total counts showings."""
-    totals = [train.prepare(mini(**slot("before_augmentation", 0, e))).total_steps for e in (1, 4)]
-    assert totals == [20, 80]
+@pytest.mark.parametrize("at", SLOTS)
+@pytest.mark.parametrize("horizon", [0, 320, 1280])
+def test_the_horizon_in_steps_is_what_each_condition_takes_on_it(at, horizon):
+    config = mini(**slot(*at), optimizer__schedule__horizon_fresh_examples=horizon)
+    # floor(e * H) copies in whole batches of 32, whatever the buffer
+    assert counts.horizon_steps(config) == (horizon or 640) * config.echo.factor // 32
+
+
+@pytest.mark.parametrize("at", [("none", 0), ("before_augmentation", 100), ("after_batching", 4)])
+def test_a_schedule_follows_the_steps_of_its_condition_on_its_horizon(at, tmp_path):
+    """In a run's records: echoing stretches the decay, prefill is no leap, and past the horizon the
+    last rate stays."""
+    fields = slot(*at) | {"optimizer__schedule__horizon_fresh_examples": 320, "log_every_steps": 1}
+    config = mini(optimizer__learning_rate=0.1, **fields)
+    train.train(config, tmp_path / "run")
+    logged = records.read_metrics(tmp_path / "run")
+    rates = [record["learning_rate"] for record in logged if record["split"] == "train"]
+    shares = np.minimum(np.arange(len(rates)) / (len(rates) / 2), 1.0)
+    np.testing.assert_allclose(rates, 0.1 * (1 - 0.9 * shares), rtol=1e-6)
+
+
+def test_under_auto_a_schedule_follows_the_fresh_examples(tmp_path):
+    config = mini(
+        echo__insertion="before_augmentation",
+        echo__policy="auto",
+        echo__shuffle_buffer=64,
+        optimizer__schedule__final_factor=0.1,
+        optimizer__schedule__horizon_fresh_examples=320,
+        log_every_steps=1,
+    )
+    train.train(config, tmp_path / "run")
+    logged = records.read_metrics(tmp_path / "run")
+    steps = [record for record in logged if record["split"] == "train"]
+    fresh = np.array([0, *(record["fresh_examples"] for record in steps)])[:-1]
+    rates = [record["learning_rate"] for record in steps]
+    wanted = config.optimizer.learning_rate * (1 - 0.9 * np.minimum(fresh / 320, 1.0))
+    np.testing.assert_allclose(rates, wanted, rtol=1e-6)
+    assert fresh[-1] > 320
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"horizon_fresh_examples": 320, "final_factor": 0.0}, "final_factor is 0"),
+        ({"horizon_fresh_examples": 320, "name": "cosine", "final_factor": 0.0}, "final_factor"),
+        ({"horizon_fresh_examples": 320, "name": "two_steps", "step_factor": 0.0}, "step_factor"),
+        ({"horizon_fresh_examples": 31}, "gives no batch of 32"),
+        ({"horizon_fresh_examples": -1}, "allowed: 0 or more"),
+    ],
+)
+def test_a_horizon_that_leaves_nothing_to_train_is_refused(fields, named):
+    fields = {f"optimizer__schedule__{name}": value for name, value in fields.items()}
+    with pytest.raises(ConfigError, match=named):
+        check(mini(**fields))
+
+
+def test_a_horizon_of_the_budget_or_more_may_end_at_a_rate_of_zero():
+    fields = {"optimizer__schedule__final_factor": 0.0}
+    for horizon in (0, 640, 1280):
+        check(mini(optimizer__schedule__horizon_fresh_examples=horizon, **fields))
 
 
 # Losses of the first three steps of a shrunk mini. If a change of the model, the data or their

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 import echo
-from pipeline.counts import total_steps
+from pipeline.counts import horizon_steps, total_steps
 from training import optimizer, sharding
 
 
@@ -36,9 +36,9 @@ def check(config) -> None:
     schedule = config.optimizer.schedule
     for name in ("final_factor", "first_step_progress", "second_step_progress", "step_factor"):
         _between(f"optimizer.schedule.{name}", schedule[name], 0.0, 1.0)
-    warmup, decay = schedule.warmup_progress, schedule.decay_progress
+    warmup = schedule.warmup_progress
     _between("optimizer.schedule.warmup_progress", warmup, 0.0, 1.0, end=False)
-    _between("optimizer.schedule.decay_progress", decay, warmup, 1.0, start=False)
+    _at_least("optimizer.schedule.horizon_fresh_examples", schedule.horizon_fresh_examples, 0)
     if not math.isfinite(config.target.value):
         raise ConfigError(f"config.target.value is {config.target.value}; allowed: a finite number")
     for name in ("evaluate_every_fresh_examples", "checkpoint_every_fresh_examples", "prefetch"):
@@ -58,6 +58,7 @@ def check(config) -> None:
             f"config.budget.fresh_examples is {config.budget.fresh_examples}, which gives no batch "
             f"of {config.batch_size}; allowed: at least the batch size"
         )
+    _check_horizon(config)
 
 
 def check_insertion(config, insertion: str) -> None:
@@ -176,6 +177,27 @@ def _check_policy(settings) -> None:
         raise ConfigError(
             f"config.echo.shuffle_buffer is {settings.shuffle_buffer} with echo.policy='auto', "
             "which repeats what is stored there; allowed: 1 or more, best several batches"
+        )
+
+
+# What the learning rate is multiplied by at the end of each schedule that decays.
+_LAST_FACTORS = {"linear": "final_factor", "cosine": "final_factor", "two_steps": "step_factor"}
+
+
+def _check_horizon(config) -> None:
+    schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
+    horizon = schedule.horizon_fresh_examples
+    if horizon_steps(config) < 1:
+        raise ConfigError(
+            f"config.optimizer.schedule.horizon_fresh_examples is {horizon}, which gives no batch "
+            f"of {config.batch_size}; allowed: at least the batch size, or 0 for the budget"
+        )
+    last = _LAST_FACTORS.get(schedule.name)
+    if 0 < horizon < budget and last and not schedule[last]:
+        raise ConfigError(
+            f"config.optimizer.schedule.{last} is 0 with horizon_fresh_examples={horizon}, after "
+            f"which the rest of the budget of {budget} would train at a learning rate of 0; "
+            f"allowed: a factor above 0, or a horizon of the budget or more (0 = the budget)"
         )
 
 

@@ -49,7 +49,7 @@ def _kernels(params):
 
 
 def hyperparameters(config, progress: float) -> Hyperparameters:
-    """The hyperparameters at `progress`, in [0, 1], of a run."""
+    """The hyperparameters at `progress`, in [0, 1], of the schedule's horizon."""
     optimizer = config.optimizer
     rate = optimizer.learning_rate * schedule_factor(optimizer.schedule, progress)
     return Hyperparameters(
@@ -61,7 +61,7 @@ def hyperparameters(config, progress: float) -> Hyperparameters:
 
 
 def schedule_factor(schedule, progress: float) -> float:
-    """Learning rate relative to its peak at `progress` in [0, 1] of the run."""
+    """Learning rate relative to its peak at `progress` in [0, 1] of the schedule's horizon."""
     warmup = schedule.warmup_progress
     if progress < warmup:
         return progress / warmup
@@ -70,7 +70,7 @@ def schedule_factor(schedule, progress: float) -> float:
     if schedule.name == "two_steps":
         steps = (schedule.first_step_progress, schedule.second_step_progress)
         return schedule.step_factor ** sum(progress >= step for step in steps)
-    share = min((progress - warmup) / (schedule.decay_progress - warmup), 1.0)
+    share = (progress - warmup) / (1.0 - warmup)
     if schedule.name == "cosine":
         share = (1.0 - math.cos(math.pi * share)) / 2
     return 1.0 - (1.0 - schedule.final_factor) * share

@@ -35,7 +35,8 @@ class Parts:
     input: inputs.Input  # sends them to the step
     validation: Any  # an iterable of (arrays, mask)
     target: records.Target
-    total_steps: int | None  # None where it is not known before
+    total_steps: int | None  # of the budget; None where it is not known before
+    horizon_steps: int | None  # of the schedule's horizon; likewise
     pace: Pace
     upstream_clock: StoppableClock  # stands still while the run does not train
     exchange: processes.Exchange  # between those that echo.policy=auto decides for
@@ -103,6 +104,7 @@ def prepare(config) -> Parts:
         validation=validation,
         target=records.Target(**config.target),
         total_steps=counts.total_steps(config) if config.echo.policy == "fixed" else None,
+        horizon_steps=counts.horizon_steps(config) if config.echo.policy == "fixed" else None,
         copies=counts.copy_diagnostics(config, len(run.source)),
         pace=pace,
         upstream_clock=run.upstream_clock,
