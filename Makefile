@@ -5,13 +5,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo_out
 
-.PHONY: help demo test lint format bench clean
+# The registered studies (results/protocol.md), search by search.
+GRID := out/grid
+PROBLEMS := digits logistic sentences documents mnist photographs scenes
+SEARCHES := 1 2 3 4 5
+
+.PHONY: help demo test lint format bench grid grid-pack clean
 
 help:
 	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
 	@echo "make test    all tests"
 	@echo "make lint    ruff, check and format"
 	@echo "make bench   the benchmarks, each beside what one would use instead"
+	@echo "make grid    the registered studies of results/protocol.md: many hours; resumes"
 
 demo: $(VENV)/.installed
 	$(BIN)/python sweep.py --config=configs/cifar10.py:mini --study=demo --outdir=$(DEMO)/study
@@ -37,6 +43,19 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.bursty
 	$(BIN)/python -m benchmarks.wall_time
 	$(BIN)/python -m benchmarks.sweep_throughput
+
+grid: $(VENV)/.installed-dev
+	for searches in $(SEARCHES); do for problem in $(PROBLEMS); do \
+	    nice -n 19 $(BIN)/python sweep.py --config=configs/problems.py:$$problem --study=grid \
+	        --outdir=$(GRID)/$$problem --searches=$$searches --workers=2 --lanes=4 \
+	        --config.dataset.cache_dir=$(GRID)/vocabularies || exit $$?; \
+	done; done
+
+grid-pack: $(VENV)/.installed
+	mkdir -p results/grid
+	for problem in $(PROBLEMS); do if [ -e $(GRID)/$$problem/study.json ]; then \
+	    $(BIN)/python -m analysis $(GRID)/$$problem --pack=results/grid/$$problem.tar.xz || exit $$?; \
+	fi; done
 
 clean:
 	rm -rf $(VENV) $(DEMO)

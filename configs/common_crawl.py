@@ -50,5 +50,6 @@ def get_config(variant: str = ""):
 
 
 # The same searches and studies: budgets, batch sizes and buffers count examples alike.
+MINI_NUMBERS = lm1b.MINI_NUMBERS
 get_search_space = lm1b.get_search_space
 get_studies = lm1b.get_studies

@@ -151,6 +151,34 @@ def of(numbers: Numbers) -> Studies:
     return {name: _completed(numbers, study) for name, study in studies.items()}
 
 
+def registered(numbers: Numbers, factors: Sequence[int]) -> Studies:
+    """The studies of results/protocol.md for one problem (configs/problems.py).
+
+    Args:
+        numbers: with the problem's batch sizes, trials and searches.
+        factors: echoing factors before augmentation, besides 1.
+    """
+    sizes, batch = numbers.batch_sizes, numbers.batch_size
+    elsewhere = _grid(numbers, (batch,), numbers.slots[1:], (2,))
+    studies = {
+        "grid": {
+            "about": "Every echoing factor at two batch sizes, and every insertion point at e = 2.",
+            "conditions": _grid(numbers, sizes, _SLOTS[:1], factors) | elsewhere,
+            "baseline": f"baseline_b{batch}",
+        },
+        "pilot": {
+            "about": "The best value of the baseline over the budget, with seeds of its own: the "
+            "target of `grid` is chosen by it.",
+            "conditions": _grid(numbers, sizes, (), ()),
+            "baseline": f"baseline_b{batch}",
+            "overrides": {"target.value": numbers.never, "seed.data": 1000, "seed.model": 10**7},
+            "score": "best_value",
+            "searches": 1,
+        },
+    }
+    return {name: _completed(numbers, study) for name, study in studies.items()}
+
+
 def _half_horizon(numbers: Numbers) -> Conditions:
     half = {HORIZON["field"]: numbers.budget // 2}
     return {"baseline_horizon_of_half": BASELINE["baseline"] | half}

@@ -1,0 +1,196 @@
+"""The problems of results/protocol.md: small enough for two cores, and of different kinds.
+
+    python sweep.py --config=configs/problems.py:digits --study=grid --outdir=DIR
+
+Variants, `mnist`, `photographs`, `scenes`, `sentences`, `documents` and `logistic` beside `digits`,
+and `manual` and `jpeg_digits`, which are set aside for the forecast. `photographs`, `sentences` and
+`documents` read `cifar10_jpeg`, `lm_books` and `lm_docs` in $TFDS_DATA_DIR (CIFAR-10 recompressed
+as JPEG; English sentences with the features of `lm1b`; technical documents with those of `c4`). In
+these three a budget is less than one pass over the data, so that what is fresh has never been seen.
+
+Each problem is a shipped mini but for what is set here. Search spaces are wider than the minis',
+since optima at their ends were seen. Targets follow the rule in the protocol.
+"""
+
+import dataclasses
+from typing import Any
+
+from configs import cifar10, coco, common_crawl, imagenet, lm1b, studies
+
+_RATE_AND_MOMENTUM = (
+    {"field": "optimizer.learning_rate", "scale": "log", "min": 0.003, "max": 3.0},
+    {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.01, "max": 0.5},
+)
+_DECAYING = (
+    *_RATE_AND_MOMENTUM,
+    {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
+    studies.HORIZON,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What makes a problem of a shipped mini.
+
+    Attributes:
+        workload: the module whose mini it starts from.
+        fields: what differs from that.
+        space: axes of its searches.
+        batch_sizes: the two that the grid compares.
+        factors: echoing factors before augmentation, besides 1.
+        trials: of each search that must not diverge.
+        augments: whether examples are augmented; without, two of the three slots are one.
+    """
+
+    workload: Any
+    fields: dict[str, Any]
+    space: tuple[dict[str, Any], ...]
+    batch_sizes: tuple[int, int] = (32, 64)
+    factors: tuple[int, ...] = (2, 4, 16)
+    trials: int = 8
+    augments: bool = True
+
+
+SEARCHES = 5  # of each condition: the fewest whose range covers a median at above 90 %
+
+PROBLEMS = {
+    "digits": Problem(
+        cifar10,
+        {"target.value": 0.97, "budget.fresh_examples": 12_000},
+        _DECAYING,
+        factors=(2, 4, 8, 16),
+        trials=16,
+    ),
+    "mnist": Problem(
+        cifar10,
+        {
+            "dataset.name": "mnist_5k",
+            "model.width": 4,
+            "augmentation.pad": 2,
+            "target.value": 0.95,
+            "budget.fresh_examples": 12_000,
+        },
+        _DECAYING,
+    ),
+    "photographs": Problem(
+        cifar10,
+        {
+            "dataset.name": "cifar10_jpeg",
+            "dataset.train_split": "train[:45000]",
+            "dataset.validation_split": "train[45000:46000]",
+            "model.width": 4,
+            "augmentation.pad": 4,
+            "augmentation.flip": True,
+            "target.value": 0.35,
+            "budget.fresh_examples": 16_000,
+        },
+        _DECAYING,
+    ),
+    "scenes": Problem(
+        coco,
+        {
+            "dataset.canvas": 64,
+            "augmentation.crop_size": 64,
+            "model.width": 8,
+            "target.value": 0.1,
+            "budget.fresh_examples": 6_000,
+        },
+        (*_RATE_AND_MOMENTUM, studies.HORIZON),
+        batch_sizes=(16, 32),
+        trials=6,
+    ),
+    "sentences": Problem(
+        lm1b,
+        {
+            "dataset.name": "lm_books",
+            "dataset.validation_split": "test[:15%]",
+            "dataset.sequence_length": 32,
+            "model.dim": 32,
+            "model.heads": 2,
+            "model.mlp_dim": 128,
+            "target.value": 4.9,
+            "budget.fresh_examples": 8_000,
+        },
+        _RATE_AND_MOMENTUM,
+        augments=False,
+    ),
+    "documents": Problem(
+        common_crawl,
+        {
+            "dataset.name": "lm_docs",
+            "dataset.sequence_length": 128,
+            "model.dim": 32,
+            "model.heads": 2,
+            "model.mlp_dim": 128,
+            "target.value": 4.9,
+            "budget.fresh_examples": 4_000,
+        },
+        _RATE_AND_MOMENTUM,
+        batch_sizes=(16, 32),
+        augments=False,
+    ),
+    "logistic": Problem(
+        cifar10,
+        {
+            "dataset.name": "mnist_5k",
+            "model.depth": 0,
+            "augmentation.pad": 0,
+            "target.value": 0.88,
+            "budget.fresh_examples": 12_000,
+        },
+        _DECAYING,
+        factors=(2, 4, 8, 16),
+        trials=16,
+        augments=False,
+    ),
+    "manual": Problem(
+        lm1b,
+        {"target.value": 3.9, "budget.fresh_examples": 10_000},
+        _RATE_AND_MOMENTUM,
+        augments=False,
+    ),
+    "jpeg_digits": Problem(
+        imagenet,
+        {"model.width": 4, "target.value": 0.9, "budget.fresh_examples": 12_000},
+        _DECAYING,
+    ),
+}
+
+
+def get_config(variant: str = ""):
+    """The configuration of a problem."""
+    problem = _problem(variant)
+    config = problem.workload.get_config("mini")
+    fields = problem.fields | {
+        "batch_size": problem.batch_sizes[0],
+        "evaluate_every_fresh_examples": problem.fields["budget.fresh_examples"] // 64,
+        "checkpoint_every_fresh_examples": 0,  # trials of seconds start anew
+        "dataset.test_split": "",
+        # "gradient_statistics_every_steps": 64,
+    }
+    config.update_from_flattened_dict(fields)
+    return config
+
+
+def get_search_space(variant: str = ""):
+    """The axes that a study searches for each condition."""
+    return _problem(variant).space
+
+
+def get_studies(variant: str = ""):
+    """`grid`, and the `pilot` that its target comes from."""
+    problem = _problem(variant)
+    numbers = dataclasses.replace(
+        problem.workload.MINI_NUMBERS,
+        batch_sizes=problem.batch_sizes,
+        trials=problem.trials,
+        searches=SEARCHES,
+        augments=problem.augments,
+    )
+    return studies.registered(numbers, problem.factors)
+
+
+def _problem(variant: str) -> Problem:
+    if variant not in PROBLEMS:
+        raise ValueError(f"no variant {variant!r}; allowed: {', '.join(PROBLEMS)}")
+    return PROBLEMS[variant]
