@@ -26,8 +26,10 @@ holds config.json and metrics.jsonl; they are searched for below what you give).
 equal echo settings and batch size are one condition; equal data seeds are one search.
 
 A trial scores the fresh examples at its first evaluation that reaches the target, a search the
-smallest score of its counted trials, a condition the mean over its searches. A study may score
-seconds, or the best value within the budget, instead (`score` in study.json).
+smallest score of its counted trials, a condition the median over its searches. A search that
+never reached the target scores more than its trials had used, written ">12,000". Ratios to the
+baseline are medians over pairs of searches. A study may score seconds, or the best value within
+the budget, instead (`score` in study.json). docs/statistics.md defines every number.
 """
 
 _EXAMPLES = """\
@@ -39,9 +41,10 @@ examples:
   python -m analysis results/cifar10 --pack=cifar10.tar.xz      its records as one file, and
   python -m analysis cifar10.tar.xz --out=report                 the same from that
 
-written to --out: report.html (all in one file), report.md, scores.csv (conditions), trials.csv
-                  (trials), and each figure as PNG and PDF; a study that varies the echoing
-                  factor, batch size or shuffle buffer is drawn against it
+written to --out: report.html (all in one file), report.md, scores.csv (conditions), paired.csv
+                  (effects with matched seeds), trials.csv (trials), and each figure as PNG and
+                  PDF; a study that varies the echoing factor, batch size or shuffle buffer is
+                  drawn against it
 exit codes: 0 done, 2 wrong input
 """
 
@@ -130,8 +133,8 @@ def run(arguments: Sequence[str]) -> None:
     for caveat in caveats.find(found):
         print(textwrap.fill(caveat, width, initial_indent="- ", subsequent_indent="  "))
     print(
-        f"\nWritten to {out}: report.html, report.md, scores.csv, trials.csv and "
-        f"{len(drawn)} figures (PNG, PDF)."
+        f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv "
+        f"and {len(drawn)} figures (PNG, PDF)."
     )
 
 

@@ -10,11 +10,11 @@ import pandas as pd
 
 from analysis import scores as scoring
 from analysis.load import COUNTABLE, UNFINISHED, Records
-from analysis.study import BEST_VALUE, EDGE, near_end, target_text
+from analysis.study import BEST_VALUE, EDGE, field, near_end, target_text
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
-COARSE = 0.05  # evaluation cadence, as a share of the smallest score
+COARSE = 0.05  # distance between evaluations, as a share of any score
 
 
 def find(found: Records, root: os.PathLike | None = None) -> list[str]:
@@ -29,9 +29,10 @@ def find(found: Records, root: os.PathLike | None = None) -> list[str]:
         *_cut_short(found),
         *_few(found, table),
         *_boundary(found),
-        *_coarse(found, table),
+        *_coarse(found, searches),
         *_several_epochs(found, table),
         *_mixed_origins(found.trials),
+        *_earlier_protocol(found),
     ]
 
 
@@ -66,8 +67,9 @@ def _not_reached(found: Records, table: pd.DataFrame) -> list[str]:
         f"{row.label} ({row.searches_reached} of {row.searches})" for row in short.itertuples()
     )
     return [
-        f"Some searches never reached {target_text(found.study.target)}: {listed}. Means are over "
-        "those that did, and so flatter these conditions."
+        f"Some searches never reached {target_text(found.study.target)}: {listed} did. The others "
+        "are censored: their scores are above what their trials had used, and what follows from "
+        "them is a bound."
     ]
 
 
@@ -131,8 +133,12 @@ def _few(found: Records, table: pd.DataFrame) -> list[str]:
     if not few:
         return []
     return [
-        f"Small study: {'; '.join(few)}. The minimum and maximum understate the spread, and small "
-        "differences between conditions may be luck."
+        f"Small study: {'; '.join(few)}. Small differences between conditions may be luck"
+        + (
+            f", and over fewer than {FEW_SEARCHES} searches there is a range but no interval."
+            if searches < FEW_SEARCHES
+            else "."
+        )
     ]
 
 
@@ -162,18 +168,26 @@ def _in_scale(axis) -> str:
     return " (the axis is 1 - value)" if axis["scale"] == "log_one_minus" else ""
 
 
-def _coarse(found: Records, table: pd.DataFrame) -> list[str]:
-    cadence, smallest = found.trials["evaluation_interval"].max(), table["fresh_examples_min"].min()
-    if pd.isna(cadence) or pd.isna(smallest) or cadence <= COARSE * smallest:
+def _coarse(found: Records, searches: pd.DataFrame) -> list[str]:
+    """Conditions with a search whose score is so small that evaluations hide a part of it."""
+    if found.study.score == BEST_VALUE:
         return []
+    coarse = searches[searches["resolution"] > COARSE]
+    if coarse.empty:
+        return []
+    worst = coarse.loc[coarse["resolution"].idxmax()]
+    score, share = worst["fresh_examples_high"], worst["resolution"]
     return [
-        f"Scores fall on evaluations, one every {cadence:,.0f} fresh examples: "
-        f"{cadence / smallest:.0%} of the smallest score, so smaller differences cannot be seen."
+        "Scores fall on evaluations, so a score is too large by up to the fresh examples since the "
+        f"evaluation before: more than {COARSE:.0%} of a score in "
+        f"{coarse['condition'].nunique()} of {len(found.study.conditions)} conditions, most in "
+        f"{worst['label']} ({share * score:,.0f} of {score:,.0f}, {share:.0%}). Differences of "
+        "this size cannot be seen."
     ]
 
 
 def _several_epochs(found: Records, table: pd.DataFrame) -> list[str]:
-    size, largest = found.study.train_examples, table["fresh_examples_max"].max()
+    size, largest = found.study.train_examples, table["fresh_examples_max_low"].max()
     if size is None or pd.isna(largest) or largest <= size:
         return []
     return [
@@ -192,6 +206,22 @@ def _mixed_origins(trials: pd.DataFrame) -> list[str]:
     if len(commits := _distinct(trials["commit"])) > 1:
         notes.append(f"Trials ran at different commits: {', '.join(commits)}.")
     return notes
+
+
+_HORIZON = "optimizer.schedule.horizon_fresh_examples"
+
+
+def _earlier_protocol(found: Records) -> list[str]:
+    """Studies from before the learning rate's decay had a horizon of its own."""
+    config = found.study.facts.get("resolved_config") or {}
+    if field(config, "optimizer.schedule") is None or field(config, _HORIZON) is not None:
+        return []
+    return [
+        "Earlier protocol: the learning rate decayed over the whole budget, so that the budget "
+        "chose the schedule of each condition; epoch k was read in the order of data seed + k, so "
+        "that searches with neighboring seeds shared orders of the data and are not independent; "
+        "each of several streams had a shuffle buffer of the full size."
+    ]
 
 
 def _distinct(values: pd.Series) -> Sequence[str]:

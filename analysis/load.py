@@ -24,6 +24,8 @@ UNFINISHED = "unfinished"  # no result.json yet
 
 _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed")
+_FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
+_FLOATS += ("best_value", "train_seconds", "evaluation_interval")
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
@@ -61,7 +63,9 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
         One row a trial, ordered by condition, search and trial: condition, label, insertion,
         factor, shuffle_buffer, batch_size, search, trial, one column per hyperparameter by its
         dotted name, status, fresh_examples_to_target, steps_to_target, seconds_to_target
-        (missing where the target was not reached), best_value, best_fresh_examples,
+        (missing where the target was not reached), fresh_examples_before_target and
+        seconds_before_target (at the evaluation before that one, 0 where there was none; missing
+        likewise), best_value, best_fresh_examples,
         steps, fresh_examples, train_seconds, counted, model_seed, evaluation_interval (fresh
         examples), device, commit, path.
 
@@ -245,15 +249,30 @@ def _score(result: Mapping, validation: Sequence[Mapping], target: records.Targe
     """Where the target was reached: from the result if it was judged at this target, else from
     the curve, whose first record at the target or past it scores."""
     names = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
+    score = dict.fromkeys(names)
     judged_at = result.get("target")  # a trial that failed at its start may have none
     if judged_at and studies.parse_target(judged_at) == target:
-        return {name: _number(result, name) for name in names}
-    for record in validation:
-        value = _number(record, target.metric)
-        if value is not None and target.reached(value):
-            fields = ("fresh_examples", "step", "train_seconds")
-            return {name: _number(record, key) for name, key in zip(names, fields, strict=True)}
-    return dict.fromkeys(names)
+        score = {name: _number(result, name) for name in names}
+    else:
+        for record in validation:
+            value = _number(record, target.metric)
+            if value is not None and target.reached(value):
+                fields = ("fresh_examples", "step", "train_seconds")
+                score = {n: _number(record, key) for n, key in zip(names, fields, strict=True)}
+                break
+    return score | _before(score["fresh_examples_to_target"], validation)
+
+
+def _before(score: float | None, validation: Sequence[Mapping]) -> dict[str, float | None]:
+    """The last evaluation before the one that scored: the target was reached after it."""
+    if score is None:
+        return {"fresh_examples_before_target": None, "seconds_before_target": None}
+    earlier = [r for r in validation if _number(r, "fresh_examples") < score]
+    last = earlier[-1] if earlier else {"fresh_examples": 0, "train_seconds": 0.0}
+    return {
+        "fresh_examples_before_target": _number(last, "fresh_examples"),
+        "seconds_before_target": _number(last, "train_seconds"),
+    }
 
 
 def _extent(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,7 +314,7 @@ def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
     tail = [name for name in ordered[0] if name not in (*head, "hparams")]
     table = pd.DataFrame(full, columns=[*head, *hparams, *tail])
     table = table.astype(dict.fromkeys(_COUNTS, "Int64"))
-    for name in ("seconds_to_target", "best_value", "train_seconds", "evaluation_interval"):
+    for name in _FLOATS:
         table[name] = table[name].astype(float)
     table.insert(table.columns.get_loc("model_seed"), "counted", counted(table, study))
     return table

@@ -10,70 +10,123 @@ import pandas as pd
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 
-from analysis import caveats, tables
+from analysis import caveats, tables, uncertainty
 from analysis.load import Records
-from analysis.study import BEST_VALUE, Study, target_text
+from analysis.study import BEST_VALUE, SECONDS, Study, target_text
 
 
 def markdown(
     found: Records, conditions: pd.DataFrame, root: os.PathLike, drawn: Sequence[str]
 ) -> str:
     """The whole report; the figures `drawn` are expected beside it."""
-    doubts = caveats.find(found, root) or ["None found in the records."]
-    head = tables.columns(found.study)
+    study = found.study
+    notes = caveats.find(found, root) or ["None found in the records."]
+    rows = tables.condition_rows(conditions, study)
     parts = [
-        f"# {tables.title(found.study)}",
-        _markdown_table(head, tables.condition_rows(conditions, found.study), words=2),
-        _RULES[found.study.score == BEST_VALUE],
+        f"# {tables.title(study)}",
+        _markdown_table(tables.columns(conditions, study), rows, words=2),
+        rules(study),
         _figure(drawn[0]),
-        "## Read with care",
-        "\n".join(f"- {doubt}" for doubt in doubts),
+        "## Caveats",
+        "\n".join(f"- {note}" for note in notes),
         "## Trials",
         _markdown_table(tables.TRIAL_COLUMNS, tables.trial_rows(found, conditions), words=1),
-        "The score of a search is resampled from the condition's counted trials, at the size of "
-        "the largest search. Beside the baseline stands the ratio of the first table, with what "
-        "resampling the trials of both conditions gives for it. At equal seeds, a trial is "
-        "compared with the baseline's of the same data seed, model seed and hyperparameters, where "
-        "both have a score"
-        + ("." if found.study.score == BEST_VALUE else " (geometric mean of ratios, t interval)."),
+        "Censored trials count but did not reach the target; diverged ones do not count. The "
+        "score of a search is resampled from the condition's counted trials, at the size of the "
+        "largest search; the brackets hold the middle "
+        f"{uncertainty.LEVEL:.0%} of resampled searches, which is no confidence interval.",
+        *_matched_seeds(found),
         *map(_figure, drawn[1:]),
         "## How these numbers were made",
         "\n".join(f"- {name}: {value}" for name, value in facts(found).items()),
-        "Every trial is in `trials.csv`, every number of the tables in `scores.csv`.",
+        "Every trial is in `trials.csv`, every number of the tables of conditions and of matched "
+        "seeds in `scores.csv` and `paired.csv`.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-_RULES = {
-    False: "Means and ranges are over the searches that reached the target; a search's score is "
-    "the smallest over its counted trials. Steps and seconds are those of that best trial. The "
-    "ratio is to the baseline of equal batch size.",
-    True: "Trials ran to the end of their budget. A search's score is the best value of its "
-    "counted trials; means and ranges are over searches.",
-}
+_LEVELS = (
+    "The range over five or more searches is an interval that covers the median effect with "
+    "probability 1 - 2^(1 - n): 93.75 % at five searches. Over fewer it is only a range."
+)
+
+
+def rules(study: Study) -> str:
+    """What the table of conditions prints, in a few sentences."""
+    if study.score == BEST_VALUE:
+        return (
+            "Trials ran to the end of their budget. A search's score is the best value of its "
+            "counted trials, a condition's the median over searches. The difference to the "
+            f"baseline of equal batch size is the median over pairs of searches. {_LEVELS}"
+        )
+    cost = "seconds" if study.score == SECONDS else "fresh examples"
+    return (
+        f"A search's score is the smallest number of {cost} over its counted trials, a condition's "
+        "the median over searches; a score after > belongs to searches that ended without reaching "
+        "the target. The ratio is the median, over pairs of searches with equal number (hence "
+        "equal data seed and hyperparameters), of the search's score over that of the baseline of "
+        f"equal batch size; ≥ and ≤ mark bounds. {_LEVELS} The resolution is the distance of the "
+        "evaluation that scored to the one before it, as a share of the score: smaller differences "
+        "cannot be seen. Everything else is of the best trials, medians over searches."
+    )
+
+
+def _matched_seeds(found: Records) -> list[str]:
+    """The section on pairs of trials; nothing where there are none."""
+    study = found.study
+    effects = uncertainty.paired_effects(uncertainty.pairs(found.trials, study), study)
+    if effects.empty:
+        return []
+    table = _markdown_table(
+        tables.paired_columns(study), tables.paired_rows(effects, study), words=1
+    )
+    less, more = uncertainty.verdicts(study)
+    if study.score == BEST_VALUE:
+        kind, treated = "differences", "equal values count for neither side"
+    else:
+        kind = "ratios"
+        treated = (
+            "a trial reached the target between the evaluation that scored and the one before it, "
+            "or later than its end, and a pair that may lie on either side counts for neither"
+        )
+    return [
+        "## Matched seeds",
+        table,
+        "Each trial beside the baseline's of the same data seed, model seed and hyperparameters. "
+        f"The interval holds the {kind} that a two-sided sign test does not reject at "
+        f"{1 - uncertainty.PAIRED_LEVEL:.0%}, the number before it is where the signs balance; "
+        f"{treated}. It takes pairs as exchangeable, though those of one search share their data "
+        f"seed: beside it stands in how many searches most pairs were {less}, and {more}. p is of "
+        "no effect, adjusted (Holm) for the conditions of this page; the verdict is at 5 %. "
+        f"Fewer than {uncertainty.FEWEST_PAIRS} pairs with a side that reached have no interval.",
+    ]
+
 
 _BARS = (
-    "Bars are means over searches, lines run from the minimum to the maximum, dots are single "
-    "searches; the dotted line is the baseline's mean."
+    "Bars are medians over searches, lines run over the range of the searches, dots are single "
+    "searches, and triangles those that ended without reaching the target, which lie further to "
+    "the right; the dotted line is the baseline's median."
 )
 _POINTS = (
-    "Points are means over searches, lines run from the minimum to the maximum. Empty marks: some "
-    "searches did not reach the target; crosses: none did."
+    "Points are medians over searches, lines run over the range of the searches. Triangles are "
+    "lower bounds: the target was not reached; an empty mark: not in all searches."
 )
 _CURVES = "The best counted trial of each condition"
 _CAPTIONS = {
-    "best_values": "Large dots are means over searches, lines run from the minimum to the maximum, "
-    "small dots are single searches; the dotted line is the baseline's mean.",
+    "best_values": "Large dots are medians over searches, lines run over the range of the "
+    "searches, small dots are single searches; the dotted line is the baseline's median.",
     "best_trial_curves": f"{_CURVES}, against fresh examples.",
     "best_trial_curves_by_step": f"{_CURVES}, against steps.",
     "best_trial_curves_by_train_seconds": f"{_CURVES}, against seconds of training.",
-    "score_by_trials": "What a search of so many trials scores: the median, and a band from 5 to "
-    "95 % of such searches, resampled with replacement from counted trials; the baseline in grey.",
+    "score_by_trials": "What a search of so many trials scores, resampled with replacement from "
+    "the counted trials: the median, and a band that covers the middle 90 % of such searches (not "
+    "a confidence interval; too narrow at the right); the baseline in grey.",
     "trials_by_hyperparameter": "Every trial against each hyperparameter. Steps join the best "
     "trial of each sixth of an axis; rings are the best trials of the searches, crosses trials "
     "without a score. A yellow end of an axis holds the best trial of a search.",
-    "paired_effects": "Trials beside the baseline's of equal seeds and hyperparameters: strokes "
-    "are pairs, dots their mean, lines its 95 % interval.",
+    "paired_effects": "Trials beside the baseline's with matched seeds: strokes are pairs, "
+    "triangles pairs of which one side did not reach the target, dots the effect at which the "
+    "signs balance, lines its 95 % interval.",
 }
 
 

@@ -13,17 +13,19 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from PIL import Image
 
-from analysis import figures, page, scores
+from analysis import figures, page, scores, uncertainty
 from analysis.load import Records
 from runs import records
 
+_PALETTE = 64  # colours of a PNG file
 _DPI = 200  # of the PNG files; the PDF beside each is for print
 
 
 def write(found: Records, out: str | os.PathLike, root: os.PathLike | None = None) -> list[str]:
-    """Writes report.md, report.html, scores.csv, trials.csv and the figures (PNG and PDF) into
-    `out`; returns the names of the figures.
+    """Writes report.md, report.html, scores.csv, paired.csv, trials.csv and the figures (PNG and
+    PDF) into `out`; returns the names of the figures.
 
     Paths in these files are relative to `root`, the analysed directory, so that they hold wherever
     it is moved.
@@ -32,11 +34,13 @@ def write(found: Records, out: str | os.PathLike, root: os.PathLike | None = Non
     out.mkdir(parents=True, exist_ok=True)
     root = root or out
     conditions = scores.condition_scores(found.trials, found.study)
+    effects = uncertainty.paired_effects(uncertainty.pairs(found.trials, found.study), found.study)
     trials = found.trials.assign(
         path=[os.path.relpath(path, root) for path in found.trials["path"]]
     )
     files = {
         "scores.csv": conditions.to_csv(index=False).encode(),
+        "paired.csv": effects.to_csv(index=False).encode(),
         "trials.csv": trials.to_csv(index=False).encode(),
     }
     drawn = figures.of_study(found)
@@ -62,4 +66,11 @@ def _rendered(figure: Figure, suffix: str, options: Mapping[str, Any]) -> bytes:
     content = io.BytesIO()
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # text stays text
         figure.savefig(content, format=suffix, **options)
-    return content.getvalue()
+    return _few_colours(content) if suffix == "png" else content.getvalue()
+
+
+def _few_colours(png: io.BytesIO) -> bytes:
+    """The picture with a palette, a third of the size: reports are kept in repositories."""
+    small = io.BytesIO()
+    Image.open(png).convert("RGB").quantize(_PALETTE).save(small, format="png", optimize=True)
+    return small.getvalue()

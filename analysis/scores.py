@@ -1,18 +1,38 @@
 """The protocol as arithmetic: from trials to the score of a search, from searches to a condition.
 
 A trial scores the fresh examples at the first evaluation that reaches the target. A search scores
-the smallest over its counted trials. A condition is its searches' mean, minimum and maximum; the
-searches that never reached the target are counted beside it, never dropped silently. A study may
-score seconds to the target instead, or best values within the budget.
-Source: Choi et al. 2019, arXiv 1907.05550, section 3.
+the smallest over its counted trials; where none reached, its score is only known to be above what
+its trials had used when they ended (it is censored). A condition scores the median over its
+searches. Conditions are compared search by search: search s of a condition and search s of its
+baseline have the same data seed and hyperparameters, and the effect is the median of those ratios.
+A study may score seconds to the target instead, or best values within the budget, which are
+compared by their differences. docs/statistics.md defines every number that is printed.
+Sources: Choi et al. 2019, arXiv 1907.05550, section 3 (which prints means over searches).
 """
+
+import dataclasses
 
 import pandas as pd
 
+from analysis import bounds
 from analysis.study import Study
 
 REACHED = "fresh_examples_to_target"  # the trials' column that is missing where it was not reached
-MEASURES = ("fresh_examples", "steps", "seconds", "best_value")  # each with a mean, a min and a max
+# Of a search's best trial, by the trials' columns: at the target, at the trial's end.
+_COST_COLUMNS = {
+    "fresh_examples": (REACHED, "fresh_examples"),
+    "steps": ("steps_to_target", "steps"),
+    "seconds": ("seconds_to_target", "train_seconds"),
+}
+_NOTHING_KNOWN = (0.0, float("inf"))  # of a search in which every trial diverged or failed
+MEASURES = (*_COST_COLUMNS, "best_value")
+# How each measure is compared with the baseline's.
+EFFECTS = {
+    "fresh_examples": "ratio",
+    "steps": "steps_ratio",
+    "seconds": "seconds_ratio",
+    "best_value": "difference",
+}
 
 
 def best_trial(trials: pd.DataFrame, study: Study) -> pd.Series | None:
@@ -42,9 +62,12 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     """One row per condition and search.
 
     Columns: condition, label, insertion, search, trials (on disk), ended, counted, diverged,
-    reached (counted trials that reached the target), fresh_examples, steps, seconds, trial (of the
-    best trial; missing where none reached), best_value (over counted trials; where training stops
-    at the target it says no more than that).
+    reached (counted trials that reached the target), trial (the best one; missing where none
+    reached), resolution (fresh examples between the evaluation that scored and the one before it,
+    as a share of the score); fresh_examples, steps and seconds of the best trial and best_value
+    (over counted trials; where training stops at the target it says no more than that), each as
+    _low and _high: equal where it was observed, infinite above where no trial reached, missing
+    where no trial counts.
     """
     groups = trials.groupby(["condition", "search"], sort=False)
     return pd.DataFrame([_search_row(group, study) for _, group in groups])
@@ -55,30 +78,62 @@ def _search_row(trials: pd.DataFrame, study: Study) -> dict:
     best = best_trial(trials, study)
     scored = best is not None and pd.notna(best[REACHED])
     values = counted["best_value"]
-    return {
+    value = values.max() if study.target.mode == "above" else values.min()
+    row = {
         **trials.iloc[0][["condition", "label", "insertion", "search"]].to_dict(),
         "trials": len(trials),
         "ended": int(trials["status"].isin(("reached", "exhausted", "diverged", "failed")).sum()),
         "counted": len(counted),
         "diverged": int((trials["status"] == "diverged").sum()),
         "reached": int(counted[REACHED].notna().sum()),
-        "fresh_examples": float(best[REACHED]) if scored else float("nan"),
-        "steps": float(best["steps_to_target"]) if scored else float("nan"),
-        "seconds": float(best["seconds_to_target"]) if scored else float("nan"),
         "trial": best["trial"] if scored else None,
-        "best_value": values.max() if study.target.mode == "above" else values.min(),
+        "resolution": _resolution(best) if scored else float("nan"),
     }
+    for measure in _COST_COLUMNS:
+        known = row["counted"] or not row["ended"]
+        cost = _cost(counted, best if scored else None, measure) if known else _NOTHING_KNOWN
+        row |= _ends(measure, *cost)
+    return row | _ends("best_value", value, value)
+
+
+def _cost(counted: pd.DataFrame, best: pd.Series | None, measure: str) -> tuple[float, float]:
+    """The ends between which a search's cost lies.
+
+    A trial that used up its budget scores nothing, and a search whose trials all did so is censored
+    at the earliest of their ends: with a larger budget its best trial would have scored more than
+    that. A trial that stopped at an easier target than the one it is judged at now was cut short
+    in the same way, also where another trial of its search did reach.
+    """
+    to_target, at_end = _COST_COLUMNS[measure]
+    if counted.empty:
+        return float("nan"), float("nan")
+    ends = counted[at_end].astype(float).fillna(0.0)
+    if best is None:
+        return ends.min(), float("inf")
+    score = float(best[to_target])
+    cut_short = ends[counted[REACHED].isna() & (counted["status"] == "reached")]
+    return min([score, *cut_short]), score
+
+
+def _resolution(best: pd.Series) -> float:
+    return float((best[REACHED] - best["fresh_examples_before_target"]) / best[REACHED])
+
+
+def _ends(name: str, low: float, high: float) -> dict[str, float]:
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     """One row per condition, in the study's order, also for a condition without trials.
 
     Columns: condition, label, insertion, factor, shuffle_buffer, batch_size, searches (with a trial
-    that ended), searches_reached; fresh_examples, steps, seconds (of the best trials, over the
-    searches that reached) and best_value (over all searches), each as _mean, _min and _max;
-    trials_counted, share_reached (of counted trials), share_diverged (of ended ones); baseline (the
-    condition it is compared with), ratio, steps_ratio, seconds_ratio (of the means), ideal_ratio
-    (1/e), ideal_fresh_examples (the baseline's mean / e), difference (of the best values' means).
+    that ended), searches_reached, trials_counted, trials_censored (counted, not reached),
+    trials_ended, trials_diverged, share_reached (of counted trials), share_diverged (of ended
+    ones), resolution (the largest of its searches); baseline (the condition it is compared with),
+    ideal_ratio (1/e), ideal_fresh_examples (the baseline's median / e, missing where that is
+    censored). Of each of MEASURES, and of each effect in EFFECTS over pairs of searches, the fields
+    of `bounds.Summary` over searches: fresh_examples_low and _high (the median's two ends, equal
+    where it is known), _min, _min_high, _max_low, _max, _count; likewise ratio_low and so on.
     """
     searches = search_scores(trials, study)
     rows = []
@@ -86,37 +141,58 @@ def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
         own = searches[searches["condition"] == condition.name]
         names = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
         setting = {"condition": condition.name} | {n: getattr(condition, n) for n in names}
-        rows.append(setting | _summary(own[own["ended"] > 0]))
+        baseline = study.baseline_of(condition)
+        base = searches[searches["condition"] == baseline]
+        rows.append(setting | _counts(own) | {"baseline": baseline} | _summaries(own, base))
     table = pd.DataFrame(rows)
-    table["baseline"] = [study.baseline_of(condition) for condition in study.conditions]
     base = table.set_index("condition").reindex(table["baseline"]).reset_index(drop=True)
-    table["ratio"] = table["fresh_examples_mean"] / base["fresh_examples_mean"]
-    for name in ("steps", "seconds"):
-        table[f"{name}_ratio"] = table[f"{name}_mean"] / base[f"{name}_mean"]
     table["ideal_ratio"] = 1 / table["factor"]
-    table["ideal_fresh_examples"] = base["fresh_examples_mean"] / table["factor"]
-    table["difference"] = table["best_value_mean"] - base["best_value_mean"]
+    level = base["fresh_examples_low"]
+    table["ideal_fresh_examples"] = level.where(level == base["fresh_examples_high"])
+    table["ideal_fresh_examples"] /= table["factor"]
     return table
 
 
-def _summary(searches: pd.DataFrame) -> dict:
-    """What the searches of one condition amount to."""
-    reached = searches[searches["reached"] > 0]
-    spans = {
-        f"{name}_{statistic}": getattr(
-            (searches if name == "best_value" else reached)[name], statistic
-        )()
-        for name in MEASURES
-        for statistic in ("mean", "min", "max")
-    }
+def _counts(searches: pd.DataFrame) -> dict:
+    counted, ended = int(searches["counted"].sum()), int(searches["ended"].sum())
+    reached, diverged = int(searches["reached"].sum()), int(searches["diverged"].sum())
     return {
-        "searches": len(searches),
-        "searches_reached": len(reached),
-        **spans,
-        "trials_counted": int(searches["counted"].sum()),
-        "share_reached": _share(searches["reached"].sum(), searches["counted"].sum()),
-        "share_diverged": _share(searches["diverged"].sum(), searches["ended"].sum()),
+        "searches": int((searches["ended"] > 0).sum()),
+        "searches_reached": int((searches["reached"] > 0).sum()),
+        "trials_counted": counted,
+        "trials_censored": counted - reached,
+        "trials_ended": ended,
+        "trials_diverged": diverged,
+        "share_reached": _share(reached, counted),
+        "share_diverged": _share(diverged, ended),
+        "resolution": searches["resolution"].max(),
     }
+
+
+def _summaries(own: pd.DataFrame, base: pd.DataFrame) -> dict:
+    """What a condition's searches amount to, and they beside the baseline's of equal number."""
+    beside = own.merge(base, on="search", suffixes=("", "_of_baseline"))
+    found = {}
+    for measure in MEASURES:
+        low, high = f"{measure}_low", f"{measure}_high"
+        found |= flat(measure, bounds.summary(own[low], own[high]))
+        compare = bounds.difference if measure == "best_value" else bounds.ratio
+        effects = compare(
+            (beside[low], beside[high]),
+            (beside[f"{low}_of_baseline"], beside[f"{high}_of_baseline"]),
+        )
+        found |= flat(EFFECTS[measure], bounds.summary(*effects))
+    return found
+
+
+def flat(name: str, found: bounds.Summary) -> dict[str, float]:
+    """A summary as columns of a table."""
+    return {f"{name}_{field}": value for field, value in dataclasses.asdict(found).items()}
+
+
+def summary_of(row, name: str) -> bounds.Summary:
+    """The summary that `flat` wrote into a row of `condition_scores` (a mapping)."""
+    return bounds.Summary(*(row[f"{name}_{field}"] for field in bounds.FIELDS))
 
 
 def _share(part: float, whole: float) -> float:

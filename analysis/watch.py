@@ -97,11 +97,15 @@ def table(found: Records | None) -> RenderableType:
 
 def _rows(found: Records) -> list[tuple[str, ...]]:
     searches = scores.search_scores(found.trials, found.study)
-    best = f"{found.study.score}_{'max' if found.study.higher_is_better else 'min'}"
+    words = tables.measure_words(found.study)
     rows = []
     for row in scores.condition_scores(found.trials, found.study).to_dict("records"):
         own = searches[searches["condition"] == row["condition"]]
-        score = "-" if pd.isna(row[best]) else tables.score_text(row[best], found.study)
+        found_so_far = scores.summary_of(row, found.study.score)
+        ends = (found_so_far.min, found_so_far.min_high)
+        if found.study.higher_is_better:
+            ends = (found_so_far.max_low, found_so_far.max)
+        score = "-" if pd.isna(ends[0]) else tables.score_text(*ends, words)
         counts = (str(int(own[name].sum())) for name in ("ended", "counted", "diverged", "reached"))
         rows.append((row["label"], *counts, score, _running(found, row["condition"])))
     return rows

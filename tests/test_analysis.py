@@ -1,6 +1,7 @@
 """From records on disk to scores: hand-computed values, changed targets, damaged directories."""
 
 import json
+import math
 
 import pandas as pd
 import pytest
@@ -176,23 +177,29 @@ def test_the_first_n_trials_that_neither_diverge_nor_fail_count(small):
 def test_scores_by_hand(small):
     found = load.read(small)
     searches = scores.search_scores(found.trials, found.study)
-    assert searches["fresh_examples"].tolist()[:3] == [600, 1000, 400]
-    assert searches["fresh_examples"].isna().tolist() == [False, False, False, True]
+    ends = searches[["fresh_examples_low", "fresh_examples_high"]].to_numpy().tolist()
+    assert ends == [[600, 600], [1000, 1000], [400, 400], [1000, math.inf]]
+    assert searches["resolution"].tolist()[:3] == [1 / 6, 1 / 10, 1 / 4]
     assert searches["trial"].tolist()[:3] == [2, 0, 0]
     table = scores.condition_scores(found.trials, found.study).set_index("condition")
     base, before = table.loc["baseline"], table.loc["before_e2"]
     assert (base.searches, base.searches_reached) == (2, 2)
-    assert (base.fresh_examples_mean, base.fresh_examples_min, base.fresh_examples_max) == (
-        *(800, 600, 1000),
-    )
-    assert base.ratio == 1
+    assert (base.fresh_examples_low, base.fresh_examples_high) == (800, 800)
+    assert (base.fresh_examples_min, base.fresh_examples_max) == (600, 1000)
+    assert (base.ratio_low, base.ratio_high) == (1, 1)
     assert base.share_diverged == pytest.approx(1 / 6)
     assert base.share_reached == pytest.approx(3 / 4)
     assert (before.searches, before.searches_reached) == (2, 1)
-    assert before.fresh_examples_mean == 400
-    assert before.ratio == pytest.approx(0.5)
+    assert (before.trials_counted, before.trials_censored, before.trials_diverged) == (4, 2, 0)
+    # Search 1 ended at 1,000 without reaching, where the baseline needed 1,000: at least 1.
+    assert (before.fresh_examples_low, before.fresh_examples_high) == (700, math.inf)
+    assert (before.fresh_examples_min, before.fresh_examples_max_low) == (400, 1000)
+    assert before.ratio_low == pytest.approx((400 / 600 + 1) / 2)
+    assert before.ratio_high == math.inf
+    assert (before.ratio_min, before.ratio_max_low) == pytest.approx((400 / 600, 1))
     assert (before.ideal_ratio, before.ideal_fresh_examples) == (0.5, 400)
-    assert (before.steps_mean, before.seconds_mean) == (80, 8.0)
+    assert (before.steps_min, before.seconds_min) == (80, 8.0)
+    assert (before.steps_max_low, before.seconds_max_low) == (200, 20.0)
 
 
 def test_a_changed_target_is_scored_from_the_curves(small):
@@ -204,6 +211,12 @@ def test_a_changed_target_is_scored_from_the_curves(small):
     reached = hard.trials[hard.trials["fresh_examples_to_target"].notna()]
     assert reached["fresh_examples_to_target"].tolist() == [600]
     assert any("ended on reaching" in caveat for caveat in caveats.find(hard))
+    # Trials that stopped at the easier target are censored there, beside one that reached too:
+    # trial 1 of baseline/0 ended at 800 and trial 2 reached at 600; in baseline/1 trial 0 ended at
+    # 1,000 and so did its exhausted one.
+    searches = scores.search_scores(hard.trials, hard.study)
+    ends = searches[["fresh_examples_low", "fresh_examples_high"]].to_numpy().tolist()
+    assert ends == [[600, 600], [1000, math.inf], [400, math.inf], [1000, math.inf]]
 
 
 def test_a_target_below_is_reached_from_above(tmp_path):
@@ -275,7 +288,8 @@ def test_single_runs_group_by_echo_settings_and_data_seed(tmp_path):
     table = scores.condition_scores(found.trials, found.study)
     assert table["label"].tolist() == ["no echoing, batch 10", "after batching, e = 4, batch 10"]
     assert table["searches"].tolist() == [1, 2]
-    assert table["ratio"].tolist() == [1.0, 150 / 400]
+    assert table["ratio_low"].tolist() == [1.0, 0.5]  # search 0 alone has both
+    assert table["ratio_count"].tolist() == [1, 1]
     assert [path.name for path, _ in found.set_aside] == ["d"]
     assert len(load.read(tmp_path).trials) == 3  # found below one directory just the same
 
@@ -326,7 +340,8 @@ def test_the_caveats_of_a_small_study(small):
     assert "before augmentation, e = 2 (1 of 2)" in text
     assert "2 trials a search" in text
     assert "2 searches a condition" in text
-    assert "one every 100 fresh examples: 25% of the smallest score" in text
+    assert "in 2 of 2 conditions, most in before augmentation, e = 2 (100 of 400, 25%)" in text
+    assert "range but no interval" in text
     assert "training examples" not in text  # 1000 fresh examples are less than an epoch
     assert "hardware" not in text
 
@@ -370,9 +385,9 @@ def test_the_report_states_the_protocol(small, tmp_path):
     assert "(fresh_examples_to_target.png)" in text
     assert str(tmp_path) not in text
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"report.md", "report.html", "scores.csv", "trials.csv"} <= names
+    assert {"report.md", "report.html", "scores.csv", "paired.csv", "trials.csv"} <= names
     assert {f"{name}.pdf" for name in drawn} | {f"{name}.png" for name in drawn} <= names
-    assert len(names) == 4 + 2 * len(drawn)
+    assert len(names) == 5 + 2 * len(drawn)
 
 
 def test_the_same_records_give_the_same_files(small, tmp_path):

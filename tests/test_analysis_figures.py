@@ -87,10 +87,10 @@ def test_bars_print_their_values(small):
     assert "fresh examples to reach 90% validation accuracy" in said
     assert {"no echoing", "before augmentation, e = 2", "after batching, e = 4"} <= said
     assert "800" in said
-    assert "400  (0.50 of baseline)\nreached in 1 of 2 searches" in said
+    assert ">700  (≥0.83 of baseline [0.67, >1.00])\nreached in 1 of 2 searches" in said
     assert "ideal, baseline / e: 400" in said
     assert "no trial has ended yet" in said
-    assert [patch.get_width() for patch in figure.axes[0].patches] == [800, 400]
+    assert [patch.get_width() for patch in figure.axes[0].patches] == [800, 700]
 
 
 def test_bars_in_thousands_say_so(small):
@@ -98,8 +98,9 @@ def test_bars_in_thousands_say_so(small):
     table = scores.condition_scores(found.trials, found.study)
     searches = scores.search_scores(found.trials, found.study)
     columns = [name for name in table if name.startswith("fresh_examples_")]
+    columns.remove("fresh_examples_count")
     table[[*columns, "ideal_fresh_examples"]] *= 100
-    searches["fresh_examples"] *= 100
+    searches[["fresh_examples_low", "fresh_examples_high"]] *= 100
     figure = figures.cost_to_target(table, searches, found.study)
     assert "fresh examples to reach 90% validation accuracy (thousands)" in words(figure)
     assert "80.0" in words(figure)
@@ -107,7 +108,7 @@ def test_bars_in_thousands_say_so(small):
 
 def test_bars_where_nothing_was_reached(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE, BEFORE], {("baseline", 0, 0): [0.1]})
-    assert "reached in 0 of 1 search" in words(drawn_bars(root))
+    assert ">100\nreached in 0 of 1 search" in words(drawn_bars(root))
 
 
 def test_curves_end_at_the_target_and_are_named(small):

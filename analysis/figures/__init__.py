@@ -48,7 +48,7 @@ def of_study(found: Records) -> dict[str, Figure]:
         drawn["trials_by_hyperparameter"] = trials_by_hyperparameter(found.trials, found.study)
     paired = uncertainty.pairs(found.trials, found.study)
     effects = uncertainty.paired_effects(paired, found.study)
-    if (effects["pairs"] >= uncertainty.FEWEST_PAIRS).any():
+    if effects["p"].notna().any():  # enough pairs for an interval
         drawn["paired_effects"] = paired_effects(paired, effects, found.study)
     return drawn
 

@@ -21,16 +21,16 @@ from analysis.figures.style import (
     styled,
     unit,
 )
+from analysis.scores import EFFECTS
 from analysis.study import Study
-
-_RATIOS = {"fresh_examples": "ratio", "steps": "steps_ratio", "seconds": "seconds_ratio"}
+from analysis.tables import effect_text, score_text
 
 
 @styled
 def cost_to_target(
     scores: pd.DataFrame, searches: pd.DataFrame, study: Study, measure: str = "fresh_examples"
 ) -> Figure:
-    """What each condition cost: a bar for the mean, a line from minimum to maximum, a dot a search.
+    """What each condition cost: a bar for the median, a line over the range, a dot a search.
 
     Args:
         scores: `scores.condition_scores`, one row per condition.
@@ -38,47 +38,59 @@ def cost_to_target(
         study: says what was to be reached.
         measure: fresh_examples, steps or seconds, of the searches' best trials.
 
-    Where fresh examples are shown, the ideal (the baseline's mean / e) is a tick on each bar.
+    A search that never reached the target is a triangle at what its trials had used; its score is
+    larger. A bar for a median of which only that is known has no right edge. Where fresh examples
+    are shown, the ideal (the baseline's median / e) is a tick on each bar.
     """
-    scale, unit_name = unit(scores[f"{measure}_max"].max())
+    scale, unit_name = unit(scores[f"{measure}_max_low"].max())
     figure, axes = _rows(scores)
     beside, ideals = [], []
     for row, condition in enumerate(scores.to_dict("records")):
-        own = searches.loc[searches["condition"] == condition["condition"], measure]
+        own = searches[searches["condition"] == condition["condition"]]
         with_ideal = (
             measure == "fresh_examples"
             and condition["insertion"] != "none"
             and math.isfinite(condition["ideal_fresh_examples"])
         )
         beside.append(_beside_bar(axes, row, condition, measure, scale, with_ideal))
-        if condition["searches_reached"]:
-            _bar(axes, row, condition, measure, own.dropna() / scale, scale)
+        if condition[f"{measure}_count"]:
+            _bar(axes, row, condition, measure, own, scale)
             if with_ideal:
                 place = condition["ideal_fresh_examples"] / scale
                 ideals.append(_ideal(axes, row, place, named=not ideals))
     axes.set_xlabel(f"{measure_label(measure, study)}{unit_name}")
-    baseline = scores.loc[scores["insertion"] == "none", f"{measure}_mean"]
-    if len(baseline) == 1 and baseline.notna().all():
-        axes.axvline(baseline.iloc[0] / scale, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
+    baseline = scores[scores["insertion"] == "none"]
+    if len(baseline) == 1 and math.isfinite(baseline[f"{measure}_high"].iloc[0]):
+        level = baseline[f"{measure}_low"].iloc[0] / scale
+        axes.axvline(level, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
     _fit_texts(figure, axes, beside, ideals)
     return figure
 
 
 @styled
 def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> Figure:
-    """The best value within the budget: a large dot for the mean, a line from minimum to maximum, a
-    small dot a search; the dashed line is the baseline's mean. Arguments as above."""
+    """The best value within the budget: a large dot for the median, a line over the range, a small
+    dot a search; the dotted line is the baseline's median. Beside each is its difference to the
+    baseline.
+
+    Args:
+        scores: `scores.condition_scores`, one row per condition.
+        searches: `scores.search_scores`, one row per search.
+        study: says what was measured.
+    """
     figure, axes = _rows(scores)
     for row, condition in enumerate(scores.to_dict("records")):
-        own = searches.loc[searches["condition"] == condition["condition"], "best_value"].dropna()
-        colour = COLOURS[condition["insertion"]]
-        mean, low, high = (condition[f"best_value_{name}"] for name in ("mean", "min", "max"))
+        own = searches.loc[searches["condition"] == condition["condition"], "best_value_low"]
+        own, colour = own.dropna(), COLOURS[condition["insertion"]]
         words = "no trial has ended yet"
         if len(own):
-            words = f"{mean:.4g}" + (f"  ({low:.4g} to {high:.4g})" if len(own) > 1 else "")
+            middle, low, high = (condition[f"best_value_{name}"] for name in ("low", "min", "max"))
+            words = f"{middle:.4g}"
+            if condition["baseline"] != condition["condition"]:
+                words += f"\n{effect_text(condition, 'difference')}"
             axes.plot([low, high], [row, row], color=colour, lw=1.2, marker="|", ms=11, mew=1.2)
             axes.plot(own, [row] * len(own), "o", ms=3.2, color=colour)
-            axes.plot(mean, row, "o", ms=7, mfc=lighter(colour, 0.6), mec=colour, zorder=1.5)
+            axes.plot(middle, row, "o", ms=7, mfc=lighter(colour, 0.6), mec=colour, zorder=1.5)
         axes.annotate(
             words,
             (1, row),
@@ -89,7 +101,7 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
         )
     axes.margins(x=0.06)
     axes.set_xlabel(measure_label("best_value", study))
-    baseline = scores.loc[scores["condition"] == study.baseline, "best_value_mean"].dropna()
+    baseline = scores.loc[scores["condition"] == study.baseline, "best_value_low"].dropna()
     if len(baseline):
         axes.axvline(baseline.iloc[0], color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
     return figure
@@ -105,30 +117,38 @@ def _rows(scores: pd.DataFrame) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _bar(axes: Axes, row: int, condition: dict, measure: str, own: pd.Series, scale: float) -> None:
+def _bar(
+    axes: Axes, row: int, condition: dict, measure: str, own: pd.DataFrame, scale: float
+) -> None:
     colour = COLOURS[condition["insertion"]]
-    mean, low, high = (condition[f"{measure}_{name}"] / scale for name in ("mean", "min", "max"))
-    axes.barh(row, mean, height=0.4, color=lighter(colour, 0.6))
-    if len(own) > 1:
+    middle, low, high = (
+        condition[f"{measure}_{name}"] / scale for name in ("low", "min", "max_low")
+    )
+    axes.barh(row, middle, height=0.4, color=lighter(colour, 0.6))
+    own_low = own[f"{measure}_low"].dropna() / scale
+    censored = own.loc[own_low.index, f"{measure}_high"] == math.inf
+    if len(own_low) > 1:
         axes.plot([low, high], [row, row], color=colour, lw=1.2, marker="|", ms=11, mew=1.2)
-        axes.plot(own, [row] * len(own), "o", ms=3.2, color=colour)
+        reached = own_low[~censored]
+        axes.plot(reached, [row] * len(reached), "o", ms=3.2, color=colour)
+    if censored.any():
+        axes.plot(own_low[censored], [row] * int(censored.sum()), ">", ms=4.5, color=colour)
 
 
 def _beside_bar(
     axes: Axes, row: int, condition: dict, measure: str, scale: float, with_ideal: bool
 ) -> Text:
     """The value in words, right of the bar; in its place why there is none."""
-    end, ratio = condition[f"{measure}_max"] / scale, condition[_RATIOS[measure]]
-    if condition["searches"] == 0:
-        words, end = "no trial has ended yet", 0
-    elif condition["searches_reached"] == 0:
-        words, end = f"reached in {_of_searches(condition)}", 0
+    low, high = condition[f"{measure}_low"] / scale, condition[f"{measure}_high"] / scale
+    if not condition[f"{measure}_count"]:
+        words, end = "no trial has ended yet", 0.0
     else:
-        words = short(condition[f"{measure}_mean"] / scale)
+        end = condition[f"{measure}_max_low"] / scale
+        words = score_text(low, high, short)
         if with_ideal:
             end = max(end, condition["ideal_fresh_examples"] / scale)  # clear of the ideal's tick
-        if condition["baseline"] != condition["condition"] and math.isfinite(ratio):
-            words += f"  ({ratio:.2f} of baseline)"
+        if condition["baseline"] != condition["condition"] and condition["baseline"] is not None:
+            words += f"  ({_effect(condition, EFFECTS[measure])})"
         if condition["searches_reached"] < condition["searches"]:
             words += f"\nreached in {_of_searches(condition)}"
     return axes.annotate(
@@ -137,8 +157,15 @@ def _beside_bar(
         (6, 0),
         textcoords="offset points",
         va="center",
-        bbox={"fc": "white", "ec": "none", "pad": 0.5},  # over the line of the baseline's mean
+        bbox={"fc": "white", "ec": "none", "pad": 0.5},  # over the line of the baseline's median
     )
+
+
+def _effect(condition: dict, name: str) -> str:
+    """The effect with its ends, and what they are: "0.50 of baseline [0.40, 0.60]"."""
+    middle, _, ends = effect_text(condition, name).partition(" [")
+    words = middle if middle in ("undetermined", "-") else f"{middle} of baseline"
+    return f"{words} [{ends}" if ends else words
 
 
 def _ideal(axes: Axes, row: int, place: float, named: bool) -> Text:

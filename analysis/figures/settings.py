@@ -31,7 +31,7 @@ _APART = 3.0  # points between the marks of two series at one place
 def by_setting(
     scores: pd.DataFrame, axis: Axis, study: Study, measure: str = "fresh_examples"
 ) -> Figure:
-    """Each series' mean over searches, with a line from minimum to maximum at every point.
+    """Each series' median over searches, with a line over the range of the searches at each point.
 
     Args:
         scores: `scores.condition_scores`.
@@ -39,18 +39,18 @@ def by_setting(
         study: says what was to be reached.
         measure: fresh_examples, steps, seconds or best_value.
 
-    Against the factor, dotted lines show the ideal, the baseline's mean / e (for seconds that bound
-    holds as long as e is at most R). An empty mark means that some searches did not reach the
-    target, a cross at the top that none did.
+    Against the factor, dotted lines show the ideal, the baseline's median / e (for seconds that
+    bound holds as long as e is at most R). An empty mark means that some searches did not reach
+    the target, a triangle that the median is a lower bound.
     """
     table = scores.set_index("condition")
-    scale, unit_name = unit(table[f"{measure}_max"].max())
+    scale, unit_name = unit(table[f"{measure}_max_low"].max())
     table = table.assign(**{c: table[c] / scale for c in table if c.startswith(f"{measure}_")})
     figure = Figure(figsize=(WIDTH, 3.4))
     axes = figure.add_subplot()
     place = _places(axes, axis)
     if measure != "best_value":
-        axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max"], 0.0]) or 1)
+        axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)
     ends = []
     ideals = _draw_ideals(axes, axis, table, measure, place)
     kinds = [series.insertion for series in axis.series]
@@ -58,8 +58,8 @@ def by_setting(
         shift = (rank - (len(kinds) - 1) / 2) * _APART
         mark = _MARKS[kinds[:rank].count(series.insertion) % len(_MARKS)]
         ends += _draw_series(axes, series, table, measure, place, shift, dash, mark)
-    if axis.reference is not None and math.isfinite(table.at[axis.reference, f"{measure}_mean"]):
-        level = table.at[axis.reference, f"{measure}_mean"]
+    if axis.reference is not None and math.isfinite(table.at[axis.reference, f"{measure}_high"]):
+        level = table.at[axis.reference, f"{measure}_low"]
         axes.axhline(level, color=COLOURS["none"], lw=1.0, ls=DOTTED, zorder=0)
         words = table.at[axis.reference, "label"]
         ends.append(labels.End(axes.get_xlim()[1], level, words, COLOURS["none"], flag=False))
@@ -94,30 +94,26 @@ def _draw_series(
     colour = COLOURS[series.insertion]
     moved = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
     rows = [(place[value], table.loc[name]) for value, name in series.points]
-    drawn = [(x, row) for x, row in rows if math.isfinite(row[f"{measure}_mean"])]
-    means = [row[f"{measure}_mean"] for _, row in drawn]
-    axes.plot([x for x, _ in drawn], means, color=colour, ls=dash, lw=1.3, transform=moved)
-    for x, row in drawn:
-        low, mean, high = (row[f"{measure}_{name}"] for name in ("min", "mean", "max"))
-        axes.plot([x, x], [low, high], color=colour, lw=1.0, marker="_", ms=5, transform=moved)
+    drawn = [(x, row) for x, row in rows if math.isfinite(row[f"{measure}_low"])]
+    medians = [row[f"{measure}_low"] for _, row in drawn]
+    axes.plot([x for x, _ in drawn], medians, color=colour, ls=dash, lw=1.3, transform=moved)
+    for (x, row), median in zip(drawn, medians, strict=True):
+        ends = [row[f"{measure}_{name}"] for name in ("min", "max_low")]
+        axes.plot([x, x], ends, color=colour, lw=1.0, marker="_", ms=5, transform=moved)
         whole = measure == "best_value" or row["searches_reached"] == row["searches"]
         face = colour if whole else "white"
-        axes.plot(x, mean, mark, ms=4.5, mec=colour, mfc=face, zorder=3, transform=moved)
-    for x, row in rows:
-        if not math.isfinite(row[f"{measure}_mean"]) and row["searches"]:
-            top = axes.get_xaxis_transform() + ScaledTranslation(
-                shift / 72, 0, axes.figure.dpi_scale_trans
-            )
-            axes.plot(x, 1.0, "x", ms=5, color=colour, transform=top, clip_on=False)
+        known = row[f"{measure}_low"] == row[f"{measure}_high"]
+        shape = mark if known else "^"
+        axes.plot(x, median, shape, ms=4.5, mec=colour, mfc=face, zorder=3, transform=moved)
     if not drawn:
         return []
-    return [labels.End(drawn[-1][0], means[-1], series.label, colour, flag=False)]
+    return [labels.End(drawn[-1][0], medians[-1], series.label, colour, flag=False)]
 
 
 def _draw_ideals(
     axes: Axes, axis: Axis, table: pd.DataFrame, measure: str, place
 ) -> Sequence[labels.End]:
-    """The baseline's mean / e, one line for each baseline, named at its end."""
+    """The baseline's median / e, one line for each baseline, named at its end."""
     if axis.name != "factor" or measure not in ("fresh_examples", "seconds"):
         return []
     factors = np.linspace(1, max(place), 200)
@@ -126,8 +122,8 @@ def _draw_ideals(
         across = np.log2(factors)
     ends = []
     for baseline in dict.fromkeys(table["baseline"].dropna()):
-        level = table.at[baseline, f"{measure}_mean"]
-        if math.isfinite(level):
+        level = table.at[baseline, f"{measure}_low"]
+        if math.isfinite(table.at[baseline, f"{measure}_high"]):
             axes.plot(across, level / factors, color=QUIET, lw=0.9, ls=DOTTED, zorder=0)
             name = "" if ends else "ideal: baseline / e"
             ends.append(labels.End(across[-1], level / factors[-1], name, QUIET, flag=False))

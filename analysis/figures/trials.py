@@ -33,8 +33,8 @@ _DIVERGED, _NOT_REACHED = 1.22, 1.09  # heights above a panel, as fractions of i
 
 @styled
 def score_by_trials(curves: pd.DataFrame, study: Study) -> Figure:
-    """What a search of n trials scores, a panel per condition: the median, and a band from 5 to
-    95 % of such searches, with those of its baseline in grey.
+    """What a search of n trials scores, a panel per condition: the median, and a band that covers
+    the middle 90 % of resampled searches, with those of its baseline in grey.
 
     Args:
         curves: `uncertainty.score_by_trials`; a curve starts where at least half of the searches
