@@ -19,9 +19,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 import echo
 from configs import base
@@ -145,17 +142,60 @@ def buffer_examples(config) -> int:
     return slots * (config.batch_size if config.echo.insertion == "after_batching" else 1) or BUFFER
 
 
-def report(advice: Advice) -> None:
-    """Prints tables and the recommendation."""
-    console = Console(highlight=False)
-    for title, header, rows in advice.tables():
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for i, name in enumerate(header):
-            table.add_column(name, justify="right" if i else "left", no_wrap=not i)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print(advice.reason, markup=False, soft_wrap=True)
+def settings(config, advice: Advice) -> list[str]:
+    """The flags that make `config` what `advice` recommends, and those of its alternatives."""
+    if advice.insertion is None:
+        return []
+    lines = [f"In flags: {_flags(config, _echoing(config, advice)) or 'as configured'}"]
+    if advice.movable == "augment":
+        moved = {"echo.policy": "fixed", "echo.insertion": "none", "echo.factor": 1.0}
+        flags = _flags(config, {"augment_on": "device", **moved})
+        lines.append(f"Or with augmentation on the accelerator: {flags}")
+    if "before_augmentation" not in places(config):
+        lines += [
+            f"With {flag}, echoing before augmentation, where copies differ, is allowed as well."
+            for flag in _opening(config)
+        ]
+    return lines
+
+
+def _echoing(config, advice: Advice) -> dict[str, Any]:
+    """The fields that echo as recommended: under `auto` at most as often as needed."""
+    fields: dict[str, Any] = {"dataset.spaced_epochs": 1, "echo.insertion": advice.insertion}
+    if config.echo.policy == "auto":
+        fields["echo.max_factor"] = max(config.echo.max_factor, math.ceil(advice.factor))
+    else:
+        fields["echo.factor"] = float(advice.factor)
+    units = {config.echo.insertion == "after_batching", advice.insertion == "after_batching"}
+    if config.echo.shuffle_buffer and len(units) == 2:  # the same memory, in the other unit
+        unit = config.batch_size if advice.insertion == "after_batching" else 1
+        fields["echo.shuffle_buffer"] = max(1, buffer_examples(config) // unit)
+    return fields
+
+
+def _opening(config) -> list[str]:
+    """Flags each of which, by itself, allows echoing before augmentation."""
+    flags = []
+    for field, value in (
+        ("dataset.fused_decode", False),
+        ("augment_on", "device"),
+        ("echo.placement", "host"),
+    ):
+        changed = copy.deepcopy(config)
+        command.set_field(changed, field, value, base.FIELDS)
+        with contextlib.suppress(check.ConfigError):
+            check.check_insertion(changed, "before_augmentation")
+            flags.append(_flags(config, {field: value}))
+    return flags
+
+
+def _flags(config, fields: dict[str, Any]) -> str:
+    """The flags that set `fields`, of those that `config` has otherwise."""
+    return " ".join(
+        f"--config.{field}={value}"
+        for field, value in fields.items()
+        if command.get_field(config, field) != value
+    )
 
 
 def plot(advice: Advice, path: pathlib.Path) -> None:
@@ -206,7 +246,7 @@ def main(argv: Sequence[str]) -> int:
             f"--plot is {plot_file}, in a directory that is not there; make it first"
         )
     advice = advise(config, arguments.seconds)
-    report(advice)
+    print(advice, *settings(config, advice), sep="\n\n")
     if arguments.plot:
         plot(advice, plot_file)
     return command.OK

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from echo.measure import Call, at_once, available_cores, stage_time
-from echo.timing import Timing
+from echo.timing import StageTime, Timing
 from echo.tree import Structure
 
 FACTORS = (1, 2, 3, 4, 5, 6, 8)
@@ -16,12 +16,21 @@ FACTORS = (1, 2, 3, 4, 5, 6, 8)
 # Outputs of a stage that are kept as inputs for measuring the next one.
 _KEPT = 8
 
-# Predictions closer than this are taken for equal; measurements spread by about as much.
-_MARGIN = 0.05
+# Predictions closer than this are taken for equal: on shared cores they are 1 to 14 % off
+# (docs/advice.md). What is recommended is within this share of the best cell of the table.
+TOLERANCE = 0.1
 
-_NO_GAIN = (
-    "Echoing does not help: what would be repeated costs as much at each step as it saves. Speed "
-    "up the slowest stage in the table."
+_IDENTICAL = (
+    "The cost: repeats are identical there, as nothing behind changes them (unless the step does), "
+    "and the paper (Choi et al. 2019) found earlier insertion generally better."
+)
+_SHARED_CORES = (
+    "With R below 1 the step hardly waits for its input: what is gained is processor time of cores "
+    "that both share."
+)
+_ONLY_OVERLAP = (
+    "Factor 1 repeats nothing: what is behind the stage runs on a thread of its own, beside the "
+    "workers. More workers may gain as much."
 )
 _WORTH = (
     "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
@@ -52,18 +61,16 @@ class Point:
     item_bytes: int
     buffer_bytes: int
 
-    def best_factor(self) -> float:
-        """The smallest factor about as fast as any: more only repeats more often."""
-        enough = min(self.step_seconds.values()) * (1 + _MARGIN)
-        return next(f for f, seconds in sorted(self.step_seconds.items()) if seconds <= enough)
-
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
     """What was measured, what follows, and what to do; printed, it is a report.
 
     Attributes:
-        insertion, factor: recommended; None and 1 where echoing is not.
+        insertion, factor: recommended, a place and factor whose prediction is within TOLERANCE of
+            the best one, and as much faster than no echoing; None and 1 where nothing is.
+        movable: name of the stage that could move to the accelerator instead of being echoed
+            behind, or None.
         reason: the recommendation, in sentences.
     """
 
@@ -71,6 +78,7 @@ class Advice:
     points: tuple[Point, ...]
     insertion: str | None
     factor: float
+    movable: str | None
     reason: str
 
     def tables(self) -> list[Table]:
@@ -187,7 +195,7 @@ def advise(
     if not given:
         used, found = at_once(calls[: len(host)], calls[len(host) :], workers, seconds)
         timing = timing.side_by_side(used, found)
-    return conclude(timing, insertions, sizes, factors, shuffle_buffer)
+    return conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage)
 
 
 def conclude(
@@ -196,6 +204,7 @@ def conclude(
     sizes: Mapping[str, int],
     factors: Sequence[float] = FACTORS,
     shuffle_buffer: int = 10_000,
+    batch_stage: str = "batch",
 ) -> Advice:
     """The advice that follows from what was measured; `sizes` are bytes an example, by stage."""
     names, points = [stage.name for stage in timing.stages], []
@@ -204,7 +213,7 @@ def conclude(
         predicted = {factor: timing.step_seconds(count, factor) for factor in factors}
         memory = sizes[name] * shuffle_buffer
         points.append(Point(place, count, timing.ratio(count), predicted, sizes[name], memory))
-    return Advice(timing, tuple(points), *_recommended(timing, points))
+    return Advice(timing, tuple(points), *_recommended(timing, points, batch_stage))
 
 
 def _is_stages(stages: Any) -> bool:
@@ -216,62 +225,118 @@ def _is_stages(stages: Any) -> bool:
     )
 
 
-def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[str | None, float, str]:
-    """Where to echo, the factor, and why."""
+def _recommended(
+    timing: Timing, points: Sequence[Point], batch_stage: str
+) -> tuple[str | None, float, str | None, str]:
+    """Where to echo, the factor, the stage that could move instead, and why."""
     before = timing.baseline_seconds()
-    if before <= timing.downstream_seconds(len(timing.stages)) * (1 + _MARGIN):
-        return None, 1, _fast_input(timing)
     best = min(min(point.step_seconds.values()) for point in points)
-    # Earlier is better for the same speed: copies then differ by what comes after (the study).
-    chosen = next(p for p in points if min(p.step_seconds.values()) <= best * (1 + _MARGIN))
-    slow_stage = _slow_behind(timing, points[0].count)
-    if slow_stage:
-        return None, 1, slow_stage
-    factor = chosen.best_factor()
-    after = chosen.step_seconds[factor]
-    if after >= before / (1 + _MARGIN):
-        return None, 1, _NO_GAIN
-    text = (
-        f"Echo {_words(chosen.name)}, factor {factor:g}: {1 / after:,.3g} steps a second are "
+    if before <= best * (1 + TOLERANCE):
+        return None, 1, None, _not_echoing(timing, points, before)
+    enough = max(best, min(best * (1 + TOLERANCE), before / (1 + TOLERANCE)))
+    # Earlier is better for the same speed: copies then differ by what comes after (the study). So
+    # is a smaller factor: more only repeats more often.
+    in_order = sorted(points, key=lambda point: point.count)
+    chosen = next(p for p in in_order if min(p.step_seconds.values()) <= enough)
+    factor = next(f for f, seconds in sorted(chosen.step_seconds.items()) if seconds <= enough)
+    sentences = [_prediction(chosen, factor, before)]
+    if factor == 1:
+        return chosen.name, factor, None, f"{sentences[0]} {_ONLY_OVERLAP}"
+    if factor == max(chosen.step_seconds) and chosen.ratio > factor * (1 + TOLERANCE):
+        sentences.append("The input stays the bottleneck at every factor here: speed it up too.")
+    if chosen.ratio <= 1:
+        sentences.append(_SHARED_CORES)
+    movable = None
+    if all(stage.name == batch_stage for stage in timing.stages[chosen.count :]):
+        sentences.append(_IDENTICAL)
+        between = timing.stages[_count_before(chosen, in_order) : chosen.count]
+        transforms = [stage for stage in between if stage.name != batch_stage]
+        movable = max(transforms, key=lambda stage: stage.limit, default=None)
+    if movable:
+        sentences.append(_moved(timing, movable, chosen.step_seconds[factor]))
+    return chosen.name, factor, movable and movable.name, " ".join([*sentences, _WORTH])
+
+
+def _prediction(point: Point, factor: float, before: float) -> str:
+    """The cell of the table that is recommended."""
+    after = point.step_seconds[factor]
+    return (
+        f"Echo {_words(point.name)}, factor {factor:g}: {1 / after:,.3g} steps a second are "
         f"predicted, {before / after:.2f} times the {1 / before:,.3g} without echoing "
-        f"(R = {chosen.ratio:.2f}). "
+        f"(R = {point.ratio:.2f})."
     )
-    if factor == max(chosen.step_seconds) and chosen.ratio > factor * (1 + _MARGIN):
-        text += "The input stays the bottleneck at every factor here: speed it up as well. "
-    return chosen.name, factor, text + _WORTH
 
 
-def _fast_input(timing: Timing) -> str:
-    """What to say where the step, or the way to it, sets the pace."""
-    step, count = timing.step.seconds, len(timing.stages)
-    for stage in timing.transfers:
-        if stage.seconds > step * (1 + _MARGIN):
-            return (
-                f"{stage.name.capitalize()} to the device is the bottleneck "
-                f"({duration(stage.seconds)} an example, the step takes {duration(step)}). Echoing "
-                "on the host sends every copy again and cannot help: keep repeated examples on "
-                "the device, or send less."
-            )
-    ready = duration(timing.upstream_seconds(count))
+def _count_before(chosen: Point, in_order: Sequence[Point]) -> int:
+    """How many stages are in front of the place before `chosen`; its own count if it is first."""
+    return max((p.count for p in in_order if p.count < chosen.count), default=chosen.count)
+
+
+def _moved(timing: Timing, stage: StageTime, echoed: float) -> str:
+    """The alternative to echoing behind `stage`, at best, and when each fits."""
+    rest = tuple(other for other in timing.stages if other is not stage)
+    fresh = dataclasses.replace(timing, stages=rest).baseline_seconds()
+    name = _stage_words(stage)
+    text = (
+        f"Alternatively move {name} ({duration(stage.seconds)} an example) to the accelerator: at "
+        f"most {1 / fresh:,.3g} steps a second then, with every example fresh, less what {name} "
+        "adds to each step. "
+    )
+    if fresh > echoed * (1 + TOLERANCE):
+        text += "Echoing in front of it, where copies differ, can then add to that. "
+    return text + (
+        "Move it if the accelerator can run it in less time than it saves here; echo behind it if "
+        "not."
+    )
+
+
+def _not_echoing(timing: Timing, points: Sequence[Point], before: float) -> str:
+    """What to say where no place and factor gains: what sets the pace instead."""
+    count = len(timing.stages)
+    ratio, alone = timing.ratio(count), timing.downstream_seconds(count)
+    if before <= alone * (1 + TOLERANCE):
+        return _slow_transfer(timing, alone) or (
+            f"Your input is not the bottleneck (R = {ratio:.2f}): do not echo. The step "
+            f"takes {duration(alone)} for a batch, which the input makes in "
+            f"{duration(timing.upstream_seconds(count))}."
+        )
+    last = max(points, key=lambda point: point.count)
+    behind = timing.stages[last.count :]
+    if timing.batch_size * sum(stage.seconds for stage in behind) * (1 + TOLERANCE) >= before:
+        slowest = max(behind, key=lambda stage: stage.seconds)
+        return (
+            f"Echoing cannot help where it was considered: {_stage_words(slowest)} behind it takes "
+            f"{duration(slowest.seconds)} an example at every step, on one thread. Speed it up, "
+            "move it to the accelerator, or echo behind it."
+        )
+    if timing.upstream_seconds(count) * (1 + TOLERANCE) >= before:
+        return (
+            f"The input is the bottleneck (R = {ratio:.2f}), but no factor up to "
+            f"{max(last.step_seconds):g} gains {TOLERANCE:.0%} where echoing was considered: allow "
+            "a larger factor or a later place."
+        )
     return (
-        f"Your input is not the bottleneck (R = {timing.ratio(count):.2f}): do not echo. The step "
-        f"takes {duration(timing.downstream_seconds(count))} for a batch, which the input makes "
-        f"in {ready}."
+        "The processor cores are the bottleneck, and what runs at every step takes nearly all of "
+        f"their time: echoing saves less than {TOLERANCE:.0%} of it. Do not echo."
     )
 
 
-def _slow_behind(timing: Timing, count: int) -> str | None:
-    """What to say where a stage behind the first place is slower than all before it, and the step:
-    echoing before it cannot help, and behind it copies are equal."""
-    slowest = max(timing.stages, key=lambda stage: stage.limit)
-    if slowest not in timing.stages[count:-1] or slowest.limit <= timing.step.seconds:
+def _slow_transfer(timing: Timing, alone: float) -> str | None:
+    """What to say where a transfer sets the pace of a step, `alone` seconds without an input."""
+    slowest = max(timing.transfers, key=lambda stage: stage.seconds, default=timing.step)
+    seconds = timing.batch_size * slowest.seconds * (1 + TOLERANCE)
+    if slowest.seconds <= timing.step.seconds * (1 + TOLERANCE) or seconds < alone:
         return None
-    name = "augmentation" if slowest.name == "augment" else slowest.name
     return (
-        f"{name.capitalize()} is the bottleneck ({duration(slowest.limit)} an example with all "
-        f"workers at it, the step takes {duration(timing.step.seconds)}): move it to the device. "
-        "Echoing before it cannot help, and echoing after it repeats equal examples."
+        f"{slowest.name.capitalize()} to the device is the bottleneck "
+        f"({duration(slowest.seconds)} an example, the step takes {duration(timing.step.seconds)})."
+        " Echoing on the host sends every copy again and cannot help: keep repeated examples on "
+        "the device, which sends each once (not predicted here), or send less."
     )
+
+
+def _stage_words(stage: StageTime) -> str:
+    return "augmentation" if stage.name == "augment" else _words(stage.name)
 
 
 def _words(name: str) -> str:

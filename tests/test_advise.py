@@ -1,5 +1,7 @@
 """The command that recommends: it measures what the build runs, and says what it found."""
 
+import copy
+import dataclasses
 import re
 
 import numpy as np
@@ -8,6 +10,9 @@ from conftest import flags, mini, slot
 
 import advise
 from benchmarks import advice_grid
+from configs import base
+from echo.advice import conclude
+from echo.timing import StageTime, Timing
 from pipeline import build
 from runs import command
 from training import check, parts
@@ -75,6 +80,70 @@ def test_places_are_those_that_training_allows(placement, augment_on, fused, pla
             assert name in places
         except check.ConfigError:
             assert name not in places
+
+
+def advice_where(config, slow):
+    """Advice for `config`, of stages of which one is slow."""
+    names = ("read", "decode", "augment", "batch")
+    costs = [StageTime(name, 8e-3 if name == slow else 1e-6, 0.0, 1e-6) for name in names]
+    costs = [dataclasses.replace(cost, limit=cost.seconds) for cost in costs]
+    step = StageTime("step", 2e-3, 0.0, 2e-3)
+    timing = Timing(tuple(costs), (), step, config.batch_size, workers=1, cores=64)
+    return conclude(timing, advise.places(config), dict.fromkeys(names, 100))
+
+
+CONDITIONS = [
+    slot("none", 0, factor=1),
+    slot("before_augmentation", 100),
+    slot("after_batching", 4),
+    {**slot("before_augmentation", 100, factor=1), "echo__policy": "auto", "echo__max_factor": 3},
+    {**slot("after_batching", 4, factor=1), "echo__policy": "auto", "echo__max_factor": 16},
+    {**slot("none", 0, factor=1), "dataset__spaced_epochs": 2},
+]
+
+
+@pytest.mark.parametrize("slow", ["decode", "augment", "batch"])
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_flags_that_are_printed_make_a_configuration_that_training_takes(
+    condition, slow, fused
+):
+    if fused and condition["echo__insertion"] == "before_augmentation":
+        pytest.skip("which training does not take in the first place")
+    config = mini(**condition, dataset__fused_decode=fused)
+    check.check(config)
+    found, had = advice_where(config, slow), advise.buffer_examples(config)
+    echoing, *others = advise.settings(config, found)
+    assert found.factor == 4
+    for line in others:
+        other = copy.deepcopy(config)
+        command.override(other, re.findall(r"--config[^\s,]+", line), base.FIELDS)
+        check.check(other)
+    command.override(config, re.findall(r"--config\S+", echoing), base.FIELDS)
+    check.check(config)
+    assert config.echo.insertion == found.insertion
+    if config.echo.policy == "auto":
+        assert config.echo.max_factor >= found.factor
+    else:
+        assert config.echo.factor == found.factor
+    assert 0 <= had - advise.buffer_examples(config) < config.batch_size
+
+
+def test_where_augmentation_is_slow_both_ways_are_offered():
+    echoing, moved = advise.settings(mini(), advice_where(mini(), "augment"))
+    assert echoing.endswith("--config.echo.insertion=after_augmentation --config.echo.factor=4.0")
+    assert moved.endswith(": --config.augment_on=device")
+
+
+def test_where_echoing_earlier_is_not_allowed_the_field_that_allows_it_is_named():
+    config = mini(dataset__fused_decode=True)
+    echoing, earlier = advise.settings(config, advice_where(config, "decode"))
+    assert "after_augmentation" in echoing
+    assert earlier.startswith("With --config.dataset.fused_decode=False, echoing before")
+
+
+def test_without_a_recommendation_there_are_no_flags():
+    assert advise.settings(mini(), advice_where(mini(), None)) == []
 
 
 def test_a_configuration_that_may_echo_nowhere_is_wrong_input():

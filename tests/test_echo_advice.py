@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import echo
 from echo import measure
-from echo.advice import FACTORS, conclude
+from echo.advice import FACTORS, TOLERANCE, conclude
 from echo.timing import StageTime, Timing, study_step_seconds
 
 BATCH = 32
@@ -164,6 +164,12 @@ def test_no_core_is_won_no_more_lost_than_used_and_what_was_found_is_left(
         assert lowered == timing
 
 
+FIRST_CHEAP = tuple(
+    stage(name, cpu, cpu=cpu)
+    for name, cpu in {"read": 1e-6, "decode": 1e-3, "augment": 1e-6, "batch": 1e-6}.items()
+)
+
+
 @pytest.mark.parametrize(
     ("timing", "insertion", "factor", "says"),
     [
@@ -171,9 +177,44 @@ def test_no_core_is_won_no_more_lost_than_used_and_what_was_found_is_left(
         (pipeline(read=1e-3), None, 1, r"not the bottleneck \(R = 1\.00\)"),
         (pipeline(read=4e-3), "before_augmentation", 4, r"factor 4: 31\.2 steps.* 4\.0\d times"),
         (pipeline(read=20e-3), "before_augmentation", 8, "stays the bottleneck at every factor"),
-        (pipeline(augment=4e-3), None, 1, "^Augmentation is the bottleneck.*to the device"),
-        (pipeline(read=9e-3, augment=3e-3), "after_augmentation", 8, "Echo after augmentation"),
+        (
+            pipeline(augment=4e-3),
+            "after_augmentation",
+            4,
+            r"repeats are identical.*move augmentation \(4 ms an example\).*at most 31\.2 steps",
+        ),
+        (
+            pipeline(read=9e-3, augment=3e-3),
+            "after_augmentation",
+            8,
+            r"^Echo after augmentation.*at most 3\.47 steps.*in front of it, where copies differ",
+        ),
+        (pipeline(decode=4e-3), "before_augmentation", 4, "factor 4: (?!.*(identical|move))"),
+        (pipeline(read=1e-3, augment=1e-3), "before_augmentation", 1, "Factor 1 repeats nothing"),
         (pipeline(transfer=4e-3), None, 1, "^Transfer to the device is the bottleneck"),
+        (
+            pipeline(transfers=(stage("pin", 4e-3), stage("copy", 5e-3))),
+            None,
+            1,
+            "^Copy to the device is the bottleneck",
+        ),
+        (  # the step's processor time on few cores, not the transfer, sets the pace
+            dataclasses.replace(
+                pipeline(transfer=1.5e-3, cores=1), step=stage("step", 1e-3, cpu=2e-3)
+            ),
+            None,
+            1,
+            "not the bottleneck",
+        ),
+        (  # echoing saves the processor time of reading
+            dataclasses.replace(
+                pipeline(cores=1, stages=(stage("decode", 3e-4, cpu=3e-4), *pipeline().stages[2:])),
+                step=stage("step", 9e-4, cpu=1e-3),
+            ),
+            "before_augmentation",
+            3,
+            "With R below 1 the step hardly waits",
+        ),
         (pipeline(read=4e-3, transfer=4e-3), None, 1, "keep repeated examples on the device"),
     ],
 )
@@ -182,6 +223,105 @@ def test_the_recommendation_says_what_to_do(timing, insertion, factor, says):
     assert (found.insertion, found.factor) == (insertion, factor)
     assert re.search(says, found.reason), found.reason
     assert found.reason in str(found)
+
+
+ALL_PLACES = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
+
+
+@pytest.mark.parametrize(
+    ("timing", "place", "factors", "says"),
+    [
+        (
+            pipeline(augment=4e-3),
+            "decode",
+            FACTORS,
+            r"augmentation behind it takes 4 ms an example",
+        ),
+        (pipeline(read=4e-3), "batch", (1,), r"R = 4\.00\), but no factor up to 1 gains 10%"),
+        (
+            dataclasses.replace(
+                pipeline(cores=1), step=stage("step", 1e-3, cpu=2e-3), stages=FIRST_CHEAP
+            ),
+            "read",
+            FACTORS,
+            "processor cores are the bottleneck",
+        ),
+    ],
+)
+def test_where_no_place_gains_it_says_what_sets_the_pace(timing, place, factors, says):
+    found = conclude(timing, {"here": place}, collections.Counter(), factors)
+    assert (found.insertion, found.factor) == (None, 1)
+    assert re.search(says, found.reason), found.reason
+
+
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [
+        (("read", "decode", "augment"), "after decode"),  # all take batches: augmentation follows
+        (("read", "decode", "batch"), "after decode"),  # only batching follows
+    ],
+)
+def test_repeats_are_called_identical_where_nothing_but_batching_follows(names, place):
+    stages = (stage("read", 1e-6), stage("decode", 4e-3), stage(names[2], 1e-7))
+    places = {f"after {name}": name for name in names}
+    found = conclude(pipeline(stages=stages), places, collections.Counter())
+    assert found.insertion == place
+    assert ("repeats are identical" in found.reason) == (names[2] == "batch")
+
+
+seconds_an_example = st.one_of(st.sampled_from([0.0, 1e-3, 2e-3]), st.floats(1e-6, 1e-2))
+a_stage = st.builds(stage, st.just(""), seconds_an_example, seconds_an_example, seconds_an_example)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    costs=st.lists(a_stage, min_size=4, max_size=4),
+    transfers=st.lists(a_stage, max_size=2),
+    step=st.builds(stage, st.just("step"), st.floats(1e-6, 1e-2), seconds_an_example),
+    workers=st.integers(1, 8),
+    cores=st.floats(1, 16),
+    places=st.lists(st.sampled_from(sorted(ALL_PLACES)), min_size=1, unique=True),
+    factors=st.sampled_from([FACTORS, (1,), (1, 1.5), (8, 1, 2)]),
+)
+def test_the_recommendation_is_a_cell_of_its_table_and_none_is_much_better(
+    costs, transfers, step, workers, cores, places, factors
+):
+    names = ("read", "decode", "augment", "batch")
+    timing = Timing(
+        stages=tuple(dataclasses.replace(c, name=n) for c, n in zip(costs, names, strict=True)),
+        transfers=tuple(transfers),
+        step=step,
+        batch_size=BATCH,
+        workers=workers,
+        cores=cores,
+    )
+    insertions = {name: ALL_PLACES[name] for name in places}
+    found = conclude(timing, insertions, collections.Counter(), factors)
+    best = min(min(point.step_seconds.values()) for point in found.points)
+    before = timing.baseline_seconds()
+    if found.insertion is None:
+        assert before <= best * (1 + TOLERANCE)
+        assert found.factor == 1
+        assert not found.reason.startswith("Echo ")
+        return
+    (point,) = (point for point in found.points if point.name == found.insertion)
+    cell = point.step_seconds[found.factor]
+    assert cell <= best * (1 + TOLERANCE)
+    assert cell * (1 + TOLERANCE) <= before * (1 + 1e-9)
+    assert found.reason.startswith(
+        f"Echo {point.name}, factor {found.factor:g}: {1 / cell:,.3g} steps a second"
+    )
+    assert f"(R = {point.ratio:.2f})" in found.reason
+    assert f"{1 / cell:,.3g}" in str(found)
+    enough = min(best * (1 + TOLERANCE), before / (1 + TOLERANCE))
+    for other in found.points:
+        for factor, seconds in other.step_seconds.items():
+            if other.count < point.count or (other is point and factor < found.factor):
+                assert seconds > enough * (1 - 1e-9)
+    after = timing.stages[point.count :]
+    if found.movable:
+        assert set(after) <= {timing.stages[-1]}
+        assert f"move {found.movable}" in found.reason.replace("augmentation", "augment")
 
 
 def test_memory_is_that_of_the_items_there():
