@@ -1,0 +1,70 @@
+"""The registered problems: every condition of every one can be trained, and is read finely."""
+
+import math
+
+import pytest
+
+import sweep
+from configs import problems
+from training.check import check
+
+FLAG = "configs/problems.py:{}"
+
+
+def study(problem, name="grid", *overrides):
+    flag = FLAG.format(problem)
+    return sweep.load_study(problems.get_config(problem), problems, flag, name, 0, 0, overrides)
+
+
+@pytest.mark.parametrize("problem", problems.PROBLEMS)
+@pytest.mark.parametrize("name", ["grid", "pilot"])
+def test_every_condition_passes_the_checks_at_the_corners_of_its_search(problem, name):
+    plan = study(problem, name)
+    for condition in plan.conditions:
+        config = sweep.trial_config(plan, condition, 0, 0)
+        for unit in (0.0, 1.0):
+            for axis in plan.space:
+                config.update_from_flattened_dict({axis["field"]: sweep.scaled(axis, unit)})
+            check(config)
+
+
+@pytest.mark.parametrize("problem", problems.PROBLEMS)
+def test_the_grid_is_the_registered_one(problem):
+    plan, factors = study(problem), problems.PROBLEMS[problem].factors
+    first, second = problems.PROBLEMS[problem].batch_sizes
+    cells = {f"baseline_b{size}" for size in (first, second)}
+    cells |= {f"before_augmentation_e{e}_b{size}" for size in (first, second) for e in factors}
+    cells |= {f"after_batching_e2_b{first}"}
+    if problems.PROBLEMS[problem].augments:
+        cells |= {f"after_augmentation_e2_b{first}"}
+    assert {condition["name"] for condition in plan.conditions} == cells
+    assert set(factors) >= {2, 4, 16}
+    assert plan.searches == 5
+    schedule = plan.config.optimizer.schedule.name
+    horizon = [axis for axis in plan.space if "horizon" in axis["field"]]
+    assert len(horizon) == (schedule != "constant")
+
+
+@pytest.mark.parametrize("problem", problems.PROBLEMS)
+def test_scores_are_read_to_5_percent(problem):
+    """Targets are what the baseline reaches within two thirds of its budget, and no condition needs
+    less than 1 / e of a third of the budget unless echoing gains more than a factor e."""
+    plan = study(problem)
+    for condition in plan.conditions:
+        config = sweep.trial_config(plan, condition, 0, 0)
+        least = config.budget.fresh_examples / 3 / config.echo.factor
+        assert config.evaluate_every_fresh_examples <= math.ceil(0.05 * least)
+
+
+def test_the_pilot_shares_no_seed_with_the_grid():
+    grid, pilot = study("digits"), study("digits", "pilot")
+    seeds = [
+        {
+            (kind, sweep.trial_config(plan, plan.conditions[0], search, trial).seed[kind])
+            for kind in ("data", "model")
+            for search in range(plan.searches)
+            for trial in range(plan.max_trials)
+        }
+        for plan in (grid, pilot)
+    ]
+    assert not seeds[0] & seeds[1]
