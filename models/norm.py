@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.precision import at_least_float32
+
 
 class GhostBatchNorm(nnx.Module):
     """Batch normalization whose training statistics come from contiguous groups of examples.
@@ -23,7 +25,8 @@ class GhostBatchNorm(nnx.Module):
         momentum: share of the running statistics that one step keeps.
         epsilon: added to the variance.
         initial_scale: initial value of `scale`; 0 makes a residual branch start as zero.
-        dtype: dtype of the output. Parameters, statistics and arithmetic are float32.
+        dtype: dtype of the output. Parameters and statistics are float32; so is the arithmetic,
+            unless the input has more digits.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class GhostBatchNorm(nnx.Module):
         """
         if not train:
             return self._normalize(x_BxSxC, self.mean[...], self.var[...])
-        x_GxNxSxC = x_BxSxC.reshape(self._grouped_shape(x_BxSxC.shape)).astype(jnp.float32)
+        x_GxNxSxC = at_least_float32(x_BxSxC.reshape(self._grouped_shape(x_BxSxC.shape)))
         mean_Gx1xC, var_Gx1xC = _moments(x_GxNxSxC)
         self._update_running(mean_Gx1xC, var_Gx1xC)
         return self._normalize(x_GxNxSxC, mean_Gx1xC, var_Gx1xC).reshape(x_BxSxC.shape)
@@ -78,7 +81,7 @@ class GhostBatchNorm(nnx.Module):
 
     def _normalize(self, x: jax.Array, mean: jax.Array, var: jax.Array) -> jax.Array:
         factor = jax.lax.rsqrt(var + self.epsilon) * self.scale[...]
-        y = (x.astype(jnp.float32) - mean) * factor + self.bias[...]
+        y = (at_least_float32(x) - mean) * factor + self.bias[...]
         return y.astype(self.dtype)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.norm import GhostBatchNorm
+from models.precision import at_least_float32
 
 # Fan-out keeps the variance of the gradients (He et al. 2015, section 2.2), as the published code
 # of the residual networks does. One object at module level, so that equal networks have equal
@@ -141,5 +142,5 @@ class CifarResNet(nnx.Module):
         x_BxHxWxC = nnx.relu(self.stem(images_BxHxWxC, train=train))
         for block in self.blocks:
             x_BxHxWxC = block(x_BxHxWxC, train=train)
-        features_BxC = x_BxHxWxC.mean(axis=(1, 2), dtype=jnp.float32)
+        features_BxC = at_least_float32(x_BxHxWxC).mean(axis=(1, 2))
         return self.head(features_BxC)

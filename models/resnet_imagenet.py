@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.precision import at_least_float32
 from models.resnet import BasicBlock, ConvNorm
 
 # Goyal et al. 2017, section 5.1, like the zero scales that end the residual branches.
@@ -154,7 +155,7 @@ class ImageNetResNet(nnx.Module):
     def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:
         """Returns logits_BxK in float32; images are floating point. `train` updates batch norm."""
         last_BxHxWxC = self.backbone(images_BxHxWxC, train=train)[-1]
-        features_BxC = last_BxHxWxC.mean(axis=(1, 2), dtype=jnp.float32)
+        features_BxC = at_least_float32(last_BxHxWxC).mean(axis=(1, 2))
         return self.head(features_BxC)
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from models.precision import at_least_float32
 from models.resnet_imagenet import ResNetBackbone
 
 # Liu et al. 2016, in the variant of the MLPerf training benchmark (COCO, 300 x 300 pixels). The
@@ -185,7 +186,7 @@ def _heads(channels: list[int], outputs: int, **common) -> nnx.List:
 
 def _apply_heads(heads: nnx.List, maps: list[jax.Array], outputs: int) -> jax.Array:
     per_map_BxNxO = [
-        head(x_BxHxWxC).astype(jnp.float32).reshape(x_BxHxWxC.shape[0], -1, outputs)
+        at_least_float32(head(x_BxHxWxC)).reshape(x_BxHxWxC.shape[0], -1, outputs)
         for head, x_BxHxWxC in zip(heads, maps, strict=True)
     ]
     return jnp.concatenate(per_map_BxNxO, axis=1)

@@ -146,11 +146,15 @@ class Transformer(nnx.Module):
         weights_VxD = weights.embedding[...].astype(self.dtype)
         # Accumulated and returned in float32: the loss exponentiates these.
         return jnp.einsum(
-            "bld,vd->blv", hidden_BxLxD, weights_VxD, preferred_element_type=jnp.float32
+            "bld,vd->blv",
+            hidden_BxLxD,
+            weights_VxD,
+            preferred_element_type=jnp.promote_types(self.dtype, jnp.float32),
         )
 
     def _hidden(self, x_BxLxD: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
         positions_LxD = sinusoidal_positions(*x_BxLxD.shape[1:])
+        # JAX takes the positions as float32, where float64 is not switched on.
         x_BxLxD = (x_BxLxD * self.model_dim**0.5 + positions_LxD).astype(self.dtype)
         x_BxLxD = self.dropout(x_BxLxD, deterministic=rngs is None, rngs=rngs)
         for layer in self.layers:
@@ -168,11 +172,11 @@ class Transformer(nnx.Module):
 
 
 def sinusoidal_positions(length: int, model_dim: int) -> np.ndarray:
-    """Position encoding positions_LxD in float32 (Vaswani et al. 2017, section 3.5).
+    """Position encoding positions_LxD in float64 (Vaswani et al. 2017, section 3.5).
 
     The sines fill the first half of D and the cosines the second; the paper interleaves them,
     which differs by a permutation only.
     """
     frequency_F = 10_000.0 ** (-np.arange(0, model_dim, 2) / model_dim)
     angle_LxF = np.arange(length)[:, None] * frequency_F
-    return np.concatenate([np.sin(angle_LxF), np.cos(angle_LxF)], axis=1).astype(np.float32)
+    return np.concatenate([np.sin(angle_LxF), np.cos(angle_LxF)], axis=1)

@@ -76,7 +76,7 @@ def run_command(script, *arguments, **options):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         **options,
     )
 

@@ -127,7 +127,7 @@ def test_equal_arguments_give_equal_hashable_graph_definitions():
 def test_positions_are_sines_and_cosines_of_falling_frequency():
     positions = sinusoidal_positions(5, 4)
     expected = [np.sin(3), np.sin(3 / 100), np.cos(3), np.cos(3 / 100)]
-    np.testing.assert_allclose(positions[3], expected, rtol=1e-6)
+    np.testing.assert_allclose(positions[3], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ class Detection:
 
     def _losses(self, offsets_BxNx4, logits_BxNxK1, boxes_BxMx4, labels_BxM) -> Arrays:
         """Of each image: summed box loss, summed classification loss, number of positives, [B]."""
-        default_Nx4 = jnp.asarray(default_boxes(self.crop_size))
+        default_Nx4 = jnp.asarray(default_boxes(self.crop_size), offsets_BxNx4.dtype)
         return jax.vmap(functools.partial(multibox_loss, default_Nx4))(
             offsets_BxNx4, logits_BxNxK1, boxes_BxMx4, labels_BxM
         )
