@@ -26,7 +26,7 @@ from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, duration
 from runs.recorder import Recorder
-from training import evaluation, final, optimizer
+from training import divergence, evaluation, final, optimizer
 from training.parts import Parts, open_data, prepare
 from training.state import Counters, TrainState
 
@@ -36,7 +36,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 
 
 class Diverged(Exception):
-    """The training loss is not finite."""
+    """The run cannot recover; the message says why."""
 
 
 class Preempted(Exception):
@@ -235,15 +235,21 @@ class _Run:
     def _log(self, but: int = 0) -> None:
         """Reads the metrics of steps but for the last `but`; checks them, and records them if
         their turn has come."""
+        at = self.counters
         while len(self._pending) > but:
             place, metrics = self._pending.pop(0)
             values = {name: float(value) for name, value in self.parts.pace.fetch(metrics).items()}
             step, every = place["step"], self.config.log_every_steps
+            nonfinite = int(values.pop("nonfinite"))
             if step % every == 0 and self.first:
                 copies = self.parts.copies.window(step - every, step)
                 self.recorder.write({**place, **values, **copies})
-            if not np.isfinite(values["loss"]):
-                raise Diverged(f"the training loss is {values['loss']} at step {step}")
+            if step == 1:
+                at.initial_loss = values["loss"]
+            why = divergence.explanation(step, values["loss"], nonfinite, at.initial_loss)
+            if why:  # a step that was dispatched since does not count
+                at.step, at.fresh_examples = step, place["fresh_examples"]
+                raise Diverged(why)
             self.progress.update(self._status())
 
     def _schedule_progress(self) -> float:

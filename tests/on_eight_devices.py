@@ -4,6 +4,7 @@ XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/on_eight_devices
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -20,7 +21,7 @@ from echo import orders
 from echo.device import DeviceStore
 from models.transformer import Transformer
 from runs.checkpoints import by_path
-from training import optimizer, sharding
+from training import divergence, optimizer, sharding
 from training import step as steps
 
 STEPS = 5
@@ -95,17 +96,28 @@ def store(data, model):
     }
 
 
+def spoilt():
+    """What is found of parameters split over the devices: whole, then spoilt on the last one."""
+    array = np.ones(16, np.float32)
+    put = functools.partial(jax.device_put, device=sharding.over_data(sharding.make_mesh(8, 1)))
+    bad = np.where(np.arange(16) == 15, np.float32("inf"), array)
+    found = jax.jit(divergence.nonfinite)
+    return [int(found(np.float32(0), put(array), put(params))) for params in (array, bad)]
+
+
 def _run(program, batches):
     state = program.init(0)
     hyper = optimizer.Hyperparameters(*map(np.float32, (0.1, 0.9, 0.0)))
-    losses = []
+    losses, nonfinite = [], []
     for batch in batches:
         arguments = (state, batch, hyper, np.uint32(0))
         step = program.compile_train(*arguments)
         state, metrics = step(*arguments)
         losses.append(float(metrics["loss"]))
+        nonfinite.append(int(metrics["nonfinite"]))
     return {
         "losses": losses,
+        "nonfinite": nonfinite,
         "collectives": sorted(set(re.findall(r"all-gather|all-reduce|all-to-all", step.as_text()))),
         "shards": {
             name.removesuffix("/value"): [leaf.shape, leaf.addressable_shards[0].data.shape]
@@ -130,6 +142,7 @@ def main(directory):
         },
         "placement": {where: placement(where) for where in ("host", "device")},
         "stores": [store(8, 1), store(4, 2)],
+        "spoilt": spoilt(),
         "stopped": stopped(directory / "run", 9),
     }
     (directory / "found.json").write_text(json.dumps(found))

@@ -80,6 +80,13 @@ def test_devices_exchange_what_the_sharding_says(eight):
     assert found["transformer"]["tensor"]["collectives"] == ["all-reduce"]
 
 
+def test_what_is_not_finite_on_one_device_is_known_to_all(eight):
+    found = eight[0]
+    for run in (*found["cifar"].values(), *found["transformer"].values()):
+        assert run["nonfinite"] == [0] * on_eight_devices.STEPS
+    assert found["spoilt"] == [0, 1]
+
+
 @pytest.mark.parametrize("network", ["cifar", "transformer"])
 def test_fsdp_holds_an_eighth_of_every_large_array_on_each_device(eight, network):
     shards = eight[0][network]["fsdp"]["shards"]

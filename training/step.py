@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from training import optimizer, sharding
+from training import divergence, optimizer, sharding
 from training.state import TrainState
 from workloads.base import Workload
 
@@ -83,7 +83,9 @@ class Program:
 
     def compile_train(self, state: TrainState, batch: Any, hyper: Any, data_seed: Any) -> Any:
         """The training step compiled for these shapes: (state, batch, hyper, data_seed) ->
-        (state, metrics). Ahead of time, so that a clock can leave compilation out."""
+        (state, metrics). Ahead of time, so that a clock can leave compilation out.
+
+        Metrics are the workload's, and `nonfinite`, see training/divergence.py."""
         arguments = (state, batch, hyper, data_seed)
         return self._compile("train", self._train, arguments)
 
@@ -142,10 +144,12 @@ class Program:
             loss, metrics = task.workload.loss(model, data)
             return loss, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
 
-        grads, (metrics, model_state) = jax.grad(loss_of, has_aux=True)(state.params)
+        differentiate = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, (metrics, model_state)), grads = differentiate(state.params)
         update = optimizer.transformation(task.optimizer, hyper)
         updates, opt_state = update.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        metrics = metrics | {"nonfinite": divergence.nonfinite(loss, grads, params)}
         return TrainState(params, model_state, opt_state), metrics
 
     def _evaluate_arrays(self, params, model_state, data, mask_B):
