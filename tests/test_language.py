@@ -124,7 +124,7 @@ def test_grouped_logits_give_the_plain_loss_and_gradients(model):
 
     def grouped(parameters, hidden_BxLxD, chunk):
         model = nnx.merge(graphdef, parameters, copy=True)
-        return total_cross_entropy(model, hidden_BxLxD, targets_BxL, mask_BxL, chunk)
+        return total_cross_entropy(model, hidden_BxLxD, targets_BxL, mask_BxL, chunk).sum()
 
     def plain(parameters, hidden_BxLxD, _):
         logits_BxLxV = nnx.merge(graphdef, parameters, copy=True).logits(hidden_BxLxD)
@@ -157,7 +157,7 @@ def test_full_size_logits_are_never_held_at_once():
             model = nnx.merge(graphdef, parameters, copy=True)
             hidden_BxLxD = model.hidden(tokens_BxL, train=True)
             ones = jnp.ones(tokens_BxL.shape)
-            return total_cross_entropy(model, hidden_BxLxD, tokens_BxL, ones, chunk)
+            return total_cross_entropy(model, hidden_BxLxD, tokens_BxL, ones, chunk).sum()
 
         tokens = jax.ShapeDtypeStruct((8, 64), jnp.int32)
         compiled = jax.jit(jax.grad(loss)).lower(parameters, tokens).compile()

@@ -35,6 +35,13 @@ class Workload(Protocol):
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
         """The mean training loss over a batch, and metrics to log (all float32 scalars)."""
 
+    def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
+        """What each row adds to the training loss, and its weight, both float32 [B].
+
+        `loss` is the sum of the former over the sum of the latter, or over 1 where that is more.
+        The weights depend on the data alone.
+        """
+
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         """What the metrics need of a batch, such as sums over the rows whose mask is 1."""
 

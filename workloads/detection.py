@@ -176,13 +176,21 @@ class Detection:
         )
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
-        offsets_BxNx4, logits_BxNxK1 = model(normalized(data["image"]), train=True)
-        losses = self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], data["labels"])
+        losses = self._training_losses(model, data)
         positives = jnp.maximum(losses["positives"].sum(), 1.0)
         box_loss, class_loss = losses["box"].sum() / positives, losses["class"].sum() / positives
         bad_boxes = data["bad_boxes"].sum().astype(jnp.float32)
         metrics = {"box_loss": box_loss, "class_loss": class_loss, "bad_boxes": bad_boxes}
         return box_loss + class_loss, {"loss": box_loss + class_loss, **metrics}
+
+    def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
+        """The weight of an image is the number of its positives."""
+        losses = self._training_losses(model, data)
+        return losses["box"] + losses["class"], losses["positives"]
+
+    def _training_losses(self, model: nnx.Module, data: Arrays) -> Arrays:
+        offsets_BxNx4, logits_BxNxK1 = model(normalized(data["image"]), train=True)
+        return self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], data["labels"])
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         """Detections and truth of the batch (arrays [B, ...]), and sums for the loss."""

@@ -97,12 +97,17 @@ class LanguageModel:
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
         """Nats a token over the batch: a long row counts for more than a short one."""
-        sums = _sums(model, data["tokens"], jnp.ones(len(data["tokens"])), train=True)
-        loss = sums["loss"] / jnp.maximum(sums["tokens"], 1.0)
+        losses_B, tokens_B = self.row_losses(model, data)
+        loss = losses_B.sum() / jnp.maximum(tokens_B.sum(), 1.0)
         return loss, {"loss": loss}
 
+    def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
+        """The weight of a row is the number of its targets that are no padding."""
+        return _row_sums(model, data["tokens"], jnp.ones(len(data["tokens"])), train=True)
+
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
-        return _sums(model, data["tokens"], mask_B, train=False)
+        losses_B, tokens_B = _row_sums(model, data["tokens"], mask_B, train=False)
+        return {"loss": losses_B.sum(), "tokens": tokens_B.sum()}
 
     def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
         """`loss` is the split's total over its number of tokens; perplexity its exponential."""
@@ -113,14 +118,16 @@ class LanguageModel:
         return {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
 
 
-def _sums(model: Transformer, tokens_BxT: jax.Array, mask_B: jax.Array, *, train: bool) -> Arrays:
-    """Total cross-entropy in nats, and the number of tokens that it is over."""
+def _row_sums(
+    model: Transformer, tokens_BxT: jax.Array, mask_B: jax.Array, *, train: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Each row's total cross-entropy in nats, and the number of tokens that it is over, [B]."""
     hidden_BxLxD = model.hidden(tokens_BxT[:, :-1], train=train)
     targets_BxL = tokens_BxT[:, 1:]
     mask_BxL = (targets_BxL != PAD) * mask_B[:, None].astype(jnp.float32)
     chunk = positions_at_once(*targets_BxL.shape, model.embed.num_embeddings)
-    loss = total_cross_entropy(model, hidden_BxLxD, targets_BxL, mask_BxL, chunk)
-    return {"loss": loss, "tokens": mask_BxL.sum()}
+    losses_B = total_cross_entropy(model, hidden_BxLxD, targets_BxL, mask_BxL, chunk)
+    return losses_B, mask_BxL.sum(-1)
 
 
 def positions_at_once(rows: int, length: int, vocabulary_size: int) -> int:
@@ -136,7 +143,8 @@ def total_cross_entropy(
     mask_BxL: jax.Array,
     chunk: int,
 ) -> jax.Array:
-    """Sum of -log softmax(logits)[target] where the mask is 1, in groups of `chunk` positions.
+    """Each row's sum of -log softmax(logits)[target] where the mask is 1, float32 [B], in groups of
+    `chunk` positions.
 
     The groups divide L and not B, because B may be spread over devices.
     """
@@ -146,7 +154,7 @@ def total_cross_entropy(
         losses_BxG = optax.softmax_cross_entropy_with_integer_labels(
             model.logits(hidden_BxGxD), targets_BxG
         )
-        return (losses_BxG * mask_BxG).sum()
+        return (losses_BxG * mask_BxG).sum(-1)
 
     if chunk == targets_BxL.shape[1]:
         return of_group((hidden_BxLxD, targets_BxL, mask_BxL))
@@ -156,4 +164,4 @@ def total_cross_entropy(
         return array_BxLx.reshape(rows, length // chunk, chunk, *rest).swapaxes(0, 1)
 
     arrays = jax.tree.map(groups, (hidden_BxLxD, targets_BxL, mask_BxL))
-    return jax.lax.map(jax.checkpoint(of_group), arrays).sum()
+    return jax.lax.map(jax.checkpoint(of_group), arrays).sum(0)
