@@ -76,6 +76,16 @@ class CopyDiagnostics:
         for count, (a_batch, showings) in zip(fresh, self._streams, strict=True):
             showings.decisions.append(count * a_batch // rows)
 
+    def repeats(self, number: int) -> np.ndarray:
+        """Whether the item of each row of batch `number` was shown by an earlier row, of that batch
+        or one before, bool [batch_size]. Opportunistic streams go forward alone."""
+        blocks = []
+        for a_batch, showings in self._streams:
+            before = showings.before(number * a_batch, (number + 1) * a_batch)
+            rows = self._batch_size // len(self._streams) // a_batch
+            blocks.append(np.repeat(before >= 0, rows))
+        return np.concatenate(blocks)
+
     def window(self, start: int, stop: int) -> dict[str, float]:
         """Statistics of the batches start .. stop-1, fastest where the last window ended at start.
 
@@ -159,6 +169,8 @@ class _Scheduled(_Showings):
         return fresh, self._cursor.oldest()
 
     def _recall(self, position: int) -> None:
+        if 0 <= position - self._position <= self._schedule.slots:
+            return  # looking back would take longer than showing what is between
         oldest = self._schedule.cursor(position, self._num_fresh).oldest()
         enters = self._schedule.num_outputs(oldest) - self._schedule.slots + 1
         self._forget(min(max(enters, 0), position))

@@ -54,6 +54,36 @@ def test_windows_of_a_run_are_those_of_its_batches(insertion, buffer, streams):
         assert counts.copy_diagnostics(config, 1197).window(first, last) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *(slot(*at) for at in SLOTS),
+        {"dataset__spaced_epochs": 3},
+        slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto", "prefetch": 2},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_repeats_are_the_rows_of_examples_that_were_there_before(fields, streams):
+    if "dataset__spaced_epochs" in fields and streams > 1:
+        pytest.skip("spaced epochs are of one stream")
+    config = mini(**{"prefetch": 0, "seed__data": 3, **fields}, echo__streams=streams)
+    prepared = parts.prepare(config)
+    repeated_rows, seen = counts.repeated_rows(config, range(streams)), set()
+    last_stream = counts.repeated_rows(config, range(streams - 1, streams))
+    for number, batch in enumerate(prepared.batches):
+        expected = []
+        for index in batch.index.tolist():
+            expected.append(index in seen)
+            seen.add(index)
+        if number % 7 in (0, 1, 5):  # in ascending order, some left out
+            rows = 32 // streams
+            assert repeated_rows(number, batch.copy).tolist() == expected
+            assert last_stream(number, batch.copy[-rows:]).tolist() == expected[-rows:]
+    resumed = counts.repeated_rows(config, range(streams))
+    assert resumed(number, batch.copy).tolist()[-3:] == expected[-3:]
+
+
 def test_windows_of_spaced_epochs_are_those_of_their_batches():
     config = mini(dataset__spaced_epochs=3, budget__fresh_examples=3000, prefetch=0)
     prepared = parts.prepare(config)
