@@ -26,7 +26,14 @@ from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, duration
 from runs.recorder import Recorder
-from training import divergence, evaluation, final, optimizer
+from training import (
+    divergence,
+    evaluation,
+    final,
+    gradient_statistics,
+    optimizer,
+    sharding,
+)
 from training.parts import Parts, open_data, prepare
 from training.state import Counters, TrainState
 
@@ -221,16 +228,34 @@ class _Run:
         if self._step is None:
             with self._paused():
                 self._step = self.parts.program.compile_train(*arguments)
+        gradients = self._gradient_statistics(batch, rows)  # first: the step is given the state
         self.state, metrics = self._step(*arguments)
         self.parts.pace.dispatched(metrics)
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
+        if gradients:
+            self.recorder.write(self._place(records.GRADIENTS) | gradients)
         record = self._place("train") | {"learning_rate": float(hyper.learning_rate)}
         record["bytes_sent"] = self.parts.input.bytes_sent
         self._pending.append((record, metrics))
         if self.decisions:
             self.decisions.write({"step": at.step, "fresh": batch.decisions})
             self.parts.copies.decided(batch.decisions)
+
+    def _gradient_statistics(self, batch: Batch, rows: Any) -> dict[str, float]:
+        """Those of the batch that the next step takes; nothing where they are not due."""
+        step, every = self.counters.step, self.config.gradient_statistics_every_steps
+        if not gradient_statistics.due(step, every):
+            return {}
+        self._log()
+        jax.block_until_ready(self.state)
+        program, state = self.parts.program, self.state
+        with self._paused():
+            repeat_B = self.parts.repeated_rows(step, batch.copy)
+            inputs = (rows, sharding.put_batch(program.task.mesh, repeat_B), self._data_seed)
+            measure = program.compile_statistics(state, *inputs)
+            values = measure(state.params, state.model_state, *inputs)
+            return gradient_statistics.defined(jax.device_get(values))
 
     def _log(self, but: int = 0) -> None:
         """Reads the metrics of steps but for the last `but`; checks them, and records them if

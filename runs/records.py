@@ -18,6 +18,7 @@ SCHEMA_VERSION = 1
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
+GRADIENTS = "gradients"  # a metrics record's split: statistics of one step's gradient
 LOCK = "lock"  # of a trial: held by the process that trains it
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken, step by step

@@ -29,6 +29,7 @@ class Stack:
     def __init__(self, program: Program):
         self.task, self.init = program.task, program.init
         self.compile_evaluate = program.compile_evaluate
+        self.compile_statistics = program.compile_statistics
         self._program = program
         self._asked: list[tuple[Promise, tuple]] = []  # since the last call
         self._last: Future | None = None

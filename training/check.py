@@ -43,6 +43,7 @@ def check(config) -> None:
         raise ConfigError(f"config.target.value is {config.target.value}; allowed: a finite number")
     for name in ("evaluate_every_fresh_examples", "checkpoint_every_fresh_examples", "prefetch"):
         _at_least(name, config[name], 0)
+    _at_least("gradient_statistics_every_steps", config.gradient_statistics_every_steps, 0)
     for name in ("batch_size", "log_every_steps"):
         _at_least(name, config[name], 1)
     _at_least("augmentation.pad", config.augmentation.pad, 0)

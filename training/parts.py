@@ -41,6 +41,7 @@ class Parts:
     upstream_clock: StoppableClock  # stands still while the run does not train
     exchange: processes.Exchange  # between those that echo.policy=auto decides for
     copies: CopyDiagnostics
+    repeated_rows: counts.RepeatedRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +107,7 @@ def prepare(config) -> Parts:
         total_steps=counts.total_steps(config) if config.echo.policy == "fixed" else None,
         horizon_steps=counts.horizon_steps(config) if config.echo.policy == "fixed" else None,
         copies=counts.copy_diagnostics(config, len(run.source)),
+        repeated_rows=counts.repeated_rows(config, held),
         pace=pace,
         upstream_clock=run.upstream_clock,
         exchange=exchange,

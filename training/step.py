@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from training import divergence, optimizer, sharding
+from training import divergence, gradient_statistics, optimizer, sharding
 from training.state import TrainState
 from workloads.base import Workload
 
@@ -57,6 +57,7 @@ class Program:
             self._train_arrays, donate_argnums=0, out_shardings=(state, self._replicated)
         )
         self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self._replicated)
+        self._statistics = jax.jit(self._statistics_arrays, out_shardings=self._replicated)
         stacked = jax.tree.map(sharding.stacked, state)
         self._train_stacked = jax.jit(
             jax.vmap(self._train_arrays, in_axes=(0, None, 0, None)),
@@ -107,6 +108,14 @@ class Program:
         arguments = (state.params, state.model_state, batch, mask_B)
         return self._compile("evaluate", self._evaluate, arguments)
 
+    def compile_statistics(
+        self, state: TrainState, batch: Any, repeat_B: Any, data_seed: Any
+    ) -> Any:
+        """The statistics of a training batch's gradient: (params, model_state, batch, repeat_B,
+        data_seed) -> values by name; see gradient_statistics.statistics. Nothing is donated."""
+        arguments = (state.params, state.model_state, batch, repeat_B, data_seed)
+        return self._compile("statistics", self._statistics, arguments)
+
     def _compile(self, name: str, function, arguments) -> Any:
         leaves, structure = jax.tree.flatten(arguments)
         key = (name, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
@@ -132,10 +141,7 @@ class Program:
         return TrainState(params, model_state, opt_state)
 
     def _train_arrays(self, state: TrainState, batch, hyper, data_seed):
-        data, index_B, copy_B = batch
-        task = self.task
-        if task.augment_on_device:
-            data = task.workload.augment(data, data_seed, index_B, copy_B)
+        task, data = self.task, self._augmented(batch, data_seed)
 
         def loss_of(params):
             params = self._gathered(params)
@@ -152,9 +158,25 @@ class Program:
         metrics = metrics | {"nonfinite": divergence.nonfinite(loss, grads, params)}
         return TrainState(params, model_state, opt_state), metrics
 
+    def _statistics_arrays(self, params, model_state, batch, repeat_B, data_seed):
+        _, index_B, _ = batch
+        data = self._augmented(batch, data_seed)
+
+        def row_losses(params):
+            model = nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
+            return self.task.workload.row_losses(model, data)
+
+        return gradient_statistics.statistics(row_losses, params, index_B, repeat_B, data_seed)
+
     def _evaluate_arrays(self, params, model_state, data, mask_B):
         model = nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
         return self.task.workload.evaluate(model, data, mask_B)
+
+    def _augmented(self, batch, data_seed):
+        data, index_B, copy_B = batch
+        if not self.task.augment_on_device:
+            return data
+        return self.task.workload.augment(data, data_seed, index_B, copy_B)
 
     def _gathered(self, params):
         """Parameters as the network's arithmetic takes them.
