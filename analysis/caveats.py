@@ -23,6 +23,7 @@ def find(found: Records, root: os.PathLike | None = None) -> list[str]:
     table = scoring.condition_scores(found.trials, found.study)
     return [
         *_set_aside(found, root),
+        *_earlier_protocol(found),
         *_baseline(found, table),
         *_not_reached(found, table),
         *_incomplete(found, searches),
@@ -32,7 +33,6 @@ def find(found: Records, root: os.PathLike | None = None) -> list[str]:
         *_coarse(found, searches),
         *_several_epochs(found, table),
         *_mixed_origins(found.trials),
-        *_earlier_protocol(found),
     ]
 
 
@@ -217,9 +217,9 @@ def _earlier_protocol(found: Records) -> list[str]:
     if field(config, "optimizer.schedule") is None or field(config, _HORIZON) is not None:
         return []
     return [
-        "Earlier protocol: the learning rate decayed over the whole budget, so that the budget "
-        "chose the schedule of each condition; epoch k was read in the order of data seed + k, so "
-        "that searches with neighboring seeds shared orders of the data and are not independent; "
+        "Made with an earlier protocol: the learning rate decayed over the whole budget, so that "
+        "the budget chose the schedule; epoch k was read in the order of data seed + k, so that "
+        "searches with neighboring seeds shared orders of the data and are not quite independent; "
         "each of several streams had a shuffle buffer of the full size."
     ]
 

@@ -69,9 +69,7 @@ def score_by_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
         scores = scores.fillna(-math.inf if down else math.inf)
         best_first = scores.sort_values(ascending=not down).to_numpy()
         for n in range(1, int(group.groupby("search").size().max()) + 1):
-            quantiles = [
-                _best_of(best_first, n, q) for q in (0.5, 0.5 - LEVEL / 2, 0.5 + LEVEL / 2)
-            ]
+            quantiles = [best_of(best_first, n, q) for q in (0.5, 0.5 - LEVEL / 2, 0.5 + LEVEL / 2)]
             rows.append(
                 {"condition": condition, "trials": n}
                 | {name: group[name].iloc[0] for name in ("label", "insertion")}
@@ -82,7 +80,8 @@ def score_by_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _best_of(best_first: np.ndarray, n: int, quantile: float) -> float:
+def best_of(best_first: np.ndarray, n: int, quantile: float) -> float:
+    """The quantile of the best of n draws, with replacement, from scores in order, best first."""
     share = 1 - (1 - quantile) ** (1 / n)
     return best_first[math.ceil(len(best_first) * share - 1e-9) - 1]
 

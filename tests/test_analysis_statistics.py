@@ -237,4 +237,4 @@ def test_a_study_without_a_horizon_is_marked(tmp_path):
     new = {"resolved_config": {"batch_size": 10, "optimizer": {"schedule": new}}}
     for number, (changes, marked) in enumerate(((old, True), (new, False))):
         found = load.read(study_of(tmp_path / str(number), [BASELINE], **changes))
-        assert ("Earlier protocol" in " ".join(caveats.find(found))) == marked
+        assert ("earlier protocol" in " ".join(caveats.find(found))) == marked

@@ -77,7 +77,7 @@ def _strokes(axes: Axes, row: int, own: pd.DataFrame, colour, differ: bool) -> N
 
 
 def _words(effect: dict, study: Study) -> str:
-    counts = f"{effect['pairs']} pairs"
+    counts = f"{effect['pairs']} pair{'' if effect['pairs'] == 1 else 's'}"
     alone = effect["condition_alone"] + effect["baseline_alone"] + effect["neither"]
     if alone:
         counts += f", {alone} censored"

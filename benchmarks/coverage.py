@@ -1,0 +1,359 @@
+"""How often the intervals that the project prints cover the truth, by simulation.
+
+    python -m benchmarks.coverage --out=results/coverage.md      some minutes
+    python -m benchmarks.coverage --quick                        seconds, to see it work
+
+The protocol is the real one: the points of studies/plan.py's quasi-random searches, N trials that
+do not diverge of at most 2N, the first evaluation at the target or past it, a budget that censors,
+the best trial of each search. Only training is replaced, by a response surface: the logarithm of
+what a trial takes is quadratic in that of its effective learning rate, lr / (1 - momentum), plus
+normal noise of its own, plus an effect of its search. Above an effective learning rate trials
+diverge. The other condition takes `ratio` times as much, which is the truth that intervals are
+held against.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy import stats
+
+from analysis import bounds, uncertainty
+from benchmarks import common, wall_time
+from configs import cifar10
+from studies import plan
+
+BASE, CADENCE = 5000.0, 400.0  # fresh examples: the best a trial can expect, between evaluations
+BEST_RATE, DIVERGES = 0.4, 1.0  # log10 of the effective learning rate
+CURVATURE = 0.25  # of the log, a squared decade away from the best
+LARGE = 20_000  # searches of each condition that a truth is computed from
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One world that studies are made in.
+
+    Attributes:
+        ratio: what the condition takes, over what the baseline takes.
+        noise: standard deviation of a trial's log cost.
+        between: of what a search adds to the log cost of all of its trials, in both conditions.
+        apart: of what a search adds to the log ratio of its trials.
+        shift: decades by which the condition's best learning rate lies below the baseline's.
+        searches, trials: of each condition.
+        censored: share of the baseline's searches (of its trials where `by_trial`) that the budget
+            cuts off.
+        cadence: fresh examples between evaluations.
+    """
+
+    ratio: float = 0.6
+    noise: float = 0.2
+    between: float = 0.0
+    apart: float = 0.0
+    shift: float = 0.0
+    searches: int = 5
+    trials: int = 16
+    censored: float = 0.0
+    by_trial: bool = False
+    cadence: float = CADENCE
+
+    def text(self) -> str:
+        words = [f"ratio {self.ratio:g}", f"noise {self.noise:g}"]
+        words += [f"{self.censored:.0%} censored"] if self.censored else []
+        words += [f"between searches {self.between:g}"] if self.between else []
+        words += [f"ratio differs by search {self.apart:g}"] if self.apart else []
+        words += [f"optimum {self.shift:g} decades apart"] if self.shift else []
+        words += ["fine evaluations"] if self.cadence < CADENCE else []
+        return ", ".join(words)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How often an interval held what it is held against; `claimed` if the project says it does."""
+
+    interval: str
+    setting: str
+    nominal: float
+    covered: float
+    bounded: float
+    width: float
+    claimed: bool = True
+
+
+@functools.cache
+def rates(searches: int, trials: int) -> np.ndarray:
+    """log10 of the effective learning rate [searches, 2 * trials] at the points of searches."""
+    space = cifar10.get_search_space("mini")
+    points = [
+        [plan.point(space, search, trial) for trial in range(plan.MAX_TRIALS_FACTOR * trials)]
+        for search in range(searches)
+    ]
+    effective = [
+        [p["optimizer.learning_rate"] / (1 - p["optimizer.momentum"]) for p in row]
+        for row in points
+    ]
+    return np.log10(effective)
+
+
+def costs(
+    random: np.random.Generator, setting: Setting, studies: int, pool: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(cost, counted, expected), each [studies, 2 (baseline, condition), searches, 2 * trials]:
+    what each trial takes to the target, whether it counts, and its cost without the trial's own
+    noise."""
+    drawn = rates(pool, setting.trials)
+    chosen = np.argsort(random.random((studies, pool)), axis=1)[:, : setting.searches]
+    rate = np.stack([drawn[chosen], drawn[chosen] + setting.shift], axis=1)
+    log = math.log(BASE) + CURVATURE * (rate - BEST_RATE) ** 2
+    by_search = (studies, 1, setting.searches, 1)
+    log = log + random.normal(0, setting.between, by_search)
+    effect = math.log(setting.ratio) + random.normal(0, setting.apart, by_search)
+    log = log + np.concatenate([np.zeros(by_search), effect], axis=1)
+    stable = rate < DIVERGES
+    noise = random.normal(0, setting.noise, log.shape)
+    return np.exp(log + noise), stable & (stable.cumsum(-1) <= setting.trials), np.exp(log)
+
+
+def scored(cost: np.ndarray, cadence: float) -> np.ndarray:
+    """The first evaluation at which a trial has reached the target."""
+    return np.ceil(cost / cadence) * cadence
+
+
+def best(cost: np.ndarray, counted: np.ndarray, cadence: float) -> np.ndarray:
+    """The score of each search [..., searches], without a budget."""
+    return np.where(counted, scored(cost, cadence), np.inf).min(-1)
+
+
+def budget(random: np.random.Generator, setting: Setting, pool: int) -> float:
+    """The budget that censors the share of the baseline that the setting asks for."""
+    if not setting.censored:
+        return math.inf
+    cost, counted, _ = costs(random, dataclasses.replace(setting, searches=1), 4000, pool)
+    of = (
+        scored(cost, setting.cadence)[:, 0][counted[:, 0]]
+        if setting.by_trial
+        else (best(cost, counted, setting.cadence)[:, 0])
+    )
+    return float(np.quantile(of, 1 - setting.censored, method="lower"))
+
+
+def ends(score: np.ndarray, end: float, before: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) of what is known of scores: `before` is how much earlier an evaluation was."""
+    reached = score <= end
+    return np.where(reached, score - before, end), np.where(reached, score, np.inf)
+
+
+def true_ratio(random: np.random.Generator, setting: Setting, pool: int) -> float:
+    """The median ratio of two searches' scores as they are evaluated, budgets aside."""
+    cost, counted, _ = costs(random, dataclasses.replace(setting, searches=1), LARGE, pool)
+    score = best(cost, counted, setting.cadence)[..., 0]
+    return float(np.median(score[:, 1] / score[:, 0]))
+
+
+def by_search(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
+    """The smallest and the largest ratio over searches, and Student's t for comparison."""
+    truth, end = true_ratio(random, setting, pool), budget(random, setting, pool)
+    cost, counted, _ = costs(random, setting, studies, pool)
+    low, high = ends(best(cost, counted, setting.cadence), end)
+    found = [
+        bounds.summary(*bounds.ratio((low[k, 1], high[k, 1]), (low[k, 0], high[k, 0])))
+        for k in range(studies)
+    ]
+    intervals = np.array([(each.min, each.max) for each in found])
+    name = f"ratio by search, [min, max] of {setting.searches}"
+    rows = [_row(name, setting, bounds.level(setting.searches), intervals, truth)]
+    if not setting.censored:
+        logs = np.log(low[:, 1] / low[:, 0])
+        half = stats.t.ppf(0.975, setting.searches - 1) * stats.sem(logs, axis=1)
+        other = np.exp(np.stack([logs.mean(1) - half, logs.mean(1) + half], axis=1))
+        name = f"the same by Student's t of {setting.searches} logs (not printed)"
+        rows.append(_row(name, setting, 0.95, other, truth, claimed=False))
+    return rows
+
+
+def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
+    """The sign test's interval with matched seeds, where there are pairs enough to print one."""
+    end = budget(random, setting, pool)
+    cost, counted, _ = costs(random, setting, studies, pool)
+    low, high = ends(scored(cost, setting.cadence), end, setting.cadence)
+    intervals = []
+    for k in range(studies):
+        both = counted[k, 0] & counted[k, 1]
+        own, base = ((low[k, side][both], high[k, side][both]) for side in (1, 0))
+        if np.isfinite(np.minimum(own[1], base[1])).sum() < uncertainty.FEWEST_PAIRS:
+            continue
+        intervals.append(uncertainty.sign_interval(*bounds.ratio(own, base))[:2])
+    name = f"matched seeds, {setting.searches * setting.trials} pairs"
+    claimed = not setting.apart
+    level = uncertainty.PAIRED_LEVEL
+    return [_row(name, setting, level, np.array(intervals), setting.ratio, claimed)]
+
+
+def of_benchmark(
+    random: np.random.Generator, setting: Setting, studies: int, pool: int
+) -> list[Row]:
+    """benchmarks.wall_time: one search tunes each side, then ten new seeds run at what it found.
+
+    Its interval is held against the ratio at the hyperparameters that were found, and against the
+    ratio in the median over searches, had each side been tuned again.
+    """
+    setting = dataclasses.replace(setting, searches=1)
+    cost, counted, expected = costs(random, setting, studies, pool)
+    chosen = np.where(counted, cost, np.inf)[:, :, 0].argmin(-1)
+    level = np.take_along_axis(expected[:, :, 0], chosen[..., None], -1)  # [studies, 2, 1]
+
+    def trained(seeds: int) -> np.ndarray:
+        noise = random.normal(0, setting.noise, (studies, 2, seeds))
+        return np.log(scored(level * np.exp(noise), setting.cadence))
+
+    logs = trained(wall_time.Plan.seeds)
+    intervals = np.array([wall_time.interval(np.exp(own - base))[1:] for base, own in logs])
+    known = trained(2000).mean(-1)
+    name = f"wall_time, t interval of {wall_time.Plan.seeds} seeds, of the ratio "
+    # Where all seeds reach the target at the same two evaluations, logs are not near normal.
+    smooth = setting.noise > 0.5 * setting.cadence / (setting.ratio * BASE)
+    at_these = np.exp(known[:, 1] - known[:, 0])
+    again = true_ratio(random, setting, pool)
+    return [
+        _row(name + "at the hyperparameters found", setting, 0.95, intervals, at_these, smooth),
+        _row(name + "of tuned conditions", setting, 0.95, intervals, again, claimed=False),
+    ]
+
+
+def of_band(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
+    """The band of `score_by_trials` against the score of one more search, which the project does
+    not claim it covers."""
+    more = dataclasses.replace(setting, searches=setting.searches + 1)
+    cost, counted, _ = costs(random, more, studies, pool)
+    score = np.where(counted, scored(cost, setting.cadence), np.inf)[:, 0]
+    rows = []
+    for n in (setting.trials // 4, setting.trials):
+        inside = np.empty((studies, 2))
+        first = counted[:, 0, -1].cumsum(-1) <= n
+        new = np.where(first, score[:, -1], np.inf).min(-1)
+        for k in range(studies):
+            known = np.sort(score[k, :-1][np.isfinite(score[k, :-1])])
+            tails = (0.5 - uncertainty.LEVEL / 2, 0.5 + uncertainty.LEVEL / 2)
+            inside[k] = [uncertainty.best_of(known, n, tail) for tail in tails]
+        name = f"score_by_trials' band at {n} of {setting.trials} trials, of a new search's score"
+        rows.append(_row(name, setting, uncertainty.LEVEL, inside, new, claimed=False))
+    return rows
+
+
+def _row(
+    name: str,
+    setting: Setting,
+    nominal: float,
+    intervals: np.ndarray,
+    truth: float | np.ndarray,
+    claimed: bool = True,
+) -> Row:
+    low, high = intervals.T
+    slack = 1e-9 * np.asarray(truth)  # ratios of multiples of the cadence, rounded
+    bounded = (low > 0) & np.isfinite(high)
+    width = float(np.median(high[bounded] / low[bounded])) if bounded.any() else math.nan
+    covered = ((low <= truth + slack) & (truth - slack <= high)).mean()
+    return Row(name, setting.text(), nominal, float(covered), float(bounded.mean()), width, claimed)
+
+
+Study = Callable[[np.random.Generator, Setting, int, int], Sequence[Row]]
+_PAIRS = ((1, 10), (2, 10), (4, 16))  # searches, trials
+
+
+def plans() -> list[tuple[Study, Setting]]:
+    """What is simulated for the page."""
+    found: list[tuple[Study, Setting]] = []
+    for noise in (0.05, 0.2, 0.4):
+        found += [(by_search, Setting(noise=noise, censored=share)) for share in (0, 0.2, 0.5)]
+    found += [
+        (by_search, Setting(cadence=CADENCE / 40)),
+        (by_search, Setting(ratio=0.25)),
+        (by_search, Setting(between=0.2)),
+        (by_search, Setting(apart=0.2)),
+        (by_search, Setting(shift=0.5)),
+        (by_search, Setting(searches=7)),
+        (by_search, Setting(searches=3)),
+    ]
+    for searches, trials in _PAIRS:
+        some = Setting(searches=searches, trials=trials, by_trial=True)
+        for share in (0.0, 0.25, 0.5):
+            found += [
+                (by_trial, dataclasses.replace(some, noise=noise, censored=share))
+                for noise in (0.05, 0.4)
+            ]
+    most = Setting(searches=4, trials=16, by_trial=True)
+    found += [
+        (by_trial, dataclasses.replace(most, **changes))
+        for changes in (
+            {"ratio": 1.0},
+            {"ratio": 0.25},
+            {"ratio": 0.25, "cadence": CADENCE / 40},
+            {"between": 0.2, "censored": 0.25},
+            {"apart": 0.05},
+            {"apart": 0.2},
+        )
+    ]
+    found += [(of_benchmark, Setting(ratio=0.25, noise=noise)) for noise in (0.05, 0.2, 0.4)]
+    found.append((of_band, Setting(searches=3)))
+    return found
+
+
+def simulated(
+    chosen: Sequence[tuple[Study, Setting]], studies: int, pool: int, seed: int = 0
+) -> list[Row]:
+    """Each setting's rows, from `studies` studies whose searches are drawn from `pool` ones."""
+    return [
+        row
+        for number, (study, setting) in enumerate(chosen)
+        for row in study(np.random.default_rng((seed, number)), setting, studies, pool)
+    ]
+
+
+def report(rows: Sequence[Row], studies: int) -> str:
+    header = ["interval", "where", "nominal", "covers", "both ends known", "median high / low"]
+    lines = [
+        [
+            row.interval + ("" if row.claimed else " *"),
+            row.setting,
+            f"{100 * row.nominal:.4g} %",
+            f"{100 * row.covered:.1f} %",
+            f"{row.bounded:.0%}",
+            "-" if math.isnan(row.width) else f"{row.width:.2f}",
+        ]
+        for row in rows
+    ]
+    least = min(row.covered - row.nominal for row in rows if row.claimed)
+    error = 100 * math.sqrt(0.95 * 0.05 / studies)
+    return "\n\n".join(
+        [
+            "# What the intervals cover",
+            f"Simulated studies, {studies:,} in each line (standard error {error:.1f} points): "
+            "quasi-random searches of 16 trials (10 where there are 10 or 20 pairs) that did not "
+            "diverge, best trial, an evaluation every "
+            f"{CADENCE:,.0f} fresh examples where the baseline's best trials need about "
+            f"{BASE:,.0f}. Noise is the standard deviation of the logarithm of what a trial takes. "
+            "`python -m benchmarks.coverage` says more; "
+            "[docs/statistics.md](../docs/statistics.md) defines the intervals.",
+            common.markdown_table(header, lines),
+            "\\* not claimed: what the project says that an interval does not cover, or an "
+            "interval that it does not print. Of all others the least cover is its nominal level "
+            f"{100 * least:+.1f} points. Intervals by search are held against the median ratio of "
+            "scores as they are evaluated, matched seeds against the ratio of what trials take. "
+            "Widths are over intervals of which both ends are known.",
+        ]
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("coverage", __doc__)
+    parser.add_argument("--studies", type=int, default=2000, help="in each line (default: 2000)")
+    parser.add_argument("--quick", action="store_true", help="100 studies in each line")
+    options = parser.parse_args(argv)
+    studies = 100 if options.quick else options.studies
+    pool = 20 if options.quick else 200
+    common.publish(report(simulated(plans(), studies, pool), studies), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Intervals cover what the project says they cover, in simulated studies with fixed seeds."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import scores, uncertainty
+from analysis import study as studies
+from benchmarks import coverage
+from benchmarks.coverage import Setting
+from runs import records
+
+STUDIES, POOL = 400, 24
+MARGIN = 0.03  # what an interval may fall short of its nominal level; the standard error is 0.01
+
+MATCHED = Setting(by_trial=True, noise=0.3)
+CLAIMED = {
+    "five searches": (coverage.by_search, Setting()),
+    "five searches, fine evaluations": (coverage.by_search, Setting(cadence=10.0)),
+    "five searches, half of them censored": (
+        coverage.by_search,
+        Setting(noise=0.4, censored=0.5, between=0.2),
+    ),
+    "five searches that differ, another optimum": (
+        coverage.by_search,
+        Setting(ratio=0.25, apart=0.2, shift=0.5),
+    ),
+    "10 pairs": (coverage.by_trial, dataclasses.replace(MATCHED, searches=1, trials=10)),
+    "20 pairs, half censored": (
+        coverage.by_trial,
+        dataclasses.replace(MATCHED, searches=2, trials=10, censored=0.5),
+    ),
+    "64 pairs": (
+        coverage.by_trial,
+        dataclasses.replace(MATCHED, searches=4, cadence=10.0),
+    ),
+    "64 pairs, coarse evaluations, half censored": (
+        coverage.by_trial,
+        dataclasses.replace(MATCHED, searches=4, noise=0.05, ratio=0.25, censored=0.5),
+    ),
+    "ten seeds of wall_time": (coverage.of_benchmark, Setting(ratio=0.25)),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMED)
+def test_an_interval_covers_its_nominal_level(name):
+    rows = coverage.simulated([CLAIMED[name]], STUDIES, POOL)
+    claimed = [row for row in rows if row.claimed]
+    assert len(claimed) == 1
+    assert claimed[0].covered >= claimed[0].nominal - MARGIN
+
+
+def test_continuous_ratios_cover_just_their_level():
+    """Neither wider than they say: an interval that covers everything would pass the others."""
+    search = coverage.by_search(
+        np.random.default_rng(0), Setting(cadence=1.0), studies=1000, pool=POOL
+    )[0]
+    assert search.covered == pytest.approx(search.nominal, abs=0.025)
+    many = dataclasses.replace(MATCHED, searches=4, cadence=1.0)
+    (pairs,) = coverage.by_trial(np.random.default_rng(0), many, 1000, POOL)
+    # 64 signs are discrete: their interval has level 0.9676.
+    assert pairs.covered == pytest.approx(0.9676, abs=0.02)
+
+
+def test_what_is_not_claimed_is_not_covered():
+    """Pairs that depend on their search, and a benchmark that tunes once."""
+    apart = dataclasses.replace(MATCHED, searches=4, noise=0.2, apart=0.2)
+    (pairs,) = coverage.simulated([(coverage.by_trial, apart)], STUDIES, POOL)
+    assert not pairs.claimed
+    assert pairs.covered < 0.9
+    tuned = coverage.simulated([CLAIMED["ten seeds of wall_time"]], STUDIES, POOL)[1]
+    assert not tuned.claimed
+    assert tuned.covered < 0.9
+
+
+def test_a_simulated_study_is_scored_as_one_on_disk():
+    """The arrays of the simulation and the tables of the analysis give the same intervals."""
+    random = np.random.default_rng(5)
+    setting = Setting(searches=3, trials=6, noise=0.4)
+    cost, counted, _ = coverage.costs(random, setting, 1, POOL)
+    score, end = coverage.scored(cost[0], setting.cadence), 6400.0
+    rows = [
+        {
+            "condition": name,
+            "label": name,
+            "insertion": insertion,
+            "search": search,
+            "trial": trial,
+            "model_seed": 100 * search + trial,
+            "counted": bool(counted[0, side, search, trial]),
+            "status": "reached" if value <= end else "exhausted",
+            "fresh_examples_to_target": value if value <= end else None,
+            "fresh_examples_before_target": value - setting.cadence if value <= end else None,
+            "steps_to_target": 1.0,
+            "seconds_to_target": 1.0,
+            "fresh_examples": min(value, end),
+            "steps": 1,
+            "train_seconds": 1.0,
+            "best_value": 0.5,
+        }
+        for side, (name, insertion) in enumerate(
+            (("baseline", "none"), ("echoed", "before_augmentation"))
+        )
+        for (search, trial), value in np.ndenumerate(score[side])
+    ]
+    trials = pd.DataFrame(rows).astype({"fresh_examples_to_target": float})
+    conditions = (
+        studies.Condition("baseline", "baseline", "none", 1.0, 0),
+        studies.Condition("echoed", "echoed", "before_augmentation", 2.0, 0),
+    )
+    target = records.Target("accuracy", 0.9, "above")
+    study = studies.Study("s", conditions, target, "baseline", 6, 3, 6400, (), {})
+    table = scores.condition_scores(trials, study)
+    best = coverage.best(cost[0], counted[0], setting.cadence)
+    low, high = coverage.ends(best, end)
+    assert (table.loc[1, "ratio_min"], table.loc[1, "ratio_max"]) == pytest.approx(
+        ((low[1] / high[0]).min(), (high[1] / low[0]).max())
+    )
+    effects = uncertainty.paired_effects(uncertainty.pairs(trials, study), study)
+    both = counted[0, 0] & counted[0, 1]
+    (own, own_high), (base, base_high) = (
+        coverage.ends(score[side][both], end, setting.cadence) for side in (1, 0)
+    )
+    expected = uncertainty.sign_interval(own / base_high, own_high / base)
+    assert effects.loc[0, ["low", "high"]].tolist() == pytest.approx(expected[:2])
+
+
+def test_the_page_is_made_by_the_command(capsys, tmp_path, monkeypatch):
+    some = [CLAIMED["five searches"], (coverage.of_band, Setting(searches=3))]
+    monkeypatch.setattr(coverage, "plans", lambda: some)
+    coverage.main(["--quick", f"--out={tmp_path / 'coverage.md'}"])
+    text = (tmp_path / "coverage.md").read_text()
+    assert text == capsys.readouterr().out
+    assert "| ratio by search, [min, max] of 5 | ratio 0.6, noise 0.2 | 93.75 % |" in text
+    assert "score_by_trials' band at 16 of 16 trials, of a new search's score *" in text
