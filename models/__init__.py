@@ -5,6 +5,7 @@ import math
 import jax
 from flax import nnx
 
+from models.linear import LogisticRegression
 from models.resnet import CifarResNet
 from models.resnet_imagenet import ImageNetResNet
 from models.ssd import SSD, default_boxes
@@ -14,6 +15,7 @@ __all__ = [
     "SSD",
     "CifarResNet",
     "ImageNetResNet",
+    "LogisticRegression",
     "Transformer",
     "default_boxes",
     "parameter_count",

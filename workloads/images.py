@@ -1,6 +1,7 @@
 """Image classification with small images of one size: CIFAR-10, and the digits of its mini."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from models.linear import LogisticRegression
 from models.resnet import CifarResNet
 from workloads import classification
 from workloads.base import Arrays, WorkloadError, copy_keys
@@ -15,12 +17,14 @@ from workloads.base import Arrays, WorkloadError, copy_keys
 
 @dataclasses.dataclass(frozen=True)
 class ImageClassification(classification.Classification):
-    """A CIFAR ResNet on images of one shape, softmax cross-entropy, top-1 accuracy.
+    """A CIFAR ResNet or logistic regression on images of one shape, softmax cross-entropy, top-1
+    accuracy.
 
     Attributes:
         image_shape: (height, width, channels).
         pad, flip: augmentation: zero padding before a random crop, and random mirroring.
-        depth, width: of the network (6n + 2 layers; channels of its first stage).
+        depth, width: of the network (6n + 2 layers; channels of its first stage). Depth 0 is
+            logistic regression.
     """
 
     image_shape: tuple[int, int, int]
@@ -39,16 +43,18 @@ class ImageClassification(classification.Classification):
                 f"data set {info.name!r} has no images of one size with class labels, which "
                 f"workload {config.workload!r} needs; choose another config.dataset.name"
             )
-        if config.model.depth < 8 or (config.model.depth - 2) % 6:
+        depth = config.model.depth
+        if depth and (depth < 8 or (depth - 2) % 6):
             raise WorkloadError(
-                f"config.model.depth is {config.model.depth}; allowed: 6n + 2, as 8, 20, 32, 56"
+                f"config.model.depth is {depth}; allowed: 6n + 2, as 8, 20, 32, 56, or 0 (logistic "
+                "regression)"
             )
         return cls(
             image_shape=tuple(info.image_shape),
             num_classes=info.num_classes,
             pad=config.augmentation.pad,
             flip=config.augmentation.flip,
-            depth=config.model.depth,
+            depth=depth,
             width=config.model.width,
             label_smoothing=config.loss.label_smoothing,
             dtype=config.dtype,
@@ -83,7 +89,11 @@ class ImageClassification(classification.Classification):
             return crop
         return jnp.where(jax.random.bernoulli(flip_key), crop[:, ::-1], crop)
 
-    def model(self, rngs: nnx.Rngs) -> CifarResNet:
+    def model(self, rngs: nnx.Rngs) -> CifarResNet | LogisticRegression:
+        if not self.depth:
+            return LogisticRegression(
+                in_features=math.prod(self.image_shape), num_classes=self.num_classes, rngs=rngs
+            )
         return CifarResNet(
             depth=self.depth,
             num_classes=self.num_classes,
