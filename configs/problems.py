@@ -166,7 +166,7 @@ def get_config(variant: str = ""):
         "evaluate_every_fresh_examples": problem.fields["budget.fresh_examples"] // 64,
         "checkpoint_every_fresh_examples": 0,  # trials of seconds start anew
         "dataset.test_split": "",
-        # "gradient_statistics_every_steps": 64,
+        "gradient_statistics_every_steps": 64,
     }
     config.update_from_flattened_dict(fields)
     return config
