@@ -10,7 +10,7 @@ import numpy as np
 import echo
 from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
 from echo.repeats import Repeats, round_size, store_rows
-from pipeline import spaced
+from pipeline import seeds, spaced
 
 # The number of a batch, from 0, and the copy numbers of its rows int64 [b], to whether an earlier
 # row, of that batch or one before, shows the same example, bool [b].
@@ -102,8 +102,8 @@ class Counts(NamedTuple):
 
 
 def echo_seed(config, stream: int) -> int:
-    """The seed of a sub-stream's echo stage."""
-    return config.seed.data * config.echo.streams + stream
+    """The seed of a stream's echo stage."""
+    return seeds.derived("echo stage", config.seed.data, stream)
 
 
 def store_size(config, stream: int) -> tuple[int, int, int]:
