@@ -38,6 +38,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_overhead
 	$(BIN)/python -m benchmarks.input_throughput
 	$(BIN)/python -m benchmarks.step_time
+	$(BIN)/python -m benchmarks.gradient_statistics
 	$(BIN)/python -m benchmarks.advice_grid
 	$(BIN)/python -m benchmarks.efficiency
 	$(BIN)/python -m benchmarks.bursty

@@ -15,6 +15,7 @@ convolutions done again to save memory do not count. Utilisation is their rate o
 peak for dense bfloat16 products.
 """
 
+import argparse
 import dataclasses
 import importlib.util
 import math
@@ -22,7 +23,7 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -250,14 +251,20 @@ def _accelerated() -> bool:
     return jax.default_backend() != "cpu"
 
 
-def parse(argv):
-    parser = common.arguments("step_time", __doc__)
+def parser(name: str, about: str) -> argparse.ArgumentParser:
+    """The command line of a benchmark that measures steps."""
+    parser = common.arguments(name, about)
     parser.add_argument("--workloads", default=",".join(CONFIGS), help="default: %(default)s")
     parser.add_argument("--size", choices=("full", "mini"), help="default: mini on a CPU")
     parser.add_argument("--batch_size", type=int, default=0, help="0 = the configuration's")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
     parser.add_argument("--seconds", type=float, default=2.0, help="a side and round")
     parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Its arguments, checked."""
     arguments = parser.parse_args(argv)
     arguments.size = arguments.size or ("full" if _accelerated() else "mini")
     arguments.workloads = arguments.workloads.split(",")
@@ -273,7 +280,7 @@ def parse(argv):
 
 
 def main(argv=None) -> int:
-    arguments = parse(argv)
+    arguments = parsed(parser("step_time", __doc__), argv)
     common.publish(report(arguments), arguments.out)
     return 0
 

@@ -66,6 +66,19 @@ def cifar(choice):
     return _run(parts.program, [parts.input.put(batch) for batch in batches])
 
 
+def statistics(choice):
+    """Gradient statistics of the first batch, where every third row is a repeat."""
+    parts = train.prepare(mini(sharding=choice))
+    iterator = iter(parts.batches)
+    batch = parts.input.put(next(iterator))
+    iterator.close()
+    program, repeat_B = parts.program, np.arange(len(batch[1])) % 3 == 0
+    state = program.init(0)
+    inputs = (batch, sharding.put_batch(program.task.mesh, repeat_B), np.uint32(0))
+    values = program.compile_statistics(state, *inputs)(state.params, state.model_state, *inputs)
+    return {name: float(value) for name, value in values.items()}
+
+
 def placement(where):
     """The same for echoed items kept on the host or on the devices, and the images of each step."""
     fields = placed("before_augmentation", 12) | {"echo__placement": where, "echo__streams": 16}
@@ -140,6 +153,7 @@ def main(directory):
             "tensor": transformer("tensor", 4, 2),
             "fsdp": transformer("fsdp", 8, 1),
         },
+        "statistics": statistics("fsdp"),
         "placement": {where: placement(where) for where in ("host", "device")},
         "stores": [store(8, 1), store(4, 2)],
         "spoilt": spoilt(),

@@ -15,6 +15,7 @@ from test_train import StopAt, assert_equal_runs, records_of
 
 import train
 from analysis import gradients, load
+from benchmarks import gradient_statistics as benchmark
 from models.resnet_imagenet import STAGES, BasicBlock
 from runs import records
 from runs.progress import Progress
@@ -117,7 +118,12 @@ def shipped(request, monkeypatch):
     """(name, parameters, batch, a function of both for each kind of loss)."""
     monkeypatch.setitem(STAGES, 10, (BasicBlock, (1, 1, 1, 1)))
     workload, data = golden_workload(request.param), golden.batch(request.param)
-    graphdef, params, model_state = nnx.split(workload.model(nnx.Rngs(0)), nnx.Param, ...)
+
+    def drawn():
+        return nnx.split(workload.model(nnx.Rngs(0)), nnx.Param, ...)[1:]
+
+    graphdef = nnx.graphdef(nnx.eval_shape(lambda: workload.model(nnx.Rngs(0))))
+    params, model_state = quickly(drawn)()
 
     def called(method):
         def function(params, data):
@@ -207,7 +213,7 @@ ON = {"gradient_statistics_every_steps": 2}
 
 @pytest.mark.parametrize(
     "condition",
-    [slot(*at) for at in SLOTS] + [placed("before_augmentation", 100), placed("after_batching", 4)],
+    [*(slot(*at) for at in SLOTS), placed("before_augmentation", 100)],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_a_measured_run_has_the_numbers_of_one_that_is_not(condition, tmp_path, uninterrupted):
@@ -273,7 +279,7 @@ def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
     lanes.train(configs, workdirs, Progress(quiet=True), stacked=True)
     for config, workdir in zip(configs, workdirs, strict=True):
         alone, stacked = map(gradients.gradient_statistics, (uninterrupted(config), workdir))
-        assert len(alone) == len(stacked) == 12
+        assert len(alone) == len(stacked) == 13
         assert alone["step"].tolist() == stacked["step"].tolist()
         for name in ("fresh_loss", "repeat_loss", "fresh_rows", "gradient_noise_trace"):
             np.testing.assert_allclose(alone[name], stacked[name], rtol=2e-3)
@@ -313,3 +319,15 @@ def test_a_negative_interval_is_one_sentence():
     says = "config.gradient_statistics_every_steps is -1; allowed: 0 or more"
     with pytest.raises(train.command.InputError, match=re.escape(says)):
         train.prepare(mini(gradient_statistics_every_steps=-1))
+
+
+def test_the_benchmark_gives_a_row_a_workload(tmp_path, capsys):
+    out = tmp_path / "report.md"
+    words = ["--size=mini", "--quick", "--batch_size=4", "--workloads=lm1b", f"--out={out}"]
+    assert benchmark.main(words) == 0
+    (row,) = [line for line in out.read_text().splitlines() if line.startswith("| lm1b, batch 4")]
+    step, mixed, share = (float(re.match(r"[\d.]+", row.split(" | ")[n])[0]) for n in (1, 3, 6))
+    assert share == pytest.approx(100 * mixed / step / 64, abs=0.2 / step * share + 0.1)
+    with pytest.raises(SystemExit):
+        benchmark.main(["--every=0"])
+    assert "--every is 0; allowed: 1 or more" in capsys.readouterr().err

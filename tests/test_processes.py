@@ -257,6 +257,7 @@ def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
     two_processes, tmp_path, uninterrupted
 ):
     fields = {"echo__streams": 2, "log_every_steps": 1, "evaluate_every_fresh_examples": 320}
+    fields["gradient_statistics_every_steps"] = 1
     # images come from each process's own store, and what belongs to them from its host
     config = mini(**placed("before_augmentation", 50), **fields)
     workdir = tmp_path / "run"
@@ -267,8 +268,15 @@ def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
     one, two = (records.read_metrics(directory) for directory in (uninterrupted(config), workdir))
     assert 6 <= stopped < len(two)
     assert [r["fresh_examples"] for r in two] == [r["fresh_examples"] for r in one]
-    losses = [[r["loss"] for r in run[:5]] for run in (two, one)]
+    measured, trained = (
+        [[r for r in run if r["split"] == split] for run in (two, one)]
+        for split in ("gradients", "train")
+    )
+    losses = [[r["loss"] for r in run[:5]] for run in trained]
     np.testing.assert_allclose(*losses, rtol=2e-4)
+    assert [r["fresh_rows"] for r in measured[0]] == [r["fresh_rows"] for r in measured[1]]
+    noise = [[r["gradient_noise_trace"] for r in run[:2]] for run in measured]
+    np.testing.assert_allclose(*noise, rtol=1e-3)
 
 
 def deciding(**fields):

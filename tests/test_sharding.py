@@ -53,6 +53,11 @@ def test_eight_devices_give_the_losses_of_one_on_text(eight, choice):
     np.testing.assert_allclose(eight[0]["transformer"][choice]["losses"], one, rtol=2e-4)
 
 
+def test_eight_devices_give_the_gradient_statistics_of_one(eight):
+    one = on_eight_devices.statistics("replicated")
+    assert eight[0]["statistics"] == pytest.approx(one, rel=1e-3, abs=1e-4)
+
+
 def test_tensor_splits_heads_hidden_units_and_vocabulary_over_two(eight):
     shards = eight[0]["transformer"]["tensor"]["shards"]
     layer = "params/layers/0"
