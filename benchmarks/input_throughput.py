@@ -124,7 +124,7 @@ def make_sides(files: list[bytes], cores: int) -> dict[str, Iterator[np.ndarray]
     """An endless iterator of image batches, uint8 [B, 224, 224, 3], for each side."""
     boxes = drawn_boxes(files, 64 * BATCH)
     sides = {
-        "ours, crop while decoding": ours(files, fused_decode=True),
+        "ours, crop without a canvas": ours(files, fused_decode=True),
         "ours, canvas, augmented on the host": ours(files),
         "ours, canvas, left for the device to augment": ours(files, device=True),
     }

@@ -34,7 +34,8 @@ FIELDS = (
     (
         "dataset.fused_decode",
         False,
-        "decode only what the random crop needs; not with echo.insertion=before_augmentation",
+        "cut the random crop from the whole decoded photograph, without a canvas; not with "
+        "echo.insertion=before_augmentation",
     ),
     ("augmentation.crop_size", 224, "pixels a side that the network sees; smaller crops grow"),
     ("augmentation.min_area", 0.08, "smallest share of a photograph in a random crop, in (0, 1]"),

@@ -47,8 +47,8 @@ class StageFunctions(Protocol):
         (seed, index_B[b], copy_B[b]) alone, all uint32."""
 
     # Where dataset.fused_decode is allowed, also
-    # decode_cropped(records, seed, index_n, copy_n): decodes only what the random crop needs;
-    # `augment` then finds its cropping done.
+    # decode_cropped(records, seed, index_n, copy_n): decodes and crops at random; `augment` then
+    # finds its cropping done.
 
 
 def build(

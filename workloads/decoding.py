@@ -66,7 +66,8 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
 def decode_within(image: bytes | np.ndarray, side: int, channels: int) -> np.ndarray:
     """An image whose longer side is at most `side` pixels, reduced bilinearly where it is larger.
 
-    A JPEG is decoded at a reduced size first, so that the bilinear step less than halves it.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size first where it stays large enough, so that the
+    bilinear step less than halves one of up to 16 times `side`.
     """
     height, width = size(image)
     scale = min(1.0, side / max(height, width))
@@ -80,7 +81,8 @@ def decode_crop(
 ) -> np.ndarray:
     """The part `box` = (y, x, height, width) of an image, resized to uint8 [out, out, channels].
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the crop still has `out` pixels a side.
+    The whole image is decoded, of which the box is then cut out: no decoder here reads a part. A JPEG
+    is decoded at 1/2, 1/4 or 1/8 of its size where the crop still has `out` pixels a side.
     """
     y, x, crop_height, crop_width = box
     factor = _largest_factor(lambda f: min(crop_height, crop_width) >= f * out)

@@ -5,9 +5,10 @@ size for all, at its top left; a larger one is reduced to fit, a smaller one kee
 echoing before augmentation repeats is this canvas with the picture's size beside it, so that random
 crops are one vectorised function over fixed-size arrays, on the host or in the compiled step.
 
-With `fused_decode` the crop is drawn first, and only what it needs is decoded: faster, and small
-crops of large photographs keep their full detail. There is nothing left to crop anew then, so it
-does not go with echoing before augmentation.
+With `fused_decode` there is no canvas: the crop is drawn first, the whole photograph decoded (a JPEG
+at 1/2, 1/4 or 1/8 of its size where the crop stays large enough), and the crop cut out, so that
+small crops of large photographs keep their full detail. There is nothing left to crop anew then, so
+it does not go with echoing before augmentation.
 """
 
 import dataclasses
@@ -97,7 +98,8 @@ class PhotographClassification(Classification):
         return {"image": images_nxSxSxC, "size": sizes_nx2, "label": self._labels(records)}
 
     def decode_cropped(self, records, seed, index_n, copy_n) -> dict[str, np.ndarray]:
-        """Records to random-resized crops, image uint8 [n, O, O, C] and label int32 [n].
+        """Records to random-resized crops, image uint8 [n, O, O, C] and label int32 [n]. Each image
+        is decoded whole, see `decoding.decode_crop`.
 
         The crops are those that `augment` draws for the same (seed, index, copy), for photographs
         that are larger than the canvas up to the rounding of their reduced size.
