@@ -8,7 +8,7 @@ import pytest
 
 from analysis import scores, uncertainty
 from analysis import study as studies
-from benchmarks import coverage
+from benchmarks import coverage, wall_time
 from benchmarks.coverage import Setting
 from runs import records
 
@@ -135,3 +135,19 @@ def test_the_page_is_made_by_the_command(capsys, tmp_path, monkeypatch):
     assert text == capsys.readouterr().out
     assert "| ratio by search, [min, max] of 5 | ratio 0.6, noise 0.2 | 93.75 % |" in text
     assert "score_by_trials' band at 16 of 16 trials, of a new search's score *" in text
+
+
+def test_the_benchmark_of_seconds_says_what_its_interval_covers():
+    plan = wall_time.Plan(factors=(1, 2), on_device=())
+    reached = {"seconds_to_target": 2.0, "train_seconds": 2.0, "fresh_examples": 9, "step": 3}
+    reached |= {"status": "reached"}
+    results = {c.label: [reached] * 10 for c in wall_time.conditions(plan)}
+    results["e = 2"] = [reached] * 9 + [
+        reached | {"seconds_to_target": None, "status": "exhausted"}
+    ]
+    text, _ = wall_time.report(plan, results, 0.01, 100.0)
+    assert "at the hyperparameters that one search found" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = {row.split(" | ")[0]: row.split(" | ")[2] for row in rows}
+    assert cells["| e = 2"] == "≤1.00"  # a run that ended took longer than its seconds say
+    assert cells["| auto"] == "1.00 (1.00 to 1.00)"

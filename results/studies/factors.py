@@ -1,43 +1,56 @@
-"""Echoing factors beside each other at equal seeds, in the study of sentences.
+"""Echoing factors beside each other with matched seeds, in the study of sentences.
 
     python -m results.studies.factors
 
-Geometric means of ratios of fresh examples to the target, with 95 % t-intervals, over the counted
-trials of equal search and number that reached it under both conditions.
+Ratios of fresh examples to the target over counted trials of equal search and number, by the sign
+test as in the reports (docs/statistics.md): the effect at which signs balance, its 95 % interval
+from ten pairs on, and the pairs that both reached, that only the one, only the other, and neither.
 """
 
 import pathlib
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-TRIALS = pathlib.Path(__file__).parent / "sentences_factor" / "trials.csv"
+from analysis import bounds, load, tables, uncertainty
+
+RECORDS = pathlib.Path(__file__).parent / "sentences_factor" / "records.tar.xz"
+KEY = ["search", "trial"]
 
 
-def shown(log_ratios: pd.Series) -> str:
-    """The ratio that logarithms stand for, its interval and how many there are."""
-    found = log_ratios.dropna()
-    low, high = stats.t.interval(0.95, len(found) - 1, found.mean(), stats.sem(found))
-    mean, low, high = np.exp([found.mean(), low, high])
-    return f"{mean:.2f} ({low:.2f} to {high:.2f}; {len(found)} pairs)"
+def shown(pairs: pd.DataFrame, study) -> str:
+    """The effect of pairs, its interval, and how many there are of each kind."""
+    (effect,) = uncertainty.paired_effects(pairs, study).to_dict("records")
+    counts = (effect[n] for n in ("pairs", "condition_alone", "baseline_alone", "neither"))
+    return f"{tables.paired_text(effect, study)}; pairs {' + '.join(map(str, counts))}"
 
 
 def main() -> None:
-    trials = pd.read_csv(TRIALS)
-    table = np.log(
-        trials[trials["counted"]].pivot(
-            index=["search", "trial"],
-            columns=["batch_size", "factor"],
-            values="fresh_examples_to_target",
-        )
-    )
+    found = load.read(RECORDS)
+    study = found.study
+    low, high = uncertainty.trial_bounds(found.trials, study)
+    trials = found.trials[found.trials["counted"]].assign(low=low, high=high)
+    names = {(c.batch_size, c.factor): c.name for c in study.conditions}
+
+    def beside(size: int, e: int, other: int) -> pd.DataFrame:
+        return uncertainty.beside(trials, names[size, e], names[size, other], KEY, study)
+
+    print("e over e': ratio [95 % interval]; pairs: both reached + only e + only e' + neither")
     for size in (32, 64):
         for e, other in ((2, 4), (8, 4), (16, 4), (16, 8)):
-            ratios = table[size, e] - table[size, other]
-            print(f"batch size {size}, e = {e} over e = {other}: {shown(ratios)}")
-    both = (table[64, 16] - table[64, 4]) - (table[32, 16] - table[32, 4])
-    print(f"e = 16 over e = 4, batch size 64 over 32: {shown(both)}")
+            ratio = shown(beside(size, e, other), study)
+            print(f"batch size {size}, e = {e} over e = {other}: {ratio}")
+    ends = ["effect_low", "effect_high"]
+    both = beside(64, 16, 4).merge(beside(32, 16, 4)[[*KEY, *ends]], on=KEY, suffixes=("", "_32"))
+    low, high = bounds.ratio(
+        (both["effect_low"], both["effect_high"]), (both["effect_low_32"], both["effect_high_32"])
+    )
+    known = int((np.isfinite(high) | (low > 0)).sum())
+    low, high, *balance = uncertainty.sign_interval(low, high)
+    ratio = bounds.text(*balance, "{:.2f}".format)
+    if known >= uncertainty.FEWEST_PAIRS:
+        ratio += f" [{low:.2f}, {high:.2f}]"
+    print(f"e = 16 over e = 4, batch size 64 over 32: {ratio}; {known} pairs with a known side")
 
 
 if __name__ == "__main__":
