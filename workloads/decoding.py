@@ -81,8 +81,8 @@ def decode_crop(
 ) -> np.ndarray:
     """The part `box` = (y, x, height, width) of an image, resized to uint8 [out, out, channels].
 
-    The whole image is decoded, of which the box is then cut out: no decoder here reads a part. A JPEG
-    is decoded at 1/2, 1/4 or 1/8 of its size where the crop still has `out` pixels a side.
+    The whole image is decoded, of which the box is then cut out: no decoder here reads a part. A
+    JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the crop still has `out` pixels a side.
     """
     y, x, crop_height, crop_width = box
     factor = _largest_factor(lambda f: min(crop_height, crop_width) >= f * out)

@@ -5,9 +5,9 @@ size for all, at its top left; a larger one is reduced to fit, a smaller one kee
 echoing before augmentation repeats is this canvas with the picture's size beside it, so that random
 crops are one vectorised function over fixed-size arrays, on the host or in the compiled step.
 
-With `fused_decode` there is no canvas: the crop is drawn first, the whole photograph decoded (a JPEG
-at 1/2, 1/4 or 1/8 of its size where the crop stays large enough), and the crop cut out, so that
-small crops of large photographs keep their full detail. There is nothing left to crop anew then, so
+With `fused_decode` there is no canvas: the crop is drawn first, the whole photograph decoded (a
+JPEG at 1/2, 1/4 or 1/8 of its size where the crop stays large enough), and the crop cut out, so
+that small crops of large photographs keep their full detail. There is nothing left to crop anew then, so
 it does not go with echoing before augmentation.
 """
 
