@@ -7,7 +7,7 @@ crops are one vectorised function over fixed-size arrays, on the host or in the 
 
 With `fused_decode` there is no canvas: the crop is drawn first, the whole photograph decoded (a
 JPEG at 1/2, 1/4 or 1/8 of its size where the crop stays large enough), and the crop cut out, so
-that small crops of large photographs keep their full detail. There is nothing left to crop anew then, so
+that small crops of large photographs keep their full detail. Nothing is left to crop then, so
 it does not go with echoing before augmentation.
 """
 
