@@ -141,7 +141,7 @@ FIELDS = (
     ("upstream.stall_every_seconds", 0.0, "seconds between the end of a stall and the next one"),
     ("upstream.stall_seconds", 0.0, "length of a stall, in which nothing comes"),
     ("upstream.jitter", 0.0, "share in [0, 1] by which latencies and times between stalls vary"),
-    ("upstream.http", False, "records come from another process over HTTP, which has the limits"),
+    ("upstream.http", False, "records come from another process over HTTP, then pass the limits"),
     ("upstream.timeout", 0.0, "seconds without an example after which a run fails; 0 = none"),
     ("augment_on", "host", "host (in the input pipeline) | device (in the compiled step)"),
     ("prefetch", 2, "batches made ready ahead of the step; 0 = none"),

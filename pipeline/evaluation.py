@@ -1,5 +1,6 @@
 """A whole split in order, each example once, in batches of one size."""
 
+import concurrent.futures
 from collections.abc import Iterable, Sequence
 
 import grain
@@ -7,10 +8,14 @@ import numpy as np
 
 from pipeline.build import StageFunctions, read_options
 from pipeline.sources import Source
-from pipeline.stages import Arrays, decode_records, in_chunks
+from pipeline.stages import CHUNK, CORES, Arrays, decode_records
 
 # Batches are kept in memory between evaluations up to this size.
 _CACHE_BYTES = 256 * 2**20
+
+# Of its own: while a run evaluates, a limited upstream stands still, and each thread of the
+# training pipeline may be waiting for it.
+_POOL = concurrent.futures.ThreadPoolExecutor(CORES, thread_name_prefix="evaluation")
 
 
 def evaluation_batches(
@@ -46,7 +51,9 @@ class _EvaluationBatches:
         last = len(self._source) - 1
         wanted = range(start + self._held.start, start + self._held.stop)
         real = [number for number in wanted if number <= last] or [last]
-        data = in_chunks(self._decode, real)
+        chunks = [real[i : i + CHUNK] for i in range(0, len(real), CHUNK)]
+        parts = list(_POOL.map(self._decode, chunks))
+        data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         missing = len(wanted) - len(real)
         mask_B = (np.asarray(wanted) <= last).astype(np.float32)
         if missing:

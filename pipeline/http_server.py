@@ -1,9 +1,9 @@
-"""The process that serves a training split over HTTP, as slowly as it is told; see http_source.
+"""The process that serves a training split over HTTP; see http_source.
 
     python -m pipeline.http_server
 
-It is started by `http_source.HttpSource`: the first line of its standard input is its settings as
-JSON, the first line of its output where it listens. It ends when its standard input does.
+It is started by `http_source.HttpSource`: the first line of its standard input is config.dataset
+as JSON, the first line of its output where it listens. It ends when its standard input does.
 """
 
 import json
@@ -19,15 +19,14 @@ from flax import serialization
 from pipeline.http_source import LENGTH_BYTES
 from pipeline.opening import open_splits
 from pipeline.sources import Source, SourceError
-from pipeline.upstream import Limits, Line
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, source: Source, line: Line):
+    def __init__(self, source: Source):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.source, self.line = source, line
+        self.source = source
 
     def handle_error(self, request, client_address):
         """Nothing: a reader that went away has its own way of saying so."""
@@ -44,13 +43,11 @@ class _Handler(BaseHTTPRequestHandler):
             frames = [_frame(record) for record in self.server.source.__getitems__(indices)]
         except Exception as error:  # is the reader's to raise
             return self._answer(500, f"{type(error).__name__}: {error}".encode())
-        self._answer(200, b"", sum(map(len, frames)))
-        for number in self.server.line.passed([len(frame) for frame in frames]):
-            self.wfile.write(frames[number])
+        self._answer(200, b"".join(frames))
 
-    def _answer(self, status: int, content: bytes, length: int | None = None) -> None:
+    def _answer(self, status: int, content: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(content) if length is None else length))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
@@ -70,14 +67,14 @@ def _end_with_input() -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; ours saves
-    settings = json.loads(sys.stdin.buffer.readline())
+    dataset = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        source, _, _ = open_splits(ml_collections.ConfigDict(settings["dataset"]))
+        source, _, _ = open_splits(ml_collections.ConfigDict(dataset))
     except SourceError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return
-    server = _Server(source, Line(Limits(**settings["limits"])))
+    server = _Server(source)
     print(json.dumps({"port": server.server_port, "length": len(source)}), flush=True)
     server.serve_forever()
 

@@ -6,7 +6,6 @@ record as msgpack. There is no pickle on the wire.
 """
 
 import contextlib
-import dataclasses
 import http.client
 import json
 import os
@@ -21,11 +20,9 @@ from typing import Any
 from flax import serialization
 
 from pipeline.sources import SourceError
-from pipeline.upstream import Limits, UpstreamError
+from pipeline.upstream import UpstreamError
 
 LENGTH_BYTES = 4
-
-_UNLIMITED = Limits()
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -39,7 +36,6 @@ class HttpSource:
 
     Args:
         dataset: the fields config.dataset.
-        limits: how slow the server is.
         arrived: is called as each record arrives.
 
     Attributes:
@@ -49,14 +45,9 @@ class HttpSource:
         SourceError: the server cannot open the data set.
     """
 
-    def __init__(
-        self,
-        dataset: dict[str, Any],
-        limits: Limits = _UNLIMITED,
-        arrived: Callable[[], None] = lambda: None,
-    ):
+    def __init__(self, dataset: dict[str, Any], arrived: Callable[[], None] = lambda: None):
         self._arrived = arrived
-        self.server = _started({"dataset": dataset, "limits": dataclasses.asdict(limits)})
+        self.server = _started(dataset)
         weakref.finalize(self, _end, self.server)
         hello = json.loads(self.server.stdout.readline() or "{}")
         if "port" not in hello:
@@ -112,7 +103,7 @@ def _read(response: http.client.HTTPResponse, length: int) -> bytes:
     return content
 
 
-def _started(settings: dict[str, Any]) -> subprocess.Popen:
+def _started(dataset: dict[str, Any]) -> subprocess.Popen:
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     server = subprocess.Popen(
         [sys.executable, "-m", "pipeline.http_server"],
@@ -121,7 +112,7 @@ def _started(settings: dict[str, Any]) -> subprocess.Popen:
         env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
     )
     with contextlib.suppress(BrokenPipeError):  # then it says nothing, which is looked at next
-        server.stdin.write(json.dumps(settings).encode() + b"\n")
+        server.stdin.write(json.dumps(dataset).encode() + b"\n")
         server.stdin.flush()
     return server
 

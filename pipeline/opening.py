@@ -1,7 +1,5 @@
 """Opens a run's data: what is trained on, as slow as config.upstream makes it, and what is not."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,18 +8,18 @@ from pipeline import http_source, sources, text_sources, upstream
 
 
 def open_data(
-    config, clock: Callable[[], float] = time.monotonic
+    config, clock: upstream.StoppableClock | None = None
 ) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
     """The training and validation splits, and what is known of the data set.
 
     Args:
-        clock: that the limits of config.upstream go by, where this process keeps them.
+        clock: that the limits of config.upstream go by; None: one that is never stopped.
 
     Raises:
         SourceError: they cannot be opened.
     """
     source, held_out, info = open_splits(config.dataset)
-    return _slowed(config, source, clock), held_out, info
+    return _slowed(config, source, clock or upstream.StoppableClock()), held_out, info
 
 
 def open_splits(dataset: Any) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
@@ -33,7 +31,7 @@ def open_splits(dataset: Any) -> tuple[sources.Source, sources.Source, sources.D
     return source, held_out, info
 
 
-def _slowed(config, source: sources.Source, clock: Callable[[], float]) -> sources.Source:
+def _slowed(config, source: sources.Source, clock: upstream.StoppableClock) -> sources.Source:
     settings = config.upstream
     limits = upstream.Limits(
         examples_per_second=settings.examples_per_second,
@@ -46,11 +44,12 @@ def _slowed(config, source: sources.Source, clock: Callable[[], float]) -> sourc
     ).shared_by(jax.process_count())
 
     def opened(arrived):
-        if settings.http:
-            return http_source.HttpSource(config.dataset.to_dict(), limits, arrived)
+        fast = (
+            http_source.HttpSource(config.dataset.to_dict(), arrived) if settings.http else source
+        )
         if limits.none:
-            return source
-        return upstream.SlowSource(source, upstream.Line(limits, clock), arrived)
+            return fast
+        return upstream.SlowSource(fast, upstream.Line(limits, clock, clock.sleep), arrived)
 
     if settings.timeout:
         return upstream.WatchedSource(opened, settings.timeout, clock)

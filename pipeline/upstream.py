@@ -22,6 +22,7 @@ from pipeline.sources import Source
 # made up for, which keeps its rate; and waits too short to sleep for are left to add up.
 _CREDIT_SECONDS = 0.02
 _SHORTEST_SLEEP = 0.001
+_ROUNDING = 1e-9  # seconds that may be left by adding up floats
 
 
 class UpstreamError(Exception):
@@ -70,16 +71,33 @@ class StoppableClock:
     """Seconds that pass unless it is stopped; several threads may ask it and stop it.
 
     A limited upstream goes by it and stands still while its run does not train: what came during an
-    evaluation would cost no seconds of training, and R would not be what the limits say.
+    evaluation would cost no seconds of training, and R would not be what the limits say. So nothing
+    that is done while it is stopped may wait for a training example.
+
+    Args:
+        clock, sleep: seconds that always pass, and waiting for some to.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock, self._lock = clock, threading.Lock()
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self._clock, self._sleep, self._lock = clock, sleep, threading.Lock()
         self._stops, self._stopped_at, self._left_out = 0, 0.0, 0.0
+        self._passes = threading.Event()  # unless it is stopped
+        self._passes.set()
 
     def __call__(self) -> float:
         with self._lock:
             return (self._stopped_at if self._stops else self._clock()) - self._left_out
+
+    def sleep(self, seconds: float) -> None:
+        """Returns once so many of its seconds have passed."""
+        until = self() + seconds
+        while (left := until - self()) > _ROUNDING:
+            self._passes.wait()
+            self._sleep(left)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
@@ -88,6 +106,7 @@ class StoppableClock:
             if not self._stops:
                 self._stopped_at = self._clock()
             self._stops += 1
+            self._passes.clear()
         try:
             yield
         finally:
@@ -95,6 +114,7 @@ class StoppableClock:
                 self._stops -= 1
                 if not self._stops:
                     self._left_out += self._clock() - self._stopped_at
+                    self._passes.set()
 
 
 class Line:

@@ -1,5 +1,6 @@
 """A slow upstream: rates by a clock of the test's own, the real connection, how it fails."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from test_train import assert_equal_runs
 
 import train
 from pipeline import http_source, opening, sources
+from pipeline.evaluation import evaluation_batches
+from pipeline.stages import CHUNK, CORES, MapChunks, Read
 from pipeline.upstream import (
     Limits,
     Line,
@@ -118,9 +122,106 @@ def test_a_stopped_clock_leaves_out_what_passed_meanwhile():
     assert stoppable() == 109.0
 
 
-def test_nothing_comes_for_nothing_while_a_run_evaluates(tmp_path):
+def test_a_sleep_leaves_out_what_passed_while_the_clock_was_stopped():
+    clock, asked = Clock(), []
+
+    def half_of_it_evaluating(seconds):
+        asked.append(seconds)
+        with stoppable.stopped():
+            clock.sleep(60.0)
+        clock.sleep(max(seconds / 2, 0.5))
+
+    stoppable = StoppableClock(lambda: clock.now, half_of_it_evaluating)
+    stoppable.sleep(2.0)
+    assert (asked, stoppable()) == ([2.0, 1.0, 0.5], 102.0)
+
+
+class Asked(StoppableClock):
+    """A clock for a Clock's time that tells when somebody has come to wait."""
+
+    def __init__(self):
+        self.real, self.waits = Clock(), threading.Event()
+        super().__init__(lambda: self.real.now, self.real.sleep)
+
+    def sleep(self, seconds):
+        self.waits.set()
+        super().sleep(seconds)
+
+
+@pytest.mark.parametrize("http", [False, True])
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [
+        ({"examples_per_second": 10.0}, 20 / 10),
+        ({"bytes_per_second": 1e3}, None),  # in proportion to the records' sizes
+        ({"latency_seconds": 5.0}, 5.0),
+        ({"stall_every_seconds": 1.0, "stall_seconds": 9.0, "examples_per_second": 10.0}, 2 + 18),
+    ],
+)
+def test_what_is_asked_for_while_the_clock_stands_costs_as_much(http, limits, seconds):
+    fields = {f"upstream__{name}": value for name, value in limits.items()}
+
+    def charged(evaluates):
+        """Seconds by the run's clock that 20 records take."""
+        clock = Asked()
+        source, _, _ = opening.open_data(mini(upstream__http=http, **fields), clock)
+        source[0]
+        clock.waits.clear()
+        begin, request = clock(), threading.Thread(target=source.__getitems__, args=[range(20)])
+        with clock.stopped() if evaluates else contextlib.nullcontext():
+            request.start()
+            assert clock.waits.wait(60)
+            if evaluates:
+                clock.real.sleep(3600.0)  # an hour in which nothing comes
+                assert request.is_alive()
+        request.join()
+        return clock() - begin
+
+    paused = charged(evaluates=True)
+    assert paused == pytest.approx(charged(evaluates=False), abs=1e-6)
+    if seconds:
+        assert paused == pytest.approx(seconds, abs=0.021)
+
+
+def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
+    clock, reads = Asked(), threading.Semaphore(0)
+
+    class Counted(sources.ArraySource):
+        def __getitems__(self, indices):
+            reads.release()
+            return super().__getitems__(indices)
+
+    def decode(records, _=None):
+        return {"x": np.asarray([record["x"] for record in records])}
+
+    numbers = Counted(x=np.arange(CORES * CHUNK))
+    line = Line(Limits(latency_seconds=1.0), clock, clock.sleep)
+    read = Read(SlowSource(numbers, line), 0, len(numbers), decode)
+    examples = MapChunks(read, lambda data, _: data)
+    with clock.stopped():
+        training = threading.Thread(target=examples.stacked_items, args=[range(len(numbers))])
+        training.start()
+        for _ in range(CORES):
+            assert reads.acquire(timeout=60)
+        functions = types.SimpleNamespace(decode=decode)
+        evaluated = []
+        evaluation = threading.Thread(
+            target=lambda: evaluated.extend(evaluation_batches(numbers, functions, 4 * CHUNK)),
+            daemon=True,
+        )
+        evaluation.start()
+        evaluation.join(60)
+        assert training.is_alive()
+    training.join()
+    assert np.concatenate([data["x"] for data, _ in evaluated])[: len(numbers)].tolist() == [
+        *range(len(numbers))
+    ]
+
+
+@pytest.mark.parametrize("http", [False, True])
+def test_nothing_comes_for_nothing_while_a_run_evaluates(http, tmp_path):
     """Evaluating after every step gives the upstream no time that training is not charged for."""
-    config = mini()
+    config = mini(upstream__http=http)
     config.upstream.examples_per_second = 1600.0
     config.budget.fresh_examples = 1600
     config.evaluate_every_fresh_examples = 32
