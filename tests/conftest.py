@@ -1,15 +1,54 @@
-"""Shrunk copies of the shipped configurations, shared by the tests."""
+"""Shrunk copies of the shipped configurations, shared by the tests.
 
+No test's verdict may depend on how fast the machine is or how its processor rounds. Tests wait for
+events, or go by clocks of their own; a timeout only ends what hangs.
+"""
+
+import contextlib
+import hashlib
+import os
 import pathlib
+import platform
 import subprocess
 import sys
 
+import jax
 import pytest
+from hypothesis import HealthCheck, settings
 
 from configs import base, cifar10
 from runs import command
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Seconds after which something hangs: far more than it takes on a busy machine.
+HANGS = 900
+
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
+
+
+def _share_what_is_compiled() -> None:
+    """All processes of the tests, and the next run of them, find what others have compiled.
+
+    Most of the tests' time is the compiler's. JAX's key of an entry holds the program, the flags
+    and the versions; the directory's name adds the processor, whose instructions the entries use.
+    """
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    features = sorted({line for line in lines if line.startswith(("model name", "flags", "Feat"))})
+    machine = "\n".join([platform.platform(), platform.processor(), *features])
+    name = f"jax-{jax.__version__}-{hashlib.sha256(machine.encode()).hexdigest()[:12]}"
+    for option, value in {
+        "jax_compilation_cache_dir": str(ROOT / ".pytest_cache" / "compiled" / name),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        os.environ[option.upper()] = str(value)
+        jax.config.update(option, value)
+
+
+_share_what_is_compiled()
 
 # Small enough for a run of seconds; everything else is the shipped mini.
 SHRUNK = {
@@ -76,9 +115,29 @@ def run_command(script, *arguments, **options):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=HANGS,
         **options,
     )
+
+
+@contextlib.contextmanager
+def held_training(step, *words):
+    """train.py's command as a process that has taken `step` steps; it goes on once its standard
+    input is closed, as by `communicate`. See held_training.py."""
+    process = subprocess.Popen(
+        [sys.executable, "tests/held_training.py", str(step), *words],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "held\n", process.communicate()[1]
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture(scope="session")

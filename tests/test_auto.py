@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import mini, run_command
+from held_training import late_examples
 from test_pipeline import batches_of
 from test_train import StopAt, assert_equal_runs
 
@@ -54,8 +55,9 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
 
 @pytest.mark.parametrize(("insertion", "buffer", "streams"), [(*SLOTS[0], 2), (*SLOTS[2], 1)])
 def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, tmp_path):
-    slow = auto(insertion, buffer, echo__streams=streams, upstream__examples_per_second=300.0)
-    first = train.train(slow, tmp_path / "first")
+    slow = auto(insertion, buffer, echo__streams=streams)
+    with late_examples(100, step=12):  # so that there are repeats
+        first = train.train(slow, tmp_path / "first")
     assert first["status"] == "exhausted"
     decisions = recorded(tmp_path / "first")
     assert len(decisions) == first["step"] > 20  # steps without echoing
@@ -102,13 +104,14 @@ def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion,
 
 
 def test_a_stopped_run_keeps_its_decisions_and_goes_on(tmp_path):
-    config = auto(upstream__examples_per_second=300.0)
-    with StopAt(9):
+    config = auto()
+    with late_examples(100, step=6), StopAt(9):
         train.train(config, tmp_path / "run")
     before = recorded(tmp_path / "run")
     result = train.train(config, tmp_path / "run")
     decisions = recorded(tmp_path / "run")
     assert len(before) == 9
+    assert min(before) != [32]  # there are repeats
     assert decisions[:9] == before
     assert len(decisions) == result["step"]
     # ... as one stream: a replay of the whole meets the same end.

@@ -14,6 +14,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from conftest import HANGS
 
 from echo import EchoIterDataset, EchoSchedule, upstream
 
@@ -260,7 +261,7 @@ def test_another_process_goes_on_in_the_middle_of_a_repeat(kind, batch_size, req
         capture_output=True,
         text=True,
         cwd=request.config.rootpath,
-        timeout=120,
+        timeout=HANGS,
     )
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout) == rest
@@ -496,7 +497,7 @@ def test_an_error_upstream_comes_at_once_and_can_be_outlived(kind, batch_size, o
     iterator, found, errors = iter(dataset), [], []
     while True:
         try:
-            item = within(30, lambda: next(iterator, None))
+            item = within(HANGS, lambda: next(iterator, None))
         except OSError as error:
             errors.append(str(error))
         else:
@@ -520,10 +521,10 @@ def test_an_error_that_stays_is_raised_each_time(options):
     iterator = iter(EchoIterDataset(parent, factor=2, batch_size=4, read_options=options))
     for _ in range(10):  # items 0..19 are read together with it, or before it
         with contextlib.suppress(OSError):
-            within(30, lambda: next(iterator))
+            within(HANGS, lambda: next(iterator))
     for _ in range(3):
         with pytest.raises(OSError, match="cannot read 20"):
-            within(30, lambda: next(iterator))
+            within(HANGS, lambda: next(iterator))
     iterator.close()
 
 
@@ -543,7 +544,7 @@ def reading_threads() -> set[threading.Thread]:
 
 def gone(threads: set[threading.Thread]) -> bool:
     for thread in threads:
-        thread.join(timeout=5)
+        thread.join(timeout=HANGS)
     return not any(thread.is_alive() for thread in threads)
 
 
@@ -583,16 +584,20 @@ def test_a_program_ends_without_waiting_for_what_is_read_ahead(request):
         "slow = grain.MapDataset.range(10**6).map(lambda i: time.sleep(i and 0.3) or i)\n"
         "iterator = iter(echo.EchoIterDataset(slow, factor=1))\n"
         "print([next(iterator) for _ in range(5)])\n"
+        "print(time.monotonic())\n"
     )
-    # Two thousand items are queued by then, 150 s of reading.
+    # Two thousand items are queued by then, 150 s of reading at least.
     finished = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         cwd=request.config.rootpath,
-        timeout=60,
+        timeout=HANGS,
     )
-    assert finished.stdout == "[0, 1, 2, 3, 4]\n", finished.stderr
+    ended = time.monotonic()
+    items, last_line_at = finished.stdout.splitlines()
+    assert items == "[0, 1, 2, 3, 4]", finished.stderr
+    assert ended - float(last_line_at) < 100
 
 
 def test_a_program_may_end_while_compiled_code_reads_ahead(request):
@@ -609,7 +614,7 @@ def test_a_program_may_end_while_compiled_code_reads_ahead(request):
         capture_output=True,
         text=True,
         cwd=request.config.rootpath,
-        timeout=60,
+        timeout=HANGS,
     )
     assert finished.stdout == "2500.0\n", finished.stderr
     assert finished.returncode == 0, finished.stderr
@@ -644,11 +649,10 @@ def test_what_was_read_is_let_go():
     parent = grain.MapDataset.range(300).map(read)
     iterator = iter(EchoIterDataset(parent, factor=2, shuffle_buffer=5, read_options=THREADS))
     assert list(iterator) == ["a copy"] * 600
-    for _ in range(100):  # a thread may be about to let go of its last one
-        if not alive:
-            break
+    end = time.monotonic() + HANGS
+    while alive:  # a thread may be about to let go of its last one
+        assert time.monotonic() < end
         time.sleep(0.05)
-    assert not alive
     iterator.close()
 
 

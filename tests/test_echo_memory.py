@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import HANGS
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc/self/status, which is Linux's"
@@ -45,7 +46,7 @@ def items_resident(request, kind, batch, factor):
         capture_output=True,
         text=True,
         cwd=request.config.rootpath,
-        timeout=120,
+        timeout=HANGS,
     )
     assert finished.returncode == 0, finished.stderr
     return float(finished.stdout)

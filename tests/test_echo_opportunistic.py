@@ -7,6 +7,7 @@ import threading
 import grain
 import numpy as np
 import pytest
+from conftest import HANGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -272,7 +273,7 @@ def test_it_waits_only_once_no_showings_are_left(sequential):
         waiting.join(0.3)
         assert waiting.is_alive()
     run.gated.release(8)
-    waiting.join(30)
+    waiting.join(HANGS)
     assert came[0].index.tolist() == [4, 5, 6, 7]
     batch = run.next(come=9)  # what comes is shown first
     assert batch.index.tolist()[0] == 8

@@ -11,10 +11,8 @@ import sys
 import threading
 import time
 
-import jax
 import pytest
-from conftest import ROOT, flags, mini
-from jax.experimental.compilation_cache import compilation_cache
+from conftest import HANGS, ROOT, flags, mini
 from test_sweep import QUIET, study
 
 import sweep
@@ -28,25 +26,6 @@ from studies.running import run
 COMPARED = ("step", "fresh_examples", "loss", "split")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Processes find what others have compiled: a setting of JAX, which its children inherit."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name.upper(), str(value))
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
 def longer():
     """Trials that take long enough to be met in the middle."""
     config = mini(budget__fresh_examples=6400, checkpoint_every_fresh_examples=1600)
@@ -54,7 +33,7 @@ def longer():
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory, compiled_once):
+def alone(tmp_path_factory):
     """The study, one trial after another in this process."""
     directory = tmp_path_factory.mktemp("alone") / "study"
     assert run(longer(), directory, QUIET) == "finished"
@@ -187,7 +166,7 @@ def test_two_launches_on_one_directory_share_the_work(tmp_path, monkeypatch):
         while not list(directory.glob(f"*/*/*/{records.METRICS}")) and other.poll() is None:
             time.sleep(0.05)
         assert run(plan, directory, heard) == "finished"
-        said = other.communicate(timeout=300)[1].splitlines()
+        said = other.communicate(timeout=HANGS)[1].splitlines()
     finally:
         other.kill()
     assert other.returncode == command.OK

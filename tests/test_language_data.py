@@ -4,6 +4,7 @@ import multiprocessing
 
 import numpy as np
 import pytest
+from conftest import HANGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
@@ -128,7 +129,7 @@ def test_two_processes_at_once_share_one_vocabulary(tmp_path):
     processes = [context.Process(target=_cached_in_a_process, args=arguments) for _ in range(2)]
     for process in processes:
         process.start()
-    fingerprints = {queue.get(timeout=60) for _ in processes}
+    fingerprints = {queue.get(timeout=HANGS) for _ in processes}
     for process in processes:
         process.join()
     assert len(fingerprints) == 1

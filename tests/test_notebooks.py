@@ -5,6 +5,7 @@ import pathlib
 import nbclient
 import nbformat
 import pytest
+from conftest import HANGS
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
 NAMES = ("01_echoing_in_five_minutes", "02_figures_of_the_paper", "03_your_own_pipeline")
@@ -20,7 +21,7 @@ def execute(name, parameters):
     (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
     cell.source = f"import pathlib\n{parameters}"
     where = {"metadata": {"path": str(NOTEBOOKS)}}
-    return nbclient.NotebookClient(notebook, timeout=180, resources=where).execute().cells
+    return nbclient.NotebookClient(notebook, timeout=HANGS, resources=where).execute().cells
 
 
 def outputs(cells):

@@ -1,7 +1,6 @@
 """A run on disk: whole records, clocks that leave pauses out, checkpoints that come back."""
 
 import json
-import time
 
 import jax
 import jax.numpy as jnp
@@ -60,19 +59,24 @@ def test_a_target_says_on_which_side_the_goal_lies(mode, reached, better):
     assert not target.reached(float("nan"))
 
 
-def test_a_clock_leaves_pauses_out_and_goes_on_from_its_readings():
+def test_a_clock_leaves_pauses_out_and_goes_on_from_its_readings(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("runs.clock.time.perf_counter", lambda: now[0])
     clock = Clock(train=10.0, wall=20.0, waited=1.0)
-    with clock.paused(), clock.paused():
-        time.sleep(0.05)
-    assert 10.0 <= clock.train < 10.04
-    assert clock.wall >= 20.05
+    with clock.paused():
+        now[0] += 1.0
+        with clock.paused():
+            now[0] += 2.0
+        now[0] += 4.0
+        assert clock.train == 10.0
+    assert (clock.train, clock.wall, clock.waited) == (10.0, 27.0, 1.0)
+    now[0] += 8.0
     with clock.waiting():
-        time.sleep(0.05)
-    assert clock.train >= 10.05
-    assert clock.waited >= 1.05
-    readings = Clock(**clock.readings()).readings()
-    assert readings["train"] == pytest.approx(clock.train, abs=0.02)
-    assert 0.1 < clock.input_wait_fraction < 0.12
+        now[0] += 16.0
+    assert (clock.train, clock.wall, clock.waited) == (34.0, 51.0, 17.0)
+    assert clock.input_wait_fraction == 17.0 / 34.0
+    resumed = Clock(**clock.readings())
+    assert resumed.readings() == clock.readings() == {"train": 34.0, "wall": 51.0, "waited": 17.0}
 
 
 def test_checkpoints_keep_the_newest_two_and_the_best_and_give_back_every_bit(tmp_path):

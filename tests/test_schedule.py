@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
+from conftest import HANGS, ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,12 +79,16 @@ def test_time_left_weighs_trials_by_their_steps():
 def test_a_lock_is_held_once_and_free_again_when_its_owner_is_killed(tmp_path):
     path = tmp_path / "lock"
     program = (
-        "import pathlib, sys, time; from studies import locks\n"
+        "import pathlib, sys; from studies import locks\n"
         "with locks.held(pathlib.Path(sys.argv[1])) as here:\n"
-        "    print(here, flush=True); time.sleep(60)"
+        "    print(here, flush=True); sys.stdin.read()"
     )
     owner = subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert owner.stdout.readline() == "True\n"
@@ -93,7 +97,7 @@ def test_a_lock_is_held_once_and_free_again_when_its_owner_is_killed(tmp_path):
     finally:
         os.kill(owner.pid, 9)
         owner.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANGS
     while time.monotonic() < deadline:
         with locks.held(path) as here:
             if here:

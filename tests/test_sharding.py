@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import on_eight_devices
 import pytest
-from conftest import ROOT, mini
+from conftest import HANGS, ROOT, mini
 
 import train
 from runs import records
@@ -33,7 +33,7 @@ def eight(tmp_path_factory):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((directory / "found.json").read_text())

@@ -6,7 +6,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import HANGS, ROOT
 from flax import nnx
 
 import workloads
@@ -35,7 +35,7 @@ def test_a_quick_run_needs_little_and_gives_a_row_a_workload(tmp_path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stderr
     assert out.read_text() + "\n" == done.stdout

@@ -3,14 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import jax
 import numpy as np
 import pytest
-from conftest import CONDITIONS, ROOT, SLOTS, flags, mini, run_command, slot
+from conftest import CONDITIONS, HANGS, SLOTS, flags, held_training, mini, run_command, slot
 
 import train
 from runs import command, records
@@ -84,38 +82,29 @@ def test_a_run_stopped_twice_ends_bit_for_bit_like_one_that_never_stopped(
 def test_a_killed_process_goes_on_from_its_last_checkpoint(tmp_path, uninterrupted):
     config = mini(**slot("before_augmentation", 100))
     workdir = tmp_path / "killed"
-    words = [sys.executable, "train.py", "--config=configs/cifar10.py:mini"]
-    words += [f"--workdir={workdir}", *flags(config)]
-    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    _wait_for(
-        lambda: (workdir / records.CHECKPOINTS / "21" / "commit_success.txt").exists(), process
-    )
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    with held_training(30, *words) as process:
+        end = time.monotonic() + HANGS
+        while len([*workdir.glob(f"{records.CHECKPOINTS}/*/commit_success.txt")]) < 2:
+            assert time.monotonic() < end  # the second one is written meanwhile
+            time.sleep(0.005)
+        process.kill()
     with (workdir / records.METRICS).open("a") as file:
         file.write('{"step": 99, "torn')  # as a crash in the middle of a write leaves it
     assert train.train(config, workdir)["status"] == "exhausted"
     assert_equal_runs(config, uninterrupted(config), workdir)
 
 
-def _wait_for(condition, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end and process.poll() is None:
-        time.sleep(0.005)
-
-
 def test_sigterm_to_the_command_saves_and_exits_with_75_then_goes_on(tmp_path, uninterrupted):
-    config = mini(**slot("after_batching", 4), budget__fresh_examples=3200)
+    config = mini(**slot("after_batching", 4))
     workdir = tmp_path / "workdir"
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
-    process = subprocess.Popen(
-        [sys.executable, "train.py", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    _wait_for(lambda: len(records.read_metrics(workdir)) > 5, process)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
+    with held_training(17, *words) as process:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=HANGS)
     assert process.returncode == command.PREEMPTED, errors
-    assert records.read_json(workdir / records.RESULT)["status"] == "preempted"
+    result = records.read_json(workdir / records.RESULT)
+    assert (result["status"], result["step"]) == ("preempted", 17)
     again = run_command("train.py", *words)
     assert again.returncode == 0, again.stderr
     assert_equal_runs(config, uninterrupted(config), workdir)
@@ -267,4 +256,4 @@ def test_training_learns(tmp_path):
         evaluate_every_fresh_examples=2_500,
     )
     result = train.train(config, tmp_path / "run")
-    assert result["best"]["value"] > 0.85  # chance is 0.1
+    assert result["best"]["value"] > 0.7  # it is 0.97, and chance is 0.1

@@ -13,11 +13,11 @@ import types
 
 import numpy as np
 import pytest
-from conftest import ROOT, mini, slot
+from conftest import HANGS, ROOT, mini, slot
 from test_train import assert_equal_runs
 
 import train
-from pipeline import http_source, opening, sources
+from pipeline import http_source, opening, sources, upstream
 from pipeline.evaluation import evaluation_batches
 from pipeline.stages import CHUNK, CORES, MapChunks, Read
 from pipeline.upstream import (
@@ -31,6 +31,7 @@ from pipeline.upstream import (
 )
 from runs import command
 from runs.checkpoints import Checkpoints
+from training import parts
 
 
 class Clock:
@@ -254,24 +255,43 @@ def test_a_limit_is_shared_by_processes():
 
 
 def test_a_source_that_hangs_is_an_error_that_says_what_was_waited_for():
+    hangs = threading.Event()
+
     class Hangs(sources.ArraySource):
         def __getitems__(self, indices):
             if 3 in indices:
+                hangs.set()
                 threading.Event().wait()
             return super().__getitems__(indices)
 
-    watched = WatchedSource(lambda _: Hangs(x=np.arange(9)), timeout=0.2)
+    def clock():  # passes only once the source hangs
+        return 100.0 if hangs.is_set() else 0.0
+
+    watched = WatchedSource(lambda _: Hangs(x=np.arange(9)), timeout=0.2, clock=clock)
     assert [record["x"] for record in watched.__getitems__([1, 2])] == [1, 2]
     with pytest.raises(Stalled, match=r"0\.2 s .*timeout.* record 3 and 1 others"):
         watched.__getitems__([3, 4])
 
 
 def test_a_request_that_takes_long_is_no_stall_while_examples_arrive():
+    clock, looked = Clock(), threading.Event()
+
+    def watched_clock():
+        if clock.now > 100.31:
+            looked.set()
+        return clock.now
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        if clock.now > 100.31:  # the watch must see that the whole request takes too long
+            assert looked.wait(HANGS)
+
     def slow(arrived):
-        line = Line(Limits(examples_per_second=20))
+        line = Line(Limits(examples_per_second=20), lambda: clock.now, sleep)
         return SlowSource(sources.ArraySource(x=np.arange(9)), line, arrived)
 
-    assert len(WatchedSource(slow, timeout=0.3).__getitems__(range(9))) == 9  # in 0.45 s
+    assert len(WatchedSource(slow, 0.3, watched_clock).__getitems__(range(9))) == 9
+    assert clock.now == pytest.approx(100.45, abs=0.021)
 
 
 # ---- over HTTP
@@ -333,12 +353,10 @@ def test_the_server_ends_with_its_parent():
         # The server holds the same standard output's end no longer than it lives, and its own
         # connection to us is that output: reading to the end waits for both.
         pid = int(parent.stdout.readline())
-    deadline = threading.Event()
-    for _ in range(200):
-        if not _alive(pid):
-            return
-        deadline.wait(0.05)
-    pytest.fail(f"the server {pid} outlived its parent")
+    deadline = time.monotonic() + HANGS
+    while _alive(pid):
+        assert time.monotonic() < deadline, f"the server {pid} outlived its parent"
+        time.sleep(0.05)
 
 
 def _alive(pid):
@@ -358,9 +376,37 @@ SLOW = {
 }
 
 
-def test_a_stall_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted):
+class UntilTheStall:
+    """Time that passes by the waits of a limited upstream alone, and by itself from a stall on."""
+
+    def __init__(self):
+        self.now, self._over = 0.0, threading.Event()
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        if seconds < 1000.0:
+            self.now += seconds
+        while seconds >= 1000.0 and not self._over.wait(0.001):
+            self.now += 0.1
+
+    def end(self):
+        self._over.set()
+
+
+@pytest.fixture
+def until_the_stall(monkeypatch):
+    clock = UntilTheStall()
+    line, stoppable = upstream.Line, parts.StoppableClock
+    monkeypatch.setattr(upstream, "Line", lambda limits, now: line(limits, now, clock.sleep))
+    monkeypatch.setattr(parts, "StoppableClock", lambda: stoppable(clock))
+    yield
+    clock.end()
+
+
+def test_a_stall_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted, until_the_stall):
     whole = mini(**SLOW)
-    done = uninterrupted(whole)  # first, so that the next one begins with all compiled
     fields = SLOW | {
         "upstream__examples_per_second": 300.0,
         "upstream__stall_every_seconds": 1.0,
@@ -370,10 +416,10 @@ def test_a_stall_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted
     result = train.train(mini(**fields), tmp_path / "run")
     assert result["status"] == "failed"
     assert "no example has come from upstream for 0.5 s" in result["error"]
-    assert 0 < result["fresh_examples"] < 640
+    assert 0 < result["fresh_examples"] <= 306  # so many come before the stall
     assert latest_step(tmp_path / "run") == result["step"]
     assert train.train(whole, tmp_path / "run")["status"] == "exhausted"
-    assert_equal_runs(whole, done, tmp_path / "run")
+    assert_equal_runs(whole, uninterrupted(whole), tmp_path / "run")
 
 
 def test_a_server_that_dies_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted):
