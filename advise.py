@@ -92,7 +92,8 @@ def host_stages(config, opened: parts.Opened) -> list[tuple[str, Callable[[Any],
     workload = opened.program.task.workload
     read = build.fresh_stream(config, opened.source, workload)
     chunk = math.gcd(CHUNK, config.batch_size)
-    (name, first), *others = build.stages(config, opened.source, workload, read)
+    example = build.first_example(config, opened.source, workload)
+    (name, first), *others = build.stages(config, workload, read, example)
 
     def numbered(call: int) -> Batch:
         return first(read.first_showing(None, range(call * chunk, (call + 1) * chunk)))

@@ -93,8 +93,8 @@ def measured(
     slack = step.slack if isinstance(step, FixedStep) else None
     batches = build.build(config, opened.source, workload, held, slack)
     if transfer is None:
-        store = inputs.device_store(config, opened.source, workload, mesh, held)
-        transfer = inputs.Input(mesh, store).put
+        first = build.first_example(config, opened.source, workload)
+        transfer = inputs.make_input(config, first, workload, mesh, held).put
     iterator, ends = iter(batches), []
     try:
         begin = time.perf_counter()

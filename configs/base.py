@@ -124,7 +124,8 @@ FIELDS = (
     (
         "echo.shuffle_buffer",
         0,
-        "slots of the buffer, auto: items stored; examples, after batching batches",
+        "slots of the buffer (auto: items stored), the total of all streams: examples, after "
+        "batching batches",
     ),
     ("echo.max_factor", 16, "auto: the most showings of a fresh item, 1 or more"),
     ("echo.replay", "", "auto: another run's echo_decisions.jsonl, to repeat it; '' = decide"),

@@ -59,6 +59,7 @@ def build(
     slack: Callable[[], float] | None = None,
     decisions: np.ndarray | None = None,
     exchange: Callable[[Any], list[Any]] = lambda told: [told],
+    first: Arrays | None = None,
 ) -> grain.IterDataset[Batch]:
     """The batches of a run; iterate it, and checkpoint its iterator's get_state().
 
@@ -71,7 +72,10 @@ def build(
         slack, decisions: for echo.policy=auto, see echo.OpportunisticIterDataset; the decisions of
             all sub-streams, in examples, int [batches, streams].
         exchange: for echo.policy=auto in several processes, see side_by_side.Together.
+        first: `first_example` of the arguments, where it has been read already.
     """
+    if first is None:
+        first = first_example(config, source, functions)
     streams = range(config.echo.streams)
     held = streams if held is None else held
     if config.echo.policy == "fixed":
@@ -85,7 +89,9 @@ def build(
         count = Together(exchange, config.batch_size // len(streams))
         timed = {"slack": slack, "limit": count.limit, "decisions": decisions}
     batches = SideBySide(
-        {s: _sub_stream(config, source, functions, s, timed) for s in held}, len(streams), count
+        {s: _sub_stream(config, source, functions, s, first, timed) for s in held},
+        len(streams),
+        count,
     )
     if config.prefetch and config.echo.policy == "fixed":  # auto decides when it is asked
         batches = grain.experimental.ThreadPrefetchIterDataset(
@@ -95,12 +101,12 @@ def build(
 
 
 def _sub_stream(
-    config, source, functions, stream: int, timed: dict[str, Any]
+    config, source, functions, stream: int, first: Arrays, timed: dict[str, Any]
 ) -> grain.IterDataset[Batch]:
     """One sub-stream: every `streams`-th fresh example, and its block of rows of each batch."""
     slot, rows = config.echo.insertion, config.batch_size // config.echo.streams
     read = fresh_stream(config, source, functions, stream)
-    augment = dict(stages(config, source, functions, read))["augment"]
+    augment = dict(stages(config, functions, read, first))["augment"]
     stage = _echo_stage(config, stream, **timed)
 
     if config.dataset.spaced_epochs > 1:  # a control, in place of any echo
@@ -133,11 +139,9 @@ def fresh_stream(config, source: Source, functions: StageFunctions, stream: int 
     return Read(source, config.seed.data, fresh, decode, stream, config.echo.streams)
 
 
-def stages(
-    config, source: Source, functions: StageFunctions, read: Read
-) -> list[tuple[str, Stage]]:
+def stages(config, functions: StageFunctions, read: Read, first: Arrays) -> list[tuple[str, Stage]]:
     """What is done to a fresh example before batching, in order, for build and advice."""
-    augment = host_augment(config, functions, source)
+    augment = host_augment(config, functions, first)
 
     def augmented(batch: Batch) -> Batch:
         return batch._replace(data=augment(batch.data, batch.index, batch.copy))
@@ -150,7 +154,7 @@ def _echo_stage(
 ) -> Callable[..., grain.IterDataset]:
     """The stage of a sub-stream, which still wants its parent, batch size and read options."""
     settings = {
-        "shuffle_buffer": config.echo.shuffle_buffer,
+        "shuffle_buffer": counts.buffer_slots(config, stream),
         "seed": counts.echo_seed(config, stream),
         "annotate": True,
         "placement": config.echo.placement,
@@ -179,10 +183,20 @@ def training_decode(config, functions: StageFunctions) -> Decode:
     )
 
 
-def host_augment(config, functions: StageFunctions, source: Source) -> Callable[..., Arrays]:
+def first_example(config, source: Source, functions: StageFunctions) -> Arrays:
+    """The first record decoded, each array [1, ...], which gives the shapes of all.
+
+    Raises:
+        RecordError: it cannot be decoded.
+    """
+    return decode_records(source, [0], training_decode(config, functions), np.zeros(1, np.int64))
+
+
+def host_augment(config, functions: StageFunctions, first: Arrays) -> Callable[..., Arrays]:
     """`augment(data, index, copy)` on the host's CPU; the identity where the device augments.
 
-    It is compiled here, for the lengths that this run will use, so that no step waits for that.
+    It is compiled here, for the shapes of `first` and the lengths that this run will use, so that
+    no step waits for that.
     """
     if config.augment_on == "device":
         return lambda data, index, copy: data
@@ -200,11 +214,9 @@ def host_augment(config, functions: StageFunctions, source: Source) -> Callable[
     lengths = set(_LENGTHS)
     if config.echo.insertion == "before_augmentation":
         lengths = {config.batch_size // config.echo.streams}
-    zero = np.zeros(1, np.int64)
-    first = decode_records(source, [0], training_decode(config, functions), zero)
     for length in lengths:
         data = {name: array.repeat(length, 0) for name, array in first.items()}
-        augment(data, zero.repeat(length), zero.repeat(length))
+        augment(data, np.zeros(length, np.int64), np.zeros(length, np.int64))
     return augment
 
 

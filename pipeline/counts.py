@@ -1,7 +1,6 @@
 """What a run's input gives, in closed form: how many batches, how many fresh examples, how its
 repeats lie in them."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 import echo
 from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
 from echo.repeats import Repeats, round_size, store_rows
+from echo.upstream import CHUNK_ITEMS
 from pipeline import seeds, spaced
 
 # The number of a batch, from 0, and the copy numbers of its rows int64 [b], to whether an earlier
@@ -37,8 +37,9 @@ def copy_diagnostics(config, num_examples: int) -> CopyDiagnostics:
     if config.echo.policy == "fixed":
         rows = [EchoedRows(c.schedule, c.items, c.outputs_a_batch) for c in counts]
         return CopyDiagnostics(config.batch_size, rows)
-    of = functools.partial(Repeats, config.echo.max_factor, config.echo.shuffle_buffer)
-    rows = [DecidedRows(of(echo_seed(config, s)), c.outputs_a_batch) for s, c in enumerate(counts)]
+    seeds_and_slots = [(echo_seed(config, s), buffer_slots(config, s)) for s in range(len(counts))]
+    repeats = [Repeats(config.echo.max_factor, slots, seed) for seed, slots in seeds_and_slots]
+    rows = [DecidedRows(r, c.outputs_a_batch) for r, c in zip(repeats, counts, strict=True)]
     return CopyDiagnostics(config.batch_size, rows)
 
 
@@ -81,7 +82,7 @@ class Counts(NamedTuple):
         if config.echo.insertion == "none":
             return cls(echo.EchoSchedule(1), fresh // rows, rows, 1)
         schedule = echo.EchoSchedule(
-            config.echo.factor, config.echo.shuffle_buffer, echo_seed(config, stream)
+            config.echo.factor, buffer_slots(config, stream), echo_seed(config, stream)
         )
         if config.echo.insertion == "after_batching":
             return cls(schedule, fresh // rows, rows, 1)
@@ -106,11 +107,65 @@ def echo_seed(config, stream: int) -> int:
     return seeds.derived("echo stage", config.seed.data, stream)
 
 
-def store_size(config, stream: int) -> tuple[int, int, int]:
-    """(outputs a batch, rows, new items a round) of a sub-stream's store on the devices."""
-    its = Counts.of(config, stream)
-    outputs = its.outputs_a_batch
+def buffer_slots(config, stream: int) -> int:
+    """Slots of a stream's shuffle buffer, in items of its echo stage.
+
+    config.echo.shuffle_buffer is the total of all streams. Before batching they share its examples,
+    the first streams taking one more where they cannot do so evenly. After batching a slot of each
+    stream holds its block of rows, so that as many slots in every stream hold that many batches.
+    """
+    total, streams = config.echo.shuffle_buffer, config.echo.streams
+    if config.echo.insertion == "after_batching":
+        return total
+    return total // streams + (stream < total % streams)
+
+
+class StoreSize(NamedTuple):
+    """Of a stream's store on the devices: outputs per batch, rows, new items per round."""
+
+    outputs: int
+    rows: int
+    round_size: int
+
+
+def store_size(config, held: range) -> StoreSize:
+    """The size that suffices for each of the streams `held`."""
+    outputs = Counts.of(config, held.start).outputs_a_batch
     if config.echo.policy == "auto":
-        return outputs, store_rows(config.echo.shuffle_buffer, outputs), round_size(outputs)
-    schedule = its.schedule
-    return outputs, schedule.most_pending(outputs, its.items), schedule.most_admitted(outputs)
+        rows = max(store_rows(buffer_slots(config, stream), outputs) for stream in held)
+        return StoreSize(outputs, rows, round_size(outputs))
+    counts = [Counts.of(config, stream) for stream in held]
+    rows = max(c.schedule.most_pending(outputs, c.items) for c in counts)
+    return StoreSize(outputs, rows, counts[0].schedule.most_admitted(outputs))
+
+
+class HostSize(NamedTuple):
+    """What echoing keeps on the host: rows for items, and slots, which hold numbers."""
+
+    rows: int
+    slots: int
+
+    def bytes(self, item_bytes: int) -> int:
+        return self.rows * (item_bytes + ROW_BYTES) + self.slots * SLOT_BYTES
+
+
+ROW_BYTES = 56  # of echo.rows.Rows, at most
+SLOT_BYTES = 16  # of two cursors, the stage's and the diagnostics'
+
+
+def host_size(config, held: range) -> HostSize:
+    """What the echo stages of the streams `held` reserve, as they do without looking at an item."""
+    sizes = [_host_size(config, stream) for stream in held]
+    return HostSize(*map(sum, zip(*sizes, strict=True)))
+
+
+def _host_size(config, stream: int) -> HostSize:
+    its = Counts.of(config, stream)
+    whole_batches = config.echo.insertion == "after_batching"
+    # examples are read in chunks and stored as they come, batches one by one
+    ahead = 1 if whole_batches else its.outputs_a_batch + CHUNK_ITEMS
+    if config.echo.policy == "auto":
+        rows = store_rows(buffer_slots(config, stream), ahead)
+        return HostSize(min(rows, its.items) if whole_batches else rows, 0)
+    slots = min(its.schedule.slots, its.schedule.num_outputs(its.items))
+    return HostSize(its.schedule.most_pending(ahead, its.items), slots)

@@ -81,7 +81,7 @@ def statistics(choice):
 
 def placement(where):
     """The same for echoed items kept on the host or on the devices, and the images of each step."""
-    fields = placed("before_augmentation", 12) | {"echo__placement": where, "echo__streams": 16}
+    fields = placed("before_augmentation", 24) | {"echo__placement": where, "echo__streams": 16}
     parts = train.prepare(mini(**fields))
     iterator = iter(parts.batches)
     batches = [parts.input.put(next(iterator)) for _ in range(STEPS)]

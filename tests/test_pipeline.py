@@ -1,11 +1,14 @@
 """The input pipeline: what each condition shows, in which order, with which randomness."""
 
 import json
+import re
 import sys
 
 import numpy as np
 import pytest
 from conftest import ROOT, SLOTS, mini, slot
+from hypothesis import given
+from hypothesis import strategies as st
 
 import train
 import workloads
@@ -92,6 +95,40 @@ def test_sub_streams_partition_the_fresh_stream_and_own_their_rows():
     for batch in batches_of(config):
         streams = batch.index % 4
         np.testing.assert_array_equal(streams, np.repeat(np.arange(4), 8))
+
+
+@given(streams=st.sampled_from([1, 2, 4, 8, 16, 32]), more=st.integers(0, 10_000))
+def test_streams_share_the_slots_of_the_buffer(streams, more):
+    config = mini(**slot("before_augmentation", streams + more), echo__streams=streams)
+    slots = [counts.buffer_slots(config, stream) for stream in range(streams)]
+    assert sum(slots) == config.echo.shuffle_buffer
+    assert 1 <= min(slots) <= max(slots) <= min(slots) + 1
+    config = mini(**slot("after_batching", more), echo__streams=streams)
+    assert {counts.buffer_slots(config, stream) for stream in range(streams)} == {more}
+
+
+@pytest.mark.parametrize("insertion", ["before_augmentation", "after_augmentation"])
+@pytest.mark.parametrize("streams", [1, 2, 4])
+def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, streams):
+    fields = slot(insertion, 203, factor=2) | {"budget__fresh_examples": 80_000}
+    config = mini(**fields, echo__streams=streams)
+    steps = counts.total_steps(config)
+    found = counts.copy_diagnostics(config, 1197).window(100, steps - 100)
+    # geometric of mean S in each stream, see test_echo_statistics.py
+    assert found["copy_distance_mean"] == pytest.approx(203, rel=0.03)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "auto"])
+def test_a_buffer_with_fewer_slots_than_streams_is_one_sentence(policy):
+    fields = slot("after_augmentation", 3, factor=1) | {"echo__policy": policy}
+    allowed = "4 or more, 0, or fewer streams" if policy == "fixed" else "4 or more, or fewer"
+    says = (
+        "config.echo.shuffle_buffer is 3, the total of config.echo.streams=4 streams, which need "
+        f"a slot each; allowed with echo.insertion='after_augmentation': {allowed}"
+    )
+    with pytest.raises(train.command.InputError, match=re.escape(says)):
+        train.prepare(mini(**fields, echo__streams=4))
+    train.prepare(mini(**fields | {"echo__insertion": "after_batching"}, echo__streams=4))
 
 
 def test_the_seed_of_the_data_decides_the_order():

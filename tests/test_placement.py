@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from conftest import SLOTS, mini, placed, slot
+from test_auto import decisions_file
 
 import train
 from pipeline import counts
@@ -56,6 +57,22 @@ def test_what_is_augmented_once_on_entry_is_what_the_host_would_have_augmented(
         for fields in (slot, placed)
     ]
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("policy", ["fixed", "auto"])
+def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
+    """Four streams of 26, 26, 25 and 25 slots: equal rows for each, enough for the largest."""
+    fields = placed("before_augmentation", 102, factor=2.5 if policy == "fixed" else 1)
+    fields |= {"echo__streams": 4, "echo__policy": policy, "budget__fresh_examples": 1280}
+    if policy == "auto":
+        decisions = [[8] * 4] * 20 + [[3, 0, 2, 1], [0] * 4, [8, 8, 2, 8]] * 5
+        fields["echo__replay"] = decisions_file(tmp_path / "decisions", decisions)
+    images = {}
+    for placement in ("host", "device"):
+        opened = train.prepare(mini(**fields | {"echo__placement": placement}))
+        images[placement] = [opened.input.put(batch)[0]["image"] for batch in opened.batches]
+    assert len(images["host"]) == (35 if policy == "auto" else 1280 * 2.5 // 32)
+    np.testing.assert_array_equal(images["host"], images["device"])
 
 
 @pytest.mark.parametrize(

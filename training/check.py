@@ -54,6 +54,7 @@ def check(config) -> None:
     _at_least("mesh.model", config.mesh.model, 1)
     _check_upstream(config.upstream)
     _check_division("echo.streams", config.echo.streams, config.batch_size)
+    _check_buffer(config.echo)
     if total_steps(config) < 1:
         raise ConfigError(
             f"config.budget.fresh_examples is {config.budget.fresh_examples}, which gives no batch "
@@ -199,6 +200,18 @@ def _check_horizon(config) -> None:
             f"config.optimizer.schedule.{last} is 0 with horizon_fresh_examples={horizon}, after "
             f"which the rest of the budget of {budget} would train at a learning rate of 0; "
             f"allowed: a factor above 0, or a horizon of the budget or more (0 = the budget)"
+        )
+
+
+def _check_buffer(settings) -> None:
+    """Before batching the streams share the buffer's slots, of which each needs at least one."""
+    shared = settings.insertion in ("before_augmentation", "after_augmentation")
+    if shared and 0 < settings.shuffle_buffer < settings.streams:
+        raise ConfigError(
+            f"config.echo.shuffle_buffer is {settings.shuffle_buffer}, the total of "
+            f"config.echo.streams={settings.streams} streams, which need a slot each; allowed with "
+            f"echo.insertion={settings.insertion!r}: {settings.streams} or more, "
+            + ("or fewer streams" if settings.policy == "auto" else "0, or fewer streams")
         )
 
 

@@ -1,8 +1,6 @@
 """How batches reach the step: sent whole, or gathered from a store on the devices (placement)."""
 
 import functools
-import os
-import re
 from typing import Any
 
 import jax
@@ -11,10 +9,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from echo.device import DeviceStore, Enter
-from pipeline import build, counts
-from pipeline.sources import Source
-from pipeline.stages import Batch, decode_records
-from training import sharding
+from pipeline import counts
+from pipeline.stages import Arrays, Batch
+from training import memory, sharding
 from training.check import ConfigError
 from workloads.base import Workload
 
@@ -49,43 +46,79 @@ class Input:
         return sharding.put_batch(self._mesh, arrays)
 
 
-def device_store(
-    config, source: Source, workload: Workload, mesh: Mesh, held: range
-) -> DeviceStore | None:
-    """The store of the sub-streams `held` here; None where echoing keeps nothing on the devices.
+def make_input(config, first: Arrays, workload: Workload, mesh: Mesh, held: range) -> Input:
+    """The input of a step, with a store for echoed items where the devices keep them.
+
+    Args:
+        first: the first example as it is decoded, each array [1, ...], for the size of items.
+        held: the streams that this process reads.
 
     Raises:
-        ConfigError: it does not fit into the devices' memory.
-        RecordError: the first record, which tells the size of items, cannot be decoded.
+        ConfigError: what echoing keeps does not fit into the devices' or this machine's memory.
     """
-    if config.echo.placement == "host" or config.echo.insertion == "none":
-        return None
-    outputs, rows, round_size = counts.store_size(config, held.start)
+    if config.echo.insertion == "none":
+        return Input(mesh, None)
+    item = _item(config, first, workload)
+    on_host = config.echo.placement == "host"
+    store = None if on_host else _checked_store(config, workload, mesh, held, item)
+    _check_host(config, held, _nbytes(item) if on_host else 0)
+    if store:
+        store.allocate(counts.store_size(config, held).outputs)
+    return Input(mesh, store)
+
+
+def _checked_store(config, workload: Workload, mesh: Mesh, held: range, item: Any) -> DeviceStore:
+    """The store of the streams `held`, not allocated yet."""
+    size = counts.store_size(config, held)
     enters = config.augment_on == "device" and config.echo.insertion.startswith("after")
     store = DeviceStore(
-        _item(config, source, workload),
-        rows,
-        round_size,
+        item,
+        size.rows,
+        size.round_size,
         streams=len(held),
         mesh=mesh,
         batches=config.echo.insertion == "after_batching",
         enter=_first_copy(workload, config.seed.data) if enters else None,
     )
-    _check_memory(store, mesh)
-    store.allocate(outputs)
+    available = min(memory.of_device(device) for device in mesh.local_devices)
+    if store.device_bytes > available:
+        raise ConfigError(
+            f"config.echo.placement is 'device', where {store.device_bytes // store.item_bytes:,} "
+            f"items of {store.item_bytes:,} bytes take {store.device_bytes:,} of each device's "
+            f"{available:,} bytes; lower config.echo.shuffle_buffer or the size of items, use "
+            "more devices (config.mesh.data), or keep them on the host (config.echo.placement=host)"
+        )
     return store
 
 
-def _item(config, source: Source, workload: Workload) -> Any:
-    """The shapes of what enters the stage, told by the first record."""
-    zero = np.zeros(1, np.uint32)
-    decode = build.training_decode(config, workload)
-    arrays = decode_records(source, [0], decode, zero.astype(np.int64))
+def _check_host(config, held: range, item_bytes: int) -> None:
+    """Checks that this machine's memory holds the stores of the streams `held`.
+
+    Other processes of the machine are not counted: neither those of the same run nor a sweep's.
+    """
+    size, available = counts.host_size(config, held), memory.of_machine()
+    needed = size.bytes(item_bytes)
+    if needed > available:
+        raise ConfigError(
+            f"config.echo.shuffle_buffer is {config.echo.shuffle_buffer:,}, where echoing keeps "
+            f"{size.rows:,} items of {item_bytes:,} bytes on the host, {needed:,} bytes with their "
+            f"numbers, of {available:,} available; lower config.echo.shuffle_buffer or the size of "
+            "items"
+        )
+
+
+def _nbytes(item: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(item))
+
+
+def _item(config, first: Arrays, workload: Workload) -> Any:
+    """The shapes of what enters the stage."""
+    arrays, zero = first, np.zeros(1, np.uint32)
     if config.augment_on == "host" and config.echo.insertion.startswith("after"):
         arrays = jax.eval_shape(workload.augment, arrays, zero[0], zero, zero)
     rows = config.batch_size // config.echo.streams
-    first = (rows,) if config.echo.insertion == "after_batching" else ()
-    return {k: jax.ShapeDtypeStruct(first + v.shape[1:], v.dtype) for k, v in arrays.items()}
+    lead = (rows,) if config.echo.insertion == "after_batching" else ()
+    return {k: jax.ShapeDtypeStruct(lead + v.shape[1:], v.dtype) for k, v in arrays.items()}
 
 
 @functools.lru_cache(maxsize=32)
@@ -96,28 +129,3 @@ def _first_copy(workload: Workload, data_seed: int) -> Enter:
         return workload.augment(data, np.uint32(data_seed), index_m, jnp.zeros_like(index_m))
 
     return enter
-
-
-def _check_memory(store: DeviceStore, mesh: Mesh) -> None:
-    available = min(_memory(device) for device in mesh.local_devices)
-    if store.device_bytes > available:
-        raise ConfigError(
-            f"config.echo.placement is 'device', where {store.device_bytes // store.item_bytes:,} "
-            f"items of {store.item_bytes:,} bytes take {store.device_bytes:,} of each device's "
-            f"{available:,} bytes; lower config.echo.shuffle_buffer or the size of items, use "
-            "more devices (config.mesh.data), or keep them on the host (config.echo.placement=host)"
-        )
-
-
-def _memory(device: jax.Device) -> int:
-    """Bytes of memory that a device can use, parameters and activations among them."""
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        return stats["bytes_limit"]
-    # A CPU device does not say; what the machine has is shared by all of them.
-    try:
-        with open("/proc/meminfo") as file:
-            machine = 1024 * int(re.search(r"MemAvailable: +(\d+) kB", file.read())[1])
-    except OSError:  # not Linux
-        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return machine // jax.local_device_count()

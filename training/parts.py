@@ -91,9 +91,12 @@ def prepare(config) -> Parts:
     try:  # the first records are decoded here
         held, decisions = run.held_streams, _decisions_to_replay(config)
         pace, exchange = Pace(), processes.Exchange()
-        batches = build.build(config, run.source, task.workload, held, pace, decisions, exchange)
+        first = build.first_example(config, run.source, task.workload)
+        batches = build.build(
+            config, run.source, task.workload, held, pace, decisions, exchange, first
+        )
         validation = _evaluation_batches(config, run.held_out, task)
-        store = inputs.device_store(config, run.source, task.workload, task.mesh, held)
+        step_input = inputs.make_input(config, first, task.workload, task.mesh, held)
     except (check.ConfigError, RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
     return Parts(
@@ -101,7 +104,7 @@ def prepare(config) -> Parts:
         info=run.info,
         program=run.program,
         batches=batches,
-        input=inputs.Input(task.mesh, store),
+        input=step_input,
         validation=validation,
         target=records.Target(**config.target),
         total_steps=counts.total_steps(config) if config.echo.policy == "fixed" else None,
