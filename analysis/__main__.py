@@ -23,7 +23,8 @@ Turns run records into tables, figures and a report.
 
 Give the directory of one study (it holds study.json), or the directories of single runs (each
 holds config.json and metrics.jsonl; they are searched for below what you give). Single runs with
-equal echo settings and batch size are one condition; equal data seeds are one search.
+equal echo settings and batch size are one condition; equal data seeds are one search (for runs of
+one schema version).
 
 A trial scores the fresh examples at its first evaluation that reaches the target, a search the
 smallest score of its counted trials, a condition the median over its searches. A search that

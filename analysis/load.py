@@ -152,19 +152,22 @@ def _study_places(root: pathlib.Path) -> tuple[Study, list[_Place], list]:
 
 
 def _run_places(roots: Sequence[pathlib.Path]) -> tuple[Study, list[_Place], list]:
-    """Single runs: a search per data seed, as the seed of the data belongs to a search."""
+    """Single runs: a search per order of the data, which follows from data seed and version."""
     readable, set_aside = [], []
     for path in sorted({path for root in roots for path in _run_directories(root)}):
         try:
             snapshot = _object(path / records.CONFIG)
             studies.parse_target(snapshot["config"]["target"])
-            readable.append((path, snapshot, studies.run_condition(snapshot["config"]).name))
+            readable.append((path, snapshot, studies.run_condition(snapshot).name))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             set_aside.append((path, studies.describe(error)))
     if not readable:
         raise InputError(_nothing_in(roots, set_aside))
     study = studies.study_of_runs(roots[0].resolve().name, [snap for _, snap, _ in readable])
-    seeds = [studies.field(snapshot["config"], "seed.data") for _, snapshot, _ in readable]
+    seeds = [
+        (records.schema_version(snapshot), studies.field(snapshot["config"], "seed.data"))
+        for _, snapshot, _ in readable
+    ]
     searches = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
     places, taken = [], {}
     for (path, _, condition), seed in zip(readable, seeds, strict=True):

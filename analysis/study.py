@@ -1,7 +1,8 @@
 """What a study set out to do: its conditions in order, target, protocol and search space.
 
 Read from `study.json`, or, where single runs are compared without one, put together from the
-configurations of the runs: equal echo settings are one condition, an equal data seed one search.
+configurations of the runs: equal echo settings are one condition, an equal order of the data (by
+data seed and schema version) one search.
 """
 
 import dataclasses
@@ -148,10 +149,12 @@ def condition_of(
     label: str | None,
     setting: Mapping[str, Any],
     overrides: Mapping[str, Any] | None = None,
+    schema_version: int = records.SCHEMA_VERSION,
 ) -> Condition:
     """The condition that dotted settings describe; without a stage, e = 1 and no buffer.
 
-    `setting` holds `echo.*` and `batch_size`, `overrides` what a study sets on purpose.
+    `setting` holds `echo.*` and `batch_size`, `overrides` what a study sets on purpose;
+    `schema_version` is that of the records, which says what their shuffle buffer is.
 
     Raises:
         ValueError: an unknown insertion point.
@@ -172,6 +175,8 @@ def condition_of(
     sign = "≤" if policy == "auto" else "="
     words = f"{insertion.replace('_', ' ')}, e {sign} {factor_text(factor)}"
     buffer = int(setting.get("echo.shuffle_buffer", 0))
+    if schema_version == 1 and insertion != "after_batching":
+        buffer *= int(setting.get("echo.streams", 1))  # each stream had so many slots
     return Condition(name, label or words, insertion, factor, buffer, policy, **rest)
 
 
@@ -208,6 +213,7 @@ def read_study(directory: pathlib.Path) -> Study:
                 | settings(_first_config(directory / each["name"]))
                 | each.get("overrides", {}),
                 each.get("overrides", {}),
+                records.schema_version(facts),
             )
             for each in facts["conditions"]
         )
@@ -261,7 +267,9 @@ def study_of_runs(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
         raise InputError(
             f"these runs have different targets ({listed}); analyse runs of one target at a time."
         )
-    conditions = tuple(sorted({run_condition(config) for config in configs}, key=_presentation))
+    conditions = tuple(
+        sorted({run_condition(snapshot) for snapshot in snapshots}, key=_presentation)
+    )
     without = [each.name for each in conditions if each.insertion == "none"]
     budgets = {field(config, "budget.fresh_examples") for config in configs}
     facts = dict(snapshots[0]) | {"target": dataclasses.asdict(targets[0])}
@@ -279,9 +287,11 @@ def study_of_runs(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
     )
 
 
-def run_condition(config: Mapping[str, Any]) -> Condition:
-    """The condition that a single run belongs to; the batch size is part of it, being a choice."""
-    plain = condition_of("", None, settings(config))
+def run_condition(snapshot: Mapping[str, Any]) -> Condition:
+    """The condition that a single run belongs to, given its `config.json`; the batch size is part
+    of it, being a choice."""
+    config, version = snapshot["config"], records.schema_version(snapshot)
+    plain = condition_of("", None, settings(config), schema_version=version)
     parts = [plain.label]
     if plain.shuffle_buffer:
         parts.append(f"buffer {plain.shuffle_buffer:,}")

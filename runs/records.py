@@ -14,7 +14,10 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-SCHEMA_VERSION = 1
+# 2: echo.shuffle_buffer is the total of all streams (1: of each, before batching), and the order of
+# an epoch comes from a hash of data seed and epoch (1: from their sum). Older records are read as
+# what they are, and never resumed.
+SCHEMA_VERSION = 2
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
@@ -52,6 +55,11 @@ class Target:
         if than is None:
             return True
         return value > than if self.mode == "above" else value < than
+
+
+def schema_version(record: dict[str, Any]) -> int:
+    """The version of a config.json or study.json."""
+    return record.get("schema_version", 1)
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

@@ -23,7 +23,8 @@ def enter(
         The result if the run is finished, else None.
 
     Raises:
-        InputError: the directory holds something else; nothing has been written.
+        InputError: the directory holds something else, or an unfinished run of another schema
+            version; nothing has been written.
     """
     there = records.read_json(workdir / records.CONFIG)
     if there is None:
@@ -35,16 +36,36 @@ def enter(
         record = {"schema_version": records.SCHEMA_VERSION, **record}
         records.write_json(workdir / records.CONFIG, record)
         return None
-    changed = differences(there["config"], record["config"], may_change)
+    other_version = records.schema_version(there) != records.SCHEMA_VERSION
+    compared = differences_in_shared if other_version else differences
+    changed = compared(there["config"], record["config"], may_change)
     if there["dataset"]["fingerprint"] != record["dataset"]["fingerprint"]:
         changed.append(f"the data themselves (fingerprint {there['dataset']['fingerprint']} there)")
+    result = records.read_json(workdir / records.RESULT)
+    finished = result if result and result["status"] in records.FINISHED else None
+    if other_version and (changed or not finished):
+        raise InputError(version_sentence(workdir, there, "run", "directory"))
     if changed:
         raise InputError(
             f"{workdir} holds a run of another configuration, which differs in "
             f"{'; '.join(changed)}; give those values, or another directory"
         )
-    result = records.read_json(workdir / records.RESULT)
-    return result if result and result["status"] in records.FINISHED else None
+    return finished
+
+
+def version_sentence(where: pathlib.Path, there: dict[str, Any], what: str, other: str) -> str:
+    """Says that a run or a study was recorded by code of another schema version.
+
+    Args:
+        there: its config.json or study.json.
+        what: 'run' or 'study'.
+        other: what to give for another one.
+    """
+    commit = f"commit {there['commit']}" if there.get("commit") else "the code that started it"
+    return (
+        f"{where} holds a {what} of schema version {records.schema_version(there)}, which code of "
+        f"version {records.SCHEMA_VERSION} cannot continue; use {commit}, or give another {other}"
+    )
 
 
 def _is_new(workdir: pathlib.Path) -> bool:
@@ -66,3 +87,19 @@ def differences(
         elif old != new and full not in may_change:
             found.append(f"{full} ({old!r} there, {new!r} here)")
     return found
+
+
+def differences_in_shared(
+    there: dict[str, Any], here: dict[str, Any], may_change: Collection[str] = ()
+) -> list[str]:
+    """`differences` in the fields that both have: versions of the code have different ones."""
+    return differences(_shared(there, here), _shared(here, there), may_change)
+
+
+def _shared(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    nested = {k for k in record if isinstance(record[k], dict) and isinstance(other.get(k), dict)}
+    return {
+        name: _shared(value, other[name]) if name in nested else value
+        for name, value in record.items()
+        if name in other
+    }

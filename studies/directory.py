@@ -5,8 +5,10 @@ import json
 import pathlib
 
 import train
-from runs import command, environment, records
+from runs import command, environment, records, workdirs
+from studies import work
 from studies.plan import Study
+from studies.schedule import Search
 
 # What may differ between two launches on one directory: a study may grow.
 _MAY_CHANGE = ("trials", "max_trials", "searches", "config")
@@ -15,8 +17,11 @@ _MAY_CHANGE = ("trials", "max_trials", "searches", "config")
 def open_study(study: Study, outdir: pathlib.Path) -> None:
     """Writes study.json, or checks that the one there is of this study; it may have grown.
 
+    A finished study of another schema version is left as it is.
+
     Raises:
-        command.InputError: the directory holds something else; nothing has been written.
+        command.InputError: the directory holds something else, or an unfinished study of another
+            schema version; nothing has been written.
     """
     source, _, info = train.open_data(study.config)
     plan = {
@@ -43,6 +48,11 @@ def open_study(study: Study, outdir: pathlib.Path) -> None:
             f"{outdir} is there already and holds no study; give a new or empty --outdir"
         )
     plan = json.loads(json.dumps(plan))  # as it will be read: tuples are lists
+    if there and records.schema_version(there) != records.SCHEMA_VERSION:
+        changed = workdirs.differences_in_shared(there, plan, (*_MAY_CHANGE, "schema_version"))
+        if changed or not _finished(study, outdir):
+            raise command.InputError(workdirs.version_sentence(outdir, there, "study", "--outdir"))
+        return
     fixed = set(plan) - set(_MAY_CHANGE)
     changed = [name for name in sorted(fixed) if there and there.get(name) != plan[name]]
     if changed:
@@ -52,6 +62,24 @@ def open_study(study: Study, outdir: pathlib.Path) -> None:
         )
     outdir.mkdir(parents=True, exist_ok=True)
     records.write_json(outdir / records.STUDY, plan | environment.describe(train.ROOT))
+
+
+def _finished(study: Study, outdir: pathlib.Path) -> bool:
+    """Whether every search has its trials."""
+    return all(
+        _search_finished(study, outdir, condition["name"], search)
+        for condition, search in study.searches_in_order()
+    )
+
+
+def _search_finished(study: Study, outdir: pathlib.Path, condition: str, number: int) -> bool:
+    search = Search(condition, number, study.trials, study.max_trials)
+    while taken := search.take(1):
+        result = work.finished(outdir, condition, number, taken[0])
+        if not result:
+            return False
+        search.end(taken[0], result["status"])
+    return True
 
 
 def _is_new(outdir: pathlib.Path) -> bool:

@@ -403,3 +403,32 @@ def test_a_study_record_that_lacks_a_key_says_which(small):
     records.write_json(small / "study.json", plan)
     with pytest.raises(studies.InputError, match="'trials' is missing"):
         load.read(small)
+
+
+@pytest.mark.parametrize("insertion", studies.INSERTIONS[1:])
+@pytest.mark.parametrize(("streams", "version_1"), [(1, 50), (4, 200)])
+def test_a_buffer_of_version_1_was_that_of_each_stream(insertion, streams, version_1, tmp_path):
+    echo = {"insertion": insertion, "factor": 2.0, "shuffle_buffer": 50, "streams": streams}
+    whole_batches = insertion == "after_batching"
+    slots = {1: 50 if whole_batches else version_1, 2: 50}
+    for version, expected in slots.items():
+        snapshot = {"schema_version": version, "config": config(echo=echo)}
+        found = studies.run_condition(snapshot)
+        assert found.shuffle_buffer == expected
+        assert found.buffer_examples == expected * (10 if whole_batches else 1)
+        write_trial(tmp_path / str(version), [0.5, 0.9], settings=snapshot["config"])
+        path = tmp_path / str(version) / records.CONFIG
+        records.write_json(path, records.read_json(path) | {"schema_version": version})
+    table = load.load(tmp_path)  # both versions at once; their orders of the data differ
+    assert table["shuffle_buffer"].tolist() == sorted(slots.values())
+    assert sorted(table["search"]) == [0, 1]
+
+
+def test_conditions_of_a_study_of_version_1_have_the_buffers_of_all_streams(tmp_path):
+    echoed = BEFORE | {"overrides": BEFORE["overrides"] | {"echo.streams": 4}}
+    conditions = [BASELINE, echoed]
+    trials = {(each["name"], 0, 0): [0.5, 0.9] for each in conditions}
+    for version, expected in ((1, 200), (2, 50)):
+        write_study(tmp_path / str(version), conditions, trials, schema_version=version)
+        found = studies.read_study(tmp_path / str(version)).conditions
+        assert [each.shuffle_buffer for each in found] == [0, expected]

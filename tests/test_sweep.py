@@ -284,3 +284,24 @@ def test_conditions_are_named_as_the_study_names_them():
         "before augmentation, e = 4",
     ]
     assert sweep.label({"batch_size": 64}) == "no echoing, batch_size = 64"
+
+
+def test_a_study_of_version_1_is_left_as_it_is_and_never_continued(tmp_path):
+    plan = study(trials=1, conditions=("baseline",))
+    assert sweep.run(plan, tmp_path / "study", QUIET) == "finished"
+    path = tmp_path / "study" / records.STUDY
+    record = records.read_json(path) | {"schema_version": 1, "commit": "abc1234"}
+    record["resolved_config"]["of_version_1"] = 1
+    records.write_json(path, record)
+
+    def files():
+        return {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+    before = files()
+    assert sweep.run(plan, tmp_path / "study", QUIET) == "finished"
+    says = r"holds a study of schema version 1, which code of version 2 .* abc1234, or .*--outdir"
+    grown = dataclasses.replace(plan, trials=2, searches=2)
+    for other in (grown, study(trials=1, conditions=("baseline",), batch_size=64)):
+        with pytest.raises(command.InputError, match=says):
+            sweep.run(other, tmp_path / "study", QUIET)
+    assert files() == before

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -206,6 +207,46 @@ def test_a_finished_run_says_so_and_changes_nothing(uninterrupted):
     assert done.returncode == 0
     assert "already finished: exhausted" in done.stderr
     assert {p: p.read_bytes() for p in sorted(workdir.rglob("*")) if p.is_file()} == before
+
+
+def recorded_by_version_1(workdir):
+    """Makes a run one of an older version, whose configuration had another field."""
+    record = records.read_json(workdir / records.CONFIG)
+    record["config"]["optimizer"]["schedule"]["of_version_1"] = 1.0
+    del record["config"]["echo"]["replay"]
+    record |= {"schema_version": 1, "commit": "abc1234"}
+    records.write_json(workdir / records.CONFIG, record)
+
+
+def files_of(directory):
+    return {p: p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def test_a_finished_run_of_version_1_says_so_and_changes_nothing(uninterrupted, tmp_path):
+    config = mini()
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted(config), workdir)
+    recorded_by_version_1(workdir)
+    before = files_of(workdir)
+    assert train.train(config, workdir) == records.read_json(workdir / records.RESULT)
+    with pytest.raises(train.command.InputError, match="holds a run of schema version 1, which"):
+        train.train(mini(batch_size=64), workdir)
+    assert files_of(workdir) == before
+
+
+def test_an_unfinished_run_of_version_1_is_never_continued(tmp_path):
+    with StopAt(9):
+        train.train(mini(), tmp_path / "run")
+    recorded_by_version_1(tmp_path / "run")
+    before = files_of(tmp_path)
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(mini())]
+    done = run_command("train.py", *words)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {tmp_path / 'run'} holds a run of schema version 1, which code of version 2 "
+        "cannot continue; use commit abc1234, or give another directory\n"
+    )
+    assert files_of(tmp_path) == before
 
 
 @pytest.mark.parametrize("change", [{"prefetch": 0}, {"echo__placement": "device"}])
