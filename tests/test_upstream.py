@@ -162,7 +162,7 @@ class Asked(StoppableClock):
 def test_what_is_asked_for_while_the_clock_stands_costs_as_much(http, limits, seconds):
     fields = {f"upstream__{name}": value for name, value in limits.items()}
 
-    def charged(evaluates):
+    def charged(http, evaluates):
         """Seconds by the run's clock that 20 records take."""
         clock = Asked()
         source, _, _ = opening.open_data(mini(upstream__http=http, **fields), clock)
@@ -178,8 +178,8 @@ def test_what_is_asked_for_while_the_clock_stands_costs_as_much(http, limits, se
         request.join()
         return clock() - begin
 
-    paused = charged(evaluates=True)
-    assert paused == pytest.approx(charged(evaluates=False), abs=1e-6)
+    paused = charged(http, evaluates=True)
+    assert paused == pytest.approx(charged(http=False, evaluates=False), abs=1e-6)
     if seconds:
         assert paused == pytest.approx(seconds, abs=0.021)
 
@@ -299,7 +299,7 @@ def test_a_request_that_takes_long_is_no_stall_while_examples_arrive():
 
 @pytest.mark.parametrize("name", ["digits_jpeg", "digit_scenes"])
 def test_records_over_http_are_the_local_ones(name):
-    config = mini(dataset__name=name, upstream__http=True, upstream__examples_per_second=1e6)
+    config = mini(dataset__name=name, upstream__http=True)
     served, held_out, _ = opening.open_data(config)
     local, _ = sources.open_source(name, "train")
     assert isinstance(served, http_source.HttpSource)
