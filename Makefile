@@ -45,6 +45,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.wall_time
 	$(BIN)/python -m benchmarks.sweep_throughput
 	$(BIN)/python -m benchmarks.divergence
+	$(BIN)/python -m benchmarks.coverage
 
 grid: $(VENV)/.installed-dev
 	for searches in $(SEARCHES); do for problem in $(PROBLEMS); do \

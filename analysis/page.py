@@ -105,7 +105,8 @@ def _matched_seeds(found: Records) -> list[str]:
 _BARS = (
     "Bars are medians over searches, lines run over the range of the searches, dots are single "
     "searches, and triangles those that ended without reaching the target, which lie further to "
-    "the right; the dotted line is the baseline's median."
+    "the right; the dotted line is the baseline's median. Ratios with their brackets are those of "
+    "the table."
 )
 _POINTS = (
     "Points are medians over searches, lines run over the range of the searches. Triangles are "
@@ -114,7 +115,8 @@ _POINTS = (
 _CURVES = "The best counted trial of each condition"
 _CAPTIONS = {
     "best_values": "Large dots are medians over searches, lines run over the range of the "
-    "searches, small dots are single searches; the dotted line is the baseline's median.",
+    "searches, small dots are single searches; the dotted line is the baseline's median. "
+    "Differences with their brackets are those of the table.",
     "best_trial_curves": f"{_CURVES}, against fresh examples.",
     "best_trial_curves_by_step": f"{_CURVES}, against steps.",
     "best_trial_curves_by_train_seconds": f"{_CURVES}, against seconds of training.",
