@@ -1,4 +1,4 @@
-"""Echoing factors beside each other with matched seeds, in the study of sentences.
+"""Echoing factors beside each other with matched seeds, in the studies of factors.
 
     python -m results.studies.factors
 
@@ -14,7 +14,8 @@ import pandas as pd
 
 from analysis import bounds, load, tables, uncertainty
 
-RECORDS = pathlib.Path(__file__).parent / "sentences_factor" / "records.tar.xz"
+HERE = pathlib.Path(__file__).parent
+STUDIES = ("sentences_factor", "digits_factor")
 KEY = ["search", "trial"]
 
 
@@ -26,19 +27,23 @@ def shown(pairs: pd.DataFrame, study) -> str:
 
 
 def main() -> None:
-    found = load.read(RECORDS)
-    study = found.study
-    low, high = uncertainty.trial_bounds(found.trials, study)
+    print("e over e': ratio [95 % interval]; pairs: both reached + only e + only e' + neither")
+    for name in STUDIES:
+        _print_study(name, load.read(HERE / name / "records.tar.xz"))
+
+
+def _print_study(name: str, found: load.Records) -> None:
+    low, high = uncertainty.trial_bounds(found.trials, found.study)
     trials = found.trials[found.trials["counted"]].assign(low=low, high=high)
-    names = {(c.batch_size, c.factor): c.name for c in study.conditions}
+    names = {(c.batch_size, c.factor): c.name for c in found.study.conditions}
 
     def beside(size: int, e: int, other: int) -> pd.DataFrame:
-        return uncertainty.beside(trials, names[size, e], names[size, other], KEY, study)
+        return uncertainty.beside(trials, names[size, e], names[size, other], KEY, found.study)
 
-    print("e over e': ratio [95 % interval]; pairs: both reached + only e + only e' + neither")
+    print(f"\n{name}")
     for size in (32, 64):
         for e, other in ((2, 4), (8, 4), (16, 4), (16, 8)):
-            ratio = shown(beside(size, e, other), study)
+            ratio = shown(beside(size, e, other), found.study)
             print(f"batch size {size}, e = {e} over e = {other}: {ratio}")
     ends = ["effect_low", "effect_high"]
     both = beside(64, 16, 4).merge(beside(32, 16, 4)[[*KEY, *ends]], on=KEY, suffixes=("", "_32"))
