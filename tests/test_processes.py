@@ -6,12 +6,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import jax
 import numpy as np
 import pytest
-from conftest import ROOT, SLOTS, flags, mini, placed, slot
+from conftest import HANGS, ROOT, SLOTS, flags, mini, placed, slot, wait_until_held
 
 import train
 from pipeline import build, counts, side_by_side
@@ -97,7 +96,7 @@ class Threads:
     """An exchange between threads, which stand for processes."""
 
     def __init__(self, number):
-        self._told, self._barrier = [None] * number, threading.Barrier(number, timeout=60)
+        self._told, self._barrier = [None] * number, threading.Barrier(number, timeout=HANGS)
 
     def of(self, number):
         def exchange(told):
@@ -120,12 +119,16 @@ def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
     source, _, info = parts.open_data(config)
     workload = parts.workloads.make(config, info)
 
-    class Slow:  # the second half's records come late
+    given, enough = [], threading.Event()
+
+    class Late:  # most of the second half's records come after ten of its batches
         def __len__(self):
             return len(source)
 
         def __getitems__(self, indices):
-            time.sleep(0.002 * len(indices))
+            given.append(len(indices))
+            if sum(given) > 40:
+                assert enough.wait(HANGS)
             return source.__getitems__(indices)
 
     def halves(decisions=None):
@@ -134,9 +137,12 @@ def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
         def read(number):
             held = range(2 * number, 2 * number + 2)
             fields = {"decisions": decisions, "exchange": threads.of(number)}
-            records = Slow() if number and decisions is None else source
+            records = Late() if number and decisions is None else source
             iterator = iter(build.build(config, records, workload, held, **fields))
-            found[number] = [*iterator]
+            for batch in iterator:
+                found[number].append(batch)
+                if len(found[1]) == 10:
+                    enough.set()
             state = iterator.get_state()
             iterator.close()
             states[number] = state
@@ -230,6 +236,7 @@ def two_processes():
                     [sys.executable, *(second if number and second else words)],
                     cwd=ROOT,
                     env=environment,
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
@@ -244,12 +251,11 @@ def two_processes():
 
 
 def stop_both(both, workdir):
-    """Stops two processes after some records, by a signal to the one that does not write."""
-    end = time.monotonic() + 150
-    while len(records.read_metrics(workdir)) < 6 and time.monotonic() < end:
-        time.sleep(0.01)
+    """Stops two processes, of which the one that does not write is held at a step, by a signal to
+    that one."""
+    wait_until_held(both[1])
     both[1].send_signal(signal.SIGTERM)
-    errors = [process.communicate(timeout=150)[1] for process in both]
+    errors = [process.communicate(timeout=HANGS)[1] for process in reversed(both)]
     assert [process.returncode for process in both] == [command.PREEMPTED] * 2, errors
     assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
 
@@ -262,8 +268,9 @@ def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
     # images come from each process's own store, and what belongs to them from its host
     config = mini(**placed("before_augmentation", 50), **fields)
     workdir = tmp_path / "run"
-    words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
-    stop_both(two_processes(words), workdir)
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    both = two_processes(["train.py", *words], ["tests/held_training.py", "8", *words])
+    stop_both(both, workdir)
     stopped = len(records.read_metrics(workdir))
     assert train.train(config, workdir)["status"] == "exhausted"
     one, two = (records.read_metrics(directory) for directory in (uninterrupted(config), workdir))
@@ -289,12 +296,14 @@ def deciding(**fields):
 
 def test_two_processes_decide_together_and_one_repeats_what_they_did(two_processes, tmp_path):
     device = {"echo__placement": "device", "augment_on": "device"}
-    slow = deciding(**device, upstream__examples_per_second=300.0)
+    config = deciding(**device)
     workdir, again = tmp_path / "run", tmp_path / "again"
-    words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]
-    stop_both(two_processes([*words, *flags(slow)]), workdir)
+    words = ["--late=40:8", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]
+    words += flags(config)
+    first, second = (["tests/held_training.py", step, *words] for step in ("0", "16"))
+    stop_both(two_processes(first, second), workdir)
     by_two = len(records.read_lines(workdir / records.DECISIONS))
-    result = train.train(slow, workdir)
+    result = train.train(config, workdir)
     decided = records.read_lines(workdir / records.DECISIONS)
     assert 5 < by_two < len(decided) == result["step"]
     assert result["fresh_examples"] > 640 - 2 * 32
@@ -316,12 +325,12 @@ def test_two_processes_decide_together_and_one_repeats_what_they_did(two_process
 def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     stall = {"upstream__stall_every_seconds": 1.0, "upstream__stall_seconds": 1000.0}
     config = deciding(upstream__examples_per_second=30.0)
-    stuck = deciding(upstream__examples_per_second=30.0, upstream__timeout=1.0, **stall)
+    stuck = deciding(upstream__examples_per_second=30.0, upstream__timeout=5.0, **stall)
     words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
     both = two_processes([*words, *flags(stuck)], [*words, *flags(config)])
-    errors = [process.communicate(timeout=150)[1].splitlines() for process in both]
+    errors = [process.communicate(timeout=HANGS)[1].splitlines() for process in both]
     assert [process.returncode for process in both] == [command.FAILED] * 2, errors
-    assert "no example has come from upstream for 1 s" in errors[0][-1]
+    assert "no example has come from upstream for 5 s" in errors[0][-1]
     assert errors[1] == [
         "process 1: Left: process 0 has left the run; its own output says why, and the same "
         "command goes on from the last checkpoint"
@@ -353,7 +362,7 @@ if own == 0:
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_an_exchange_ends_when_one_leaves_and_forgets_what_was_told(leaver, two_processes):
     both = two_processes(["-c", EXCHANGE, str(leaver)])
-    said = [process.communicate(timeout=60)[0] for process in both]
+    said = [process.communicate(timeout=HANGS)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert said[1 - leaver].count(f"process {leaver} has left the run;") == 2
     left = [int(line.split()[0]) for line in said[0].splitlines() if "keys are left" in line]
