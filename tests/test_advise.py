@@ -32,7 +32,7 @@ def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys)
 
 
 def test_a_slow_upstream_is_recognized():
-    config = mini(upstream__examples_per_second=200)
+    config = mini(upstream__examples_per_second=40)  # 0.8 s a batch, of which a step takes ms
     found = advise.advise(config, seconds=0.1)
     assert found.insertion == "before_augmentation"
     assert found.points[0].ratio > 2
