@@ -3,10 +3,9 @@
     python -m benchmarks.gradient_statistics                     a GPU or TPU: full size, bfloat16
     python -m benchmarks.gradient_statistics --size=mini         a CPU: minutes
 
-The step is that of benchmarks.step_time. It takes turns with the statistics of a batch of fresh
-rows alone and of one of fresh rows and repeats, which has one more gradient to compute; their
-values are fetched each time. The share is the time of the latter over that of the steps between two
-of them.
+The step is that of benchmarks.step_time. It takes turns with the statistics of the same batch, half
+of it repeats. The share is their time over that of the steps between two of them. In a run the
+device idles besides while their values are fetched, which tells where a step takes milliseconds.
 """
 
 import argparse
@@ -22,19 +21,21 @@ from training import sharding
 from training import step as steps
 
 
-def statistics(config, info, batch: dict[str, np.ndarray], repeats: int) -> step_time.Side:
-    """Gradient statistics of a batch in which so many rows are repeats, values fetched."""
+def statistics(config, info, batch: dict[str, np.ndarray]) -> step_time.Side:
+    """Gradient statistics of a batch."""
     mesh = sharding.make_mesh(1, 1)
     task = steps.Task(workloads.make(config, info), config.optimizer.name, False, mesh)
     program, rows = steps.program(task), np.arange(config.batch_size, dtype=np.uint32)
     state = program.init(0)
-    inputs = sharding.put_batch(mesh, ((batch, rows, rows), rows < repeats))
+    inputs = sharding.put_batch(mesh, ((batch, rows, rows), rows % 2 == 0))
     compiled = program.compile_statistics(state, *inputs, np.uint32(0))
 
-    def measure():
-        jax.device_get(compiled(state.params, state.model_state, *inputs, np.uint32(0)))
+    held = [None]
 
-    return step_time.Side(measure, lambda: None, None)
+    def measure():
+        held[:] = [compiled(state.params, state.model_state, *inputs, np.uint32(0))]
+
+    return step_time.Side(measure, lambda: jax.block_until_ready(held), None)
 
 
 def row(name: str, options) -> list[str]:
@@ -45,23 +46,20 @@ def row(name: str, options) -> list[str]:
     batch = step_time.random_batch(config, info)
     sides = {
         "step": step_time.ours(config, info, batch)[0],
-        "fresh": statistics(config, info, batch, 0),
-        "mixed": statistics(config, info, batch, config.batch_size // 2),
+        "statistics": statistics(config, info, batch),
     }
     rates = common.interleaved(
         {k: step_time.measure(side, 1, options.seconds) for k, side in sides.items()},
         options.rounds,
     )
-    step, fresh, mixed = (1e3 / rates[name].median for name in sides)
-    ratios = [a / b for a, b in zip(rates["step"].values, rates["mixed"].values, strict=True)]
+    step, taken = (1e3 / rates[name].median for name in ("step", "statistics"))
+    ratios = [a / b for a, b in zip(rates["step"].values, rates["statistics"].values, strict=True)]
     return [
         f"{name}, batch {config.batch_size}",
         f"{step:,.1f}",
-        f"{fresh:,.1f}",
-        f"{mixed:,.1f}",
-        f"{fresh / step:.2f}",
-        f"{mixed / step:.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-        f"{mixed / step / options.every:.1%}",
+        f"{taken:,.1f}",
+        f"{taken / step:.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        f"{taken / step / options.every:.1%}",
     ]
 
 
@@ -69,8 +67,8 @@ def report(options) -> str:
     """The whole comparison as Markdown."""
     kind = jax.devices()[0].device_kind
     dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    header = ["workload", "ms a step", "ms, fresh rows", "ms, mixed", "fresh / step"]
-    header += ["mixed / step", f"share, every {options.every} steps"]
+    header = ["workload", "ms a step", "ms of statistics", "in steps"]
+    header += [f"share, every {options.every} steps"]
     table = common.markdown_table(header, [row(name, options) for name in options.workloads])
     about = (
         f"One {kind}, {options.size} size, {dtype}. Medians (smallest to largest) of "
