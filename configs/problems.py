@@ -52,6 +52,7 @@ class Problem:
 
 
 SEARCHES = 5  # of each condition: the fewest whose range covers a median at above 90 %
+EVALUATIONS = 48  # over a budget without echoing: a score of half of it is read to 4 %
 
 PROBLEMS = {
     "digits": Problem(
@@ -163,7 +164,7 @@ def get_config(variant: str = ""):
     config = problem.workload.get_config("mini")
     fields = problem.fields | {
         "batch_size": problem.batch_sizes[0],
-        "evaluate_every_fresh_examples": problem.fields["budget.fresh_examples"] // 64,
+        "evaluate_every_fresh_examples": problem.fields["budget.fresh_examples"] // EVALUATIONS,
         "checkpoint_every_fresh_examples": 0,  # trials of seconds start anew
         "dataset.test_split": "",
         "gradient_statistics_every_steps": 64,
