@@ -57,10 +57,10 @@ EVALUATIONS = 64  # over a budget without echoing: a score of a third of it is r
 PROBLEMS = {
     "digits": Problem(
         cifar10,
-        {"target.value": 0.97, "budget.fresh_examples": 12_000},
+        {"target.value": 0.975, "budget.fresh_examples": 12_000},
         _DECAYING,
         factors=(2, 4, 8, 16),
-        trials=16,
+        trials=12,
     ),
     "mnist": Problem(
         cifar10,
