@@ -6,6 +6,7 @@ import signal
 import numpy as np
 import pytest
 from conftest import mini, slot
+from flax import nnx
 from test_lanes import numbers
 from test_sweep import study
 
@@ -14,21 +15,22 @@ import train
 from runs import records
 from runs.progress import Progress
 from studies import lanes
+from training import step as steps
 from training.step import Program
 
 QUIET = Progress(quiet=True)
 
-# Rounding grows in training; float32 has 7 digits, of which these runs of 20 steps keep 4.
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+# float32 has 7 digits, of which these runs of 20 steps keep 5 or 6 of the smooth network's.
+TOLERANCE = {"rtol": 5e-5, "atol": 1e-5}
 
 # one that gets to the target early, one that diverges, two that use their whole budget
-RATES = (0.1, 3e38, 0.003, 0.001)
+RATES = (0.05, 3e38, 0.003, 0.001)
 STATUSES = ["reached", "diverged", "exhausted", "exhausted"]
 
 
 def lane_configs(**fields):
     fields = {
-        "target__value": 0.22,  # the first lane has a third, the others an eighth at most
+        "target__value": 0.26,  # the first lane gets to 0.3, the others to 0.17 at most
         "log_every_steps": 1,
         "budget__fresh_examples": 480,
         "evaluate_every_fresh_examples": 240,
@@ -45,8 +47,19 @@ def in_directory(directory):
     return [directory / str(number) for number in range(len(RATES))]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def smooth():
+    """The network with gelu for relu: rounding that carries an activation over relu's kink changes
+    a gradient in its first digits, on one processor or another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nnx, "relu", nnx.gelu)
+        steps.program.cache_clear()
+        yield
+    steps.program.cache_clear()
+
+
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory):
+def apart(tmp_path_factory, smooth):
     """The directories of the same lanes, not stacked."""
     workdirs = in_directory(tmp_path_factory.mktemp("apart"))
     lanes.train(lane_configs(), workdirs, QUIET)

@@ -273,7 +273,7 @@ def test_augmenting_on_the_device_gives_the_numbers_of_the_host(insertion, unint
         lines = records.read_metrics(uninterrupted(config))
         return [record["loss"] for record in lines if record["split"] == "train"]
 
-    np.testing.assert_allclose(losses("device")[:4], losses("host")[:4], rtol=1e-5)
+    np.testing.assert_allclose(losses("device")[:4], losses("host")[:4], rtol=2e-4)
 
 
 def test_the_record_says_what_was_run_where_and_on_which_data(uninterrupted):
