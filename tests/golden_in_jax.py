@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT.parent)]
 
 import golden  # noqa: E402
 
-from models.resnet_imagenet import STAGES, BasicBlock, Bottleneck  # noqa: E402
+from models import resnet_imagenet  # noqa: E402
 from runs.checkpoints import by_path  # noqa: E402
 from training import optimizer, sharding  # noqa: E402
 from training import step as steps  # noqa: E402
@@ -29,18 +29,22 @@ from workloads.language import LanguageModel  # noqa: E402
 from workloads.photographs import PhotographClassification  # noqa: E402
 
 # One block a stage, of ResNet-18 and of ResNet-50: a quarter of the time to compile.
-STAGES[10], STAGES[14] = (BasicBlock, (1, 1, 1, 1)), (Bottleneck, (1, 1, 1, 1))
+SHORT_STAGES = {
+    10: (resnet_imagenet.BasicBlock, (1, 1, 1, 1)),
+    14: (resnet_imagenet.Bottleneck, (1, 1, 1, 1)),
+}
 
 # Fields of augmentation and decoding, which a step on a ready batch does not look at.
 UNUSED = {"flip": False, "color": False, "min_area": 1.0, "canvas": 64}
 
 
-def workloads():
-    yield "cifar10", ImageClassification((8, 8, 3), 10, 0, False, 8, 4, 0.0, "float64")
-    common = UNUSED | {"ghost_batch_size": golden.GHOST_BATCH, "dtype": "float64"}
-    yield (
-        "imagenet",
-        PhotographClassification(
+def workloads(dtype="float64"):
+    """Each network's task by name; resnet_imagenet.STAGES needs SHORT_STAGES too."""
+    common = UNUSED | {"ghost_batch_size": golden.GHOST_BATCH, "dtype": dtype}
+    size, width = golden.DETECTION_SIZE, golden.DETECTION_WIDTH
+    return {
+        "cifar10": ImageClassification((8, 8, 3), 10, 0, False, 8, 4, 0.0, dtype),
+        "imagenet": PhotographClassification(
             num_classes=golden.IMAGENET_CLASSES,
             channels=3,
             crop_size=64,
@@ -50,15 +54,16 @@ def workloads():
             label_smoothing=golden.LABEL_SMOOTHING,
             **common,
         ),
-    )
-    transformer = LanguageModel(8, golden.VOCABULARY, **golden.TRANSFORMER, dtype="float64")
-    yield "transformer", transformer
-    size, width = golden.DETECTION_SIZE, golden.DETECTION_WIDTH
-    classes = golden.DETECTION_CLASSES
-    yield (
-        "ssd",
-        Detection(classes, max_boxes=3, crop_size=size, depth=10, width=width, **common),
-    )
+        "transformer": LanguageModel(8, golden.VOCABULARY, **golden.TRANSFORMER, dtype=dtype),
+        "ssd": Detection(
+            golden.DETECTION_CLASSES,
+            max_boxes=3,
+            crop_size=size,
+            depth=10,
+            width=width,
+            **common,
+        ),
+    }
 
 
 def first_steps(name, workload):
@@ -101,4 +106,6 @@ def _arrays(params):
 
 
 if __name__ == "__main__":
-    json.dump({name: first_steps(name, workload) for name, workload in workloads()}, sys.stdout)
+    resnet_imagenet.STAGES |= SHORT_STAGES
+    found = {name: first_steps(name, workload) for name, workload in workloads().items()}
+    json.dump(found, sys.stdout)

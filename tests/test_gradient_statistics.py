@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from conftest import SLOTS, mini, placed, slot
 from flax import nnx
-from test_golden import workload as golden_workload
+from golden_in_jax import SHORT_STAGES, workloads
 from test_train import StopAt, assert_equal_runs, records_of
 
 import train
 from analysis import gradients, load
 from benchmarks import gradient_statistics as benchmark
-from models.resnet_imagenet import STAGES, BasicBlock
+from models.resnet_imagenet import STAGES
 from runs import records
 from runs.progress import Progress
 from studies import lanes
@@ -116,8 +116,8 @@ def quickly(function):
 @pytest.fixture(params=["cifar10", "transformer", "ssd"])
 def shipped(request, monkeypatch):
     """(name, parameters, batch, a function of both for each kind of loss)."""
-    monkeypatch.setitem(STAGES, 10, (BasicBlock, (1, 1, 1, 1)))
-    workload, data = golden_workload(request.param), golden.batch(request.param)
+    monkeypatch.setitem(STAGES, 10, SHORT_STAGES[10])
+    workload, data = workloads("float32")[request.param], golden.batch(request.param)
 
     def drawn():
         return nnx.split(workload.model(nnx.Rngs(0)), nnx.Param, ...)[1:]

@@ -17,7 +17,7 @@ from conftest import HANGS, ROOT, mini, slot
 from test_train import assert_equal_runs
 
 import train
-from pipeline import http_source, opening, sources, upstream
+from pipeline import http_source, opening, sources
 from pipeline.evaluation import evaluation_batches
 from pipeline.stages import CHUNK, CORES, MapChunks, Read
 from pipeline.upstream import (
@@ -398,9 +398,8 @@ class UntilTheStall:
 @pytest.fixture
 def until_the_stall(monkeypatch):
     clock = UntilTheStall()
-    line, stoppable = upstream.Line, parts.StoppableClock
-    monkeypatch.setattr(upstream, "Line", lambda limits, now: line(limits, now, clock.sleep))
-    monkeypatch.setattr(parts, "StoppableClock", lambda: stoppable(clock))
+    stoppable = parts.StoppableClock
+    monkeypatch.setattr(parts, "StoppableClock", lambda: stoppable(clock, clock.sleep))
     yield
     clock.end()
 
