@@ -81,7 +81,7 @@ def get_config(variant: str = ""):
         config.optimizer.weight_decay = 0.0
         config.optimizer.schedule.final_factor = 0.1
         config.budget.fresh_examples = MINI_NUMBERS.budget
-        config.evaluate_every_fresh_examples = 200
+        config.evaluate_every_fresh_examples = 288
         config.checkpoint_every_fresh_examples = 3_000
         config.target.value = 0.97
     elif variant:

@@ -109,7 +109,7 @@ PROBLEMS = {
             "model.dim": 32,
             "model.heads": 2,
             "model.mlp_dim": 128,
-            "target.value": 4.9,
+            "target.value": 4.6,
             "budget.fresh_examples": 8_000,
         },
         _RATE_AND_MOMENTUM,
