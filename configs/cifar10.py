@@ -51,7 +51,7 @@ MINI_NUMBERS = studies.Numbers(
     never=2.0,
     trials=16,
     searches=3,
-    demo=(6, 2),
+    demo=(4, 2),
     demo_factors=(2, 4),
     overrides={"checkpoint_every_fresh_examples": 0},  # trials of seconds start anew
 )
