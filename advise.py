@@ -200,7 +200,7 @@ def _flags(config, fields: dict[str, Any]) -> str:
 
 
 def plot(advice: Advice, path: pathlib.Path) -> None:
-    """Predicted steps a second over the factor, for each place."""
+    """Predicted steps per second over the factor, for each place."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -217,7 +217,7 @@ def plot(advice: Advice, path: pathlib.Path) -> None:
         )
     step = advice.timing.step.seconds * advice.timing.batch_size
     axes.axhline(1 / step, color="gray", linestyle=":", label=f"the step alone, {duration(step)}")
-    axes.set(xlabel="echoing factor", ylabel="predicted steps a second", ylim=(0, None))
+    axes.set(xlabel="echoing factor", ylabel="predicted steps per second", ylim=(0, None))
     axes.legend()
     figure.savefig(path, dpi=150)
 

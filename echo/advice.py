@@ -106,7 +106,7 @@ class Advice:
                 stages,
             ),
             (
-                f"predicted steps a second, of {timing.batch_size} examples; MB of the buffer",
+                f"predicted steps per second, of {timing.batch_size} examples; MB of the buffer",
                 ["echo stage", "R", *(f"e={factor:g}" for factor in factors), "MB"],
                 places,
             ),
@@ -261,7 +261,7 @@ def _prediction(point: Point, factor: float, before: float) -> str:
     """The cell of the table that is recommended."""
     after = point.step_seconds[factor]
     return (
-        f"Echo {_words(point.name)}, factor {factor:g}: {1 / after:,.3g} steps a second are "
+        f"Echo {_words(point.name)}, factor {factor:g}: {1 / after:,.3g} steps per second are "
         f"predicted, {before / after:.2f} times the {1 / before:,.3g} without echoing "
         f"(R = {point.ratio:.2f})."
     )
@@ -279,7 +279,7 @@ def _moved(timing: Timing, stage: StageTime, echoed: float) -> str:
     name = _stage_words(stage)
     text = (
         f"Alternatively move {name} ({duration(stage.seconds)} an example) to the accelerator: at "
-        f"most {1 / fresh:,.3g} steps a second then, with every example fresh, less what {name} "
+        f"most {1 / fresh:,.3g} steps per second then, with every example fresh, less what {name} "
         "adds to each step. "
     )
     if fresh > echoed * (1 + TOLERANCE):

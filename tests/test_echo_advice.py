@@ -309,7 +309,7 @@ def test_the_recommendation_is_a_cell_of_its_table_and_none_is_much_better(
     assert cell <= best * (1 + TOLERANCE)
     assert cell * (1 + TOLERANCE) <= before * (1 + 1e-9)
     assert found.reason.startswith(
-        f"Echo {point.name}, factor {found.factor:g}: {1 / cell:,.3g} steps a second"
+        f"Echo {point.name}, factor {found.factor:g}: {1 / cell:,.3g} steps per second"
     )
     assert f"(R = {point.ratio:.2f})" in found.reason
     assert f"{1 / cell:,.3g}" in str(found)
