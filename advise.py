@@ -9,6 +9,11 @@ the step needs: where R is above 1 the step waits, and echoing up to a factor of
 `echo.advise` does the same for a pipeline of your own.
 """
 
+if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
+    from runs import interrupts
+
+    interrupts.install(interrupts.end_at_once)
+
 import contextlib
 import copy
 import math
@@ -27,7 +32,7 @@ from pipeline import build
 from pipeline.side_by_side import joined
 from pipeline.stages import CHUNK, CORES, Batch, RecordError
 from pipeline.upstream import UpstreamError
-from runs import command
+from runs import command, terminal
 from training import check, optimizer, parts, sharding
 from training.step import Program
 
@@ -247,7 +252,7 @@ def main(argv: Sequence[str]) -> int:
             f"--plot is {plot_file}, in a directory that is not there; make it first"
         )
     advice = advise(config, arguments.seconds)
-    print(advice, *settings(config, advice), sep="\n\n")
+    terminal.write("\n\n".join(map(str, (advice, *settings(config, advice)))))
     if arguments.plot:
         plot(advice, plot_file)
     return command.OK

@@ -11,6 +11,11 @@ on several machines: no trial is run twice. Then `python -m analysis DIR` makes 
 figures. docs/studies.md has the rest.
 """
 
+if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
+    from runs import interrupts
+
+    interrupts.install(interrupts.end_at_once)
+
 import argparse
 import functools
 import os
@@ -22,7 +27,7 @@ import jax
 
 import train
 from configs import base
-from runs import command, processes
+from runs import command, processes, terminal
 from runs.progress import Progress
 from studies import describe, plan
 from studies.executors import Here, Workers
@@ -56,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     arguments, overrides = command.parse(_parser(), argv)
     config, module = command.load_config(arguments.config, overrides, base.FIELDS, train.ROOT)
     if arguments.study == "list":
-        print(describe.listing(config, module, arguments.config, overrides))
+        terminal.write(describe.listing(config, module, arguments.config, overrides))
         return command.OK
     study = load_study(
         config,
@@ -75,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     shard = _shard(arguments.shard, len(study.conditions) * study.searches)
     if arguments.dry_run:
         plan.check(study, arguments.lanes)
-        print(describe.dry_run(study))
+        terminal.write(describe.dry_run(study))
         return command.OK
     if arguments.outdir is None:
         raise command.InputError("--outdir is missing; give the directory that the study goes to")

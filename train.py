@@ -7,6 +7,11 @@
 time: a finished run says so, an interrupted one goes on, bit for bit as if it had not stopped.
 """
 
+if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
+    from runs import interrupts
+
+    interrupts.install(interrupts.end_at_once)
+
 import contextlib
 import dataclasses
 import pathlib
@@ -21,7 +26,7 @@ import numpy as np
 from configs import base
 from pipeline import side_by_side
 from pipeline.stages import Batch
-from runs import command, environment, processes, records, signals, workdirs
+from runs import command, environment, processes, records, resuming, signals, terminal, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, duration
@@ -50,29 +55,38 @@ class Preempted(Exception):
     """The run was told to stop, and has saved itself."""
 
 
-def train(config, workdir: str | pathlib.Path, progress: Progress | None = None) -> dict[str, Any]:
+def train(
+    config, workdir: str | pathlib.Path, progress: Progress | None = None, *, locked: bool = False
+) -> dict[str, Any]:
     """Trains `config` in `workdir`, from the start or from where an earlier call stopped.
 
     Args:
         config: a resolved configuration (see configs/base.py).
         workdir: the run's directory; made if it is not there.
         progress: where to show how it goes; None shows nothing.
+        locked: whether the caller holds the directory's lock.
 
     Returns:
         The content of WORKDIR/result.json.
 
     Raises:
-        command.InputError: wrong input, with nothing written.
+        command.InputError: wrong input, or a directory in use, with nothing written.
         command.DiskFull: the run stands at its last checkpoint, and can be started again.
     """
     parts = prepare(config)
     with signals.stop_requested() as stop:
-        run = turns(parts, pathlib.Path(workdir), progress or Progress(quiet=True), stop)
+        progress = progress or Progress(quiet=True)
+        run = turns(parts, pathlib.Path(workdir), progress, stop, locked=locked)
         return next(filter(None, run))
 
 
 def turns(
-    parts: Parts, workdir: pathlib.Path, progress: Progress, stop: Callable[[int], bool]
+    parts: Parts,
+    workdir: pathlib.Path,
+    progress: Progress,
+    stop: Callable[[int], bool],
+    *,
+    locked: bool = False,
 ) -> Iterator[dict[str, Any] | None]:
     """Trains as `train` does, a step a turn: None after each, at last the result."""
     record = {
@@ -80,9 +94,15 @@ def turns(
         "dataset": dataclasses.asdict(parts.info),
         **environment.describe(ROOT),
     }
-    with command.disk_full_named(workdir):
+    with command.disk_full_named(workdir), contextlib.ExitStack() as held:
         finished = processes.decided_by_first(
-            lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME)
+            lambda: workdirs.enter(
+                workdir,
+                record,
+                base.MAY_CHANGE_ON_RESUME,
+                lock=None if locked else held,
+                say=progress.say,
+            )
         )
         if finished:
             yield finished
@@ -107,7 +127,7 @@ def turns(
         result = run.result(status, error)
         if processes.is_first():
             records.write_json(workdir / records.RESULT, result)
-    yield result
+        yield result
 
 
 class _Run:
@@ -118,20 +138,18 @@ class _Run:
         self.counters = Counters()
         self.state: TrainState = parts.program.init(self.config.seed.model)
         self.iterator = iter(parts.batches)
-        self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS, parts.target.mode)
+        self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS)
         self._step = None  # the compiled training step
         self._pending: list[tuple[dict[str, Any], Any]] = []  # steps' (record, metrics), unread
         self._data_seed = np.uint32(self.config.seed.data)
         self.clock = Clock()  # from here on: what came before compiles, once a process
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
-        keep_bytes, keep_decisions = self._restore()
+        keep_bytes = self._restore(workdir)
         self.first, fresh = processes.is_first(), self.counters.fresh_examples
         self.recorder = Recorder(workdir, keep_bytes, fresh, active=self.first)
         self.auto, self.decisions = self.config.echo.policy == "auto", None
-        if self.auto and self.first:
-            self.decisions = records.LinesWriter(workdir / records.DECISIONS, keep_decisions)
-            for taken in records.read_lines(workdir / records.DECISIONS):
-                parts.copies.decided(taken["fresh"])
+        if self.auto:
+            self._resume_decisions(workdir / records.DECISIONS)
 
     def loop(self, stop: Callable[[int], bool]) -> Generator[None, None, str]:
         """Trains to the end, and yields after each step; returns 'reached' or 'exhausted'."""
@@ -239,7 +257,8 @@ class _Run:
         record["bytes_sent"] = self.parts.input.bytes_sent
         self._pending.append((record, metrics))
         if self.decisions:
-            self.decisions.write({"step": at.step, "fresh": batch.decisions})
+            if at.step > self._decided:
+                self.decisions.write({"step": at.step, "fresh": batch.decisions})
             self.parts.copies.decided(batch.decisions)
 
     def _gradient_statistics(self, batch: Batch, rows: Any) -> dict[str, float]:
@@ -303,6 +322,7 @@ class _Run:
         if improved:
             fresh = at.fresh_examples
             at.best = {"metric": target.metric, "value": at.value, "fresh_examples": fresh}
+            at.best_step = at.step
         return improved
 
     def _place(self, split: str) -> dict[str, Any]:
@@ -336,23 +356,41 @@ class _Run:
                 "counters": dataclasses.asdict(at),
                 "clock": self.clock.readings(),
                 "bytes_sent": self.parts.input.bytes_sent,
-                "metrics_bytes": self.recorder.sync(),
-                "decisions_bytes": self.decisions.sync() if self.decisions else 0,
+                "records": self._extents(),
             }
-            self.checkpoints.save(at.step, self.state, value, at.value if evaluated else None)
+            self.checkpoints.save(at.step, self.state, value, at.best_step)
         self._saved = (at.step, evaluated)
 
-    def _restore(self) -> tuple[int, int]:
-        """Goes back to the newest checkpoint, if any; the bytes of metrics and decisions then."""
-        latest = self.checkpoints.latest_step()
-        if latest is None:
-            return 0, 0
-        self.state, value = self.checkpoints.restore(latest, like=self.state)
+    def _extents(self) -> dict[str, dict[str, Any]]:
+        """How far the files go that this moment needs, forced to disk."""
+        extents = {records.METRICS: self.recorder.sync()}
+        if self.decisions:
+            extents[records.DECISIONS] = self.decisions.sync()
+        return {name: dataclasses.asdict(extent) for name, extent in extents.items()}
+
+    def _restore(self, workdir: pathlib.Path) -> int:
+        """Returns to the newest usable checkpoint, if any; the length of metrics.jsonl then."""
+        say = self.progress.say
+        usable = resuming.newest_usable(workdir, self.checkpoints, self.state, say)
+        if usable is None:
+            return 0
+        step, self.state, value = usable
         self.iterator.set_state(value["input"])
         self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
         self.parts.input.bytes_sent = value["bytes_sent"]
-        self._saved = (latest, self.counters.evaluated_step == latest)
-        return value["metrics_bytes"], value.get("decisions_bytes", 0)
+        self._saved = (step, self.counters.evaluated_step == step)
+        return value["records"][records.METRICS]["bytes"]
+
+    def _resume_decisions(self, path: pathlib.Path) -> None:
+        """Has decisions that were recorded after the checkpoint repeated, before new ones."""
+        taken, length = processes.decided_by_first(lambda: records.read_decisions(path))
+        step = self.counters.step
+        self.parts.earlier.update(enumerate(taken[step:], start=step))
+        self._decided = len(taken)
+        if self.first:
+            self.decisions = records.LinesWriter(path, length)
+            for fresh in taken[:step]:
+                self.parts.copies.decided(fresh)
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.parts.target, self.clock.train
@@ -392,7 +430,7 @@ def main(argv: Sequence[str]) -> int:
     before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
     result = train(config, arguments.workdir, progress)
     if result["status"] == "failed" and not processes.is_first():
-        print(f"process {jax.process_index()}: {result['error']}", file=sys.stderr, flush=True)
+        terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)
     already = "already finished: " if result == before else ""
     progress.say(already + _summary(result, arguments.workdir))
     return command.EXIT_CODES[result["status"]]
@@ -404,9 +442,10 @@ def _evaluate(parser: command.Parser, arguments: Any, overrides: Sequence[str]) 
     processes.initialize()
     found = final.evaluate(pathlib.Path(arguments.evaluate), overrides)
     if processes.is_first():
-        print(f"step {found['step']:,}, {found['fresh_examples']:,} fresh examples")
+        terminal.write(f"step {found['step']:,}, {found['fresh_examples']:,} fresh examples")
         for split, values in found["splits"].items():
-            print(f"{split}: " + ", ".join(f"{name} {x:.4g}" for name, x in values.items()))
+            shown = ", ".join(f"{name} {x:.4g}" for name, x in values.items())
+            terminal.write(f"{split}: {shown}")
     return command.OK
 
 

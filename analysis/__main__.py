@@ -3,6 +3,11 @@
 Effects live here: what is read, printed and written, and the exit code.
 """
 
+if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
+    from runs import interrupts
+
+    interrupts.install(interrupts.end_at_once)
+
 import argparse
 import math
 import os
@@ -14,6 +19,7 @@ from collections.abc import Sequence
 
 from analysis import archive, caveats, load, report, scores, tables, watch
 from analysis.study import InputError
+from runs.command import guarded
 
 _WRONG_INPUT = 2
 _WIDEST = 100
@@ -154,4 +160,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(guarded(main))

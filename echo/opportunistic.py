@@ -50,6 +50,8 @@ class OpportunisticIterDataset(grain.IterDataset):
             any number.
         decisions: fresh items of each batch from the first on, as an earlier run took them; the
             stream repeats that run's, and ends with them.
+        earlier: called with the number of a batch, from 0, says how many fresh items it took when
+            it was emitted before an interruption, which is repeated; None: it is decided now.
         placement: "host" memory keeps the stored items, or "device" memory: the stage emits an
             `Order` for each batch then, as `EchoIterDataset` does.
 
@@ -71,6 +73,7 @@ class OpportunisticIterDataset(grain.IterDataset):
         slack: Callable[[], float] | None = None,
         limit: Callable[[], int] | None = None,
         decisions: Sequence[int] | None = None,
+        earlier: Callable[[int], int | None] | None = None,
         placement: str = "host",
     ):
         if not isinstance(parent, grain.MapDataset | grain.IterDataset):
@@ -93,6 +96,7 @@ class OpportunisticIterDataset(grain.IterDataset):
         self.slack = slack or (lambda: 0.0)
         self.limit = limit
         self.decisions = decisions
+        self.earlier = earlier or (lambda batch: None)
         self.placement = placement
 
     @property
@@ -196,14 +200,11 @@ class _Iterator(grain.DatasetIterator):
 
     def _decision(self) -> int:
         """How many fresh items the next batch takes, all of which are there."""
-        given = self._dataset.decisions
         least, most = max(0, self._size - self._repeats.showings_left), self._size
         if self._dataset.limit is not None:
             most = min(most, max(least, self._dataset.limit() - self._repeats.admitted))
-        if given is not None:
-            if self._repeats.batches == len(given):
-                raise StopIteration
-            least = most = int(given[self._repeats.batches])
+        if (given := self._given()) is not None:
+            least = most = given
         self._read(0.0, most)
         while self._ready < most and not self._ends() and (seconds := self._dataset.slack()) > 0:
             self._read(seconds, most)
@@ -212,6 +213,15 @@ class _Iterator(grain.DatasetIterator):
         if self._ends():
             raise StopIteration
         return min(self._ready, most)
+
+    def _given(self) -> int | None:
+        """How many fresh items an earlier run took for the next batch; None: it is decided now."""
+        batch, decisions = self._repeats.batches, self._dataset.decisions
+        if decisions is None:
+            return self._dataset.earlier(batch)
+        if batch == len(decisions):
+            raise StopIteration
+        return int(decisions[batch])
 
     def _ends(self) -> bool:
         """Whether less than a batch of fresh items is left of the stream."""

@@ -7,7 +7,7 @@ At most one of the three slots is filled; nothing else differs between condition
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import grain
@@ -60,6 +60,7 @@ def build(
     decisions: np.ndarray | None = None,
     exchange: Callable[[Any], list[Any]] = lambda told: [told],
     first: Arrays | None = None,
+    earlier: Mapping[int, Sequence[int]] | None = None,
 ) -> grain.IterDataset[Batch]:
     """The batches of a run; iterate it, and checkpoint its iterator's get_state().
 
@@ -73,6 +74,8 @@ def build(
             all sub-streams, in examples, int [batches, streams].
         exchange: for echo.policy=auto in several processes, see side_by_side.Together.
         first: `first_example` of the arguments, where it has been read already.
+        earlier: for echo.policy=auto, decisions by number of the batch (from 0), which are repeated
+            where they are there; looked up when the batch is taken.
     """
     if first is None:
         first = first_example(config, source, functions)
@@ -88,6 +91,7 @@ def build(
     else:
         count = Together(exchange, config.batch_size // len(streams))
         timed = {"slack": slack, "limit": count.limit, "decisions": decisions}
+        timed["earlier"] = {} if earlier is None else earlier
     batches = SideBySide(
         {s: _sub_stream(config, source, functions, s, first, timed) for s in held},
         len(streams),
@@ -150,7 +154,7 @@ def stages(config, functions: StageFunctions, read: Read, first: Arrays) -> list
 
 
 def _echo_stage(
-    config, stream: int, slack=None, limit=None, decisions=None
+    config, stream: int, slack=None, limit=None, decisions=None, earlier=None
 ) -> Callable[..., grain.IterDataset]:
     """The stage of a sub-stream, which still wants its parent, batch size and read options."""
     settings = {
@@ -169,6 +173,7 @@ def _echo_stage(
         slack=slack,
         limit=lambda: limit() // item,
         decisions=None if decisions is None else decisions[:, stream] // item,
+        earlier=lambda batch: earlier[batch][stream] // item if batch in earlier else None,
         **settings,
     )
 

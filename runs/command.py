@@ -7,11 +7,15 @@ import errno
 import importlib.util
 import os
 import pathlib
+import re
+import signal
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 
 import ml_collections
+
+from runs import interrupts, terminal
 
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, 75
 EXIT_CODES = {
@@ -59,14 +63,51 @@ def disk_full_named(where: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_LONGEST_SHOWN = 100  # characters of a path in a sentence
+
+
+@contextlib.contextmanager
+def writing_to(directory: pathlib.Path) -> Iterator[None]:
+    """Raises InputError, naming the directory, in place of an error of the file system in it."""
+    shown = str(directory)
+    if len(shown) > _LONGEST_SHOWN:
+        shown = f"{shown[:_LONGEST_SHOWN]}... ({len(shown):,} characters)"
+    if _URL.match(shown):
+        raise InputError(f"{shown} is a URL; give a directory, such as a bucket that is mounted")
+    if "\0" in shown:
+        raise InputError(f"{shown!r} holds a zero byte; give a directory's name")
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise InputError(
+            f"{shown} cannot be used ({error.strerror or error}); give a directory that can be "
+            "written"
+        ) from error
+
+
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Runs a command; wrong input becomes one sentence on standard error and exit code 2, a full
-    disk one and exit code 4."""
+    """Runs a command, whose exit code it returns whether or not anybody reads its output.
+
+    Wrong input becomes one sentence on standard error and exit code 2, a full disk one and 4,
+    Ctrl-C 130.
+    """
+    terminal.survive_hangup()
+    before = signal.getsignal(signal.SIGINT)
+    interrupts.install(interrupts.raise_once)
     try:
         return main(sys.argv[1:] if argv is None else argv)
     except (InputError, DiskFull) as error:
-        print(f"error: {error}", file=sys.stderr)
+        terminal.write(f"error: {error}", sys.stderr)
         return WRONG_INPUT if isinstance(error, InputError) else FAILED
+    except KeyboardInterrupt:
+        terminal.write("interrupted", sys.stderr)
+        return interrupts.EXIT_CODE
+    finally:
+        interrupts.install(before)
+        terminal.flush()
 
 
 class Parser(argparse.ArgumentParser):

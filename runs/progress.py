@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from runs import terminal
+
 # A log file wants a line now and then, not one a step.
 _PLAIN_EVERY_SECONDS = 10.0
 
@@ -66,22 +68,25 @@ class Progress:
         text = Text(f"{self._prefix}{status}", overflow="ellipsis", no_wrap=True)
         if self._console.is_terminal:
             self._next_line = now + 0.2
-            if self._live is None:
-                self._live = Live(console=self._console, transient=True, auto_refresh=False)
-                self._live.start()
-            self._live.update(text, refresh=True)
+            with terminal.reached(self._console.file):
+                if self._live is None:
+                    self._live = Live(console=self._console, transient=True, auto_refresh=False)
+                    self._live.start()
+                self._live.update(text, refresh=True)
         else:
             self._next_line = now + _PLAIN_EVERY_SECONDS
             self.say(str(text))
 
     def say(self, line: str) -> None:
         """Prints a line that stays."""
-        self._console.print(line, soft_wrap=True, markup=False)
+        with terminal.reached(self._console.file):
+            self._console.print(line, soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Takes the live line away."""
         if self._live is not None:
-            self._live.stop()
+            with terminal.reached(self._console.file):
+                self._live.stop()
             self._live = None
 
 

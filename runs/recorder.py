@@ -39,9 +39,9 @@ class Recorder:
             tag = f"{record['split']}/{name}"
             self._board.add_scalar(tag, record[name], record["fresh_examples"])
 
-    def sync(self) -> int:
-        """Forces records to disk; the length of metrics.jsonl in bytes."""
-        return self._metrics.sync() if self._active else 0
+    def sync(self) -> records.Extent:
+        """Forces records to disk; how far metrics.jsonl goes."""
+        return self._metrics.sync() if self._active else records.Extent()
 
     def close(self) -> None:
         if self._active:

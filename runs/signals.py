@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator
 import jax
 from jax.experimental import multihost_utils
 
+from runs import interrupts
+
 
 @contextlib.contextmanager
 def stop_requested() -> Iterator[Callable[[int], bool]]:
     """A function that says whether to stop before a given step, to be asked at every step.
 
     In a single process the first SIGTERM or Ctrl-C makes it say so; the second one acts as it
-    always does. Only the main thread can listen; elsewhere it never says so.
+    always does, and ends a command at once. Only the main thread can listen; elsewhere it never
+    says so.
 
     Of several processes any one may get the SIGTERM, and all stop before the same step, a little
     later: JAX's preemption service, which listens since `jax.distributed.initialize`, has them
@@ -31,7 +34,8 @@ def stop_requested() -> Iterator[Callable[[int], bool]]:
 
     def on_signal(number, _frame):
         stop.set()
-        signal.signal(number, before[number])
+        of_command = before[number] is interrupts.raise_once
+        signal.signal(number, interrupts.end_at_once if of_command else before[number])
 
     for number in before:
         signal.signal(number, on_signal)

@@ -1,15 +1,21 @@
-"""Entering a run's directory: a new one, one to go on in, or one that is finished."""
+"""Entering a run's directory: a new one, one to resume in, or one that is finished."""
 
+import contextlib
+import os
 import pathlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
-from runs import records
+from runs import command, locks, records
 from runs.command import InputError
 
 
 def enter(
-    workdir: pathlib.Path, record: dict[str, Any], may_change: Collection[str]
+    workdir: pathlib.Path,
+    record: dict[str, Any],
+    may_change: Collection[str],
+    lock: contextlib.ExitStack | None,
+    say: Callable[[str], None],
 ) -> dict[str, Any] | None:
     """Makes `workdir` and its config.json, or checks that the run in it is this one.
 
@@ -18,31 +24,64 @@ def enter(
         record: the content of config.json: `config`, `dataset` with its fingerprint, and what else
             is to be kept with the run.
         may_change: fields of the configuration that may differ from the run that is there.
+        lock: is given the directory's lock, which is not taken for a finished run; None where the
+            caller holds it.
+        say: called with a line where a damaged result is set aside.
 
     Returns:
         The result if the run is finished, else None.
 
     Raises:
-        InputError: the directory holds something else, or an unfinished run of another schema
-            version; nothing has been written.
+        InputError: the directory cannot be used, holds something else, an unfinished run of another
+            schema version, or one that another process is training; no run has been changed then.
     """
-    there = records.read_json(workdir / records.CONFIG)
-    if there is None:
-        if workdir.exists() and not _is_new(workdir):
-            raise InputError(
-                f"{workdir} is there already and holds no run; give a new or empty directory"
-            )
+    with command.writing_to(workdir):
+        if finished := _checked(workdir, record, may_change):
+            return finished
         workdir.mkdir(parents=True, exist_ok=True)
-        record = {"schema_version": records.SCHEMA_VERSION, **record}
-        records.write_json(workdir / records.CONFIG, record)
+        if lock is not None:
+            if not lock.enter_context(locks.held(workdir / records.LOCK)):
+                raise InputError(
+                    f"{workdir} is being trained by another process; wait until that ends, or give "
+                    "another directory"
+                )
+            # again, under the lock: whoever had it before may just have finished
+            if finished := _checked(workdir, record, may_change):
+                return finished
+        _set_damaged_result_aside(workdir, say)
+        if not (workdir / records.CONFIG).exists():
+            whole = {"schema_version": records.SCHEMA_VERSION, **record}
+            records.write_json(workdir / records.CONFIG, whole)
         return None
-    other_version = records.schema_version(there) != records.SCHEMA_VERSION
-    compared = differences_in_shared if other_version else differences
-    changed = compared(there["config"], record["config"], may_change)
-    if there["dataset"]["fingerprint"] != record["dataset"]["fingerprint"]:
-        changed.append(f"the data themselves (fingerprint {there['dataset']['fingerprint']} there)")
-    result = records.read_json(workdir / records.RESULT)
-    finished = result if result and result["status"] in records.FINISHED else None
+
+
+def _checked(
+    workdir: pathlib.Path, record: dict[str, Any], may_change: Collection[str]
+) -> dict[str, Any] | None:
+    """The result of the finished run in `workdir`; None if a run of `record` may be trained there.
+
+    Nothing is written.
+    """
+    try:
+        there = records.read_json(workdir / records.CONFIG)
+        if there is None:
+            if os.path.lexists(workdir) and not _is_new(workdir):
+                raise InputError(
+                    f"{workdir} is there already and holds no run; give a new or empty directory"
+                )
+            return None
+        other_version = records.schema_version(there) != records.SCHEMA_VERSION
+        compared = differences_in_shared if other_version else differences
+        changed = compared(there["config"], record["config"], may_change)
+        fingerprint = there["dataset"]["fingerprint"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{workdir / records.CONFIG} is damaged ({type(error).__name__}: {error}); restore it, "
+            "or give another directory"
+        ) from error
+    if fingerprint != record["dataset"]["fingerprint"]:
+        changed.append(f"the data themselves (fingerprint {fingerprint} there)")
+    finished = _finished(workdir)
     if other_version and (changed or not finished):
         raise InputError(version_sentence(workdir, there, "run", "directory"))
     if changed:
@@ -51,6 +90,24 @@ def enter(
             f"{'; '.join(changed)}; give those values, or another directory"
         )
     return finished
+
+
+def _finished(workdir: pathlib.Path) -> dict[str, Any] | None:
+    """The result, if there is a whole one that ends the run."""
+    try:
+        result = records.read_result(workdir)
+    except records.Damaged:
+        return None
+    return result if result and result["status"] in records.FINISHED else None
+
+
+def _set_damaged_result_aside(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
+    """It follows from the last checkpoint, or from training again, and is written anew."""
+    try:
+        records.read_result(workdir)
+    except records.Damaged as error:
+        aside = records.set_aside(workdir / records.RESULT, workdir / records.DAMAGED)
+        say(f"warning: {workdir}: {error}; it is set aside as {aside}, and the run resumes")
 
 
 def version_sentence(where: pathlib.Path, there: dict[str, Any], what: str, other: str) -> str:

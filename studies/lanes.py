@@ -53,7 +53,8 @@ def train(
             if stacked:
                 stack = stacks.setdefault(each.program, Stack(each.program))
                 each = dataclasses.replace(each, program=stack, pace=stack)
-            going[lane] = training_loop.turns(each, workdir, progress, lambda step: stopping)
+            run = training_loop.turns(each, workdir, progress, lambda step: stopping, locked=True)
+            going[lane] = run
         _take_turns(going, going, results)  # empty turns, which find each lane's position
         while going:
             behind = min(lane.position for lane in going)

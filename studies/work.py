@@ -10,9 +10,9 @@ import pathlib
 from typing import Any
 
 import train
-from runs import command, processes, records
+from runs import command, locks, processes, records
 from runs.progress import Progress
-from studies import lanes, locks, plan
+from studies import lanes, plan
 from studies.plan import Study
 
 # Another process has the trial's lock; it may end it, or be killed and leave it to the next.
@@ -64,7 +64,7 @@ def run_unit(
                 records.write_json(workdir / records.HPARAMS, place)
         configs = [plan.trial_config(study, condition, unit.search, trial) for trial in mine]
         if len(mine) == 1:
-            trained = [train.train(configs[0], workdirs[0], progress)]
+            trained = [train.train(configs[0], workdirs[0], progress, locked=True)]
         else:
             trained = lanes.train(configs, workdirs, progress, unit.stacked)
         return results | dict(zip(mine, trained, strict=True))

@@ -16,8 +16,10 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
+import train
 from configs import base, cifar10
-from runs import command
+from runs import command, records
+from runs.checkpoints import Checkpoints
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -98,6 +100,19 @@ def placed(insertion, buffer, factor=2.5):
 
 # A slot for every condition, on the host and on the device.
 CONDITIONS = [slot(*at) for at in SLOTS] + [placed(*at) for at in SLOTS[1:]]
+
+
+def latest_step(workdir):
+    """The newest checkpoint of a run; None where there is none."""
+    return next(iter(Checkpoints(workdir / records.CHECKPOINTS).steps()), None)
+
+
+def last_saved(config, workdir):
+    """Arrays (NumPy, in a list) and value of a run's newest checkpoint."""
+    like = train.prepare(config).program.init(config.seed.model)
+    checkpoints, step = Checkpoints(workdir / records.CHECKPOINTS), latest_step(workdir)
+    leaves = jax.tree.leaves(jax.device_get(checkpoints.restore(step, like)))
+    return leaves, checkpoints.value(step)
 
 
 def flags(config):

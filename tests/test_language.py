@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import last_saved
 from flax import nnx
 from text_data import write_tfds
 
@@ -15,7 +16,6 @@ from configs import base, common_crawl, lm1b
 from pipeline.evaluation import evaluation_batches
 from pipeline.sources import DatasetInfo
 from runs import command, records
-from runs.checkpoints import Checkpoints
 from training import optimizer, parts
 from workloads import WorkloadError, make
 from workloads.language import LanguageModel, positions_at_once, total_cross_entropy
@@ -238,15 +238,6 @@ def run(workdir, config):
     return losses, result
 
 
-def last_arrays(workdir, config):
-    """Every array of a run's last checkpoint."""
-    checkpoints = Checkpoints(workdir / records.CHECKPOINTS, "below")
-    like = train.prepare(config).program.init(0)
-    state, _ = checkpoints.restore(checkpoints.latest_step(), like)
-    checkpoints.close()
-    return jax.tree.leaves(jax.device_get(state))
-
-
 def echoed(insertion):
     buffer = 8 if insertion == "after_batching" else 64
     return {"echo.insertion": insertion, "echo.factor": 2, "echo.shuffle_buffer": buffer}
@@ -282,7 +273,7 @@ def test_a_run_that_failed_half_way_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert run(tmp_path / "broken", config)[1]["status"] == "failed"
     monkeypatch.undo()
     assert run(tmp_path / "broken", config)[0] == whole
-    one, other = (last_arrays(tmp_path / name, config) for name in ("whole", "broken"))
+    one, other = (last_saved(config, tmp_path / name)[0] for name in ("whole", "broken"))
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 

@@ -1,13 +1,16 @@
 """A run on disk: whole records, clocks that leave pauses out, checkpoints that come back."""
 
+import hashlib
 import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from runs import records
+from runs import fingerprint, records
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.progress import Progress, Status, duration
@@ -27,10 +30,13 @@ def test_metrics_are_cut_back_to_what_a_checkpoint_knew(tmp_path):
     writer = records.LinesWriter(tmp_path / records.METRICS)
     writer.write({"step": 1, "loss": 0.5})
     known = writer.sync()
+    content = (tmp_path / records.METRICS).read_bytes()
+    assert known == records.Extent(len(content), hashlib.sha256(content).hexdigest())
     writer.write({"step": 2, "loss": float("inf")})
     writer.close()
     assert records.read_metrics(tmp_path)[1] == {"step": 2, "loss": None}
-    writer = records.LinesWriter(tmp_path / records.METRICS, keep_bytes=known)
+    writer = records.LinesWriter(tmp_path / records.METRICS, keep_bytes=known.bytes)
+    assert writer.sync() == known
     writer.write({"step": 2, "loss": 0.25})
     writer.close()
     assert records.read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
@@ -79,22 +85,68 @@ def test_a_clock_leaves_pauses_out_and_goes_on_from_its_readings(monkeypatch):
     assert resumed.readings() == clock.readings() == {"train": 34.0, "wall": 51.0, "waited": 17.0}
 
 
-def test_checkpoints_keep_the_newest_two_and_the_best_and_give_back_every_bit(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "checkpoints", mode="below")
-    assert checkpoints.latest_step() is None
-    for step, metric in ((1, 0.5), (2, 0.1), (3, 0.4), (4, None), (5, 0.3)):
+def saved(directory, best=2):
+    """Five checkpoints were saved, of which the newest two and the best are kept."""
+    checkpoints = Checkpoints(directory)
+    for step in range(1, 6):
         arrays = {"w": jnp.full((3,), step / 3), "nested": [jnp.int32(step)]}
-        checkpoints.save(step, arrays, {"step": step, "third": 1 / 3}, metric)
+        checkpoints.save(step, arrays, {"step": step, "third": 1 / 3}, best if step >= best else -1)
     checkpoints.close()
-    kept = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir())
-    assert kept == [2, 4, 5]
-    again = Checkpoints(tmp_path / "checkpoints", mode="below")
-    assert (again.latest_step(), again.best_step()) == (5, 2)
-    arrays, value = again.restore(2, like={"w": jnp.zeros(3), "nested": [jnp.int32(0)]})
+    return Checkpoints(directory), {"w": jnp.zeros(3), "nested": [jnp.int32(0)]}
+
+
+def test_checkpoints_keep_the_newest_two_and_the_best_and_give_back_every_bit(tmp_path):
+    assert Checkpoints(tmp_path / "checkpoints").steps() == []
+    checkpoints, like = saved(tmp_path / "checkpoints")
+    assert checkpoints.steps() == [5, 4, 2]
+    arrays = checkpoints.restore(2, like)
     np.testing.assert_array_equal(arrays["w"], jnp.full((3,), 2 / 3))
     assert jax.tree.leaves(arrays)[0].dtype == jnp.int32
-    assert value == {"step": 2, "third": 1 / 3}
-    again.close()
+    assert checkpoints.value(2) == {"step": 2, "third": 1 / 3}
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "bit"])
+def test_a_checkpoint_gives_back_what_was_saved_or_says_that_it_is_damaged(tmp_path, damage):
+    """Whichever of its files is damaged; Orbax needs only some of them."""
+    checkpoints, like = saved(tmp_path / "checkpoints")
+    expected = jax.tree.map(np.asarray, checkpoints.restore(4, like))
+    files = sorted(p for p in (tmp_path / "checkpoints" / "4").rglob("*") if p.is_file())
+    seen = set()
+    for number, file in enumerate(files):
+        content = file.read_bytes()
+        if damage == "gone":
+            file.unlink()
+        else:
+            bits = bytearray(content)
+            if bits:
+                bits[number * 37 % len(bits)] ^= 1 << number % 8
+            file.write_bytes(
+                {"cut": content[: len(content) // 2], "empty": b"", "bit": bits}[damage]
+            )
+        try:
+            restored = checkpoints.restore(4, like)
+            jax.tree.map(np.testing.assert_array_equal, restored, expected)
+            assert checkpoints.value(4) == {"step": 4, "third": 1 / 3}
+            seen.add("intact")
+        except records.Damaged:
+            seen.add("damaged")
+        file.write_bytes(content)
+    assert seen == {"intact", "damaged"}
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_fingerprint_tells_any_change_and_no_sharding(data):
+    dtype = data.draw(st.sampled_from(["float32", "bfloat16", "int32", "uint8", "bool"]))
+    array = np.asarray(jnp.asarray(np.arange(24).reshape(2, 3, 4) % 2, dtype))
+    known = fingerprint.of_arrays({"a": jnp.asarray(array)})
+    assert known == fingerprint.of_arrays({"a": jnp.asarray(array)})
+    place = tuple(data.draw(st.integers(0, n - 1)) for n in array.shape)
+    changed = array.copy()
+    changed[place] = not array[place]
+    assert fingerprint.of_arrays({"a": jnp.asarray(changed)}) != known
+    moved = np.roll(array, 1)  # the same values elsewhere
+    assert fingerprint.of_arrays({"a": jnp.asarray(moved)}) != known
 
 
 def test_a_status_says_all_that_one_wants_to_know():

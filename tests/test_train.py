@@ -9,11 +9,20 @@ import time
 import jax
 import numpy as np
 import pytest
-from conftest import CONDITIONS, HANGS, SLOTS, flags, held_training, mini, run_command, slot
+from conftest import (
+    CONDITIONS,
+    HANGS,
+    SLOTS,
+    flags,
+    held_training,
+    last_saved,
+    mini,
+    run_command,
+    slot,
+)
 
 import train
 from runs import command, records
-from runs.checkpoints import Checkpoints
 
 # What a run measures of itself; the device is sent what is pending again when a run goes on.
 MEASURED = ("train_seconds", "wall_seconds", "input_wait_fraction", "bytes_sent")
@@ -27,19 +36,10 @@ def records_of(workdir):
     ]
 
 
-def final_state(config, workdir):
-    """Every array of a run's last checkpoint."""
-    like = train.prepare(config).program.init(config.seed.model)
-    checkpoints = Checkpoints(workdir / records.CHECKPOINTS, config.target.mode)
-    state, value = checkpoints.restore(checkpoints.latest_step(), like)
-    checkpoints.close()
-    return jax.device_get(jax.tree.leaves(state)), value["counters"]
-
-
 def assert_equal_runs(config, one, other):
     assert records_of(one) == records_of(other)
-    (one_arrays, one_counters), (arrays, counters) = (final_state(config, d) for d in (one, other))
-    assert one_counters == counters
+    (one_arrays, one_value), (arrays, value) = (last_saved(config, d) for d in (one, other))
+    assert one_value["counters"] == value["counters"]
     for left, right in zip(one_arrays, arrays, strict=True):
         np.testing.assert_array_equal(left, right)
 

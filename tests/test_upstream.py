@@ -13,7 +13,7 @@ import types
 
 import numpy as np
 import pytest
-from conftest import HANGS, ROOT, mini, slot
+from conftest import HANGS, ROOT, latest_step, mini, slot
 from test_train import assert_equal_runs
 
 import train
@@ -30,7 +30,6 @@ from pipeline.upstream import (
     WatchedSource,
 )
 from runs import command
-from runs.checkpoints import Checkpoints
 from training import parts
 
 
@@ -445,14 +444,6 @@ def test_a_server_that_dies_fails_the_run_which_goes_on_bit_for_bit(tmp_path, un
     assert latest_step(tmp_path / "run") == result["step"] >= 5
     assert train.train(whole, tmp_path / "run")["status"] == "exhausted"
     assert_equal_runs(whole, uninterrupted(whole), tmp_path / "run")
-
-
-def latest_step(workdir):
-    checkpoints = Checkpoints(workdir / "checkpoints", "above")
-    try:
-        return checkpoints.latest_step()
-    finally:
-        checkpoints.close()
 
 
 @pytest.mark.parametrize(

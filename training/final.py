@@ -1,5 +1,6 @@
 """A finished run's best checkpoint: evaluated on what was held out, its parameters written out."""
 
+import contextlib
 import io
 import pathlib
 from collections.abc import Sequence
@@ -102,19 +103,30 @@ def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ml_collecti
 
 def _best(workdir: pathlib.Path, prepared: parts.Parts) -> tuple[TrainState, dict[str, Any]]:
     """State and counters of the best checkpoint."""
-    kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS, prepared.target.mode)
+    kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
+    steps = kept.steps()
+    best = _best_step(kept, steps)
+    if best not in steps:
+        raise command.InputError(
+            f"the run in {workdir} kept no evaluated checkpoint that is intact; train with a "
+            "config.checkpoint_every_fresh_examples above 0"
+        )
+    like = prepared.program.init(prepared.config.seed.model)
     try:
-        step = kept.best_step()
-        if step is None:
-            raise command.InputError(
-                f"the run in {workdir} kept no evaluated checkpoint; train with a "
-                "config.checkpoint_every_fresh_examples above 0"
-            )
-        like = prepared.program.init(prepared.config.seed.model)
-        state, value = kept.restore(step, like)
-    finally:
-        kept.close()
-    return state, value["counters"]
+        return kept.restore(best, like), kept.value(best)["counters"]
+    except records.Damaged as error:
+        raise command.InputError(
+            f"checkpoint {best} of {workdir} cannot be used: {error}; restore its files, or train "
+            "in another directory"
+        ) from error
+
+
+def _best_step(kept: checkpoints.Checkpoints, steps: Sequence[int]) -> int | None:
+    """As the newest checkpoint knows it whose value is intact."""
+    for step in steps:
+        with contextlib.suppress(records.Damaged):
+            return kept.value(step)["counters"]["best_step"]
+    return None
 
 
 def _on_host(tree: Any) -> dict[str, np.ndarray]:

@@ -40,6 +40,7 @@ class Parts:
     pace: Pace
     upstream_clock: StoppableClock  # stands still while the run does not train
     exchange: processes.Exchange  # between those that echo.policy=auto decides for
+    earlier: dict[int, list[int]]  # decisions of batches that were emitted before an interruption
     copies: CopyDiagnostics
     repeated_rows: counts.RepeatedRows
 
@@ -90,10 +91,10 @@ def prepare(config) -> Parts:
         )
     try:  # the first records are decoded here
         held, decisions = run.held_streams, _decisions_to_replay(config)
-        pace, exchange = Pace(), processes.Exchange()
+        pace, exchange, earlier = Pace(), processes.Exchange(), {}
         first = build.first_example(config, run.source, task.workload)
         batches = build.build(
-            config, run.source, task.workload, held, pace, decisions, exchange, first
+            config, run.source, task.workload, held, pace, decisions, exchange, first, earlier
         )
         validation = _evaluation_batches(config, run.held_out, task)
         step_input = inputs.make_input(config, first, task.workload, task.mesh, held)
@@ -114,6 +115,7 @@ def prepare(config) -> Parts:
         pace=pace,
         upstream_clock=run.upstream_clock,
         exchange=exchange,
+        earlier=earlier,
     )
 
 

@@ -32,6 +32,7 @@ class Counters:
         evaluated_step: the step of the last evaluation, -1 before any.
         value: the target's metric there.
         best: the best validation value so far, {metric, value, fresh_examples}, or None.
+        best_step: its step, -1 before any.
         initial_loss: the training loss of step 1, which no update has touched; 0.0 before it.
     """
 
@@ -42,4 +43,5 @@ class Counters:
     evaluated_step: int = -1
     value: float | None = None
     best: dict[str, Any] | None = None
+    best_step: int = -1
     initial_loss: float = 0.0

@@ -1,7 +1,9 @@
-"""One process at a time for each trial, whatever becomes of the process.
+"""One process at a time in each run's directory, whatever becomes of the process.
 
-The lock is the operating system's (flock on a file in the trial's directory): the kernel gives it
-back when its owner ends, also when that was killed, so that no stale lock is ever left.
+The lock is the operating system's (flock on a file in the directory): the kernel releases it when
+its owner ends, also when that was killed, so that no stale lock is ever left. It protects against
+processes that see the same locks: on file systems whose locks are local to a machine (some NFS and
+FUSE mounts) those of other machines go unseen.
 """
 
 import contextlib
@@ -27,7 +29,7 @@ def held(path: pathlib.Path) -> Iterator[bool]:
             return
         except OSError as error:
             raise InputError(
-                f"{path} cannot be locked ({error.strerror}); give an --outdir on a file system "
+                f"{path} cannot be locked ({error.strerror}); give a directory on a file system "
                 "that has locks"
             ) from error
         yield True
