@@ -4,9 +4,13 @@ Process 0 writes a run's files and decides what is not a number that all of them
 a single process nothing here communicates.
 """
 
+import atexit
 import itertools
 import json
 import os
+import socket
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +18,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from runs.command import InputError
+from runs import terminal
+from runs.command import FAILED, InputError
 
 # Set by hand or by a launcher of one's own; JAX itself reads the first of them alone.
 ADDRESS, COUNT, NUMBER = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -28,6 +33,8 @@ _LAUNCHERS = (
 # How long a process that ends waits for the others to end too. When all is well that is seconds; a
 # process that failed alone waits in vain, and the others with it.
 _LEAVE_SECONDS = 60
+
+_LOOK_SECONDS = 0.1  # between looks at process 0 once it has hung up
 
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
 
@@ -49,6 +56,37 @@ def initialize() -> None:
         jax.distributed.initialize(**arguments, shutdown_timeout_seconds=_LEAVE_SECONDS)
     except (ValueError, RuntimeError) as error:
         raise InputError(f"the processes of this run cannot be joined: {error}") from error
+    if not is_first():
+        leaving = threading.Event()
+        atexit.register(leaving.set)  # before JAX leaves, after which process 0 may end
+        threading.Thread(target=_end_with_first, args=(leaving,), daemon=True).start()
+
+
+def _end_with_first(leaving: threading.Event) -> None:
+    """Ends this process with a sentence once process 0 is gone, which serves the coordinator.
+
+    JAX notices it too, and aborts with messages of its own, perhaps a moment earlier.
+    """
+    from jax._src import distributed
+
+    host, _, port = distributed.global_state.coordinator_address.rpartition(":")
+    while not leaving.is_set():
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as connection:
+                connection.settimeout(None)
+                while connection.recv(4096):  # the coordinator says hello, and hangs up in the end
+                    pass
+        except ConnectionRefusedError:
+            if not leaving.is_set():
+                terminal.write(
+                    f"process {jax.process_index()}: process 0 is gone; its own output says why, "
+                    "and the same command resumes from the last checkpoint",
+                    sys.stderr,
+                )
+                os._exit(FAILED)
+        except OSError:  # reset, or a network that is slow: another look says more
+            pass
+        leaving.wait(_LOOK_SECONDS)
 
 
 def detected(environment: Mapping[str, str]) -> dict[str, Any] | None:

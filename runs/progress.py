@@ -45,6 +45,12 @@ class Status:
         )
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process here, with exit code 1."""
+        raise
+
+
 class Progress:
     """Shows a status, at most a few times a second.
 
@@ -54,7 +60,7 @@ class Progress:
     """
 
     def __init__(self, prefix: str = "", quiet: bool = False):
-        self._console = Console(file=sys.stderr, highlight=False, quiet=quiet)
+        self._console = _Console(file=sys.stderr, highlight=False, quiet=quiet)
         self._prefix = prefix
         self._live: Live | None = None
         self._next_line = time.monotonic() + (0.0 if quiet else 2.0)

@@ -367,3 +367,25 @@ def test_an_exchange_ends_when_one_leaves_and_forgets_what_was_told(leaver, two_
     assert said[1 - leaver].count(f"process {leaver} has left the run;") == 2
     left = [int(line.split()[0]) for line in said[0].splitlines() if "keys are left" in line]
     assert left[0] < 2 * 64
+
+
+def test_a_process_ends_with_a_sentence_once_process_0_is_gone():
+    """Without JAX's coordinator, whose own abort would race with the sentence."""
+    script = """
+import socket, sys, threading
+from jax._src import distributed
+from runs import processes
+listener = socket.create_server(("localhost", 0))
+distributed.global_state.coordinator_address = f"localhost:{listener.getsockname()[1]}"
+threading.Thread(target=processes._end_with_first, args=(threading.Event(),)).start()
+for _ in range(2):  # a coordinator hangs up on connections that say nothing, and is still there
+    listener.accept()[0].close()
+print("hung up", flush=True)
+connection = listener.accept()[0]
+listener.close()
+connection.close()
+"""
+    words = [sys.executable, "-c", script]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=HANGS)
+    assert (run.returncode, run.stdout) == (command.FAILED, "hung up\n")
+    assert "process 0: process 0 is gone; its own output says why" in run.stderr
