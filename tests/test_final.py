@@ -81,7 +81,7 @@ def _unfinished(workdir):
 
 def _without_checkpoints(workdir):
     shutil.rmtree(workdir / records.CHECKPOINTS)
-    return "kept no evaluated checkpoint; train with a config.checkpoint_every_fresh_examples"
+    return "kept no evaluated checkpoint that is intact; train with a "
 
 
 @pytest.mark.parametrize("damage", [_no_run, _unfinished, _without_checkpoints])
