@@ -108,8 +108,8 @@ def _parser() -> command.Parser:
     add("--study", required=True, help="a name from the file's get_studies(), or list")
     add("--outdir", type=pathlib.Path, help="the study's directory; start it again to go on")
     add("--dry-run", action="store_true", help="print the plan and its cost; write nothing")
-    add("--trials", type=_count, default=0, help="trials a search (0: the study's)")
-    add("--searches", type=_count, default=0, help="searches (0: the study's)")
+    add("--trials", type=_positive, metavar="N", help="trials a search (default: the study's)")
+    add("--searches", type=_positive, metavar="N", help="searches (default: the study's)")
     add(
         "--lanes",
         type=_positive,
@@ -157,7 +157,8 @@ def _executor(arguments: argparse.Namespace) -> MakeExecutor:
 def _shard(text: str, searches: int) -> tuple[int, int]:
     """'i/n' as two numbers."""
     first, slash, second = text.partition("/")
-    if slash and first.isdigit() and second.isdigit() and int(first) < int(second) <= searches:
+    numbers = slash and _is_number(first) and _is_number(second)
+    if numbers and int(first) < int(second) <= searches:
         return int(first), int(second)
     raise command.InputError(
         f"--shard is {text!r}; allowed: i/n with i = 0..n-1 and n up to {searches}, the number of "
@@ -165,14 +166,13 @@ def _shard(text: str, searches: int) -> tuple[int, int]:
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give 0, 1, 2, ...")
-    return int(text)
+def _is_number(text: str) -> bool:
+    """Whether it is a whole number that can be counted to; '²' and 5,000 digits are none."""
+    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or not int(text):
+    if not _is_number(text) or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give 1, 2, 3, ...")
     return int(text)
 

@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Sequence
 
 from analysis import archive, caveats, load, report, scores, tables, watch
-from analysis.study import InputError
+from analysis.study import InputError, plain
 from runs.command import guarded
 
 _WRONG_INPUT = 2
@@ -138,7 +138,7 @@ def run(arguments: Sequence[str]) -> None:
     width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
     print(tables.text(found, scores.condition_scores(found.trials, found.study), width))
     for caveat in caveats.find(found):
-        print(textwrap.fill(caveat, width, initial_indent="- ", subsequent_indent="  "))
+        print(textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  "))
     print(
         f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv "
         f"and {len(drawn)} figures (PNG, PDF)."
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
         run(arguments)
         sys.stdout.flush()
     except InputError as error:
-        print(f"analysis: {error}", file=sys.stderr)
+        print(f"analysis: {plain(str(error))}", file=sys.stderr)
         return _WRONG_INPUT
     except BrokenPipeError:
         # The reader of a pipe (`| head`) left; the report is written by then. Python would

@@ -15,7 +15,8 @@ import pandas as pd
 from analysis import archive
 from analysis import study as studies
 from analysis.study import InputError, Study
-from runs import records
+from runs import records, trial_records
+from runs.study import is_number, short
 
 # Trials that a search may count: trained to their end without diverging or failing. Preempted and
 # unfinished ones are not over, so what they will score is not known yet.
@@ -26,6 +27,9 @@ _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed")
 _FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
 _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
+# Columns that a hyperparameter may not be named like; see `load`.
+_TAKEN = {"condition", "label", "insertion", "factor", "shuffle_buffer", "search"}
+_TAKEN |= {"trial", "hparams", "status", "counted", "device", "commit", "path", *_COUNTS, *_FLOATS}
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
@@ -47,7 +51,7 @@ class Records:
         """One sentence that names what was set aside, or None where nothing was."""
         if not self.set_aside:
             return None
-        listed = "; ".join(f"{path} ({reason})" for path, reason in self.set_aside)
+        listed = "; ".join(studies.plain(f"{path} ({why})") for path, why in self.set_aside)
         noun = "trial directory" if len(self.set_aside) == 1 else "trial directories"
         return f"Set aside {len(self.set_aside)} unreadable {noun}: {listed}."
 
@@ -96,7 +100,7 @@ def read(directories: Paths, target: float | None = None) -> Records:
         try:
             rows.append(_trial_row(place, study))
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            set_aside.append((place.path, studies.describe(error)))
+            set_aside.append((place.path, studies.plain(studies.describe(error))))
     if not rows:
         raise InputError(_nothing_in(roots, set_aside))
     return Records(study, _table(rows, study), tuple(set_aside))
@@ -111,7 +115,7 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
         | {name: record[name] for name in ("step", "fresh_examples", "train_seconds")}
         | {"value": record.get(metric)}
         for trial in trials.to_dict("records")
-        for record in _validation(pathlib.Path(trial["path"]))
+        for record in trial_records.read(trial["path"]).validation
     ]
     columns = [*kept, "step", "fresh_examples", "train_seconds", "value"]
     return pd.DataFrame(rows, columns=columns).astype({"value": float})
@@ -156,11 +160,11 @@ def _run_places(roots: Sequence[pathlib.Path]) -> tuple[Study, list[_Place], lis
     readable, set_aside = [], []
     for path in sorted({path for root in roots for path in _run_directories(root)}):
         try:
-            snapshot = _object(path / records.CONFIG)
-            studies.parse_target(snapshot["config"]["target"])
+            snapshot = trial_records.read_config(path)
+            studies.check_run(snapshot)
             readable.append((path, snapshot, studies.run_condition(snapshot).name))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            set_aside.append((path, studies.describe(error)))
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            set_aside.append((path, studies.plain(studies.describe(error))))
     if not readable:
         raise InputError(_nothing_in(roots, set_aside))
     study = studies.study_of_runs(roots[0].resolve().name, [snap for _, snap, _ in readable])
@@ -180,7 +184,8 @@ def _run_places(roots: Sequence[pathlib.Path]) -> tuple[Study, list[_Place], lis
 
 def _run_directories(root: pathlib.Path) -> Iterable[pathlib.Path]:
     for path in root.rglob(records.CONFIG):
-        if records.CHECKPOINTS not in path.relative_to(root).parts:
+        within = path.relative_to(root).parts
+        if records.CHECKPOINTS not in within and records.DAMAGED not in within:
             yield path.parent
 
 
@@ -198,53 +203,47 @@ def _nothing_in(roots: Sequence[pathlib.Path], set_aside: Sequence) -> str:
     )
 
 
-def _object(path: pathlib.Path, optional: bool = False) -> dict[str, Any]:
-    """The JSON object in a file; a missing optional file is empty. Raises ValueError otherwise."""
-    try:
-        value = records.read_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path.name} is not JSON: {error}") from error
-    if value is None and not optional:
-        raise ValueError(f"{path.name} is missing")
-    if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{path.name} holds {type(value).__name__}, not an object")
-    return value or {}
-
-
-def _validation(directory: pathlib.Path) -> list[dict[str, Any]]:
-    found = records.read_metrics(directory)
-    if any(not isinstance(record, dict) for record in found):
-        raise ValueError(f"{records.METRICS} holds a line that is not an object")
-    return [record for record in found if record.get("split") == "validation"]
-
-
 def _trial_row(place: _Place, study: Study) -> dict[str, Any]:
     """One trial's row. Raises ValueError, KeyError or TypeError where its files are damaged."""
-    snapshot = _object(place.path / records.CONFIG, optional=True)
-    result = _object(place.path / records.RESULT, optional=True)
-    planned = _object(place.path / records.HPARAMS, optional=True).get("hparams")
-    validation = _validation(place.path)
-    status = result["status"] if result else UNFINISHED
-    if status not in (*records.STATUSES, UNFINISHED):
-        raise ValueError(f"status is {status!r}; allowed: {', '.join(records.STATUSES)}")
-    config = snapshot.get("config") or {}
+    trial = trial_records.read(place.path)
+    result, validation = trial.result, trial.validation
+    config = trial.config.get("config") or {}
     row = {"condition": place.condition, "search": place.search, "trial": place.trial}
-    row["hparams"] = dict(_hparams(config) if planned is None else planned)
-    row |= {"status": status} | _score(result, validation, study.target) | _extent(result)
-    row["model_seed"] = studies.field(config, "seed.model")
-    for name in _COUNTS:
-        if row[name] is not None and row[name] != int(row[name]):
-            raise ValueError(f"{name} is {row[name]!r}, not a whole number")
-    row["evaluation_interval"] = config.get("evaluate_every_fresh_examples")
-    row["device"] = _device(snapshot.get("hardware") or {})
-    row["commit"] = snapshot.get("commit")
+    row["hparams"] = dict(_hparams(config) if trial.hparams is None else trial.hparams)
+    _check_hparams(row["hparams"], study)
+    row["status"] = result.get("status", UNFINISHED)
+    row |= _score(result, validation, study.target) | _extent(result)
+    row["model_seed"] = _checked(studies.field(config, "seed.model"), "seed.model", whole=True)
+    interval = "evaluate_every_fresh_examples"
+    row["evaluation_interval"] = _checked(config.get(interval), interval)
+    row["device"] = _device(trial.config.get("hardware") or {})
+    row["commit"] = trial.config.get("commit") and studies.plain(trial.config["commit"])
     return row | {"path": str(place.path)}
+
+
+def _checked(value: Any, name: str, whole: bool = False) -> Any:
+    """A number of config.json, or None."""
+    if value is None:
+        return None
+    if is_number(value) and 0 <= value < 2**53 and (value == int(value) or not whole):
+        return value
+    raise ValueError(f"{records.CONFIG}: {name} is {short(value)}, not a number that it may be")
+
+
+def _check_hparams(hparams: Mapping[str, Any], study: Study) -> None:
+    """Checks that what a study searched is there, and numbers where its axes are."""
+    for axis in study.search_space:
+        name, value = axis["field"], hparams.get(axis["field"])
+        if value is not None and axis["scale"] != "choice" and not is_number(value):
+            raise ValueError(f"{records.HPARAMS}: {name} is {short(value)}, not a number")
+    if hparams.keys() & _TAKEN:
+        raise ValueError(f"{records.HPARAMS}: {sorted(hparams.keys() & _TAKEN)[0]} is no field")
 
 
 def _hparams(config: Mapping[str, Any]) -> dict[str, Any]:
     """The optimizer's numbers of a run that no search drew."""
     optimizer = config.get("optimizer") or {}
-    numbers = {key: value for key, value in optimizer.items() if isinstance(value, int | float)}
+    numbers = {key: value for key, value in optimizer.items() if is_number(value)}
     return {f"optimizer.{key}": value for key, value in numbers.items()}
 
 
@@ -300,7 +299,7 @@ def _number(values: Mapping[str, Any], name: str) -> float | int | None:
 def _device(hardware: Mapping[str, Any]) -> str | None:
     if "device_kind" not in hardware:
         return None
-    return f"{hardware.get('devices', 1)} x {hardware['device_kind']}"
+    return studies.plain(f"{hardware.get('devices', 1)} x {hardware['device_kind']}")
 
 
 def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
@@ -314,6 +313,7 @@ def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
     ]
     head = ["condition", *kept, "search", "trial"]
     hparams = list(dict.fromkeys(name for row in ordered for name in row["hparams"]))
+    hparams = [name for name in hparams if name not in head]  # a searched batch size
     tail = [name for name in ordered[0] if name not in (*head, "hparams")]
     table = pd.DataFrame(full, columns=[*head, *hparams, *tail])
     table = table.astype(dict.fromkeys(_COUNTS, "Int64"))

@@ -3,6 +3,7 @@
 import base64
 import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,19 @@ from markdown_it.common.utils import escapeHtml
 
 from analysis import caveats, tables, uncertainty
 from analysis.load import Records
-from analysis.study import BEST_VALUE, SECONDS, Study, target_text
+from analysis.study import BEST_VALUE, SECONDS, Study, plain, target_text
+
+# What Markdown (CommonMark, and GitHub's) would take for markup: emphasis, code, HTML, entities,
+# links and images. Brackets and inequalities of the tables stay as they are.
+_MARKUP = re.compile(
+    r"[\\`*~$|]|<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|\](?=[(\[:])|!(?=\[)"
+    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+)
+
+
+def escaped(text: str) -> str:
+    """Text of a record as Markdown that shows it as it is, on one line."""
+    return _MARKUP.sub(r"\\\g<0>", plain(text))
 
 
 def markdown(
@@ -23,12 +36,12 @@ def markdown(
     notes = caveats.find(found, root) or ["None found in the records."]
     rows = tables.condition_rows(conditions, study)
     parts = [
-        f"# {tables.title(study)}",
+        f"# {escaped(tables.title(study))}",
         _markdown_table(tables.columns(conditions, study), rows, words=2),
         rules(study),
         _figure(drawn[0]),
         "## Caveats",
-        "\n".join(f"- {note}" for note in notes),
+        "\n".join(f"- {escaped(note)}" for note in notes),
         "## Trials",
         _markdown_table(tables.TRIAL_COLUMNS, tables.trial_rows(found, conditions), words=1),
         "Censored trials count but did not reach the target; diverged ones do not count. The "
@@ -38,7 +51,7 @@ def markdown(
         *_matched_seeds(found),
         *map(_figure, drawn[1:]),
         "## How these numbers were made",
-        "\n".join(f"- {name}: {value}" for name, value in facts(found).items()),
+        "\n".join(f"- {name}: {escaped(value)}" for name, value in facts(found).items()),
         "Every trial is in `trials.csv`, every number of the tables of conditions and of matched "
         "seeds in `scores.csv` and `paired.csv`.",
     ]
@@ -139,7 +152,10 @@ def _figure(name: str) -> str:
 
 _PAGE = """\
 <!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title><style>
 body {{ max-width: 52rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.5 sans-serif; }}
 table {{ border-collapse: collapse; font-size: 14px; display: block; overflow-x: auto; }}
 th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; }}
@@ -149,17 +165,17 @@ img {{ max-width: 100%; }}
 """
 
 
-def html(text: str, pngs: Mapping[str, bytes]) -> str:
-    """The Markdown report as one page that needs no other file: `pngs` by file name are inside."""
+def html(title: str, text: str, pngs: Mapping[str, bytes]) -> str:
+    """The Markdown report as one page that needs no other file and fetches none: `pngs` by file
+    name are inside, and any other image is left out."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(text)
     for token in itertools.chain.from_iterable(each.children or () for each in tokens):
-        if token.type == "image" and token.attrs["src"] in pngs:
-            content = base64.b64encode(pngs[token.attrs["src"]]).decode()
+        if token.type == "image":
+            content = base64.b64encode(pngs.get(token.attrs["src"], b"")).decode()
             token.attrs["src"] = f"data:image/png;base64,{content}"
     body = parser.renderer.render(tokens, parser.options, {})
-    name = escapeHtml(text.partition("\n")[0].lstrip("# "))
-    return _PAGE.format(title=name, body=body)
+    return _PAGE.format(title=escapeHtml(title), body=body)
 
 
 def facts(found: Records) -> dict[str, str]:
@@ -189,8 +205,8 @@ def _markdown_table(head: Sequence[str], body: Sequence[Sequence[str]], words: i
     """The first `words` columns flush left, the others, numbers, flush right."""
     rule = [":--"] * words + ["--:"] * (len(head) - words)
     return "\n".join(
-        "| " + " | ".join(c.replace("|", "\\|") for c in line) + " |"
-        for line in [head, rule, *body]
+        "| " + " | ".join(line) + " |"
+        for line in [list(map(escaped, head)), rule, *(map(escaped, row) for row in body)]
     )
 
 

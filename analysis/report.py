@@ -15,7 +15,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image
 
-from analysis import figures, page, scores, uncertainty
+from analysis import figures, page, scores, tables, uncertainty
 from analysis.load import Records
 from runs import records
 
@@ -41,7 +41,7 @@ def write(found: Records, out: str | os.PathLike, root: os.PathLike | None = Non
     files = {
         "scores.csv": conditions.to_csv(index=False).encode(),
         "paired.csv": effects.to_csv(index=False).encode(),
-        "trials.csv": trials.to_csv(index=False).encode(),
+        "trials.csv": trials.to_csv(index=False).encode(errors="backslashreplace"),  # of paths
     }
     drawn = figures.of_study(found)
     for name, figure in drawn.items():
@@ -49,7 +49,8 @@ def write(found: Records, out: str | os.PathLike, root: os.PathLike | None = Non
             files[f"{name}.{suffix}"] = _rendered(figure, suffix, options)
     text = page.markdown(found, conditions, root, list(drawn))
     pngs = {name: content for name, content in files.items() if name.endswith(".png")}
-    files |= {"report.md": text.encode(), "report.html": page.html(text, pngs).encode()}
+    html = page.html(tables.title(found.study), text, pngs)
+    files |= {"report.md": text.encode(), "report.html": html.encode()}
     for name, content in files.items():
         records.write_bytes(out / name, content)
     return list(drawn)

@@ -11,7 +11,8 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from runs import records
+from runs import records, trial_records
+from runs.study import check_axis, check_name, is_number, short
 
 INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
 
@@ -114,9 +115,18 @@ class Study:
 def parse_target(value: Any) -> records.Target:
     """`{"metric", "value", "mode"}` as a Target; raises ValueError where it is not one."""
     try:
-        return records.Target(value["metric"], float(value["value"]), value["mode"])
+        metric, number = value["metric"], value["value"]
+        if not isinstance(metric, str) or not metric.isprintable() or not is_number(number):
+            raise TypeError
+        return records.Target(metric, float(number), value["mode"])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"target is {value!r}; wanted: metric, value, mode") from error
+        raise ValueError(f"target is {short(value)}; wanted: metric, value, mode") from error
+
+
+def plain(text: str, most: int | None = None) -> str:
+    """Text of a record as one line that a terminal and a page can show, cut to `most` signs."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return line if most is None or len(line) <= most else f"{line[: most - 3]}..."
 
 
 def target_text(target: records.Target) -> str:
@@ -157,8 +167,10 @@ def condition_of(
     `schema_version` is that of the records, which says what their shuffle buffer is.
 
     Raises:
-        ValueError: an unknown insertion point.
+        ValueError: an unknown insertion point, or numbers that cannot be.
     """
+    _check_setting(setting)
+    label = None if label is None else plain(label, _LONGEST)
     insertion = setting.get("echo.insertion", "none")
     policy = setting.get("echo.policy", "fixed")
     if insertion not in INSERTIONS:
@@ -166,7 +178,9 @@ def condition_of(
     rest = {
         "batch_size": setting.get("batch_size"),
         "others": tuple(
-            (key, str(value)) for key, value in (overrides or {}).items() if key not in _SETTINGS
+            (key, plain(str(value), _LONGEST))
+            for key, value in (overrides or {}).items()
+            if key not in _SETTINGS
         ),
     }
     if insertion == "none":
@@ -180,20 +194,79 @@ def condition_of(
     return Condition(name, label or words, insertion, factor, buffer, policy, **rest)
 
 
+_LONGEST = 200  # of a label, in signs; figures have no room for that many
+
+
+def _check_setting(setting: Mapping[str, Any]) -> None:
+    """Checks the numbers that `condition_of` takes; raises ValueError."""
+    for name, least in (
+        ("echo.factor", 1),
+        ("echo.max_factor", 1),
+        ("echo.shuffle_buffer", 0),
+        ("echo.streams", 1),
+        ("batch_size", 1),
+    ):
+        value = setting.get(name)
+        if value is not None and not (is_number(value) and least <= value <= 2**53):
+            raise ValueError(f"{name} is {short(value)}; allowed: a number from {least}")
+
+
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The `echo.*` values and the batch size of a nested configuration, by dotted name."""
-    echo = {f"echo.{key}": value for key, value in (config.get("echo") or {}).items()}
-    return echo | ({"batch_size": config["batch_size"]} if "batch_size" in config else {})
+    echo = config.get("echo") or {}
+    if not isinstance(echo, Mapping):
+        raise ValueError(f"echo is {short(echo)}, not an object")
+    found = {f"echo.{key}": value for key, value in echo.items()}
+    return found | ({"batch_size": config["batch_size"]} if "batch_size" in config else {})
 
 
-def _first_config(directory: pathlib.Path) -> Mapping[str, Any]:
-    """The configuration of any readable trial below a condition's directory; empty if none is."""
+def _first_settings(directory: pathlib.Path) -> dict[str, Any]:
+    """The settings of any readable trial below a condition's directory; empty if none is."""
     for path in sorted(directory.glob(f"*/*/{records.CONFIG}")):
         try:
-            return records.read_json(path)["config"]
-        except (ValueError, KeyError, TypeError):
+            found = settings(trial_records.read_config(path.parent)["config"])
+            condition_of("", None, found)
+            return found
+        except (ValueError, KeyError, TypeError, OSError):
             continue  # named by load, which reads every trial
     return {}
+
+
+_KINDS = {
+    "study": str,
+    "config": str,
+    "workload": str,
+    "baseline": str,
+    "commit": str,
+    "schema_version": int,
+    **dict.fromkeys(("resolved_config", "dataset", "seeds", "hardware", "packages"), dict),
+    **dict.fromkeys(("conditions", "search_space"), list),
+}
+
+
+def _checked(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """study.json, once its parts are known to be of the kinds that they are written as."""
+    for name, kind in _KINDS.items():
+        if facts.get(name) is not None and not isinstance(facts[name], kind):
+            raise ValueError(f"{name} is {short(facts[name])}")
+    for name in ("trials", "searches"):
+        if type(facts[name]) is not int or facts[name] < 1:
+            raise ValueError(f"{name} is {short(facts[name])}; allowed: a whole number from 1")
+    size = (facts.get("dataset") or {}).get("train_examples")
+    for value in (facts.get("max_trials"), facts.get("budget_fresh_examples"), size):
+        if value is not None and not is_number(value):
+            raise ValueError(f"it holds {short(value)} for a number")
+    for axis in facts.get("search_space") or ():
+        check_axis(axis)
+    names = [condition["name"] for condition in facts["conditions"]]
+    for condition in facts["conditions"]:
+        check_name(condition["name"])
+        if names.count(condition["name"]) > 1:
+            raise ValueError(f"two conditions are named {condition['name']}")
+        for name, kind in (("label", str), ("overrides", dict)):
+            if not isinstance(condition.get(name, kind()), kind):
+                raise ValueError(f"{condition['name']}: {name} is {short(condition[name])}")
+    return facts
 
 
 def read_study(directory: pathlib.Path) -> Study:
@@ -204,13 +277,13 @@ def read_study(directory: pathlib.Path) -> Study:
     """
     path = directory / records.STUDY
     try:
-        facts = records.read_json(path)
+        facts = _checked(records.read_object(path) or {})
         conditions = _told_apart(
             condition_of(
                 each["name"],
                 each.get("label"),
                 settings(facts.get("resolved_config") or {})
-                | settings(_first_config(directory / each["name"]))
+                | _first_settings(directory / each["name"])
                 | each.get("overrides", {}),
                 each.get("overrides", {}),
                 records.schema_version(facts),
@@ -218,21 +291,21 @@ def read_study(directory: pathlib.Path) -> Study:
             for each in facts["conditions"]
         )
         return Study(
-            name=str(facts.get("study", directory.name)),
+            name=plain(facts.get("study") or directory.name, _LONGEST),
             conditions=conditions,
             target=parse_target(facts["target"]),
             baseline=facts.get("baseline"),
-            trials=int(facts["trials"]),
-            searches=int(facts["searches"]),
+            trials=facts["trials"],
+            searches=facts["searches"],
             budget=facts.get("budget_fresh_examples"),
-            search_space=tuple(facts.get("search_space", ())),
+            search_space=tuple(facts.get("search_space") or ()),
             facts=facts,
             score=_score(facts.get("score", FRESH_EXAMPLES)),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise InputError(
-            f"{path} is not a readable study record ({describe(error)}); mend it, or give the "
-            "directories of single trials instead."
+            f"{path} is not a readable study record ({plain(describe(error))}); fix it, or give "
+            "the directories of single trials instead."
         ) from error
 
 
@@ -275,7 +348,7 @@ def study_of_runs(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
     facts = dict(snapshots[0]) | {"target": dataclasses.asdict(targets[0])}
     facts["workload"] = field(configs[0], "workload")
     return Study(
-        name=name,
+        name=plain(name, _LONGEST),
         conditions=conditions,
         target=targets[0],
         baseline=without[0] if len(without) == 1 else None,
@@ -285,6 +358,19 @@ def study_of_runs(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
         search_space=(),
         facts=facts,
     )
+
+
+def check_run(snapshot: Mapping[str, Any]) -> None:
+    """Checks what `study_of_runs` takes of a single run's `config.json`; raises ValueError or
+    KeyError."""
+    config = snapshot["config"]
+    parse_target(config["target"])
+    for name in ("budget.fresh_examples", "seed.data", "batch_size"):
+        value = field(config, name)
+        if value is not None and not is_number(value):
+            raise ValueError(f"{name} is {short(value)}, not a number")
+    if not isinstance(field(config, "workload", ""), str):
+        raise ValueError(f"workload is {short(config['workload'])}, not text")
 
 
 def run_condition(snapshot: Mapping[str, Any]) -> Condition:
@@ -308,7 +394,7 @@ def _presentation(condition: Condition) -> tuple:
 
 def describe(error: Exception) -> str:
     """An error in a few words, naming what was missing where only a key is known."""
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error) or repr(error)
 
 
 def axis_position(axis: Mapping[str, Any], value: float) -> float | None:

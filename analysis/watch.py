@@ -117,14 +117,20 @@ def _running(found: Records, condition: str) -> str:
     own = trials[(trials["condition"] == condition) & (trials["status"] == UNFINISHED)]
     words = []
     for row in own.itertuples():
-        logged = records.read_metrics(row.path)
-        fresh = f" at {logged[-1]['fresh_examples']:,}" if logged else ""
-        words.append(f"search {row.search}, trial {row.trial}{fresh}")
+        words.append(f"search {row.search}, trial {row.trial}{_how_far(row.path)}")
     return "; ".join(words)
+
+
+def _how_far(path: str) -> str:
+    """' at 2,400' by a trial's last record, '' where there is none that says so."""
+    try:
+        return f" at {records.read_metrics(path)[-1]['fresh_examples']:,}"
+    except (IndexError, KeyError, TypeError, ValueError, OSError):
+        return ""
 
 
 def _planned(found: Records) -> str:
     plan = found.study
     if plan.trials is None:
         return ""
-    return f" of {len(plan.conditions) * plan.searches * plan.trials}"
+    return f" of {len(plan.conditions) * plan.searches * plan.trials:,}"

@@ -10,6 +10,7 @@ import pathlib
 import re
 import signal
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 
@@ -146,17 +147,51 @@ def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType,
     """
     name, _, variant = config_flag.partition(":")
     for path in (pathlib.Path(name), root / name):
-        if path.is_file() and path.suffix == ".py":
+        if path.suffix == ".py" and _is_file(path):
             spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
             module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            with errors_of_file(path):
+                spec.loader.exec_module(module)
             if hasattr(module, "get_config"):
                 return module, variant
     files = sorted(f"configs/{p.name}" for p in (root / "configs").glob("*.py") if _is_config(p))
+    shown = name if len(name) <= 200 else f"{name[:200]}..."
     raise InputError(
-        f"--config={name} is no configuration file; give one of {', '.join(files)}, "
+        f"--config={shown} is no configuration file; give one of {', '.join(files)}, "
         "or a Python file of your own with get_config()"
     )
+
+
+def _is_file(path: pathlib.Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long, or with a null byte
+        return False
+
+
+@contextlib.contextmanager
+def errors_of_file(path: str | os.PathLike) -> Iterator[None]:
+    """Makes an error raised by the code of a configuration file an InputError, with the error's own
+    message and the line of that file."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        where = _place(error, os.path.abspath(path))
+        message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+        kind = type(error).__name__
+        raise InputError(
+            f"the configuration file has an error at {where}: "
+            f"{kind}{': ' if message else ''}{message}; correct it there"
+        ) from error
+
+
+def _place(error: BaseException, path: str) -> str:
+    """'FILE, line N' of an error: the last line of the file at `path` that it went through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame.lineno for frame in frames if os.path.abspath(frame.filename) == path]
+    return f"{path}, line {own[-1]}" if own else path
 
 
 def load_config(
@@ -164,10 +199,21 @@ def load_config(
 ) -> tuple[ml_collections.ConfigDict, types.ModuleType]:
     """The resolved configuration and the file it came from."""
     module, variant = load_module(config_flag, root)
-    try:
+    with errors_of_file(module.__file__):
         config = module.get_config(variant) if variant else module.get_config()
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"--config={config_flag}: {error}") from error
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise InputError(
+            f"get_config() of {module.__file__} returns a {type(config).__name__}; allowed: a "
+            "ConfigDict that starts from configs.base.get_config()"
+        )
+    for name, _, _ in fields:
+        try:
+            get_field(config, name)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"get_config() of {module.__file__} returns no field {name}; start from "
+                "configs.base.get_config(), which has all"
+            ) from error
     override(config, overrides, fields)
     return config, module
 

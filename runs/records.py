@@ -7,13 +7,19 @@ and a checkpoint stores its length and SHA-256, so that resuming can cut it back
 checkpoint covers, and notices when that is no longer there.
 """
 
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import itertools
 import json
 import math
 import os
 import pathlib
+import re
+import secrets
+import stat
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,30 +74,169 @@ def schema_version(record: dict[str, Any]) -> int:
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """Writes `value` as JSON at `path`, whole or not at all."""
-    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    write_bytes(path, _json(value))
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file whole or not at all (write aside, fsync, rename)."""
-    path = pathlib.Path(path)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with _aside(pathlib.Path(path), content) as aside:
         os.replace(aside, path)
+
+
+def create_json(path: str | os.PathLike, value: Any) -> None:
+    """Writes `value` as JSON at `path`, unless something is there: of several processes that
+    create it at once, on one machine or on several, one does.
+
+    Raises:
+        FileExistsError: something is at `path`; it is left as it is.
+    """
+    path, content = pathlib.Path(path), _json(value)
+    with _aside(path, content) as aside:
+        try:
+            os.link(aside, path)  # unlike a rename, a link replaces nothing
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _create(path, content)
+        aside.unlink()
+
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+@contextlib.contextmanager
+def _aside(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
+    """A file with `content` beside `path`, which the caller moves; removed after an error.
+
+    Its name is random: process numbers repeat between containers and machines.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    _create(aside, content)
+    try:
+        yield aside
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
 
 
+def _create(path: pathlib.Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+# The names of `_aside`, and those of earlier versions, which ended in a process number.
+_ASIDE = (STUDY, CONFIG, HPARAMS, RESULT, EVALUATION, PARAMETERS)
+_TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, _ASIDE))})\.([0-9a-f]{{16}}\.tmp|[0-9]+)")
+
+# A file is aside for seconds. Clocks of machines may differ by hours, so only those of days ago
+# are surely nobody's.
+STALE_SECONDS = 2 * 24 * 3600.0
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that is being written, or was when its writer died."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_stale(directory: str | os.PathLike) -> None:
+    """Removes temporary files in `directory` that were written STALE_SECONDS ago or earlier, by
+    processes that were killed. What cannot be removed stays."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
+                age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                if age > STALE_SECONDS:
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)
+
+
+class Damaged(ValueError):
+    """A record is not what was written there; the message names the file and says why."""
+
+
+# No record comes near: the largest, of long runs, is metrics.jsonl with some megabytes.
+MAX_BYTES = 256 * 1024**2
+
+# Failures of reading that are the file's, not the process's (such as too many open files).
+_UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP)
+
+
 def read_json(path: str | os.PathLike) -> Any:
-    """The value at `path`, or None where there is no such file."""
+    """The value at `path`, or None where there is no such file.
+
+    Raises:
+        Damaged: it holds no JSON (NaN and infinities are none), or cannot be read.
+    """
+    content = read_bytes(path)
+    return None if content is None else _parsed(content, pathlib.Path(path).name)
+
+
+def read_object(path: str | os.PathLike) -> dict[str, Any] | None:
+    """The JSON object at `path`, or None where there is no such file; raises as `read_json`."""
+    content, name = read_bytes(path), pathlib.Path(path).name
+    return None if content is None else _object(_parsed(content, name), name)
+
+
+def read_bytes(path: str | os.PathLike) -> bytes | None:
+    """The content of a record, or None where there is no such file.
+
+    Raises:
+        Damaged: it is no file, cannot be read, or is far larger than any record.
+    """
+    path = pathlib.Path(path)
     try:
-        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        with open(path, "rb", opener=_open_at_once) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise Damaged(f"{path.name} is no file")
+            if found.st_size > MAX_BYTES:
+                raise Damaged(f"{path.name} has {found.st_size:,} bytes, more than {MAX_BYTES:,}")
+            return file.read(MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except IsADirectoryError:
+        raise Damaged(f"{path.name} is no file") from None
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opens a pipe too, where another opening would wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _refused(word: str):
+    raise ValueError(f"it holds {word}")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refused)
+
+
+def _parsed(content: bytes, name: str) -> Any:
+    try:
+        return _DECODER.decode(content.decode("utf-8"))
+    except RecursionError:
+        raise Damaged(f"{name} is not JSON: it is nested too deeply") from None
+    except ValueError as error:  # of JSON, of UTF-8, and of numbers with thousands of digits
+        raise Damaged(f"{name} is not JSON: {error}") from error
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Damaged(f"{name} holds {type(value).__name__}, not an object")
+    return value
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,43 +258,6 @@ class Extent:
         if hashlib.sha256(content).hexdigest() != self.sha256:
             return f"{pathlib.Path(path).name} has other content than then"
         return ""
-
-
-class Damaged(ValueError):
-    """A record is not what was written there; the message names the file and says why."""
-
-
-# What a result's fields are, where they are not null.
-_RESULT_KINDS = {
-    "target": dict,
-    "best": dict,
-    "step": int,
-    "fresh_examples": int,
-    "train_seconds": float,
-    "wall_seconds": float,
-    "input_wait_fraction": float,
-    "fresh_examples_to_target": int,
-    "steps_to_target": int,
-    "seconds_to_target": float,
-}
-
-
-def read_result(workdir: str | os.PathLike) -> dict[str, Any] | None:
-    """The content of a run's result.json, None where there is none; raises Damaged."""
-    try:
-        result = read_json(pathlib.Path(workdir) / RESULT)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{RESULT} cannot be read ({error})") from error
-    if result is None:
-        return None
-    if not isinstance(result, dict) or result.get("status") not in STATUSES:
-        raise Damaged(f"{RESULT} has no status")
-    for name, kind in _RESULT_KINDS.items():
-        value = result.get(name)
-        kinds = (int, float) if kind is float else (kind,)
-        if isinstance(value, bool) or not isinstance(value, (*kinds, type(None))):
-            raise Damaged(f"{name} is {value!r} in {RESULT}")
-    return result
 
 
 def set_aside(path: pathlib.Path, directory: pathlib.Path, name: str = "") -> pathlib.Path:
@@ -200,27 +308,25 @@ def _not_json(value: Any) -> bool:
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     """The records of `metrics.jsonl`; see `read_lines`. None is there before the run has begun."""
-    path = pathlib.Path(workdir) / METRICS
-    return read_lines(path) if path.exists() else []
+    try:
+        return read_lines(pathlib.Path(workdir) / METRICS)
+    except FileNotFoundError:
+        return []
 
 
 def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
     """The records of a LinesWriter, in order; a last line cut off by a crash is left out.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: a line before the last one is not a JSON object; the message names it.
+        FileNotFoundError: there is no such file.
+        Damaged: it cannot be read, or a line before the last one is not a JSON object.
     """
-    *lines, _torn = (
-        pathlib.Path(path).read_bytes().split(b"\n")
-    )  # after the last newline: nothing, or a torn line
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from error
-    return records
+    content, name = read_bytes(path), pathlib.Path(path).name
+    if content is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    *lines, _torn = content.split(b"\n")  # after the last newline: nothing, or a torn line
+    named = ((f"{name}, line {number},", line) for number, line in enumerate(lines, start=1))
+    return [_object(_parsed(line, where), where) for where, line in named]
 
 
 def read_decisions(path: str | os.PathLike) -> tuple[list[list[int]], int]:
@@ -263,7 +369,12 @@ def trials_on_disk(study_dir: str | os.PathLike) -> Iterator[tuple[TrialPath, pa
     found = []
     for path in pathlib.Path(study_dir).glob("*/*/*"):
         condition, search, trial = path.parts[-3:]
-        if path.is_dir() and search.isdigit() and trial.isdigit():
+        if path.is_dir() and _is_number(search) and _is_number(trial):
             found.append((condition, int(search), int(trial), path))
     for condition, search, trial, path in sorted(found):
         yield TrialPath(condition, search, trial), path
+
+
+def _is_number(name: str) -> bool:
+    """Whether a directory's name is that of a search or trial: 0, 10, but neither 010 nor ²."""
+    return name.isascii() and name.isdigit() and name == str(int(name))

@@ -11,7 +11,14 @@ from runs.records import Damaged
 
 
 class NothingToResume(InputError):
-    """A run has checkpoints, and none can be used."""
+    """The run in `workdir` has checkpoints, and none can be used."""
+
+    def __init__(self, workdir: pathlib.Path, reasons: str):
+        super().__init__(
+            f"{workdir} holds a run that cannot be resumed ({reasons}); restore those files, or "
+            "give another directory"
+        )
+        self.workdir, self.reasons = workdir, reasons
 
 
 def newest_usable(
@@ -45,10 +52,7 @@ def newest_usable(
         return step, arrays, value
     if lost:
         reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in lost)
-        raise NothingToResume(
-            f"{workdir} holds a run that cannot be resumed ({reasons}); restore those files, or "
-            "give another directory"
-        )
+        raise NothingToResume(workdir, reasons)
     return None
 
 

@@ -1,12 +1,13 @@
 """Entering a run's directory: a new one, one to resume in, or one that is finished."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 from collections.abc import Callable, Collection
 from typing import Any
 
-from runs import command, locks, records
+from runs import command, locks, records, trial_records
 from runs.command import InputError
 
 
@@ -48,6 +49,7 @@ def enter(
             # again, under the lock: whoever had it before may just have finished
             if finished := _checked(workdir, record, may_change):
                 return finished
+        records.remove_stale(workdir)
         _set_damaged_result_aside(workdir, say)
         if not (workdir / records.CONFIG).exists():
             whole = {"schema_version": records.SCHEMA_VERSION, **record}
@@ -62,25 +64,18 @@ def _checked(
 
     Nothing is written.
     """
-    try:
-        there = records.read_json(workdir / records.CONFIG)
-        if there is None:
-            if os.path.lexists(workdir) and not _is_new(workdir):
-                raise InputError(
-                    f"{workdir} is there already and holds no run; give a new or empty directory"
-                )
-            return None
-        other_version = records.schema_version(there) != records.SCHEMA_VERSION
-        compared = differences_in_shared if other_version else differences
-        changed = compared(there["config"], record["config"], may_change)
-        fingerprint = there["dataset"]["fingerprint"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{workdir / records.CONFIG} is damaged ({type(error).__name__}: {error}); restore it, "
-            "or give another directory"
-        ) from error
-    if fingerprint != record["dataset"]["fingerprint"]:
-        changed.append(f"the data themselves (fingerprint {fingerprint} there)")
+    there = _recorded(workdir)
+    if not there:
+        if os.path.lexists(workdir) and not is_new(workdir):
+            raise InputError(
+                f"{workdir} is there already and holds no run; give a new or empty directory"
+            )
+        return None
+    other_version = records.schema_version(there) != records.SCHEMA_VERSION
+    compared = differences_in_shared if other_version else differences
+    changed = compared(there["config"], record["config"], may_change)
+    if there["dataset"]["fingerprint"] != record["dataset"]["fingerprint"]:
+        changed.append(f"the data themselves (fingerprint {there['dataset']['fingerprint']} there)")
     finished = _finished(workdir)
     if other_version and (changed or not finished):
         raise InputError(version_sentence(workdir, there, "run", "directory"))
@@ -92,19 +87,35 @@ def _checked(
     return finished
 
 
+def _recorded(workdir: pathlib.Path) -> dict[str, Any]:
+    """The content of config.json, empty where there is none; InputError for a damaged one."""
+    try:
+        there = trial_records.read_config(workdir)
+        if (workdir / records.CONFIG).exists() and not (
+            there.get("config") and (there.get("dataset") or {}).get("fingerprint")
+        ):
+            raise records.Damaged(f"{records.CONFIG} lacks the configuration or the data set")
+    except records.Damaged as error:
+        raise InputError(
+            f"the run in {workdir} is damaged ({error}); restore that file from a copy, or give "
+            "another directory"
+        ) from error
+    return there
+
+
 def _finished(workdir: pathlib.Path) -> dict[str, Any] | None:
     """The result, if there is a whole one that ends the run."""
     try:
-        result = records.read_result(workdir)
+        result = trial_records.read_result(workdir)
     except records.Damaged:
         return None
-    return result if result and result["status"] in records.FINISHED else None
+    return result if result.get("status") in records.FINISHED else None
 
 
 def _set_damaged_result_aside(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
     """It follows from the last checkpoint, or from training again, and is written anew."""
     try:
-        records.read_result(workdir)
+        trial_records.read_result(workdir)
     except records.Damaged as error:
         aside = records.set_aside(workdir / records.RESULT, workdir / records.DAMAGED)
         say(f"warning: {workdir}: {error}; it is set aside as {aside}, and the run resumes")
@@ -125,11 +136,28 @@ def version_sentence(where: pathlib.Path, there: dict[str, Any], what: str, othe
     )
 
 
-def _is_new(workdir: pathlib.Path) -> bool:
-    """Empty, but for what a study puts there before the trial starts, and what a killed process
-    left half written."""
+def is_new(workdir: pathlib.Path) -> bool:
+    """Empty, but for what a study puts there before the trial starts, what a killed process left
+    half written (hidden names, as of `records.is_temporary`), and damaged records set aside."""
     names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
-    return all(name in (records.HPARAMS, records.LOCK) or name.startswith(".") for name in names)
+    kept = (records.HPARAMS, records.LOCK, records.DAMAGED)
+    return all(name in kept or name.startswith(".") for name in names)
+
+
+def set_aside(workdir: pathlib.Path) -> pathlib.Path:
+    """Moves what a run's directory holds into a new directory in WORKDIR/damaged, so that the run
+    can start anew.
+
+    Its lock stays, whose holder alone may call this. Returns the new directory.
+    """
+    held = [p for p in workdir.iterdir() if p.name not in (records.LOCK, records.DAMAGED)]
+    damaged = workdir / records.DAMAGED
+    numbered = (damaged / f"run_{number}" for number in itertools.count(1))
+    place = next(path for path in numbered if not os.path.lexists(path))
+    place.mkdir(parents=True)
+    for path in held:
+        path.rename(place / path.name)
+    return place
 
 
 def differences(

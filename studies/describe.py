@@ -21,7 +21,9 @@ def listing(config: Any, module: Any, config_flag: str, overrides: Sequence[str]
         return f"{config_flag} has no studies; add get_studies() to it"
     lines = []
     for name, each in names.items():
-        study = plan.load_study(copy.deepcopy(config), module, config_flag, name, 0, 0, overrides)
+        study = plan.load_study(
+            copy.deepcopy(config), module, config_flag, name, overrides=overrides
+        )
         lines += [name, *_wrapped(each.get("about", "")), *_wrapped(cost(study)), ""]
     return "\n".join(lines).rstrip()
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import train
 from runs import command, environment, records, workdirs
@@ -42,26 +43,50 @@ def open_study(study: Study, outdir: pathlib.Path) -> None:
         "searches": study.searches,
         "seeds": {"data": study.config.seed.data, "model": study.config.seed.model},
     }
-    there = records.read_json(outdir / records.STUDY)
-    if there is None and outdir.exists() and not _is_new(outdir):
-        raise command.InputError(
-            f"{outdir} is there already and holds no study; give a new or empty --outdir"
-        )
     plan = json.loads(json.dumps(plan))  # as it will be read: tuples are lists
-    if there and records.schema_version(there) != records.SCHEMA_VERSION:
+    there = _recorded(outdir) or _created(outdir, plan | environment.describe(train.ROOT))
+    if records.schema_version(there) != records.SCHEMA_VERSION:
         changed = workdirs.differences_in_shared(there, plan, (*_MAY_CHANGE, "schema_version"))
         if changed or not _finished(study, outdir):
             raise command.InputError(workdirs.version_sentence(outdir, there, "study", "--outdir"))
         return
     fixed = set(plan) - set(_MAY_CHANGE)
-    changed = [name for name in sorted(fixed) if there and there.get(name) != plan[name]]
+    changed = [name for name in sorted(fixed) if there.get(name) != plan[name]]
     if changed:
         raise command.InputError(
             f"{outdir} holds a study of another plan, which differs in {', '.join(changed)}; "
             "give another --outdir"
         )
+    records.remove_stale(outdir)
+    if any(there.get(name) != plan[name] for name in _MAY_CHANGE):
+        records.write_json(outdir / records.STUDY, plan | environment.describe(train.ROOT))
+
+
+def _recorded(outdir: pathlib.Path) -> dict[str, Any] | None:
+    """The content of study.json, None where there is none; InputError for a damaged one."""
+    try:
+        return records.read_object(outdir / records.STUDY)
+    except records.Damaged as error:
+        raise command.InputError(
+            f"the study in {outdir} is damaged ({error}); restore that file from a copy, or give "
+            "another --outdir"
+        ) from error
+
+
+def _created(outdir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Makes the directory and its study.json; returns the plan there, which is that of another
+    launch if that was faster."""
+    # a launch that has begun meanwhile has put its study.json there before anything else
+    if outdir.exists() and not _is_new(outdir) and not (outdir / records.STUDY).exists():
+        raise command.InputError(
+            f"{outdir} is there already and holds no study; give a new or empty --outdir"
+        )
     outdir.mkdir(parents=True, exist_ok=True)
-    records.write_json(outdir / records.STUDY, plan | environment.describe(train.ROOT))
+    try:
+        records.create_json(outdir / records.STUDY, plan)
+    except FileExistsError:
+        return _recorded(outdir) or plan
+    return plan
 
 
 def _finished(study: Study, outdir: pathlib.Path) -> bool:
@@ -83,5 +108,6 @@ def _search_finished(study: Study, outdir: pathlib.Path, condition: str, number:
 
 
 def _is_new(outdir: pathlib.Path) -> bool:
-    """Empty, but for a study.json that another launch is just writing."""
+    """Empty, but for a study.json that is being written, or was when its writer was killed: hidden
+    names, as of `records.is_temporary`."""
     return outdir.is_dir() and all(path.name.startswith(".") for path in outdir.iterdir())

@@ -70,9 +70,9 @@ class Here:
 
     def submit(self, unit: Unit, described: str) -> None:
         shown = Progress(prefix=f"{described}: ", quiet=self._progress.quiet)
-        results = work.run_unit(self._study, unit, self._study_dir, shown)
-        self._preempted |= any(each["status"] == "preempted" for each in results.values())
-        self._ended.append((unit, Outcome(results)))
+        outcome = work.run_unit(self._study, unit, self._study_dir, shown)
+        self._preempted |= any(each["status"] == "preempted" for each in outcome.results.values())
+        self._ended.append((unit, outcome))
 
     def wait(self, seconds: float) -> Ended:
         ended, self._ended = self._ended, []

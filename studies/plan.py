@@ -1,5 +1,6 @@
 """A study as a value: conditions, search space and seeds, and what each trial's numbers are."""
 
+import contextlib
 import copy
 import dataclasses
 import math
@@ -11,6 +12,9 @@ from scipy.stats import qmc
 import train
 from configs import base
 from runs import command
+from runs.study import check_axis, check_name, is_number, short
+from training import check as config_check
+from training import parts
 
 # Diverged trials do not count, and about half of a wide search diverges (Shallue et al. 2018), so
 # a search may try this many times as many points as it needs.
@@ -18,6 +22,8 @@ MAX_TRIALS_FACTOR = 2
 
 # Model seeds of two searches never meet, and a trial's does not depend on the number of trials.
 SEEDS_A_SEARCH = 10_000
+MAX_TRIALS = SEEDS_A_SEARCH // MAX_TRIALS_FACTOR
+MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to be listed
 
 # What trials are compared by: fresh examples or seconds until the target, or the best value within
 # the budget.
@@ -28,7 +34,8 @@ _CADENCE = "evaluate_every_fresh_examples"
 # Searched fields that leave a trial's batches as they are, so that lanes can share them.
 _LANE_FIELDS = ("optimizer.", "loss.")
 
-_WHOLE_NUMBERS = {name for name, default, _ in base.FIELDS if type(default) is int}
+_DEFAULTS = {name: default for name, default, _ in base.FIELDS}
+_WHOLE_NUMBERS = {name for name, default in _DEFAULTS.items() if type(default) is int}
 
 # (field, its value with lanes, why no other)
 _LANES_NEED = (
@@ -64,6 +71,10 @@ class Study:
     @property
     def max_trials(self) -> int:
         return MAX_TRIALS_FACTOR * self.trials
+
+    def condition(self, name: str) -> dict[str, Any]:
+        """The condition of that name."""
+        return next(each for each in self.conditions if each["name"] == name)
 
     def searches_in_order(self) -> Iterator[tuple[dict[str, Any], int]]:
         """(condition, search) pairs in the order in which they are run: every condition's first
@@ -106,13 +117,17 @@ def trial_config(study: Study, condition: dict[str, Any], search: int, trial: in
     config = copy.deepcopy(study.config)
     values = condition["overrides"] | point(study.space, search, trial)
     values.setdefault(_CADENCE, _cadence(study.config, values))
-    values |= {
-        "seed.data": study.config.seed.data + search,
-        "seed.model": study.config.seed.model + SEEDS_A_SEARCH * search + trial,
-    }
+    values |= _seeds(study, search, trial)
     for name, value in values.items():
         command.set_field(config, name, value, base.FIELDS)
     return config
+
+
+def _seeds(study: Study, search: int, trial: int) -> dict[str, int]:
+    return {
+        "seed.data": study.config.seed.data + search,
+        "seed.model": study.config.seed.model + SEEDS_A_SEARCH * search + trial,
+    }
 
 
 def _cadence(config: Any, values: dict[str, Any]) -> int:
@@ -128,48 +143,117 @@ def _cadence(config: Any, values: dict[str, Any]) -> int:
 
 
 def check(study: Study, lanes: int = 1) -> None:
-    """Checks the plan, and that every condition can be trained.
+    """Checks the plan, and that every condition can be trained wherever the search may lead.
 
     Raises:
         command.InputError: what cannot be; nothing has been written.
     """
-    for axis in study.space:
-        _check_axis(axis)
-    searched = {axis["field"] for axis in study.space}
+    _check_numbers(study)
+    _check_space(study)
+    if lanes > 1:
+        _check_lanes(study)
+    tested = set()
     for condition in study.conditions:
-        both = searched & set(condition["overrides"])
+        prepared = train.prepare(trial_config(study, condition, 0, 0))
+        dataset = prepared.config.dataset
+        if dataset.test_split and dataset.to_json() not in tested:  # read after training alone
+            parts.test_split(prepared)
+            tested.add(dataset.to_json())
+
+
+def _check_numbers(study: Study) -> None:
+    """Checks trials and searches, and that the seeds of all trials are ones."""
+    for name, most in (("trials", MAX_TRIALS), ("searches", MAX_SEARCHES)):
+        number = getattr(study, name)
+        if type(number) is not int or not 1 <= number <= most:
+            raise command.InputError(
+                f"study {study.name!r} has {name} {short(number)}; allowed: a whole number from 1 "
+                f"to {most:,}"
+            )
+    for name, value in _seeds(study, study.searches - 1, study.max_trials - 1).items():
+        with _about(study.name, f"its last trial has {name} {value}"):
+            _check_value(study.config, name, value)
+
+
+def _check_space(study: Study) -> None:
+    """Checks each axis, and its ends or choices beside what each condition sets."""
+    for axis in study.space:
+        with _about(study.name):
+            check_axis(axis)
+            _check_field(axis["field"], numeric=axis["scale"] != "choice")
+    fields = [axis["field"] for axis in study.space]
+    if twice := [name for name in fields if fields.count(name) > 1]:
+        raise command.InputError(
+            f"study {study.name!r} searches {twice[0]} on {fields.count(twice[0])} axes; leave one"
+        )
+    for condition in study.conditions:
+        both = set(fields) & set(condition["overrides"])
         if both:
             raise command.InputError(
                 f"condition {condition['name']!r} sets {', '.join(sorted(both))}, which the search "
                 "space varies too; leave it out of one of them"
             )
-    if lanes > 1:
-        _check_lanes(study)
-    for condition in study.conditions:
-        train.prepare(trial_config(study, condition, 0, 0))
+        config = copy.deepcopy(study.config)
+        for name, value in condition["overrides"].items():
+            command.set_field(config, name, value, base.FIELDS)
+        for axis in study.space:
+            for value in _extremes(axis):
+                searched = f"the search may set {axis['field']} to {short(value)}"
+                with _about(study.name, f"condition {condition['name']!r}: {searched}"):
+                    _check_value(config, axis["field"], value)
+    for axis in study.space:
+        if not axis["field"].startswith(_LANE_FIELDS):  # what the network and the data depend on
+            _check_prepared(study, axis)
 
 
-def _check_axis(axis: dict[str, Any]) -> None:
-    scales = ("linear", "log", "log_one_minus", "choice")
-    name, scale = axis["field"], axis["scale"]
-    if scale not in scales:
-        raise command.InputError(f"{name}: scale is {scale!r}; allowed: {', '.join(scales)}")
-    missing = ({"values"} if scale == "choice" else {"min", "max"}) - set(axis)
-    if missing:
-        raise command.InputError(
-            f"{name}: {', '.join(sorted(missing))} is missing; a {scale} axis needs it"
-        )
-    if scale == "choice":
-        if not axis["values"]:
-            raise command.InputError(f"{name}: values are empty; allowed: at least one")
-    elif not axis["min"] <= axis["max"]:
-        raise command.InputError(
-            f"{name}: min {axis['min']} is above max {axis['max']}; allowed: min <= max"
-        )
-    elif scale.startswith("log") and axis["min"] <= 0:
-        raise command.InputError(
-            f"{name}: min is {axis['min']}; allowed on a {scale} axis: above 0"
-        )
+def _extremes(axis: dict[str, Any]) -> list[Any]:
+    """The ends of an axis as values of the field, or all of its choices."""
+    if axis["scale"] == "choice":
+        return list(axis["values"])
+    ends = [1 - axis[e] if axis["scale"] == "log_one_minus" else axis[e] for e in ("min", "max")]
+    return [round(end) if axis["field"] in _WHOLE_NUMBERS else end for end in ends]
+
+
+def _check_prepared(study: Study, axis: dict[str, Any]) -> None:
+    """Checks that the baseline can be trained at the ends or choices of an axis."""
+    baseline = study.condition(study.baseline)
+    for value in _extremes(axis):
+        config = trial_config(study, baseline, 0, 0)
+        command.set_field(config, axis["field"], value, base.FIELDS)
+        with _about(study.name, f"the search may set {axis['field']} to {short(value)}"):
+            train.prepare(config)
+
+
+def _check_field(name: str, numeric: bool = False) -> None:
+    """Checks that a study may vary a field."""
+    command.set_field(base.get_config(), name, _DEFAULTS.get(name), base.FIELDS)  # if there is one
+    if name.startswith("seed."):
+        raise ValueError(f"{name} is varied, which search and trial decide; leave it out")
+    if numeric and type(_DEFAULTS[name]) not in (int, float):
+        raise ValueError(f"{name} has a scale, but is no number; allowed: the scale choice")
+
+
+def _check_value(config: Any, field: str, value: Any) -> None:
+    """Checks that `field` may have this value in `config`; raises ValueError or InputError."""
+    if not isinstance(value, str | bool) and not is_number(value):
+        raise ValueError(f"{field} is {short(value)}; allowed: a finite number, text, true, false")
+    if isinstance(value, bool) and type(_DEFAULTS.get(field)) in (int, float):
+        raise ValueError(f"{field} is {value}; allowed: a number")
+    changed = copy.deepcopy(config)
+    command.set_field(changed, field, value, base.FIELDS)
+    try:
+        config_check.check(changed)
+    except config_check.ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _about(study: str, what: str = "") -> Iterator[None]:
+    """Makes of an error in the block an InputError that says of which study."""
+    try:
+        yield
+    except (ValueError, command.InputError) as error:
+        raise command.InputError(f"study {study!r}: {what}{': ' if what else ''}{error}") from error
 
 
 def _check_lanes(study: Study) -> None:
@@ -199,8 +283,8 @@ def load_study(
     module: Any,
     config_flag: str,
     name: str,
-    trials: int,
-    searches: int,
+    trials: int | None = None,
+    searches: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Study:
     """The study `name` of a configuration file.
@@ -208,32 +292,81 @@ def load_study(
     Args:
         config: the file's configuration, which the study's own overrides are written into.
         module: the file, with get_studies(variant) and get_search_space(variant).
-        trials, searches: 0 means as many as the study says.
+        trials, searches: None means as many as the study says.
         overrides: '--config.FIELD=VALUE' words, which win over what the study overrides.
+
+    Raises:
+        command.InputError: there is no such study, or the file says something of it that may not
+            be; `check` looks further, at what opening the data shows.
     """
     variant = config_flag.partition(":")[2]
     studies = named(module, variant)
     if name not in studies:
-        known = ", ".join(studies) or "none; add get_studies() to it"
+        known = ", ".join(map(str, studies)) or "none; add get_studies() to it"
         raise command.InputError(f"--study is {name!r}; allowed with {config_flag}: {known}")
     plan = studies[name]
-    _check_plan(name, plan)
-    for field, value in plan.get("overrides", {}).items():
-        command.set_field(config, field, value, base.FIELDS)
+    with _about(name):
+        _check_plan(plan)
+        for field, value in plan.get("overrides", {}).items():
+            _set(config, field, value)
+        for condition, fields in plan["conditions"].items():
+            _check_overrides(config, condition, fields)
     command.override(config, overrides, base.FIELDS)
-    axes = plan.get("space") or module.get_search_space(variant)
-    left_out = plan.get("not_searched", ())
-    return Study(
+    with _about(name):
+        space = resolved(_axes(plan, module, variant), config)
+    study = Study(
         name=name,
         config=config,
         config_flag=config_flag,
-        conditions=_labelled(plan["conditions"]),
-        space=resolved([axis for axis in axes if axis.get("field") not in left_out], config),
-        trials=trials or plan["trials"],
-        searches=searches or plan["searches"],
+        conditions=_labelled(plan["conditions"], config),
+        space=space,
+        trials=plan["trials"] if trials is None else trials,
+        searches=plan["searches"] if searches is None else searches,
         baseline=plan["baseline"],
         score=plan.get("score", "fresh_examples"),
     )
+    _check_numbers(study)
+    _check_space(study)
+    return study
+
+
+def _axes(plan: dict[str, Any], module: Any, variant: str) -> list[dict[str, Any]]:
+    """The axes of a study, as its file gives them; raises ValueError."""
+    axes = plan.get("space")
+    if not axes:
+        if not hasattr(module, "get_search_space"):
+            raise ValueError("it has no space, and its file no get_search_space(); allowed: either")
+        with command.errors_of_file(module.__file__):
+            axes = module.get_search_space(variant)
+    if not isinstance(axes, list | tuple):
+        raise ValueError(f"its search space is {short(axes)}; allowed: a list of axes")
+    for axis in axes:
+        check_axis(axis)
+    return [axis for axis in axes if axis["field"] not in plan.get("not_searched", ())]
+
+
+def _set(config: Any, field: Any, value: Any) -> None:
+    """Sets a field that a study overrides; raises ValueError or InputError."""
+    if not isinstance(field, str):
+        raise ValueError(f"overrides set {short(field)}; allowed: names of fields")
+    if not isinstance(value, str | bool) and not is_number(value):
+        raise ValueError(
+            f"overrides set {field} to {short(value)}; allowed: a finite number, text, true, false"
+        )
+    command.set_field(config, field, value, base.FIELDS)
+
+
+def _check_overrides(config: Any, condition: str, overrides: Any) -> None:
+    """Checks the overrides of one condition; raises ValueError or InputError."""
+    check_name(condition)
+    if not isinstance(overrides, dict):
+        raise ValueError(
+            f"condition {condition!r} is {short(overrides)}; allowed: a dict of values by field"
+        )
+    config = copy.deepcopy(config)
+    for field, value in overrides.items():
+        _set(config, field, value)
+        _check_field(field)
 
 
 def resolved(axes: Sequence[dict[str, Any]], config: Any) -> tuple[dict[str, Any], ...]:
@@ -244,32 +377,64 @@ def resolved(axes: Sequence[dict[str, Any]], config: Any) -> tuple[dict[str, Any
 def _resolved(axis: dict[str, Any], config: Any) -> dict[str, Any]:
     if "times" not in axis:
         return axis
+    if type(_DEFAULTS.get(axis["times"])) not in (int, float) or axis["scale"] == "choice":
+        raise ValueError(
+            f"{axis['field']}: times is {short(axis['times'])}; allowed: a field that is a number, "
+            "on an axis with min and max"
+        )
     unit = command.get_field(config, axis["times"])
     ends = {end: axis[end] * unit for end in ("min", "max")}
     return {name: value for name, value in axis.items() if name != "times"} | ends
 
 
-def _check_plan(name: str, plan: dict[str, Any]) -> None:
-    """Checks what a file's get_studies() says of one study."""
-    missing = {"conditions", "baseline", "trials", "searches"} - set(plan)
-    if missing:
-        raise command.InputError(
-            f"study {name!r} does not say {', '.join(sorted(missing))}; add it in get_studies()"
-        )
+_NEEDED = {"conditions": dict, "baseline": str, "trials": int, "searches": int}
+_OPTIONAL = {
+    "about": str,
+    "overrides": dict,
+    "space": (list, tuple),
+    "not_searched": (list, tuple, set),
+    "score": str,
+}
+_WORDS = {dict: "a dict", str: "text", int: "a whole number"}
+
+
+def _check_plan(plan: Any) -> None:
+    """Checks what a file's get_studies() says of one study; raises ValueError."""
+    if not isinstance(plan, dict):
+        raise ValueError(f"it is {short(plan)}; allowed: a dict")
+    if missing := set(_NEEDED) - set(plan):
+        raise ValueError(f"it does not say {', '.join(sorted(missing))}; add it in get_studies()")
+    for key, value in plan.items():
+        kinds = (_NEEDED | _OPTIONAL).get(key)
+        if kinds is None:
+            allowed = ", ".join([*_NEEDED, *_OPTIONAL])
+            raise ValueError(f"it says {short(key)}, which is not understood; allowed: {allowed}")
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            wanted = _WORDS.get(kinds, "a list")
+            raise ValueError(f"{key} is {short(value)}; allowed: {wanted}")
+    for condition in plan["conditions"]:
+        check_name(condition)
     if plan["baseline"] not in plan["conditions"]:
-        raise command.InputError(
-            f"study {name!r} has baseline {plan['baseline']!r}; allowed: one of its conditions, "
-            f"{', '.join(plan['conditions'])}"
+        raise ValueError(
+            f"its baseline is {plan['baseline']!r}; allowed: one of its conditions, "
+            f"{', '.join(plan['conditions']) or 'of which there is none'}"
         )
     if plan.get("score", SCORES[0]) not in SCORES:
-        raise command.InputError(
-            f"study {name!r} has score {plan['score']!r}; allowed: {', '.join(SCORES)}"
-        )
+        raise ValueError(f"its score is {plan['score']!r}; allowed: {', '.join(SCORES)}")
 
 
 def named(module: Any, variant: str) -> dict[str, dict[str, Any]]:
-    """The studies of a configuration file by name."""
-    return module.get_studies(variant) if hasattr(module, "get_studies") else {}
+    """The studies of a configuration file by name; InputError where its code fails."""
+    if not hasattr(module, "get_studies"):
+        return {}
+    with command.errors_of_file(module.__file__):
+        studies = module.get_studies(variant)
+    if not isinstance(studies, dict):
+        raise command.InputError(
+            f"get_studies() of {module.__file__} returns {short(studies)}; allowed: a dict of "
+            "studies by name"
+        )
+    return studies
 
 
 _SLOTS = {
@@ -284,16 +449,17 @@ def label(overrides: dict[str, Any]) -> str:
     insertion = overrides.get("echo.insertion", "none")
     words = ["no echoing"]
     if insertion != "none":
-        words = [_SLOTS[insertion], f"e = {overrides['echo.factor']:g}"]
+        words = [_SLOTS.get(insertion, insertion), f"e = {float(overrides['echo.factor']):g}"]
     mentioned = ("echo.insertion", "echo.factor", "echo.shuffle_buffer")
     words += [f"{k.rpartition('.')[2]} = {v}" for k, v in overrides.items() if k not in mentioned]
     return ", ".join(words)
 
 
-def _labelled(conditions: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+def _labelled(conditions: dict[str, dict[str, Any]], config: Any) -> tuple[dict[str, Any], ...]:
     """Conditions with labels; where several would be called the same, the buffer tells them
     apart."""
-    labels = [label(overrides) for overrides in conditions.values()]
+    echo = {name: command.get_field(config, name) for name in ("echo.insertion", "echo.factor")}
+    labels = [label(echo | overrides) for overrides in conditions.values()]
     found = []
     for (name, overrides), words in zip(conditions.items(), labels, strict=True):
         if labels.count(words) > 1:

@@ -71,7 +71,11 @@ class _Launch:
             (c["name"], search): Search(c["name"], search, study.trials, study.max_trials)
             for c, search in pairs
         }
-        steps = {c["name"]: counts.total_steps(plan.trial_config(study, c, 0, 0)) for c, _ in pairs}
+        # of conditions: each is in many pairs
+        steps = {
+            c["name"]: counts.total_steps(plan.trial_config(study, c, 0, 0))
+            for c in study.conditions
+        }
         self._tally = Tally(list(self._searches.values()), steps)
         self._deaths: collections.Counter = collections.Counter()
         self._stopping = False
@@ -124,6 +128,8 @@ class _Launch:
     def _unit_ended(self, unit: Unit, outcome: Outcome | None) -> None:
         search = self._searches[unit.condition, unit.search]
         results = {} if outcome is None else outcome.checked()
+        for note in () if outcome is None else outcome.notes:
+            self._progress.say(note)
         for trial in unit.trials:
             if trial not in results and not self._stopping:
                 self._died(search, trial)

@@ -2,11 +2,15 @@
 
 import json
 import math
+import os
+import shutil
 
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from analysis import caveats, load, report, scores
+from analysis import caveats, load, report, scores, tables, watch
 from analysis import study as studies
 from runs import records
 
@@ -113,8 +117,8 @@ def write_study(root, conditions, trials, **changes):
     records.write_json(root / records.STUDY, plan | changes)
     factors = {each["name"]: each["overrides"]["echo.factor"] for each in conditions}
     target = changes.get("target", TARGET)
-    for (condition, search, trial), given in trials.items():
-        values, status = given if isinstance(given, tuple) else (given, None)
+    for (condition, search, trial), outcome in trials.items():
+        values, status = outcome if isinstance(outcome, tuple) else (outcome, None)
         place = records.TrialPath(condition, search, trial)
         directory = place.under(root)
         settings = config(seed={"data": search, "model": 100 * search + trial})
@@ -253,6 +257,36 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
         ("hparams.json", "nonsense", "hparams.json is not JSON"),
         ("metrics.jsonl", "{}\n{\n{}\n", "line 2"),
         ("metrics.jsonl", "[1]\n", "not an object"),
+        ("result.json", "[" * 100_000, "nested too deeply"),
+        ("result.json", '{"status": "reached", "step": 1e30}', "step is 1e+30"),
+        ("result.json", '{"status": "reached", "step": 1e999}', "step is inf"),
+        ("result.json", '{"status": "reached", "step": NaN}', "holds NaN"),
+        ("result.json", '{"status": "reached", "step": -1}', "step is -1, below 0"),
+        (
+            "result.json",
+            '{"status": "reached", "train_seconds": "soon"}',
+            "train_seconds is 'soon'",
+        ),
+        ("result.json", '{"status": "reached", "best": [1]}', "best is [1]"),
+        ("result.json", '{"status": ["reached"]}', "status is ['reached']"),
+        ("result.json", '{"status": "reached", "step": 61}', "last evaluation at step 60"),
+        ("result.json", '{"status": "reached", "target": {"value": 1}}', "target is {'value': 1}"),
+        ("config.json", "[]", "holds list"),
+        ("config.json", '{"config": 3}', "config is 3"),
+        ("config.json", '{"config": {}, "commit": {}}', "commit is {}"),
+        ("config.json", '{"config": {"seed": {"model": 1e30}}}', "seed.model is 1e+30"),
+        ("hparams.json", '{"hparams": {"optimizer.learning_rate": "high"}}', "is 'high'"),
+        ("hparams.json", '{"hparams": {"optimizer.learning_rate": [1]}}', "is [1]"),
+        ("hparams.json", '{"hparams": {"status": 1}}', "status is no field"),
+        ("hparams.json", '{"hparams": {"\\ud800": 1}}', "is no text"),
+        ("metrics.jsonl", "", "last evaluation at step 0"),
+        ("metrics.jsonl", '{"split": "validation", "step": 1}\n', "'fresh_examples' is missing"),
+        (
+            "metrics.jsonl",
+            '{"split": "validation", "step": 1, "fresh_examples": 1, "train_seconds": 1, '
+            '"accuracy": "good"}\n',
+            "accuracy is 'good'",
+        ),
     ],
 )
 def test_a_damaged_trial_is_named_and_set_aside(small, name, content, reason):
@@ -266,6 +300,107 @@ def test_a_damaged_trial_is_named_and_set_aside(small, name, content, reason):
     assert reason in found.warning()
     table = scores.condition_scores(found.trials, found.study)
     assert table["fresh_examples_min"].iloc[0] == 100  # trial 3 now counts in trial 2's place
+
+
+def _tables(directory):
+    found = load.read(directory)
+    table = scores.condition_scores(found.trials, found.study)
+    caveats.find(found)
+    return tables.text(found, table), watch.line(found), found
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_files, data):
+    directory = tmp_path_factory.mktemp("damaged") / "small"
+    shutil.copytree(small_files, directory)
+    name = data.draw(st.sampled_from(["result.json", "config.json", "hparams.json"]))
+    path = directory / "baseline" / "0" / "1" / name
+    content = path.read_bytes()
+    if data.draw(st.booleans()):
+        start = data.draw(st.integers(0, len(content)))
+        stop = data.draw(st.integers(start, min(len(content), start + 8)))
+        path.write_bytes(content[:start] + data.draw(st.binary(max_size=8)) + content[stop:])
+    else:
+        record = inner = json.loads(content)
+        while True:
+            key = data.draw(st.sampled_from(sorted(inner)))
+            if not (isinstance(inner[key], dict) and inner[key]) or data.draw(st.booleans()):
+                break
+            inner = inner[key]
+        inner[key] = data.draw(_VALUES)
+        path.write_text(json.dumps(record))
+    text, _, found = _tables(directory)
+    assert "no echoing" in text
+    assert len(found.trials) + len(found.set_aside) == len(SMALL)
+
+
+@pytest.fixture(scope="module")
+def small_files(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("whole") / "small", [BASELINE, BEFORE], SMALL)
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe"])
+def test_what_is_no_file_is_set_aside(small, kind):
+    path = small / "baseline" / "0" / "2" / "result.json"
+    path.unlink()
+    path.mkdir() if kind == "directory" else os.mkfifo(path)
+    assert "result.json is no file" in load.read(small).warning()
+
+
+def test_what_a_study_set_aside_is_no_trial(small):
+    damaged = small / "baseline" / "0" / "2" / "damaged" / "run_1"
+    damaged.mkdir(parents=True)
+    (damaged / "config.json").write_text("{")
+    assert len(load.read(small).trials) == len(SMALL)
+    assert len(load.read(small / "baseline").trials) == 6
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("trials", 0),
+        ("trials", 2.5),
+        ("searches", "two"),
+        ("conditions", {}),
+        ("conditions", [3]),
+        ("conditions", [BASELINE | {"name": "../evil"}]),
+        ("conditions", [BASELINE, BASELINE]),
+        ("conditions", [BASELINE | {"label": 3}]),
+        ("conditions", [BEFORE | {"overrides": BEFORE["overrides"] | {"echo.factor": 0}}]),
+        ("search_space", [{}]),
+        ("search_space", {"a": 1}),
+        ("search_space", [{"field": "a", "scale": "log", "min": 0, "max": 1}]),
+        ("target", {"metric": ["accuracy"], "value": 1, "mode": "above"}),
+        ("target", {"metric": "accuracy", "value": "high", "mode": "above"}),
+        ("dataset", [1]),
+        ("budget_fresh_examples", "all"),
+        ("hardware", "cpu"),
+        ("study", 3),
+    ],
+)
+def test_a_damaged_study_is_refused_in_one_sentence(small, field, value):
+    record = json.loads((small / "study.json").read_text())
+    (small / "study.json").write_text(json.dumps(record | {field: value}))
+    with pytest.raises(studies.InputError, match="is not a readable study record") as refused:
+        load.read(small)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_billion_trials_are_no_work(tmp_path):
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL)
+    plan = {"trials": 10**9, "max_trials": 2 * 10**9, "searches": 10**9}
+    records.write_json(root / records.STUDY, records.read_json(root / records.STUDY) | plan)
+    text, line, _ = _tables(root)
+    assert "no echoing" in text
+    assert "9 of 2,000,000,000,000,000,000 trials counted" in line
 
 
 def test_curves_hold_the_validation_records(small):

@@ -1,14 +1,19 @@
 """`python -m analysis` as a person meets it: what it prints, what it writes, how it refuses."""
 
+import html.parser
+import io
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 
 import pandas.testing
 import pytest
-from test_analysis import BASELINE, BEFORE, SMALL, config, write_study, write_trial
+from markdown_it import MarkdownIt
+from test_analysis import BASELINE, BEFORE, SMALL, TARGET, config, write_study, write_trial
 
 from analysis import __main__ as command
 from analysis import archive, load
@@ -157,3 +162,137 @@ def test_a_packed_study_that_is_none(small, tmp_path, capsys):
         assert command.main([str(a) for a in arguments]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "x.tar.xz").exists()
+
+
+def _packed(path, members):
+    """A file of (name, content or TarInfo) members."""
+    with tarfile.open(path, "w:xz") as tar:
+        for name, content in members:
+            if isinstance(content, tarfile.TarInfo):
+                tar.addfile(content)
+            else:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_members_outside_the_study_and_links_are_passed_over(small, tmp_path):
+    link = tarfile.TarInfo("small/baseline/0/9/result.json")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    sparse = tarfile.TarInfo("small/baseline/0/8/result.json")
+    sparse.type, sparse.size = tarfile.GNUTYPE_SPARSE, 0
+    records_of = [
+        (str(path.relative_to(tmp_path)), path.read_bytes())
+        for path in sorted(small.rglob("*"))
+        if path.is_file()
+    ]
+    evil = [
+        (name, b"{}")
+        for name in ("../study.json", "/study.json", "small/../study.json", "small/a/0/0/evil.sh")
+    ]
+    evil += [(f"small/baseline/0/7/{archive.records.CHECKPOINTS}/config.json", b"{}")]
+    packed = _packed(tmp_path / "p.tar.xz", [*evil, ("", link), ("", sparse), *records_of])
+    unpacked = archive.unpack(packed)
+    assert sorted(p.relative_to(unpacked) for p in unpacked.rglob("*") if p.is_file()) == sorted(
+        p.relative_to(small) for p in small.rglob("*") if p.is_file()
+    )
+    assert len(load.read(packed).trials) == len(SMALL)
+    assert not any(path.is_symlink() for path in unpacked.rglob("*"))
+
+
+class _Zeros(io.RawIOBase):
+    def read(self, size=-1):
+        return bytes(size)
+
+
+def _bomb(path, name, size):
+    """A packed study with one member of so many zeros."""
+    with tarfile.open(path, "w:xz", preset=1) as tar:
+        entry = tarfile.TarInfo(name)
+        entry.size = size
+        tar.addfile(entry, _Zeros())
+    return path
+
+
+@pytest.mark.parametrize("name", ["s/study.json", "s/a/0/0/metrics.jsonl", "s/a/0/0/anything"])
+def test_a_small_file_that_unpacks_to_much_is_refused_while_it_is_read(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(archive, "MAX_BYTES", 16 * 1024**2)
+    monkeypatch.setattr(archive.records, "MAX_BYTES", 8 * 1024**2)
+    bomb = _bomb(tmp_path / "bomb.tar.xz", name, 64 * 1024**2)
+    assert bomb.stat().st_size < 64 * 1024
+    tracemalloc.start()
+    assert command.main([str(bomb), f"--out={tmp_path / 'out'}"]) == 2
+    assert tracemalloc.get_traced_memory()[1] < 32 * 1024**2
+    tracemalloc.stop()
+    assert "more than" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_members_than_any_study_has_and_long_headers_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 100)
+    many = _packed(tmp_path / "many.tar.xz", [(f"s/{n}", b"") for n in range(200)])
+    with pytest.raises(command.InputError, match="more than 100 members"):
+        archive.unpack(many)
+    entry = tarfile.TarInfo("s/study.json")
+    entry.pax_headers = {"comment": "x" * 8 * 1024**2}
+    long = _packed(tmp_path / "long.tar.xz", [("", entry)])
+    with pytest.raises(command.InputError, match="header is longer"):
+        archive.unpack(long)
+
+
+EVIL = "<img src=http://evil/a> ![x](http://evil/b) [x](http://evil/c) `$\\frac{` a|b *c* \x1b[2J"
+
+
+@pytest.fixture
+def evil(tmp_path):
+    """A study whose every text says EVIL."""
+    target = TARGET | {"metric": EVIL.replace("\x1b", "")}
+    conditions = [dict(each, label=f"{EVIL} {each['name']}") for each in (BASELINE, BEFORE)]
+    more = {"study": EVIL, "workload": EVIL, "config": EVIL, "commit": EVIL, "target": target}
+    more |= {"dataset": {EVIL: EVIL}, "packages": {EVIL: EVIL}, "hardware": {"device": EVIL}}
+    root = write_study(tmp_path / "evil", conditions, SMALL, **more)
+    for number, path in enumerate(root.glob("*/*/*/config.json")):
+        record = json.loads(path.read_text())
+        record |= {"commit": f"{EVIL}{number}", "hardware": {"device_kind": f"{EVIL}{number % 2}"}}
+        path.write_text(json.dumps(record))
+    (root / "baseline" / "1" / "0" / "result.json").write_text(json.dumps({"status": EVIL}))
+    return root
+
+
+def test_reports_show_what_records_say_as_text_and_fetch_nothing(evil, capsys):
+    assert command.main([str(evil)]) == 0
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    page_html = (evil / "report" / "report.html").read_text()
+    markdown = (evil / "report" / "report.md").read_text()
+    for text in (
+        page_html,
+        MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(markdown),
+    ):
+        page = _Page(text)
+        assert "evil" in page.text
+        assert not page.tags & {"a", "script", "link", "iframe", "del"}
+        assert all(not source.startswith(("http", "//")) for source in page.sources)
+        assert "![x](http://evil/b) [x](http://evil/c)" in page.text
+        assert "<img src=http://evil/a>" in page.text
+        assert "`$\\frac{` a|b *c*" in page.text
+    assert "default-src 'none'" in page_html
+
+
+class _Page(html.parser.HTMLParser):
+    """The text, tags and images of a page."""
+
+    def __init__(self, content):
+        super().__init__()
+        self.text, self.tags, self.sources = "", set(), []
+        self.feed(content)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        self.text += data

@@ -153,3 +153,37 @@ def test_a_misspelt_field_in_a_configuration_file_is_an_error(tmp_path):
     )
     with pytest.raises(command.InputError, match="fctor"):
         command.load_config(str(file), [], base.FIELDS, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import nothing_of_this_name\n", "mine.py, line 1: ModuleNotFoundError: No module named"),
+        ("def f(:\n", "mine.py, line 1: SyntaxError: invalid syntax"),
+        ("x = 1\nraise SystemExit(3)\n", "mine.py, line 2: SystemExit: 3"),
+        ("def get_config():\n    return 1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("def get_config():\n    assert not 'a\\nb'\n", "mine.py, line 2: AssertionError"),
+        ("def get_config():\n    raise OSError('a\\nb')\n", "line 2: OSError: a b; correct it"),
+        ("def get_config():\n    return get_config()\n", "line 2: RecursionError"),
+        ("def get_config(a, b):\n    pass\n", "mine.py: TypeError: get_config() missing 2"),
+        ("def get_config():\n    pass\n", "returns a NoneType"),
+        (
+            "import ml_collections as m\ndef get_config():\n    return m.ConfigDict()\n",
+            "returns no field workload",
+        ),
+    ],
+)
+def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, says, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(text)
+    words = [f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'run'}"]
+    assert command.guarded(train.main, words) == command.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["a" * 5000 + ".py", "a/" * 2500 + "b.py", "a\0b.py"])
+def test_a_configuration_file_of_an_impossible_name(name):
+    with pytest.raises(command.InputError, match="is no configuration file"):
+        command.load_config(name, [], base.FIELDS, ROOT)

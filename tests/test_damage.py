@@ -174,7 +174,7 @@ def test_a_damaged_config_is_one_sentence(tmp_path, content, uninterrupted):
     shutil.copytree(uninterrupted(CONFIG), workdir)
     (workdir / records.CONFIG).write_bytes(content)
     before = everything(workdir)
-    with pytest.raises(command.InputError, match=r"config.json is damaged .*restore it, or give"):
+    with pytest.raises(command.InputError, match=r"is damaged \(config.json .*restore that file"):
         train.train(CONFIG, workdir)
     assert everything(workdir) == before
 

@@ -13,7 +13,7 @@ FLAG = "configs/problems.py:{}"
 
 def study(problem, name="grid", *overrides):
     flag = FLAG.format(problem)
-    return sweep.load_study(problems.get_config(problem), problems, flag, name, 0, 0, overrides)
+    return sweep.load_study(problems.get_config(problem), problems, flag, name, overrides=overrides)
 
 
 @pytest.mark.parametrize("problem", problems.PROBLEMS)

@@ -1,7 +1,10 @@
 """A run on disk: whole records, clocks that leave pauses out, checkpoints that come back."""
 
+import errno
 import hashlib
 import json
+import os
+import time
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +27,64 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     assert records.read_json(path) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
     assert records.read_json(tmp_path / "none.json") is None
+
+
+def test_of_several_that_create_a_record_the_first_wins(tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    for name in ("with.json", "without.json"):
+        records.create_json(tmp_path / name, {"first": 1})
+        with pytest.raises(FileExistsError):
+            records.create_json(tmp_path / name, {"second": 2})
+        assert records.read_json(tmp_path / name) == {"first": 1}
+        monkeypatch.setattr(os, "link", no_links)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["with.json", "without.json"]
+
+
+def test_temporary_files_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path):
+    dead, living = ".study.json." + "a" * 16 + ".tmp", ".study.json." + "b" * 16 + ".tmp"
+    for name in (dead, living, ".study.json.4711", ".notes.4711"):
+        (tmp_path / name).write_text("{")
+        assert records.is_temporary(name) == name.startswith(".study")
+    old = time.time() - records.STALE_SECONDS - 3600
+    for name in (dead, ".study.json.4711", ".notes.4711"):
+        os.utime(tmp_path / name, (old, old))
+    records.remove_stale(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([living, ".notes.4711"])
+    records.remove_stale(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b'{"a": NaN}', "it holds NaN"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"1" * 5000, "is not JSON"),
+        (b"[1]", "holds list, not an object"),
+        (b"null", "holds NoneType, not an object"),
+    ],
+)
+def test_damage_is_named(tmp_path, content, says):
+    (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(records.Damaged, match=f"result.json.*{says}"):
+        records.read_object(tmp_path / "result.json")
+    (tmp_path / records.METRICS).write_bytes(b'{"step": 1}\n' + content + b"\n")
+    with pytest.raises(records.Damaged, match="line 2"):
+        records.read_metrics(tmp_path)
+
+
+def test_what_is_no_file_is_damage_and_hangs_nobody(tmp_path):
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("directory", "pipe", "loop"):
+        with pytest.raises(records.Damaged, match=name):
+            records.read_json(tmp_path / name)
+    assert records.read_json(tmp_path / "none" / "below") is None
 
 
 def test_metrics_are_cut_back_to_what_a_checkpoint_knew(tmp_path):
@@ -177,7 +238,16 @@ def test_durations_read_as_a_person_says_them(seconds, text):
 
 
 def test_trials_on_disk_come_in_order(tmp_path):
-    for place in ("b/0/10", "b/0/9", "a/1/0", "a/0/0", "a/0/not_a_trial", "report/x/1"):
+    for place in (
+        "b/0/10",
+        "b/0/9",
+        "a/1/0",
+        "a/0/0",
+        "a/0/not_a_trial",
+        "report/x/1",
+        "a/0/01",
+        "a/0/²",
+    ):
         (tmp_path / place).mkdir(parents=True)
     found = [(t.condition, t.search, t.trial) for t, _ in records.trials_on_disk(tmp_path)]
     assert found == [("a", 0, 0), ("a", 1, 0), ("b", 0, 9), ("b", 0, 10)]

@@ -1,19 +1,25 @@
 """Studies: the points of a search, what counts, and that a stopped study goes on."""
 
 import dataclasses
+import json
+import multiprocessing
 import os
+import pathlib
+import shutil
 import signal
 
 import numpy as np
 import pytest
-from conftest import mini, run_command
+from conftest import HANGS, mini, run_command
 from scipy.stats import qmc
 
 import sweep
 import train
+from analysis.__main__ import main as run_analysis
 from configs import cifar10, coco, common_crawl, imagenet, lm1b
 from runs import command, records
 from runs.progress import Progress
+from studies.directory import open_study
 
 QUIET = Progress(quiet=True)
 SPACE = cifar10.get_search_space("mini")[:3]
@@ -69,7 +75,7 @@ def test_scales_run_from_end_to_end(axis, ends):
 @pytest.mark.parametrize("budget", [12_000, 48_000])
 def test_the_horizon_is_searched_on_the_budget_of_the_study_and_is_a_whole_number(budget):
     flag, flags = "configs/cifar10.py:mini", [f"--config.budget.fresh_examples={budget}"]
-    loaded = sweep.load_study(cifar10.get_config("mini"), cifar10, flag, "demo", 0, 0, flags)
+    loaded = sweep.load_study(cifar10.get_config("mini"), cifar10, flag, "demo", overrides=flags)
     (axis,) = [axis for axis in loaded.space if "horizon" in axis["field"]]
     assert axis == {
         "field": "optimizer.schedule.horizon_fresh_examples",
@@ -98,7 +104,7 @@ def test_every_schedule_that_decays_has_its_horizon_searched_and_no_other():
 
 def test_every_condition_is_evaluated_equally_often_per_step():
     loaded = sweep.load_study(
-        cifar10.get_config("mini"), cifar10, "configs/cifar10.py:mini", "factor", 0, 0
+        cifar10.get_config("mini"), cifar10, "configs/cifar10.py:mini", "factor"
     )
     every = loaded.config.evaluate_every_fresh_examples
     for condition in loaded.conditions:
@@ -261,7 +267,7 @@ def test_a_directory_of_another_plan_is_refused(tmp_path):
     ("words", "says"),
     [
         (["--study=dmo"], "--study is 'dmo'; allowed with configs/cifar10.py:mini: demo"),
-        (["--study=demo", "--trials=-1"], "'-1' is not allowed; give 0, 1, 2"),
+        (["--study=demo", "--trials=-1"], "'-1' is not allowed; give 1, 2, 3"),
         (["--study=demo", "--config.dataset.name=none"], "is not prepared in"),
     ],
 )
@@ -305,3 +311,222 @@ def test_a_study_of_version_1_is_left_as_it_is_and_never_continued(tmp_path):
         with pytest.raises(command.InputError, match=says):
             sweep.run(other, tmp_path / "study", QUIET)
     assert files() == before
+
+
+def _opens(outdir, barrier, trials):
+    """A first launch in a container of its own, where each has the same process number."""
+    real = os.getpid
+    plan = study(trials=trials)
+    for number in range(len(os.listdir(outdir))):
+        barrier.wait(HANGS)
+        os.getpid = lambda: 1
+        try:
+            open_study(plan, pathlib.Path(outdir, str(number), "study"))
+        finally:
+            os.getpid = real
+
+
+def test_of_many_first_launches_at_once_one_writes_the_study_and_none_fails(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sweep", "pytest", "hypothesis", "analysis.__main__"])
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+    barrier = context.Barrier(8)
+    launches = [
+        context.Process(target=_opens, args=(str(tmp_path), barrier, 1 + number % 2))
+        for number in range(8)
+    ]
+    for launch in launches:
+        launch.start()
+    for launch in launches:
+        launch.join(HANGS)
+    assert [launch.exitcode for launch in launches] == [0] * 8
+    for directory in tmp_path.iterdir():
+        assert [path.name for path in (directory / "study").iterdir()] == [records.STUDY]
+        assert records.read_json(directory / "study" / records.STUDY)["trials"] in (1, 2)
+
+
+class _Notes(Progress):
+    """What a person would read."""
+
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.said = []
+
+    def say(self, words):
+        self.said.append(words)
+
+
+def _replaced(path, content):
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def finished_study(tmp_path_factory):
+    """A study of two trials."""
+    directory = tmp_path_factory.mktemp("finished") / "study"
+    assert sweep.run(study(conditions=("baseline",)), directory, QUIET) == "finished"
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("result.json", b""),
+        ("result.json", b'{"status": "exhausted", "best": {}, "step": 1e30}'),
+        ("result.json", None),
+        ("config.json", b"[" * 100_000),
+        ("config.json", b'{"config": 3}'),
+        ("hparams.json", b"\xff"),
+        ("metrics.jsonl", b""),
+        ("metrics.jsonl", b"\0" * 64 + b"\n"),
+    ],
+)
+def test_a_damaged_trial_is_set_aside_and_trained_again(finished_study, tmp_path, name, content):
+    directory = tmp_path / "study"
+    shutil.copytree(finished_study, directory)
+    trial, other = directory / "baseline" / "0" / "0", directory / "baseline" / "0" / "1"
+    _replaced(trial / name, content)
+    untouched = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    notes = _Notes()
+    assert sweep.run(study(conditions=("baseline",)), directory, notes) == "finished"
+    (said,) = [words for words in notes.said if "damaged" in words]
+    assert f"baseline, search 0, trial 0: its records were damaged ({name}" in said
+    assert "\n" not in said
+    assert (trial / records.DAMAGED / "run_1" / name).exists()
+    assert _values(trial) == _values(finished_study / "baseline" / "0" / "0")
+    assert {p: p.read_bytes() for p in other.rglob("*") if p.is_file()} == untouched
+    assert run_analysis([str(directory), f"--out={tmp_path / 'report'}"]) == 0
+    notes = _Notes()
+    sweep.run(study(conditions=("baseline",)), directory, notes)
+    assert not any("damaged" in words for words in notes.said)
+
+
+def test_an_interrupted_trial_with_damaged_records_starts_anew(finished_study, tmp_path):
+    directory = tmp_path / "study"
+    for number, damage in enumerate(
+        (
+            lambda trial: (trial / "config.json").unlink(),
+            lambda trial: _changed(trial / "config.json", "batch_size", 64),
+            lambda trial: _replaced(trial / "config.json", b"{}"),
+            lambda trial: (shutil.rmtree(trial), trial.write_text("a file")),
+        )
+    ):
+        copy = directory / str(number)
+        shutil.copytree(finished_study, copy)
+        trial = copy / "baseline" / "0" / "1"
+        (trial / "result.json").unlink()
+        damage(trial)
+        notes = _Notes()
+        assert sweep.run(study(conditions=("baseline",)), copy, notes) == "finished"
+        assert sum("search 0, trial 1: its" in words for words in notes.said) == 1, notes.said
+        assert _values(trial) == _values(finished_study / "baseline" / "0" / "1")
+
+
+def _changed(path, field, value):
+    record = json.loads(path.read_text())
+    record["config"][field] = value
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"[" * 100_000, b"\xff", None])
+def test_a_damaged_study_is_one_sentence(finished_study, tmp_path, content):
+    directory = tmp_path / "study"
+    shutil.copytree(finished_study, directory)
+    _replaced(directory / records.STUDY, content)
+    with pytest.raises(command.InputError, match=r"damaged \(study.json.*give another --outdir"):
+        sweep.run(study(conditions=("baseline",)), directory, QUIET)
+
+
+_FILE = """from configs import cifar10, studies
+def get_config():
+    return cifar10.get_config("mini")
+def get_search_space(variant):
+    return [{axis}]
+def get_studies(variant):
+    return {{"mine": {{
+        "conditions": {{"baseline": studies.echo("none", 1, 0), {more}}},
+        "baseline": "baseline", "trials": 1, "searches": 1, {plan}}}}}
+"""
+_RATE = "{'field': 'optimizer.learning_rate', 'scale': 'log', 'min': 0.01, 'max': 1.0}"
+
+
+def _axis(**changes):
+    axis = {"field": "optimizer.learning_rate", "scale": "linear", "min": 0.01, "max": 1.0}
+    return {"axis": repr({k: v for k, v in (axis | changes).items() if v is not None})}
+
+
+def _condition(name, overrides="{}"):
+    return {"more": f"{name!r}: {overrides}"}
+
+
+def _wrong_studies():
+    yield from (
+        (_axis(min=-0.5), "config.optimizer.learning_rate is -0.5"),
+        (_axis(field="optimizer.momentum", max=1.5), "config.optimizer.momentum is 1.5"),
+        (_axis(field="batch_size", min=0, max=32), "config.batch_size is 0"),
+        (_axis(field="optimizer.lerning_rate"), "did you mean optimizer.learning_rate"),
+        (_axis(field="seed.data", min=0, max=9), "seed.data is varied"),
+        (_axis(field="optimizer.name"), "allowed: the scale choice"),
+        (_axis(field=None), "has field None"),
+        (_axis(scale=None), "has scale None"),
+        (_axis(scale=["log"]), "has scale"),
+        (_axis(min="0.1"), "min is '0.1'"),
+        (_axis(min=True), "min is True"),
+        (_axis(max=10**400), "allowed: a finite number"),
+        (_axis(times=[1]), "times is [1]"),
+        (_axis(scale="choice", values=[0.1, -1]), "config.optimizer.learning_rate is -1"),
+        (_axis(scale="choice", values="abc"), "values are 'abc'"),
+        (_axis(field="model.depth", scale="choice", values=[8, 9]), "config.model.depth is 9"),
+        ({"axis": _axis(min=float("nan"))["axis"].replace("nan", "float('nan')")}, "min is nan"),
+        ({"axis": f"{_RATE}, {_RATE}"}, "on 2 axes"),
+        ({"axis": "'lr'"}, "allowed: a dict"),
+    )
+    for name in ("../evil", "a/b", "", ".", "a\x1b[2J", "a\n", "a" * 300, "study.json", 3):
+        yield _condition(name), "a condition is named"
+    yield from (
+        (_condition("x", "[]"), "allowed: a dict of values by field"),
+        (_condition("x", "{'seed.model': 3}"), "seed.model is varied"),
+        (_condition("x", "{'echo.factr': 3}"), "did you mean echo.factor"),
+        (_condition("x", "{'batch_size': float('inf')}"), "batch_size to inf"),
+        (_condition("x", "{'echo.insertion': 'before'}"), "config.echo.insertion is 'before'"),
+        ({"plan": "'trials': 0"}, "trials 0; allowed: a whole number from 1"),
+        ({"plan": "'trials': -3"}, "trials -3"),
+        ({"plan": "'trials': 10**9"}, "trials 1000000000"),
+        ({"plan": "'searches': True"}, "searches is True"),
+        ({"plan": "'conditions': ['baseline']"}, "allowed: a dict"),
+        ({"plan": "'space': 5"}, "space is 5"),
+        ({"plan": "'overrides': [1]"}, "overrides is [1]"),
+        ({"plan": "'overides': {}"}, "is not understood"),
+        ({"plan": "'score': 'speed'"}, "score is 'speed'"),
+        ({"plan": "'baseline': 'other'"}, "allowed: one of its conditions, baseline"),
+        ({"plan": "'overrides': {'dataset.test_split': 'tset'}"}, "has no split 'tset'"),
+        ({"plan": "**{}['key']"}, "line 9: KeyError: 'key'"),
+        ({"axis": "1 / 0"}, "line 5: ZeroDivisionError: division by zero"),
+    )
+
+
+@pytest.mark.parametrize(("wrong", "says"), list(_wrong_studies()))
+def test_a_wrong_study_is_one_sentence_and_writes_nothing(wrong, says, tmp_path, capsys):
+    parts = {"axis": _RATE, "more": "", "plan": ""} | wrong
+    (tmp_path / "mine.py").write_text(_FILE.format(**parts))
+    words = [f"--config={tmp_path / 'mine.py'}", "--study=mine", f"--outdir={tmp_path / 'a' / 'b'}"]
+    assert command.guarded(sweep.main, words) == command.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("words", ["--trials=0", "--searches=0", "--trials=²", "--trials=6000"])
+def test_trials_and_searches_are_counted_from_one(words, tmp_path, capsys):
+    words = [
+        "--config=configs/cifar10.py:mini",
+        "--study=demo",
+        f"--outdir={tmp_path / 'a'}",
+        words,
+    ]
+    assert command.guarded(sweep.main, words) == command.WRONG_INPUT
+    assert "allowed" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()

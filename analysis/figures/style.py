@@ -26,6 +26,7 @@ _STYLE = {
     "xtick.minor.width": 0.4,
     "pdf.fonttype": 42,  # text stays text in PDF and SVG
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a $ in the name of a condition or metric is a $
 }
 
 
