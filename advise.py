@@ -33,7 +33,7 @@ from pipeline.side_by_side import joined
 from pipeline.stages import CHUNK, CORES, Batch, RecordError
 from pipeline.upstream import UpstreamError
 from runs import command, terminal
-from training import check, optimizer, parts, sharding
+from training import check, footprint, optimizer, parts, sharding
 from training.step import Program
 
 ROOT = pathlib.Path(__file__).resolve().parent
@@ -63,7 +63,7 @@ def advise(config, seconds: float = 1.0) -> Advice:
     try:
         transfer, step = step_functions(config, opened.program)
         return measured(config, opened, transfer, step, seconds)
-    except (RecordError, UpstreamError) as error:
+    except (check.ConfigError, RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
 
 
@@ -98,6 +98,8 @@ def host_stages(config, opened: parts.Opened) -> list[tuple[str, Callable[[Any],
     read = build.fresh_stream(config, opened.source, workload)
     chunk = math.gcd(CHUNK, config.batch_size)
     example = build.first_example(config, opened.source, workload)
+    rows = sharding.local_rows(opened.program.task.mesh, config.batch_size)
+    footprint.check_batches(config, example, workload, opened.program, rows)
     (name, first), *others = build.stages(config, workload, read, example)
 
     def numbered(call: int) -> Batch:
@@ -240,8 +242,10 @@ def main(argv: Sequence[str]) -> int:
     )
     arguments, overrides = command.parse(parser, argv)
     config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
-    if not 0 < arguments.seconds < math.inf:
-        raise command.InputError(f"--seconds is {arguments.seconds}; allowed: a number above 0")
+    if not 0 < arguments.seconds <= 3600:
+        raise command.InputError(
+            f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
+        )
     plot_file = pathlib.Path(arguments.plot or "advice.png")
     if plot_file.suffix not in (".png", ".pdf", ".svg"):
         raise command.InputError(

@@ -8,6 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from echo.measure import Call, at_once, available_cores, stage_time
+from echo.spec import (
+    MAX_BATCH,
+    MAX_BUFFER,
+    MAX_FACTOR,
+    EchoSpecError,
+    checked_integer,
+    checked_number,
+)
 from echo.timing import StageTime, Timing
 from echo.tree import Structure
 
@@ -19,6 +27,9 @@ _KEPT = 8
 # Predictions closer than this are taken for equal: on shared cores they are 1 to 14 % off
 # (docs/advice.md). What is recommended is within this share of the best cell of the table.
 TOLERANCE = 0.1
+
+# What `advise` takes: threads that a process can start, times that somebody waits.
+_MAX_WORKERS, _MIN_SECONDS, _MAX_SECONDS = 1024, 1e-6, 3600
 
 _IDENTICAL = (
     "The cost: repeats are identical there, as nothing behind changes them (unless the step does), "
@@ -149,12 +160,31 @@ def advise(
         workers: threads or processes that your loader runs; 0 = as many as cores.
         cores: processor cores, taken as given; 0 = as many as this process is found to get, less
             what is lost where stages and step run side by side (Timing.side_by_side).
-        seconds: to spend on each stage, about.
+        seconds: to spend on each stage, about; an hour at most.
         stored: the part of an item that an echo stage would keep.
 
     Raises:
-        ValueError: a batch size or a name that does not fit the stages.
+        ValueError: a number that is not allowed, or a batch size or a name that does not fit the
+            stages.
+        TypeError: stages that are neither pairs nor iterable, or a step that cannot be called.
     """
+    batch_size = checked_integer("batch_size", batch_size, 1, MAX_BATCH)
+    examples_a_call = checked_integer("examples_a_call", examples_a_call, 1, MAX_BATCH)
+    shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, 0, MAX_BUFFER)
+    workers = checked_integer("workers", workers, 0, _MAX_WORKERS)
+    cores = checked_number("cores", cores, 0, _MAX_WORKERS)
+    seconds = checked_number("seconds", seconds, _MIN_SECONDS, _MAX_SECONDS)
+    if not len(factors):
+        raise EchoSpecError("factors", factors, "at least one")
+    for factor in factors:
+        checked_number("factors", factor, 1, MAX_FACTOR)
+    if not callable(step_fn):
+        raise TypeError(f"step_fn is a {type(step_fn).__name__}; allowed: a function of a batch")
+    if not isinstance(stages, Iterable):
+        raise TypeError(
+            f"stages is a {type(stages).__name__}; allowed: (name, function) pairs, or an iterable "
+            "of batches"
+        )
     if not _is_stages(stages):
         loader = _Again(stages)
         stages, batch_stage, workers = [("input", lambda _: next(loader))], "", 1

@@ -65,6 +65,10 @@ class BackgroundReader:
         length = -1 if self.num_items is None else self.num_items
         return self._reader.state(oldest) | {"num_items": length}
 
+    def checked(self, state: dict[str, Any]) -> int | None:
+        """As SequentialReader does it."""
+        return self._reader.checked(state)
+
     def rewind(self, state: dict[str, Any]) -> None:
         """Goes back to where a state was taken."""
         self._halt()

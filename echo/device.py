@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from echo.orders import NOWHERE, Order
+from echo.spec import checked_integer
 
 AXIS = "data"  # of the mesh
 
@@ -43,6 +44,10 @@ class DeviceStore:
         enter: applied on the device to new items before they are stored. Hashable; equal ones share
             what has been compiled.
 
+    Raises:
+        ValueError: a count or a mesh that is not allowed.
+        TypeError: an item with a leaf that has no shape and dtype.
+
     Attributes:
         bytes_sent: from this process's host to its devices so far, indices and what rounds are
             filled up with included.
@@ -59,6 +64,11 @@ class DeviceStore:
         batches: bool = False,
         enter: Enter | None = None,
     ):
+        capacity = checked_integer("capacity", capacity, 1, NOWHERE - 1)
+        round_size = checked_integer("round_size", round_size, 1, NOWHERE - 1)
+        streams = checked_integer("streams", streams, 1, NOWHERE - 1)
+        if mesh is not None and AXIS not in getattr(mesh, "axis_names", ()):
+            raise ValueError(f"mesh is {mesh}; allowed: a jax.sharding.Mesh with an axis {AXIS!r}")
         self._mesh = mesh or Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
         # Programs run on this process's devices alone: how many rounds its sub-streams have to
         # place is its own affair.
@@ -196,6 +206,8 @@ def _entered(enter: Enter, items: Any, fresh: jax.Array) -> Any:
 
 
 def _spec(x: Any) -> jax.ShapeDtypeStruct:
+    if not (hasattr(x, "shape") and hasattr(x, "dtype")):
+        raise TypeError(f"item has a leaf {x!r}; allowed: leaves with a shape and a dtype")
     return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
 
 

@@ -6,8 +6,8 @@ import grain
 import numpy as np
 
 from echo.orders import OrderStore
-from echo.schedule import EchoSchedule
-from echo.spec import PLACEMENTS, EchoSpecError, checked_integer, one_of
+from echo.schedule import EchoCursor, EchoSchedule
+from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer, one_of
 from echo.store import ArrayStore, ItemStore
 from echo.upstream import CHUNK_ITEMS, RandomAccessReader, SequentialReader
 
@@ -57,7 +57,7 @@ class EchoIterDataset(grain.IterDataset):
 
     Raises:
         EchoSpecError: a factor, buffer, seed, batch size or placement that is not allowed.
-        TypeError: a parent that is no Grain data set.
+        TypeError: a parent that is no Grain data set, or read options of another kind.
     """
 
     def __init__(
@@ -78,11 +78,8 @@ class EchoIterDataset(grain.IterDataset):
                 f"parent is a {type(parent).__name__}; allowed: a Grain MapDataset or IterDataset "
                 "(for another iterable use echo.echo_iterable)"
             )
-        if placement not in PLACEMENTS:
-            raise EchoSpecError("placement", placement, one_of(PLACEMENTS))
+        batch_size = checked_settings(batch_size, read_options, placement)
         super().__init__(parent)
-        if batch_size is not None:
-            batch_size = checked_integer("batch_size", batch_size, minimum=1)
         self.schedule = EchoSchedule(factor, shuffle_buffer, seed)
         self.batch_size = batch_size
         self.drop_remainder = drop_remainder
@@ -104,6 +101,34 @@ class EchoIterDataset(grain.IterDataset):
 
     def __iter__(self) -> grain.DatasetIterator:
         return _EchoIterator(self)
+
+
+def checked_settings(batch_size: int | None, read_options: Any, placement: str) -> int | None:
+    """The batch size of a stage, after a check of it and of two other settings."""
+    if placement not in PLACEMENTS:
+        raise EchoSpecError("placement", placement, one_of(PLACEMENTS))
+    if not isinstance(read_options, grain.ReadOptions):
+        raise TypeError(
+            f"read_options is a {type(read_options).__name__}; allowed: a grain.ReadOptions"
+        )
+    return None if batch_size is None else checked_integer("batch_size", batch_size, 1, MAX_BATCH)
+
+
+def check_fields(state: Any, own: dict[str, Any]) -> None:
+    """Checks that `state` has the fields of a stage's own one; ValueError if not."""
+    if not isinstance(state, dict) or state.keys() != own.keys():
+        is_dict = isinstance(state, dict)
+        given = f"has the fields {sorted(map(str, state))}" if is_dict else f"is a {type(state)}"
+        raise ValueError(
+            f"the state {given}, one of this echo stage has the fields {sorted(own)}; restore "
+            "it into a pipeline equal to the one it is of"
+        )
+
+
+def check_reaches(state: dict[str, Any], oldest: int) -> None:
+    """Checks that a parent which goes on from where `state` says still gives item `oldest`."""
+    if state.get("next_index", 0) > oldest:
+        raise EchoSpecError("next_index", state["next_index"], f"up to {oldest}, an item to come")
 
 
 class _EchoIterator(grain.DatasetIterator):
@@ -154,21 +179,31 @@ class _EchoIterator(grain.DatasetIterator):
         """Continues where `state` was taken.
 
         Raises:
-            ValueError: the state is of another stage, or of other data.
+            ValueError: the state is of another stage, or of other data; this iterator still stands
+                where it did.
         """
-        if state.keys() != self.get_state().keys():
-            raise ValueError(
-                f"the state has the fields {sorted(state)}, one of this echo stage has "
-                f"{sorted(self.get_state())}; restore it into a pipeline equal to the one it is of"
-            )
+        before = self.get_state()
+        check_fields(state, before)
         if state["schedule"] != self._identity():
             raise ValueError(
                 f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
                 f"({state['schedule']}), this one has ({self._identity()}); "
                 "restore it into an equal stage"
             )
+        num_items = self._reader.checked(state)
+        cursor = self._schedule.cursor(state["position"], num_items)
+        check_reaches(state, cursor.oldest())
+        try:
+            self._go_to(state, cursor)
+        except Exception:  # the parent has less, or refuses its part
+            self._go_to(
+                before, self._schedule.cursor(before["position"], self._reader.checked(before))
+            )
+            raise
+
+    def _go_to(self, state: dict[str, Any], cursor: EchoCursor) -> None:
         self._reader.rewind(state)
-        self._cursor = self._schedule.cursor(state["position"], self._reader.num_items)
+        self._cursor = cursor
         self._store = self._empty_store()
         left = self._cursor.live()
         for indices, items in self._reader.read_again(list(left), self._admitted()):

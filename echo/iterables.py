@@ -6,6 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from echo.schedule import EchoSchedule
+from echo.spec import MAX_POSITION, checked_integer
 from echo.store import ItemStore
 
 T = TypeVar("T")
@@ -26,7 +27,8 @@ def echo_iterable(
         seed: of the buffer's choices.
 
     Raises:
-        EchoSpecError: a factor below 1, a negative buffer or seed.
+        EchoSpecError: a factor, buffer or seed that is not allowed.
+        TypeError: `iterable` cannot be iterated.
     """
     return EchoIterable(iterable, EchoSchedule(factor, shuffle_buffer, seed))
 
@@ -35,6 +37,12 @@ class EchoIterable(Iterable[T]):
     """An iterable whose items are echoed by `schedule`; see `echo_iterable`."""
 
     def __init__(self, iterable: Iterable[T], schedule: EchoSchedule):
+        if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
+            raise TypeError(
+                f"iterable is a {type(iterable).__name__}; allowed: what can be iterated"
+            )
+        if not isinstance(schedule, EchoSchedule):
+            raise TypeError(f"schedule is a {type(schedule).__name__}; allowed: an EchoSchedule")
         self._iterable = iterable
         self._schedule = schedule
 
@@ -71,8 +79,9 @@ class EchoIterator(Iterator[T]):
         """Passes over outputs by replaying the source, as a resumed run must.
 
         Raises:
-            ValueError: there are fewer outputs.
+            ValueError: there are fewer outputs, or `outputs` is no count.
         """
+        outputs = checked_integer("outputs", outputs, 0, MAX_POSITION)
         for _ in range(outputs):
             fresh = self._next_fresh()
             if fresh is None:

@@ -6,6 +6,7 @@ a pure function of (data, seed, settings).
 """
 
 import base64
+import binascii
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,10 +15,16 @@ import grain
 import numpy as np
 
 from echo.background import BackgroundReader
-from echo.grain_dataset import DEFAULT_READ_OPTIONS, Echoed
+from echo.grain_dataset import (
+    DEFAULT_READ_OPTIONS,
+    Echoed,
+    check_fields,
+    check_reaches,
+    checked_settings,
+)
 from echo.orders import OrderStore
 from echo.repeats import Repeats, round_size, store_rows
-from echo.spec import PLACEMENTS, EchoSpecError, checked_integer, one_of
+from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
 from echo.store import ArrayStore, ItemStore
 from echo.upstream import CHUNK_ITEMS, RandomAccessReader
 
@@ -57,7 +64,7 @@ class OpportunisticIterDataset(grain.IterDataset):
 
     Raises:
         EchoSpecError: a setting that is not allowed.
-        TypeError: a parent that is no Grain data set.
+        TypeError: a parent that is no Grain data set; read options, slack or limit of another kind.
     """
 
     def __init__(
@@ -80,11 +87,13 @@ class OpportunisticIterDataset(grain.IterDataset):
             raise TypeError(
                 f"parent is a {type(parent).__name__}; allowed: a Grain MapDataset or IterDataset"
             )
-        if placement not in PLACEMENTS:
-            raise EchoSpecError("placement", placement, one_of(PLACEMENTS))
+        batch_size = checked_settings(batch_size, read_options, placement)
+        for name, function in (("slack", slack), ("limit", limit)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} is {function!r}; allowed: a function, or None")
+        if decisions is not None:
+            decisions = _checked_decisions(decisions, batch_size or 1)
         super().__init__(parent)
-        if batch_size is not None:
-            batch_size = checked_integer("batch_size", batch_size, minimum=1)
         if not (read_options.num_threads and read_options.prefetch_buffer_size):
             raise EchoSpecError(
                 "read_options", read_options, "threads and a buffer, both at least 1, to read ahead"
@@ -165,20 +174,51 @@ class _Iterator(grain.DatasetIterator):
         """Continues where `state` was taken.
 
         Raises:
-            ValueError: the state is of another stage, or of other data.
+            ValueError: the state is of another stage, or of other data; this iterator still stands
+                where it did.
         """
-        if state.get("settings") != self._repeats.settings:
+        before, stored_before = self.get_state(), self._repeats.stored()
+        check_fields(state, before)
+        if state["settings"] != self._repeats.settings:
             raise ValueError(
-                f"the state is of a stage with {state.get('settings')}, this one has "
+                f"the state is of a stage with {state['settings']}, this one has "
                 f"{self._repeats.settings}; restore it into an equal stage"
             )
+        checked_integer("batches", state["batches"], 0, MAX_POSITION)
+        num_items = self._reader.checked(state)
+        most = MAX_POSITION if num_items is None else num_items
+        checked_integer("admitted", state["admitted"], 0, most)
+        stored = self._checked_stored(state)
+        check_reaches(state, int(stored[0][0]) if stored.size else state["admitted"])
+        try:
+            self._go_to(state, stored)
+        except Exception:  # the parent has less, or refuses its part
+            self._go_to(before, stored_before)
+            raise
+
+    def _go_to(self, state: dict[str, Any], stored: np.ndarray) -> None:
         self._reader.rewind(state)
-        stored = _unpacked(state["stored"])
         self._repeats.go_to(state["batches"], state["admitted"], stored)
         self._store = self._empty_store()
         shown = dict(zip(*stored.tolist(), strict=True))
         for indices, items in self._reader.read_again(list(shown), state["admitted"]):
             self._put(indices, items, np.asarray([shown[index] for index in indices.tolist()]))
+
+    def _checked_stored(self, state: dict[str, Any]) -> np.ndarray:
+        """Numbers and showings of the items that a state says are stored, int64 [2, n]."""
+        most, capacity = self._dataset.repeats.max_factor, self._dataset.repeats.capacity
+        try:
+            stored = _unpacked(state["stored"], capacity)
+        except (TypeError, ValueError, binascii.Error, zlib.error) as error:
+            raise ValueError(f"the state's stored items cannot be read: {error}") from error
+        items, shown = stored
+        ascending = (np.diff(items, prepend=-1) > 0).all() and (items < state["admitted"]).all()
+        if not (ascending and ((shown > 0) & (shown < most)).all()):
+            raise ValueError(
+                f"the state's stored items are no ascending numbers below {state['admitted']}, "
+                f"each shown less than {most} times; take the state from an equal stage"
+            )
+        return stored
 
     def close(self) -> None:
         """Ends the threads that read ahead; asking for more is an error from then on."""
@@ -248,6 +288,22 @@ def _packed(stored: np.ndarray) -> str:
     return base64.b64encode(zlib.compress(steps.tobytes())).decode()
 
 
-def _unpacked(text: str) -> np.ndarray:
-    steps = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.int64)
-    return steps.reshape(2, -1).cumsum(axis=1)
+def _unpacked(text: str, capacity: int) -> np.ndarray:
+    """What `_packed` made, of `capacity` items at most: damaged text must not fill memory."""
+    unpacking, most = zlib.decompressobj(), 2 * np.dtype(np.int64).itemsize * capacity
+    content = unpacking.decompress(base64.b64decode(text, validate=True), most + 1)
+    if not unpacking.eof or len(content) > most:
+        raise ValueError(f"it is not the whole of up to {capacity} items")
+    return np.frombuffer(content, np.int64).reshape(2, -1).cumsum(axis=1)
+
+
+def _checked_decisions(decisions: Sequence[int], size: int) -> np.ndarray:
+    """Fresh items of each batch, int64 [n]."""
+    taken = np.asarray(decisions)
+    if not taken.size:
+        return np.zeros(0, np.int64)
+    if taken.ndim != 1 or taken.dtype.kind not in "iu" or taken.min() < 0 or taken.max() > size:
+        raise EchoSpecError(
+            "decisions", decisions, f"integers from 0 to {size}, one for each batch"
+        )
+    return taken

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from echo.spec import checked_integer
+from echo.spec import MAX_BUFFER, MAX_FACTOR, checked_integer
 
 # Separates counts of showings from item numbers in one sort key.
 _ITEMS = 2**40
@@ -25,9 +25,9 @@ class Repeats:
     """
 
     def __init__(self, max_factor: int, capacity: int, seed: int):
-        self.max_factor = checked_integer("max_factor", max_factor, minimum=1)
-        self.capacity = checked_integer("shuffle_buffer", capacity, minimum=1)
-        self.seed = checked_integer("seed", seed, minimum=0)
+        self.max_factor = checked_integer("max_factor", max_factor, 1, MAX_FACTOR)
+        self.capacity = checked_integer("shuffle_buffer", capacity, 1, MAX_BUFFER)
+        self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
         self.go_to(0, 0, np.zeros((2, 0), np.int64))
 
     @property
@@ -102,7 +102,7 @@ class Repeats:
 
     def _draws(self, n: int) -> np.ndarray:
         """64 random bits for each stored item, a function of (seed, batch number)."""
-        key = self.seed % 2**64 + (self.batches << 64)
+        key = self.seed + (self.batches << 64)
         return np.random.Philox(key=key).random_raw(n)
 
 

@@ -14,11 +14,12 @@ slot, and is found again by looking back, in about S*ln(S) draws.
 """
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 
-from echo.spec import checked_integer, exact_factor
+from echo.spec import MAX_BUFFER, MAX_POSITION, MAX_SEED, checked_integer, exact_factor
 
 # Outputs planned ahead in one vectorised go. Larger amortises numpy's call overhead, and nothing
 # outside this file can tell.
@@ -41,8 +42,8 @@ class EchoSchedule:
 
     def __init__(self, factor, shuffle_buffer: int = 0, seed: int = 0):
         self.factor = exact_factor(factor)
-        self.shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, minimum=0)
-        self.seed = checked_integer("seed", seed, minimum=0)
+        self.shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, 0, MAX_BUFFER)
+        self.seed = checked_integer("seed", seed, 0, MAX_SEED)
         # A buffer of one slot shows each item as it comes, which is what no buffer does.
         self.slots = max(1, self.shuffle_buffer)
 
@@ -84,8 +85,12 @@ class EchoSchedule:
         """A reader of the outputs from `position` on, for `num_fresh` items or without an end.
 
         Raises:
-            ValueError: `num_fresh` items give fewer outputs than `position`.
+            ValueError: `num_fresh` items give fewer outputs than `position`, or one of the two is
+                no count.
         """
+        position = checked_integer("position", position, 0, MAX_POSITION)
+        if num_fresh is not None:
+            num_fresh = checked_integer("num_fresh", num_fresh, 0, sys.maxsize)
         return EchoCursor(self, position, num_fresh)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -113,7 +118,7 @@ class EchoSchedule:
     def _draws(self, start: int, stop: int) -> np.ndarray:
         """64 random bits for each of the outputs start .. stop-1, as uint64 [stop - start]."""
         per_counter = 4  # Philox gives four words a counter value
-        philox = np.random.Philox(key=self.seed % 2**128, counter=start // per_counter)
+        philox = np.random.Philox(key=self.seed, counter=start // per_counter)
         skip = start % per_counter
         return philox.random_raw(skip + stop - start)[skip:]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from echo.schedule import EchoSchedule
-from echo.spec import EchoSpecError, missing_package
+from echo.spec import EchoSpecError, checked_integer, missing_package
 
 # Counts are 64-bit integers inside TensorFlow, and squares of the denominator must fit.
 _MAX_DENOMINATOR = 10**9
@@ -30,6 +30,7 @@ def echo(factor, shuffle_buffer: int = 0, seed: int = 0):
     schedule = EchoSchedule(factor, shuffle_buffer, seed)
     if schedule.factor.denominator > _MAX_DENOMINATOR:
         raise EchoSpecError("factor", factor, "at most nine decimals")
+    seed = checked_integer("seed", seed, 0, 2**63 - 1)
     try:
         import tensorflow as tf
     except ModuleNotFoundError as error:
@@ -44,6 +45,8 @@ def echo(factor, shuffle_buffer: int = 0, seed: int = 0):
         return tf.data.Dataset.from_tensors(element).repeat(whole + after - before)
 
     def apply(dataset: Any) -> Any:
+        if not isinstance(dataset, tf.data.Dataset):
+            raise TypeError(f"dataset is a {type(dataset).__name__}; allowed: a tf.data.Dataset")
         outputs = dataset.enumerate().flat_map(echoed)
         cardinality = int(dataset.cardinality())
         if cardinality != tf.data.UNKNOWN_CARDINALITY:

@@ -19,6 +19,7 @@ from typing import Any
 import grain
 import numpy as np
 
+from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
 from echo.tree import Structure
 
 # Items are read together in chunks: handing over one item costs more than copying it, and many
@@ -105,6 +106,15 @@ class RandomAccessReader:
         """Nothing: any item can be read again by its index."""
         del oldest
         return {}
+
+    def checked(self, state: dict[str, Any]) -> int | None:
+        """How many items there are where a state was taken, None while no end was known.
+
+        Raises:
+            ValueError: `rewind` cannot go there.
+        """
+        del state
+        return self.num_items
 
     def rewind(self, state: dict[str, Any]) -> None:
         """Nothing: `read_again` goes where it must."""
@@ -318,8 +328,20 @@ class SequentialReader:
             "parent": parent,
         }
 
+    def checked(self, state: dict[str, Any]) -> int | None:
+        """How many items there are where a state was taken, None while no end was known.
+
+        Raises:
+            ValueError: `rewind` cannot go there.
+        """
+        checked_integer("next_index", state["next_index"], 0, MAX_POSITION)
+        num_items = checked_integer("num_items", state["num_items"], -1, MAX_POSITION)
+        if 0 <= num_items < state["next_index"]:
+            raise EchoSpecError("next_index", state["next_index"], f"up to num_items, {num_items}")
+        return None if num_items < 0 else num_items
+
     def rewind(self, state: dict[str, Any]) -> None:
-        """Goes back to where a state was taken."""
+        """Goes back to where a state was taken, which `checked` allows."""
         self._iterator.set_state(state["parent"])
         self.next_index = state["next_index"]
         self.num_items = None if state["num_items"] < 0 else state["num_items"]

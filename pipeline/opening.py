@@ -31,9 +31,10 @@ def open_splits(dataset: Any) -> tuple[sources.Source, sources.Source, sources.D
     return source, held_out, info
 
 
-def _slowed(config, source: sources.Source, clock: upstream.StoppableClock) -> sources.Source:
+def limits(config) -> upstream.Limits:
+    """How slow config.upstream makes the training examples that this process reads."""
     settings = config.upstream
-    limits = upstream.Limits(
+    return upstream.Limits(
         examples_per_second=settings.examples_per_second,
         bytes_per_second=settings.bytes_per_second,
         latency_seconds=settings.latency_seconds,
@@ -43,13 +44,17 @@ def _slowed(config, source: sources.Source, clock: upstream.StoppableClock) -> s
         seed=config.seed.data,
     ).shared_by(jax.process_count())
 
+
+def _slowed(config, source: sources.Source, clock: upstream.StoppableClock) -> sources.Source:
+    settings, slow = config.upstream, limits(config)
+
     def opened(arrived):
         fast = (
             http_source.HttpSource(config.dataset.to_dict(), arrived) if settings.http else source
         )
-        if limits.none:
+        if slow.none:
             return fast
-        return upstream.SlowSource(fast, upstream.Line(limits, clock, clock.sleep), arrived)
+        return upstream.SlowSource(fast, upstream.Line(slow, clock, clock.sleep), arrived)
 
     if settings.timeout:
         return upstream.WatchedSource(opened, settings.timeout, clock)

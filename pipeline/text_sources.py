@@ -30,8 +30,6 @@ from pipeline import cache, python_text, sources, vocabulary
 from pipeline.sources import DatasetInfo, Source, SourceError
 from pipeline.vocabulary import BEGIN, END, Vocabulary
 
-KINDS = ("sentences", "documents")
-
 # Of a longer document only so many bytes are used: each of its windows tokenizes all of it.
 LONGEST = 200_000
 
@@ -135,18 +133,6 @@ class TextSettings:
     sequence_length: int
     vocabulary_size: int
 
-    def check(self) -> None:
-        """Raises SourceError for a value that is not allowed."""
-        if self.text not in KINDS:
-            raise SourceError(
-                f"config.dataset.text is {self.text!r}; allowed for text: {', '.join(KINDS)}"
-            )
-        for field, least in (("sequence_length", 2), ("vocabulary_size", 8)):
-            if getattr(self, field) < least:
-                raise SourceError(
-                    f"config.dataset.{field} is {getattr(self, field)}; allowed: {least} or more"
-                )
-
 
 def open_text(dataset) -> tuple[Source, Source, DatasetInfo]:
     """The training and validation examples of a text data set, and what is known of it.
@@ -163,7 +149,6 @@ def open_text(dataset) -> tuple[Source, Source, DatasetInfo]:
 
 @functools.lru_cache(maxsize=2)  # the trials of a search share their data
 def _open(dataset: TextSettings) -> tuple[Source, Source, DatasetInfo]:
-    dataset.check()
     train, info = _texts(dataset, dataset.train_split)
     held_out, _ = _texts(dataset, dataset.validation_split)
     directory = _cache_directory(dataset)

@@ -58,6 +58,14 @@ class Limits:
         """Whether nothing is limited."""
         return self == Limits(jitter=self.jitter, seed=self.seed)
 
+    def seconds_of(self, size: int) -> float:
+        """How long a record of `size` bytes takes at least, without jitter."""
+        of_bytes = size / self.bytes_per_second if self.bytes_per_second else 0.0
+        of_example = 1 / self.examples_per_second if self.examples_per_second else 0.0
+        passing = max(of_bytes, of_example)
+        stalls = passing // self.stall_every_seconds if self.stall_every_seconds else 0
+        return self.latency_seconds + passing + stalls * self.stall_seconds
+
     def shared_by(self, processes: int) -> "Limits":
         """The part of each of several processes that read equally much."""
         return dataclasses.replace(
@@ -206,7 +214,7 @@ class SlowSource:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         records = self._source.__getitems__(indices)
-        for _ in self._line.passed([_size(record) for record in records]):
+        for _ in self._line.passed([record_bytes(record) for record in records]):
             self._arrived()
         return records
 
@@ -270,7 +278,7 @@ def _on_a_thread(function: Callable, argument: Any) -> concurrent.futures.Future
     return future
 
 
-def _size(record: dict[str, Any]) -> int:
+def record_bytes(record: dict[str, Any]) -> int:
     """Bytes of a record's fields."""
     leaves = Structure(record).leaves(record)
     return sum(len(x) if isinstance(x, bytes | str) else np.asarray(x).nbytes for x in leaves)

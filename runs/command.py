@@ -13,6 +13,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import ml_collections
 
@@ -27,7 +28,21 @@ EXIT_CODES = {
     "preempted": PREEMPTED,
 }
 
-Fields = Sequence[tuple[str, object, str]]  # (name, default, comment)
+
+class Field(Protocol):
+    """What a command has to know of a field of the configuration, see configs/fields.py."""
+
+    name: str
+    default: object
+    help: str
+    allowed_words: str
+
+    def read(self, value: object) -> object:
+        """The value in the field's type, from text or another value; ValueError says what is
+        allowed."""
+
+
+Fields = Sequence[Field]
 
 
 class InputError(Exception):
@@ -134,7 +149,9 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
         if word not in overrides:
             flags = [f for action in parser._actions for f in action.option_strings]
             hint = _nearest(word.partition("=")[0], flags)
-            raise InputError(f"{word} is not understood{hint}; see {parser.prog} --help")
+            raise InputError(
+                f"{_shortened(word)} is not understood{hint}; see {parser.prog} --help"
+            )
     return arguments, overrides
 
 
@@ -147,7 +164,7 @@ def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType,
     """
     name, _, variant = config_flag.partition(":")
     for path in (pathlib.Path(name), root / name):
-        if path.suffix == ".py" and _is_file(path):
+        if path.suffix == ".py" and _is_readable_file(path):
             spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
             module = importlib.util.module_from_spec(spec)
             with errors_of_file(path):
@@ -155,18 +172,11 @@ def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType,
             if hasattr(module, "get_config"):
                 return module, variant
     files = sorted(f"configs/{p.name}" for p in (root / "configs").glob("*.py") if _is_config(p))
-    shown = name if len(name) <= 200 else f"{name[:200]}..."
     raise InputError(
-        f"--config={shown} is no configuration file; give one of {', '.join(files)}, "
+        f"--config={_shortened(name)} is no configuration file that can be read; give one of "
+        f"{', '.join(files)}, "
         "or a Python file of your own with get_config()"
     )
-
-
-def _is_file(path: pathlib.Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name too long, or with a null byte
-        return False
 
 
 @contextlib.contextmanager
@@ -223,6 +233,7 @@ def override(config: ml_collections.ConfigDict, overrides: Sequence[str], fields
     for word in overrides:
         name, equals, text = word.removeprefix("--config.").partition("=")
         if not equals:
+            name = _shortened(name)
             raise InputError(f"--config.{name} has no value; write --config.{name}=VALUE")
         set_field(config, name, text, fields)
 
@@ -231,18 +242,17 @@ def set_field(config: ml_collections.ConfigDict, name: str, value: object, field
     """Sets one field, from text or a value, to the type of its default.
 
     Raises:
-        InputError: no such field, or a value of another type.
+        InputError: no such field, or a value that it cannot have.
     """
-    defaults = {field: default for field, default, _ in fields}
-    if name not in defaults:
-        raise InputError(f"there is no field config.{name}{_nearest(name, defaults)}; see --help")
-    kind = type(defaults[name])
-    try:
-        value = _converted(value, kind)
-    except ValueError:
+    known = {field.name: field for field in fields}
+    if name not in known:
         raise InputError(
-            f"config.{name} is {value!r}; allowed: {_KINDS[kind]} ({_comment(name, fields)})"
-        ) from None
+            f"there is no field config.{_shortened(name)}{_nearest(name, known)}; see --help"
+        )
+    try:
+        value = known[name].read(value)
+    except ValueError as error:
+        raise InputError(str(error)) from error
     *parents, leaf = name.split(".")
     node = config
     for parent in parents:
@@ -256,27 +266,6 @@ def get_field(config: ml_collections.ConfigDict, name: str) -> object:
     for part in name.split("."):
         node = node[part]
     return node
-
-
-_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def _converted(value: object, kind: type) -> object:
-    if kind is bool:
-        words = {"true": True, "1": True, "false": False, "0": False}
-        if str(value).lower() not in words:
-            raise ValueError
-        return words[str(value).lower()]
-    if kind is int:
-        text = str(value).replace("_", "")
-        if float(text) != int(float(text)):  # 1e6 is fine, 1.5 is not
-            raise ValueError
-        return int(text) if text.lstrip("+-").isdigit() else int(float(text))
-    return kind(value)
-
-
-def _comment(name: str, fields: Fields) -> str:
-    return next(comment for field, _, comment in fields if field == name)
 
 
 def _nearest(name: str, known) -> str:
@@ -300,13 +289,27 @@ def _joined(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def _is_readable_file(path: pathlib.Path) -> bool:
+    try:
+        return path.is_file() and os.access(path, os.R_OK)
+    except (OSError, ValueError):  # a name that is too long, or holds a NUL
+        return False
+
+
+def _shortened(text: str, most: int = 200) -> str:
+    """Text in a message: in quotes where it would not print, and not at length."""
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
 def _is_config(path: pathlib.Path) -> bool:
-    return path.name not in ("__init__.py", "base.py", "studies.py")
+    return path.name not in ("__init__.py", "base.py", "fields.py", "studies.py")
 
 
 def _describe(fields: Fields) -> str:
     lines = ["fields of the configuration (override with --config.FIELD=VALUE) and defaults:"]
-    for name, default, comment in fields:
-        lines.append(f"  {name} = {default!r}")
-        lines.append(f"{'':8}{comment}")
+    for field in fields:
+        lines.append(f"  {field.name} = {field.default!r}")
+        lines.append(f"{'':8}{field.help}")
+        lines.append(f"{'':8}allowed: {field.allowed_words}")
     return "\n".join(lines)

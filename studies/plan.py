@@ -34,7 +34,7 @@ _CADENCE = "evaluate_every_fresh_examples"
 # Searched fields that leave a trial's batches as they are, so that lanes can share them.
 _LANE_FIELDS = ("optimizer.", "loss.")
 
-_DEFAULTS = {name: default for name, default, _ in base.FIELDS}
+_DEFAULTS = {field.name: field.default for field in base.FIELDS}
 _WHOLE_NUMBERS = {name for name, default in _DEFAULTS.items() if type(default) is int}
 
 # (field, its value with lanes, why no other)

@@ -118,7 +118,7 @@ def last_saved(config, workdir):
 def flags(config):
     """The command-line overrides that make the mini into `config`."""
     shipped = cifar10.get_config("mini")
-    names = [name for name, _, _ in base.FIELDS]
+    names = [field.name for field in base.FIELDS]
     changed = [n for n in names if command.get_field(config, n) != command.get_field(shipped, n)]
     return [f"--config.{name}={command.get_field(config, name)}" for name in changed]
 

@@ -162,7 +162,8 @@ def test_memory_is_told_for_the_buffer_of_the_configuration():
     ("words", "says"),
     [
         ([], "the following arguments are required: --config"),
-        (["--config=configs/cifar10.py:mini", "--seconds=0"], "--seconds is 0.0; allowed"),
+        (["--config=configs/cifar10.py:mini", "--seconds=0"], "--seconds is 0; allowed"),
+        (["--config=configs/cifar10.py:mini", "--seconds=1e308"], "--seconds is 1e+308; allowed"),
         (["--config=configs/cifar10.py:mini", "--plot=no/a.png"], "in a directory that is not"),
         (["--config=configs/cifar10.py:mini", "--plot=a.doc"], "allowed: a file that ends in"),
         (["--config=configs/cifar10.py:mini", "--config.batch_size=0"], "batch_size is 0; allowed"),

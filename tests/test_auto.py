@@ -140,7 +140,7 @@ def test_progress_is_that_of_fresh_examples(tmp_path):
         ({"echo__insertion": "none"}, "insertion='none', where nothing is repeated; allowed"),
         ({"echo__factor": 2}, r"config.echo.factor is 2 with echo.policy='auto'.*allowed: 1"),
         ({"echo__shuffle_buffer": 0}, "shuffle_buffer is 0 with .*allowed: 1 or more"),
-        ({"echo__max_factor": 0}, "config.echo.max_factor is 0; allowed: 1 or more"),
+        ({"echo__max_factor": 0}, "config.echo.max_factor is 0; allowed: a whole number from 1"),
         ({"echo__replay": "nowhere"}, "replay is 'nowhere', which holds no decisions .*allowed"),
         ({"echo__replay": __file__}, "which holds no decisions"),
         ({"echo__policy": "fixed", "echo__replay": "x"}, "replay is 'x' with echo.policy='fixed'"),

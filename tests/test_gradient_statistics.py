@@ -316,7 +316,7 @@ def test_the_noise_scale_divides_means_and_not_steps():
 
 
 def test_a_negative_interval_is_one_sentence():
-    says = "config.gradient_statistics_every_steps is -1; allowed: 0 or more"
+    says = "config.gradient_statistics_every_steps is -1; allowed: a whole number from 0"
     with pytest.raises(train.command.InputError, match=re.escape(says)):
         train.prepare(mini(gradient_statistics_every_steps=-1))
 

@@ -283,8 +283,8 @@ def test_label_smoothing_is_a_mixture_with_the_uniform_distribution():
     [
         ("model__depth", 20, "allowed: .*18, 34, 50"),
         ("model__stem", "vgg", "allowed: 'imagenet', 'cifar'"),
-        ("dataset__canvas", 0, "dataset.canvas is 0; allowed: 8 or more"),
-        ("augmentation__min_area", 1.5, r"allowed: a number in \(0, 1\]"),
+        ("dataset__canvas", 0, "dataset.canvas is 0; allowed: a whole number from 8"),
+        ("augmentation__min_area", 1.5, r"allowed: a number above 0, up to 1"),
         ("model__ghost_batch_size", 24, "does not divide the 32 examples"),
         ("loss__label_smoothing", 1.0, r"loss.label_smoothing is 1.0; allowed"),
         ("workload", "cifar10", "needs; choose another config.dataset.name"),

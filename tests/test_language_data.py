@@ -185,9 +185,6 @@ def test_enormous_documents_are_cut_and_counted(words, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"text": "words"}, "config.dataset.text is 'words'; allowed for text: sentences, docu"),
-        ({"sequence_length": 1}, r"sequence_length is 1; allowed: 2 or more"),
-        ({"vocabulary_size": 7}, r"vocabulary_size is 7; allowed: 8 or more"),
         ({"vocabulary_size": 10**6}, r"1000000, more than the text of split 'train' gives; allo"),
         ({"vocabulary_size": 20}, r"fewer than the text's characters; allowed: more than \d+"),
         ({"train_split": "test"}, "no split 'test'; allowed: train, validation"),

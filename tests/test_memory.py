@@ -18,7 +18,7 @@ HUGE = "--config.echo.shuffle_buffer=1000000000000"
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--config.echo.factor=2", "--config.budget.fresh_examples=1000000000000"],
+        ["--config.echo.factor=2", "--config.budget.fresh_examples=4000000000"],
         ["--config.echo.policy=auto"],
     ],
 )

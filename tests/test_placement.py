@@ -88,8 +88,8 @@ def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
             "config.echo.placement=device",
         ),
         (
-            placed("before_augmentation", 10**15) | {"budget__fresh_examples": 10**12},
-            "where 1,000,000,000,000 items of 68 bytes take 68,000,000,000,000 of each device's",
+            placed("before_augmentation", 10**12) | {"budget__fresh_examples": 4 * 10**9},
+            "where a stream keeps 4,000,000,000 items; allowed: below 1,073,741,824",
         ),
     ],
 )

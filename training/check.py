@@ -1,13 +1,16 @@
 """Checks a configuration before anything is opened or written."""
 
-import math
-from typing import Any
-
 import jax
 
 import echo
+from configs import base
+from configs.fields import Field, FieldError
 from pipeline.counts import horizon_steps, total_steps
-from training import optimizer, sharding
+from pipeline.upstream import Limits
+from runs import command
+
+# Seconds that somebody might wait for one record of a slow upstream.
+LONGEST_RECORD = 600
 
 
 class ConfigError(Exception):
@@ -15,43 +18,14 @@ class ConfigError(Exception):
 
 
 def check(config) -> None:
-    """Checks every field that does not depend on the data set.
+    """Checks every field, and what fields must satisfy together whatever the data set.
 
     Raises:
         ConfigError: the first field that is wrong.
     """
-    for name in ("data", "model"):
-        _between(f"seed.{name}", config.seed[name], 0, 2**32, end=False)
+    for field in base.FIELDS:
+        _check_field(config, field)
     _check_echo(config)
-    _one_of("dtype", config.dtype, ("float32", "bfloat16"))
-    _one_of("sharding", config.sharding, sharding.CHOICES)
-    _one_of("augment_on", config.augment_on, ("host", "device"))
-    _one_of("optimizer.name", config.optimizer.name, optimizer.NAMES)
-    _one_of("optimizer.schedule.name", config.optimizer.schedule.name, optimizer.SCHEDULES)
-    _one_of("target.mode", config.target.mode, ("above", "below"))
-    _between("optimizer.learning_rate", config.optimizer.learning_rate, 0.0, math.inf)
-    _between("optimizer.momentum", config.optimizer.momentum, 0.0, 1.0, end=False)
-    _between("optimizer.beta2", config.optimizer.beta2, 0.0, 1.0, end=False)
-    _between("optimizer.weight_decay", config.optimizer.weight_decay, 0.0, math.inf)
-    schedule = config.optimizer.schedule
-    for name in ("final_factor", "first_step_progress", "second_step_progress", "step_factor"):
-        _between(f"optimizer.schedule.{name}", schedule[name], 0.0, 1.0)
-    warmup = schedule.warmup_progress
-    _between("optimizer.schedule.warmup_progress", warmup, 0.0, 1.0, end=False)
-    _at_least("optimizer.schedule.horizon_fresh_examples", schedule.horizon_fresh_examples, 0)
-    if not math.isfinite(config.target.value):
-        raise ConfigError(f"config.target.value is {config.target.value}; allowed: a finite number")
-    for name in ("evaluate_every_fresh_examples", "checkpoint_every_fresh_examples", "prefetch"):
-        _at_least(name, config[name], 0)
-    _at_least("gradient_statistics_every_steps", config.gradient_statistics_every_steps, 0)
-    for name in ("batch_size", "log_every_steps"):
-        _at_least(name, config[name], 1)
-    _at_least("augmentation.pad", config.augmentation.pad, 0)
-    _at_least("dataset.max_boxes", config.dataset.max_boxes, 1)
-    _at_least("model.ghost_batch_size", config.model.ghost_batch_size, 0)
-    _between("loss.label_smoothing", config.loss.label_smoothing, 0.0, 1.0, end=False)
-    _at_least("mesh.data", config.mesh.data, 0)
-    _at_least("mesh.model", config.mesh.model, 1)
     _check_upstream(config.upstream)
     _check_division("echo.streams", config.echo.streams, config.batch_size)
     _check_buffer(config.echo)
@@ -132,6 +106,19 @@ def held_streams(config, held_rows: range) -> range:
     return range(held_rows.start // rows, held_rows.stop // rows)
 
 
+def _check_field(config, field: Field) -> None:
+    """Checks one field, which a configuration file may have set to anything, or taken away."""
+    try:
+        field.check(command.get_field(config, field.name))
+    except FieldError as error:
+        raise ConfigError(str(error)) from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"config.{field.name} is missing; start from configs.base.get_config(), which has all "
+            "fields"
+        ) from error
+
+
 def _check_echo(config) -> None:
     try:
         echo.EchoSpec(
@@ -143,10 +130,7 @@ def _check_echo(config) -> None:
         )
     except echo.EchoSpecError as error:
         raise ConfigError(f"config.echo.{error}") from error
-    _one_of("echo.policy", config.echo.policy, ("fixed", "auto"))
     _check_policy(config.echo)
-    _at_least("echo.streams", config.echo.streams, 1)
-    _at_least("dataset.spaced_epochs", config.dataset.spaced_epochs, 1)
     echoes = config.echo.insertion != "none" or config.echo.streams > 1
     if config.dataset.spaced_epochs > 1 and echoes:
         raise ConfigError(
@@ -157,7 +141,6 @@ def _check_echo(config) -> None:
 
 
 def _check_policy(settings) -> None:
-    _at_least("echo.max_factor", settings.max_factor, 1)
     if settings.policy != "auto":
         if settings.replay:
             raise ConfigError(
@@ -216,11 +199,6 @@ def _check_buffer(settings) -> None:
 
 
 def _check_upstream(upstream) -> None:
-    for name in ("examples_per_second", "bytes_per_second", "latency_seconds", "timeout"):
-        _between(f"upstream.{name}", upstream[name], 0.0, math.inf)
-    for name in ("stall_every_seconds", "stall_seconds"):
-        _between(f"upstream.{name}", upstream[name], 0.0, math.inf)
-    _between("upstream.jitter", upstream.jitter, 0.0, 1.0)
     if (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0):
         raise ConfigError(
             f"config.upstream.stall_seconds is {upstream.stall_seconds:g} with "
@@ -229,30 +207,25 @@ def _check_upstream(upstream) -> None:
         )
 
 
+def check_speed(limits: Limits, record_bytes: int) -> None:
+    """Checks that a record of so many bytes passes the limits on the upstream in a time that
+    somebody might wait for.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    seconds = limits.seconds_of(record_bytes)
+    if seconds > LONGEST_RECORD:
+        raise ConfigError(
+            f"config.upstream lets a record of {record_bytes:,} bytes pass in {seconds:.3g} "
+            f"seconds; allowed: {LONGEST_RECORD} seconds at most, by higher limits or fewer and "
+            "shorter stalls"
+        )
+
+
 def _check_division(name: str, parts: int, batch_size: int) -> None:
     if batch_size % parts:
         raise ConfigError(
             f"config.{name} is {parts}, which does not divide config.batch_size {batch_size}; "
             "allowed: a divisor of the batch size"
-        )
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"config.{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"config.{name} is {value}; allowed: {least} or more")
-
-
-def _between(
-    name: str, value: float, low: float, high: float, *, start: bool = True, end: bool = True
-) -> None:
-    inside = (low <= value if start else low < value) and (value <= high if end else value < high)
-    if not inside or not math.isfinite(value):
-        left, right = "[" if start else "(", "]" if end and high < math.inf else ")"
-        raise ConfigError(
-            f"config.{name} is {value}; allowed: a number in {left}{low}, {high}{right}"
         )

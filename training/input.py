@@ -9,9 +9,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from echo.device import DeviceStore, Enter
+from echo.orders import NOWHERE
 from pipeline import counts
 from pipeline.stages import Arrays, Batch
-from training import memory, sharding
+from training import footprint, memory, sharding
 from training.check import ConfigError
 from workloads.base import Workload
 
@@ -61,7 +62,7 @@ def make_input(config, first: Arrays, workload: Workload, mesh: Mesh, held: rang
     item = _item(config, first, workload)
     on_host = config.echo.placement == "host"
     store = None if on_host else _checked_store(config, workload, mesh, held, item)
-    _check_host(config, held, _nbytes(item) if on_host else 0)
+    _check_host(config, held, footprint.nbytes(item) if on_host else 0)
     if store:
         store.allocate(counts.store_size(config, held).outputs)
     return Input(mesh, store)
@@ -71,6 +72,12 @@ def _checked_store(config, workload: Workload, mesh: Mesh, held: range, item: An
     """The store of the streams `held`, not allocated yet."""
     size = counts.store_size(config, held)
     enters = config.augment_on == "device" and config.echo.insertion.startswith("after")
+    if size.rows >= NOWHERE:
+        raise ConfigError(
+            f"config.echo.shuffle_buffer is {config.echo.shuffle_buffer:,} with "
+            f"config.echo.placement='device', where a stream keeps {size.rows:,} items; allowed: "
+            f"below {NOWHERE:,}, by a smaller buffer or more streams (config.echo.streams)"
+        )
     store = DeviceStore(
         item,
         size.rows,
@@ -107,15 +114,10 @@ def _check_host(config, held: range, item_bytes: int) -> None:
         )
 
 
-def _nbytes(item: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(item))
-
-
 def _item(config, first: Arrays, workload: Workload) -> Any:
     """The shapes of what enters the stage."""
-    arrays, zero = first, np.zeros(1, np.uint32)
-    if config.augment_on == "host" and config.echo.insertion.startswith("after"):
-        arrays = jax.eval_shape(workload.augment, arrays, zero[0], zero, zero)
+    after = config.echo.insertion.startswith("after")
+    arrays = footprint.example_sent(config, first, workload) if after else first
     rows = config.batch_size // config.echo.streams
     lead = (rows,) if config.echo.insertion == "after_batching" else ()
     return {k: jax.ShapeDtypeStruct(lead + v.shape[1:], v.dtype) for k, v in arrays.items()}

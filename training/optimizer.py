@@ -11,9 +11,6 @@ import jax
 import numpy as np
 import optax
 
-NAMES = ("nesterov", "momentum", "adamw")
-SCHEDULES = ("linear", "cosine", "two_steps", "constant")
-
 
 class Hyperparameters(NamedTuple):
     """What the optimizer needs at one step, float32 scalars; `beta2` is AdamW's alone."""

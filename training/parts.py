@@ -8,20 +8,17 @@ import numpy as np
 
 import workloads
 from echo.diagnostics import CopyDiagnostics
-from pipeline import build, counts, sources
+from pipeline import build, counts, opening, sources
 from pipeline.evaluation import evaluation_batches
 from pipeline.opening import open_data, open_splits
 from pipeline.stages import RecordError
-from pipeline.upstream import StoppableClock, UpstreamError
+from pipeline.upstream import StoppableClock, UpstreamError, record_bytes
 from runs import command, processes, records
-from training import check, sharding
+from training import check, footprint, sharding
 from training import input as inputs
 from training import step as steps
 from training.pace import Pace
 from workloads.base import WorkloadError
-
-# Evaluation has no gradients to keep, so it takes larger batches than training.
-_EVALUATION_BATCHES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +60,7 @@ def opened(config) -> Opened:
         check.check(config)
         clock = StoppableClock()
         source, held_out, info = open_data(config, clock)
+        _check_speed(config, held_out)
         workload = workloads.make(config, info)
         mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
         check.check_devices(config, mesh.shape["data"])
@@ -70,7 +68,9 @@ def opened(config) -> Opened:
         # after an echo of augmented items the step has nothing to augment
         augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
         task = steps.Task(workload, config.optimizer.name, augments, mesh, config.sharding)
-        return Opened(source, held_out, info, steps.program(task), held, clock)
+        program = steps.program(task)
+        footprint.check_state(program)
+        return Opened(source, held_out, info, program, held, clock)
     except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
         raise command.InputError(str(error)) from error
 
@@ -93,11 +93,14 @@ def prepare(config) -> Parts:
         held, decisions = run.held_streams, _decisions_to_replay(config)
         pace, exchange, earlier = Pace(), processes.Exchange(), {}
         first = build.first_example(config, run.source, task.workload)
+        rows = sharding.local_rows(task.mesh, config.batch_size)
+        footprint.check_batches(config, first, task.workload, run.program, rows)
+        # What is kept is checked before anything of a batch's size is made.
+        step_input = inputs.make_input(config, first, task.workload, task.mesh, held)
         batches = build.build(
             config, run.source, task.workload, held, pace, decisions, exchange, first, earlier
         )
         validation = _evaluation_batches(config, run.held_out, task)
-        step_input = inputs.make_input(config, first, task.workload, task.mesh, held)
     except (check.ConfigError, RecordError, UpstreamError) as error:
         raise command.InputError(str(error)) from error
     return Parts(
@@ -117,6 +120,13 @@ def prepare(config) -> Parts:
         exchange=exchange,
         earlier=earlier,
     )
+
+
+def _check_speed(config, held_out: sources.Source) -> None:
+    """Checks the limits on the upstream by a record that need not pass them."""
+    limits = opening.limits(config)
+    if not limits.none and len(held_out):
+        check.check_speed(limits, record_bytes(held_out[0]))
 
 
 def _decisions_to_replay(config) -> np.ndarray | None:
@@ -148,6 +158,6 @@ def test_split(parts: Parts) -> Any:
 
 
 def _evaluation_batches(config, held_out: sources.Source, task: steps.Task) -> Any:
-    batch_size = config.batch_size * _EVALUATION_BATCHES
+    batch_size = config.batch_size * footprint.EVALUATION_BATCHES
     held = sharding.local_rows(task.mesh, batch_size)
     return evaluation_batches(held_out, task.workload, batch_size, held)

@@ -17,8 +17,6 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-CHOICES = ("replicated", "fsdp", "tensor")
-
 # fsdp leaves smaller arrays whole (norms, biases): a gather costs its latency, and saves little.
 _LARGE = 1024  # elements
 
@@ -112,7 +110,7 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
     """The shardings of parameters, or of what the optimizer keeps for each of them.
 
     Args:
-        choice: one of CHOICES.
+        choice: one of those of config.sharding.
         shapes: a pytree of what has a shape; a leaf's path ends as the parameter's name does.
 
     Raises:

@@ -6,6 +6,7 @@ its trials.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class Task:
 
     Attributes:
         augment_on_device: whether the step augments its batch before the loss.
-        sharding: how parameters lie on the mesh: one of sharding.CHOICES.
+        sharding: how parameters lie on the mesh: one of those of config.sharding.
     """
 
     workload: Workload
@@ -40,6 +41,9 @@ class Task:
 class Program:
     """Compiled functions for one task; see `program`.
 
+    Attributes:
+        state_bytes, gradient_bytes: of each device's part of a state, and of its gradients.
+
     Raises:
         sharding.MeshError: the network cannot lie on the mesh as the task says.
     """
@@ -48,7 +52,10 @@ class Program:
         self.task = task
         self._graphdef = nnx.graphdef(nnx.eval_shape(lambda: task.workload.model(nnx.Rngs(0))))
         self._replicated = sharding.replicated(task.mesh)
-        state = self._state_shardings()
+        shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
+        state = self._state_shardings(shapes)
+        self.gradient_bytes = _device_bytes(shapes.params, state.params)
+        self.state_bytes = _device_bytes(shapes, state)
         # Drawing parameters runs once, and is most of what XLA's CPU compiler has to do otherwise.
         on_cpu = task.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
@@ -123,13 +130,12 @@ class Program:
             self._compiled[key] = function.lower(*arguments).compile()
         return self._compiled[key]
 
-    def _state_shardings(self) -> TrainState:
+    def _state_shardings(self, shapes: TrainState) -> TrainState:
         """Where a state's arrays live. Batch statistics are small, and replicated always."""
         mesh, choice = self.task.mesh, self.task.sharding
-        shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
         return TrainState(
             params=sharding.parameter_shardings(mesh, choice, shapes.params),
-            model_state=self._replicated,
+            model_state=jax.tree.map(lambda _: self._replicated, shapes.model_state),
             opt_state=sharding.parameter_shardings(mesh, choice, shapes.opt_state),
         )
 
@@ -187,6 +193,12 @@ class Program:
         if self.task.sharding != "fsdp":
             return params
         return jax.lax.with_sharding_constraint(params, self._replicated)
+
+
+def _device_bytes(shapes: Any, shardings: Any) -> int:
+    """Bytes of each device's part of arrays."""
+    pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True)
+    return sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in pairs)
 
 
 @functools.lru_cache(maxsize=8)

@@ -320,8 +320,3 @@ def _check(config) -> None:
             raise WorkloadError(
                 f"config.{name} is {config[group][field]}; allowed: {_LEAST_SIZE} or more"
             )
-    if not 0 < config.augmentation.min_area <= 1:
-        raise WorkloadError(
-            f"config.augmentation.min_area is {config.augmentation.min_area}; "
-            "allowed: a number in (0, 1]"
-        )

@@ -53,9 +53,6 @@ class LanguageModel:
                 f"data set {info.name!r} is not tokenized text, which workload "
                 f"{config.workload!r} needs; set config.dataset.text to sentences or documents"
             )
-        for field in ("layers", "dim", "heads", "mlp_dim"):
-            if model[field] < 1:
-                raise WorkloadError(f"config.model.{field} is {model[field]}; allowed: 1 or more")
         if model.dim % model.heads or model.dim % 2:
             raise WorkloadError(
                 f"config.model.dim is {model.dim} with model.heads={model.heads}; allowed: an even "

@@ -30,8 +30,6 @@ from workloads.classification import Classification
 ASPECT = 4 / 3
 CENTRE = 0.875
 
-_STEMS = ("imagenet", "cifar")
-
 
 @dataclasses.dataclass(frozen=True)
 class PhotographClassification(Classification):
@@ -189,15 +187,3 @@ def _check(config) -> None:
     if config.model.depth not in STAGES:
         allowed = ", ".join(map(str, sorted(STAGES)))
         raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: {allowed}")
-    if config.model.stem not in _STEMS:
-        allowed = ", ".join(map(repr, _STEMS))
-        raise WorkloadError(f"config.model.stem is {config.model.stem!r}; allowed: {allowed}")
-    for name in ("dataset.canvas", "augmentation.crop_size"):
-        group, field = name.split(".")
-        if config[group][field] < 8:
-            raise WorkloadError(f"config.{name} is {config[group][field]}; allowed: 8 or more")
-    if not 0 < config.augmentation.min_area <= 1:
-        raise WorkloadError(
-            f"config.augmentation.min_area is {config.augmentation.min_area}; "
-            "allowed: a number in (0, 1]"
-        )

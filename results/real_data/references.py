@@ -25,12 +25,12 @@ def recorded_config(name: str):
     """The configuration of a run that is recorded here."""
     config = base.get_config()
     fields = json.loads((HERE / name / "config.json").read_text())["config"]
-    for field, _, _ in base.FIELDS:
+    for field in base.FIELDS:
         value = fields
-        for part in field.split("."):
+        for part in field.name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value is not None:
-            command.set_field(config, field, value, base.FIELDS)
+            command.set_field(config, field.name, value, base.FIELDS)
     return config
 
 
