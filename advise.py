@@ -29,8 +29,9 @@ import echo
 from configs import base
 from echo.advice import FACTORS, Advice, duration
 from pipeline import build
+from pipeline.errors import RecordError
 from pipeline.side_by_side import joined
-from pipeline.stages import CHUNK, CORES, Batch, RecordError
+from pipeline.stages import CHUNK, CORES, Batch
 from pipeline.upstream import UpstreamError
 from runs import command, terminal
 from training import check, footprint, optimizer, parts, sharding

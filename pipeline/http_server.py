@@ -16,9 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import ml_collections
 from flax import serialization
 
+from pipeline.errors import reason
 from pipeline.http_source import LENGTH_BYTES
 from pipeline.opening import open_splits
-from pipeline.sources import Source, SourceError
+from pipeline.sources import Source
 
 
 class _Server(ThreadingHTTPServer):
@@ -42,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             frames = [_frame(record) for record in self.server.source.__getitems__(indices)]
         except Exception as error:  # is the reader's to raise
-            return self._answer(500, f"{type(error).__name__}: {error}".encode())
+            return self._answer(500, reason(error).encode())
         self._answer(200, b"".join(frames))
 
     def _answer(self, status: int, content: bytes) -> None:
@@ -71,8 +72,8 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         source, _, _ = open_splits(ml_collections.ConfigDict(dataset))
-    except SourceError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+    except Exception as error:  # is the reader's to raise
+        print(json.dumps({"error": reason(error)}), flush=True)
         return
     server = _Server(source)
     print(json.dumps({"port": server.server_port, "length": len(source)}), flush=True)

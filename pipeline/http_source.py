@@ -19,10 +19,12 @@ from typing import Any
 
 from flax import serialization
 
-from pipeline.sources import SourceError
+from pipeline.errors import SourceError, reason
 from pipeline.upstream import UpstreamError
 
 LENGTH_BYTES = 4
+
+_SHOWN_BYTES = 80  # of an answer that is not understood
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -37,6 +39,7 @@ class HttpSource:
     Args:
         dataset: the fields config.dataset.
         arrived: is called as each record arrives.
+        where: how a sentence names a record, see `sources.where`.
 
     Attributes:
         server: the process.
@@ -45,17 +48,16 @@ class HttpSource:
         SourceError: the server cannot open the data set.
     """
 
-    def __init__(self, dataset: dict[str, Any], arrived: Callable[[], None] = lambda: None):
-        self._arrived = arrived
+    def __init__(
+        self,
+        dataset: dict[str, Any],
+        arrived: Callable[[], None] = lambda: None,
+        where: Callable[[int], str] = "record {}".format,
+    ):
+        self._arrived, self.where = arrived, where
         self.server = _started(dataset)
         weakref.finalize(self, _end, self.server)
-        hello = json.loads(self.server.stdout.readline() or "{}")
-        if "port" not in hello:
-            raise SourceError(
-                "the HTTP upstream cannot serve the training split: "
-                f"{hello.get('error', 'its process ended')}"
-            )
-        self._port, self._length = hello["port"], hello["length"]
+        self._port, self._length = _hello(self.server.stdout.readline())
         self._idle: queue.SimpleQueue = queue.SimpleQueue()  # connections that are kept open
 
     def __len__(self) -> int:
@@ -71,13 +73,13 @@ class HttpSource:
             response = connection.getresponse()
             if response.status != http.HTTPStatus.OK:
                 raise UpstreamError(
-                    f"the HTTP upstream answers {response.status}: {response.read().decode()}"
+                    f"the HTTP upstream answers {response.status}: {_one_line(response.read())}"
                 )
-            records = [self._record(response) for _ in indices]
+            records = [self._record(response, index) for index in indices]
             response.read()  # what ends the answer; only then can the connection be used again
         except (OSError, http.client.HTTPException) as error:
             raise ServerLost(
-                f"the HTTP upstream on port {self._port} is gone ({error or type(error).__name__}) "
+                f"the HTTP upstream on port {self._port} is gone ({reason(error)}) "
                 f"while record {indices[0]} and {len(indices) - 1} others were read; "
                 "start the run again to go on"
             ) from error
@@ -89,11 +91,39 @@ class HttpSource:
             return self._idle.get_nowait()
         return http.client.HTTPConnection("127.0.0.1", self._port)
 
-    def _record(self, response: http.client.HTTPResponse) -> dict[str, Any]:
+    def _record(self, response: http.client.HTTPResponse, index: int) -> dict[str, Any]:
         length = int.from_bytes(_read(response, LENGTH_BYTES), "big")
-        record = serialization.msgpack_restore(_read(response, length))
+        content = _read(response, length)
+        try:
+            record = serialization.msgpack_restore(content)
+        except Exception as error:  # msgpack and its extensions have no common one
+            raise UpstreamError(
+                f"the HTTP upstream on port {self._port} answers with what is no record "
+                f"({reason(error)}) while {self.where(index)} was read; start the run again"
+            ) from error
+        if not isinstance(record, dict):
+            raise UpstreamError(
+                f"the HTTP upstream on port {self._port} answers with {type(record).__name__}, "
+                f"which is no record, while {self.where(index)} was read; start the run again"
+            )
         self._arrived()
         return record
+
+
+def _hello(line: bytes) -> tuple[int, int]:
+    """Port and number of records, from the first line that a server writes."""
+    try:
+        hello = json.loads(line or '{"error": "its process ended"}')
+        if "error" not in hello:
+            return int(hello["port"]), int(hello["length"])
+        why = hello["error"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"it answers {line[:_SHOWN_BYTES]!r} ({reason(error)})"
+    raise SourceError(f"the HTTP upstream cannot serve the training split: {why}")
+
+
+def _one_line(content: bytes) -> str:
+    return " ".join(content.decode(errors="replace").split())
 
 
 def _read(response: http.client.HTTPResponse, length: int) -> bytes:

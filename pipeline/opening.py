@@ -1,5 +1,6 @@
 """Opens a run's data: what is trained on, as slow as config.upstream makes it, and what is not."""
 
+import functools
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ def open_data(
         clock: that the limits of config.upstream go by; None: one that is never stopped.
 
     Raises:
-        SourceError: they cannot be opened.
+        SourceError, RecordError: they cannot be opened; of text all records may be read for that.
     """
     source, held_out, info = open_splits(config.dataset)
     return _slowed(config, source, clock or upstream.StoppableClock()), held_out, info
@@ -49,9 +50,10 @@ def _slowed(config, source: sources.Source, clock: upstream.StoppableClock) -> s
     settings, slow = config.upstream, limits(config)
 
     def opened(arrived):
-        fast = (
-            http_source.HttpSource(config.dataset.to_dict(), arrived) if settings.http else source
-        )
+        fast = source
+        if settings.http:
+            where = functools.partial(sources.where, source)
+            fast = http_source.HttpSource(config.dataset.to_dict(), arrived, where)
         if slow.none:
             return fast
         return upstream.SlowSource(fast, upstream.Line(slow, clock, clock.sleep), arrived)

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from pipeline.sources import ArraySource, DatasetInfo, Source, SourceError
+from pipeline.errors import SourceError
+from pipeline.sources import ArraySource, DatasetInfo, Source
 
 NAMES = ("python_topics", "python_docstrings")
 SPLITS = ("train", "validation")

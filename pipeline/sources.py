@@ -8,23 +8,25 @@ from several threads. Images come as encoded bytes (TFDS) or as arrays (digits);
 import dataclasses
 import functools
 import hashlib
-import os
 import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from pipeline import digits_jpeg
+from pipeline import digits_jpeg, prepared
+from pipeline.errors import SourceError
 from pipeline.scenes import SceneSource
 
-
-class SourceError(Exception):
-    """The data set or split that was asked for is not there; the message says how to get it."""
+# More than any data set has, and few enough that a network's last layer is not all of the memory.
+MAX_CLASSES = 2**20
 
 
 class Source(Protocol):
-    """Random access to raw records."""
+    """Random access to raw records.
+
+    A source whose records lie in files also has `where(number) -> str`, see `where` below.
+    """
 
     def __len__(self) -> int: ...
 
@@ -58,6 +60,11 @@ class DatasetInfo:
     has_boxes: bool = False
 
 
+def where(source: Source, number: int) -> str:
+    """How a sentence names a record: its number in the split and, where it has one, its file."""
+    return source.where(number) if hasattr(source, "where") else f"record {number}"
+
+
 class ArraySource:
     """Records whose fields are rows of arrays in memory."""
 
@@ -86,7 +93,7 @@ def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, Data
         data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Raises:
-        SourceError: there is no such data set or split.
+        SourceError: there is no such data set or split, or one of its files is missing or damaged.
     """
     if name in ("digits", "digits_jpeg"):
         return _open_digits(name, split)
@@ -182,66 +189,56 @@ def _open_mnist(split: str) -> tuple[Source, DatasetInfo]:
     return ArraySource(image=images[rows], label=labels[rows]), info
 
 
-def tfds_path(name: str, data_dir: str) -> str:
-    """The directory of a prepared data set's version; raises SourceError if it is not there."""
-    return os.fspath(_tfds_builder(name, data_dir).data_path)
-
-
-def _tfds_builder(name: str, data_dir: str):
-    import tensorflow_datasets as tfds
-
-    where = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    try:
-        builder = tfds.builder(name, data_dir=os.path.expanduser(where))  # may be gs://BUCKET
-        prepared = builder.is_prepared()
-    except (tfds.core.DatasetNotFoundError, ValueError, OSError):
-        prepared = False
-    if not prepared:
-        raise SourceError(
-            f"data set {name!r} is not prepared in {where}; prepare it there with "
-            f"tfds.builder({name!r}, file_format='array_record').download_and_prepare(), point "
-            "TFDS_DATA_DIR or config.dataset.data_dir at it, or use --config=FILE:mini, "
-            "which needs no download"
-        )
-    return builder
-
-
 def _open_tfds(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInfo]:
-    import tensorflow_datasets as tfds
-
-    builder = _tfds_builder(name, data_dir)
-    skip = {"image": tfds.decode.SkipDecoding()} if "image" in builder.info.features else None
-    try:
-        source = builder.as_data_source(split, decoders=skip)
-    except ValueError as error:
-        raise SourceError(
-            f"data set {name!r} has no split {split!r}; allowed: {', '.join(builder.info.splits)}, "
-            "or a slice of one such as train[:90%]"
-        ) from error
-    except NotImplementedError as error:
-        raise SourceError(
-            f"data set {name!r} in {builder.data_path} is not in random-access form; prepare it "
-            "with file_format='array_record'"
-        ) from error
-    return source, _tfds_info(builder)
+    builder = prepared.builder(name, data_dir)
+    return prepared.open_split(builder, name, split), _tfds_info(builder)
 
 
 def _tfds_info(builder) -> DatasetInfo:
     features = builder.info.features
-    objects = features["objects"].feature if "objects" in features else {}
+    objects = _objects(features)
     has_boxes = "bbox" in objects and "label" in objects
     labelled = objects if has_boxes else features
-    shape = tuple(features["image"].shape) if "image" in features else None
-    described = "".join(
-        re.sub(r"\s", "", (builder.data_path / file).read_text())
-        for file in ("dataset_info.json", "features.json")
-    )
+    shape = features["image"].shape if "image" in features else None
+    if not isinstance(shape, tuple) or len(shape) != 3:  # called so, and no image
+        shape = None
     return DatasetInfo(
         name=builder.info.full_name,
         version=str(builder.info.version),
-        fingerprint=hashlib.sha256(described.encode()).hexdigest()[:16],
-        num_classes=labelled["label"].num_classes if "label" in labelled else None,
+        fingerprint=_fingerprint(builder.data_path),
+        num_classes=_num_classes(builder, labelled),
         image_shape=None if shape is None or None in shape else shape,
         channels=None if shape is None else shape[-1],
         has_boxes=has_boxes,
     )
+
+
+def _objects(features) -> Any:
+    """The features of each object in an image; none where there are no objects."""
+    import tensorflow_datasets as tfds
+
+    inner = getattr(features["objects"], "feature", None) if "objects" in features else None
+    return inner if isinstance(inner, tfds.features.FeaturesDict) else {}
+
+
+def _num_classes(builder, labelled: Any) -> int | None:
+    """The number of classes; None where the records have no labels."""
+    if "label" not in labelled:
+        return None
+    number = getattr(labelled["label"], "num_classes", None)
+    if number is not None and not 1 <= number <= MAX_CLASSES:
+        raise prepared.damaged(
+            builder.data_path / "features.json",
+            f"label has {number} classes; allowed: 1 to {MAX_CLASSES:,}",
+        )
+    return number
+
+
+def _fingerprint(directory) -> str:
+    described = []
+    for name in ("dataset_info.json", "features.json"):
+        try:
+            described.append(re.sub(r"\s", "", (directory / name).read_text()))
+        except (OSError, UnicodeDecodeError) as error:
+            raise prepared.damaged(directory / name, error) from error
+    return hashlib.sha256("".join(described).encode()).hexdigest()[:16]

@@ -17,7 +17,8 @@ from grain.experimental import index_shuffle
 
 import echo
 from pipeline import seeds
-from pipeline.sources import Source
+from pipeline.errors import RecordError, reason
+from pipeline.sources import Source, where
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 
@@ -42,41 +43,42 @@ _ROUNDS = 8
 _SHORT = 64
 
 
-class RecordError(ValueError):
-    """A record that cannot be decoded; the message names it and says why."""
-
-
 def decode_records(
     source: Source, numbers: Sequence[int], decode: Decode, index_n: np.ndarray
 ) -> Arrays:
     """Reads the records `numbers` and decodes them together.
 
     Raises:
-        RecordError: for the first that `decode` refuses with a ValueError.
+        RecordError: for the first that cannot be read or decoded.
     """
-    return decode_read(source.__getitems__(numbers), numbers, decode, index_n)
+    return decode_read(source, source.__getitems__(numbers), numbers, decode, index_n)
 
 
 def decode_read(
-    records: list[dict[str, Any]], numbers: Sequence[int], decode: Decode, index_n: np.ndarray
+    source: Source,
+    records: list[dict[str, Any]],
+    numbers: Sequence[int],
+    decode: Decode,
+    index_n: np.ndarray,
 ) -> Arrays:
-    """The same, of records that have been read."""
+    """Decodes records that have been read from `source`; raises RecordError for the first that
+    cannot be."""
     try:
         return decode(records, index_n)
-    except ValueError:
+    except Exception:  # whatever a damaged record makes a decoder raise
         for row, number in enumerate(numbers):
-            _check_decodes(number, records[row], decode, index_n[row : row + 1])
+            _check_decodes(source, number, records[row], decode, index_n[row : row + 1])
         raise
 
 
-def _check_decodes(number: int, record: dict[str, Any], decode: Decode, index_1) -> None:
+def _check_decodes(source: Source, number: int, record: dict[str, Any], decode: Decode, index_1):
     try:
         decode([record], index_1)
-    except ValueError as error:
+    except Exception as error:
         fields = {name: value for name, value in record.items() if len(repr(value)) <= _SHORT}
         raise RecordError(
-            f"record {number} {fields} cannot be decoded: {error}; mend it, or leave it out of "
-            "the split"
+            f"{where(source, number)} {fields} cannot be decoded: {reason(error)}; fix it, or "
+            "leave it out of the split"
         ) from error
 
 
@@ -153,7 +155,8 @@ class Read(grain.MapDataset):
     def decode(self, batch: Batch) -> Batch:
         """Raw records to stacked arrays; RecordError for one that cannot be decoded."""
         numbers = self._numbers(batch)
-        return batch._replace(data=decode_read(batch.data, numbers, self._decode, batch.index))
+        data = decode_read(self._source, batch.data, numbers, self._decode, batch.index)
+        return batch._replace(data=data)
 
     def _numbers(self, batch: Batch) -> list[int]:
         return record_numbers(batch.index, len(self._source), self._seed)

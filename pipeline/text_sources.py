@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline import cache, python_text, sources, vocabulary
-from pipeline.sources import DatasetInfo, Source, SourceError
+from pipeline import cache, prepared, python_text, sources, vocabulary
+from pipeline.errors import RecordError, SourceError
+from pipeline.sources import DatasetInfo, Source
 from pipeline.vocabulary import BEGIN, END, Vocabulary
 
 # Of a longer document only so many bytes are used: each of its windows tokenizes all of it.
@@ -64,7 +65,19 @@ class Texts:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         records = self._records.__getitems__(indices)
-        return [{"text": record["text"][: self._longest]} for record in records]
+        return [self._cut(*row) for row in zip(indices, records, strict=True)]
+
+    def where(self, number: int) -> str:
+        """How a sentence names record `number`."""
+        return sources.where(self._records, number)
+
+    def _cut(self, number: int, record: dict[str, Any]) -> dict[str, Any]:
+        text = record["text"]
+        if not isinstance(text, bytes | str):
+            raise RecordError(
+                f"{self.where(number)} has no text; fix it, or leave it out of the split"
+            )
+        return {"text": text[: self._longest]}
 
 
 class Tokens:
@@ -187,7 +200,7 @@ def _cache_directory(dataset: TextSettings) -> pathlib.Path | None:
         return pathlib.Path(dataset.cache_dir).expanduser()
     if dataset.name in python_text.NAMES:
         return None
-    path = sources.tfds_path(dataset.name, dataset.data_dir)
+    path = os.fspath(prepared.builder(dataset.name, dataset.data_dir).data_path)
     if "://" in path:
         raise SourceError(
             f"data set {dataset.name!r} lies in {path}, where vocabularies cannot be kept; give a "
@@ -229,12 +242,22 @@ def _cached_counts(
     if directory is None:
         return count_pieces(texts, words)
     path = directory / cache.named("pieces", ".npz", about)
-    if not path.exists():
+
+    def made() -> bytes:
         content = io.BytesIO()
         np.savez(content, **count_pieces(texts, words)._asdict())
-        cache.publish(path, content.getbuffer())
-    with np.load(path) as kept:
-        return Counts(kept["pieces"], int(kept["cut"]))
+        return content.getvalue()
+
+    content = cache.kept(path, made)
+    try:
+        with np.load(io.BytesIO(content)) as kept:
+            counts = Counts(kept["pieces"], int(kept["cut"]))
+    except Exception as error:  # of the archive's parts, whichever is damaged
+        raise cache.damaged(path, error) from error
+    pieces_N = counts.pieces
+    if pieces_N.dtype != np.int32 or pieces_N.shape != (len(texts),) or (pieces_N < 0).any():
+        raise cache.damaged(path, f"it does not hold the lengths of {len(texts)} documents")
+    return counts
 
 
 def count_pieces(texts: Source, words: Vocabulary) -> Counts:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from echo.tree import Structure
+from pipeline import sources
 from pipeline.sources import Source
 
 # A sleep takes a little longer than asked for. So much of the time that a line was not used is
@@ -218,6 +219,10 @@ class SlowSource:
             self._arrived()
         return records
 
+    def where(self, number: int) -> str:
+        """How a sentence names record `number`."""
+        return sources.where(self._source, number)
+
 
 class WatchedSource:
     """A source that raises Stalled once nothing has come for `timeout` seconds.
@@ -260,6 +265,10 @@ class WatchedSource:
             concurrent.futures.wait([request], left)
         self._arrived()
         return request.result()
+
+    def where(self, number: int) -> str:
+        """How a sentence names record `number`."""
+        return sources.where(self._source, number)
 
     def _arrived(self) -> None:
         self._last = self._clock()

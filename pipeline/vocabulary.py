@@ -12,7 +12,8 @@ import numpy as np
 import sentencepiece
 
 from pipeline import cache
-from pipeline.sources import Source, SourceError
+from pipeline.errors import SourceError
+from pipeline.sources import Source
 
 # A piece each that no text is made into (BEGIN, END frame a document), then the unknown piece.
 PAD, BEGIN, END, UNKNOWN = range(4)
@@ -32,11 +33,21 @@ class Vocabulary:
 
     Args:
         model: a serialized sentencepiece model.
+
+    Raises:
+        ValueError: it is none, or not one of `train`'s.
     """
 
     def __init__(self, model: bytes):
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise ValueError("it is no sentencepiece model") from error
         self.size = self._processor.vocab_size()
+        ids = [getattr(self._processor, f"{name}_id")() for name in ("pad", "bos", "eos", "unk")]
+        if self.size <= UNKNOWN or ids != [PAD, BEGIN, END, UNKNOWN]:
+            raise ValueError("it is no sentencepiece model of this project")
         self.fingerprint = hashlib.sha256(model).hexdigest()[:16]
 
     def encode(self, texts: list[bytes | str]) -> list[np.ndarray]:
@@ -78,17 +89,26 @@ def cached(documents: Source, about: dict[str, Any], directory: pathlib.Path | N
         directory: None keeps nothing.
 
     Raises:
-        SourceError: the text has fewer pieces than asked for, or the directory cannot be written.
+        SourceError: the text has fewer pieces than asked for, the directory cannot be written, or
+            the file in it is damaged.
     """
     if directory is None:
         return Vocabulary(train(documents, about))
     path = directory / cache.named(f"vocabulary-{about['vocabulary_size']}", ".model", about)
-    if not path.exists():
+
+    def made() -> bytes:
         model = train(documents, about)
-        described = json.dumps(about, indent=2).encode()
-        cache.publish(path.with_suffix(".json"), described)
-        cache.publish(path, model)
-    return Vocabulary(path.read_bytes())  # the file, which another process may have put there
+        cache.publish(path.with_suffix(".json"), json.dumps(about, indent=2).encode())
+        return model
+
+    model = cache.kept(path, made)
+    try:
+        words = Vocabulary(model)
+    except ValueError as error:
+        raise cache.damaged(path, error) from error
+    if words.size != about["vocabulary_size"]:
+        raise cache.damaged(path, f"it has {words.size} pieces")
+    return words
 
 
 def train(documents: Source, about: dict[str, Any]) -> bytes:

@@ -1,6 +1,7 @@
 """Encoded images to pixels: against Pillow, and what happens to damaged ones."""
 
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -110,6 +111,42 @@ def test_damaged_images_are_errors(name):
     for decode in (decoding.decode, lambda data, c: decoding.decode_within(data, 64, c)):
         with pytest.raises(decoding.DecodeError):
             decode(BAD[name], 3)
+
+
+def _claiming(height, width):
+    """Files of a few bytes whose headers claim so many pixels."""
+
+    def written(file_format, place, packed):
+        file = io.BytesIO()
+        Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(file, file_format)
+        content = bytearray(file.getvalue())
+        start = place(content)
+        content[start : start + len(packed)] = packed
+        return bytes(content)
+
+    jpeg, gif = struct.pack(">HH", height, width), struct.pack("<HH", width, height)
+    webp = struct.pack("<HH", min(width, 16383), min(height, 16383))  # no header can claim more
+    return {
+        "JPEG": written("JPEG", lambda content: content.index(b"\xff\xc0") + 5, jpeg),
+        "PNG": written("PNG", lambda _: 16, struct.pack(">II", width, height)),
+        "GIF": written("GIF", lambda _: 6, gif),
+        "BMP": written("BMP", lambda _: 18, struct.pack("<ii", width, height)),
+        "WebP": written("WEBP", lambda content: content.index(b"\x9d\x01\x2a") + 3, webp),
+    }
+
+
+@pytest.mark.parametrize("name", _claiming(40_000, 40_000))
+def test_what_claims_too_many_pixels_is_refused_by_its_header(name):
+    claims = _claiming(40_000, 40_000)[name]
+    for decode in (
+        decoding.size,
+        lambda data: decoding.decode(data, 3),
+        lambda data: decoding.decode(data, 3, 8),
+        lambda data: decoding.decode_within(data, 64, 3),
+        lambda data: decoding.decode_crop(data, (0, 0, 9, 9), 9, 3),
+    ):
+        with pytest.raises(decoding.DecodeError, match="is too large, by its header"):
+            decode(claims)
 
 
 def test_junk_between_segments_is_skipped_with_a_warning():

@@ -67,10 +67,27 @@ def test_grey_and_cmyk_images_are_converted(mode):
         ({"image": b"no image"}, "no whole image"),
         ({"boxes": [[0, 0, 1, 1]], "labels": [10]}, "label 10; allowed: 0 to 9"),
         ({"boxes": [[0, 0, 1, 1]], "labels": [-1]}, "label -1; allowed: 0 to 9"),
+        ({"boxes": [[0, 0, 1, 1]], "labels": [2**40]}, "label 1099511627776; allowed: 0 to 9"),
         ({"boxes": [[0, 0, 1, 1]], "labels": [1, 2]}, "1 boxes and 2 labels"),
+        ({"boxes": [[0, 0, 1, 1]], "area": [1.0, 2.0]}, "1 boxes and 2 area"),
+        ({"boxes": [[0, 0, 1, 1]], "is_crowd": []}, "1 boxes and 0 is_crowd"),
+        ({"bbox": None}, "it has no 'bbox'"),
+        ({"label": None}, "it has no 'label'"),
         ({"boxes": [[0, 0, 1, 1]] * 9}, "9 boxes; allowed: up to config.dataset.max_boxes, 8"),
     ],
-    ids=["truncated", "no image", "label", "negative label", "unpaired", "too many"],
+    ids=[
+        "truncated",
+        "no image",
+        "label",
+        "negative label",
+        "a label of 2^40",
+        "unpaired",
+        "unpaired area",
+        "unpaired crowd",
+        "no boxes",
+        "no labels",
+        "too many",
+    ],
 )
 def test_a_record_that_cannot_be_used_is_named(bad, reason):
     class Records(list):

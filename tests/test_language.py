@@ -9,7 +9,7 @@ import optax
 import pytest
 from conftest import last_saved
 from flax import nnx
-from text_data import write_tfds
+from tfds_data import write_text
 
 import train
 from configs import base, common_crawl, lm1b
@@ -279,7 +279,7 @@ def test_a_run_that_failed_half_way_goes_on_bit_for_bit(tmp_path, monkeypatch):
 @pytest.mark.parametrize("module", [lm1b, common_crawl])
 def test_a_test_split_of_text_is_cut_by_the_vocabulary_of_the_training_split(module, tmp_path):
     texts = [b"echo what a slow pipeline has read %d times" % number for number in range(40)]
-    write_tfds(tmp_path, "tiny", {"train": texts, "validation": texts[:9], "test": texts[5:26]})
+    write_text(tmp_path, "tiny", {"train": texts, "validation": texts[:9], "test": texts[5:26]})
     fields = {"name": "tiny", "data_dir": str(tmp_path), "vocabulary_size": 33}
     fields |= {"validation_split": "validation", "test_split": "test", "train_split": "train"}
     prepared = train.prepare(small(module, **{f"dataset.{k}": v for k, v in fields.items()}))

@@ -8,7 +8,7 @@ from conftest import HANGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
-from text_data import write_tfds
+from tfds_data import write_text
 
 from configs import base, common_crawl, lm1b
 from pipeline import cache, python_text, sources, text_sources, vocabulary
@@ -133,7 +133,7 @@ def test_two_processes_at_once_share_one_vocabulary(tmp_path):
     for process in processes:
         process.join()
     assert len(fingerprints) == 1
-    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".model"]
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".model", ".sha256"]
 
 
 @pytest.mark.parametrize("name", python_text.NAMES)
@@ -153,12 +153,15 @@ def test_nothing_of_pythons_text_that_is_trained_on_is_validated_on(name):
 
 def test_text_of_tfds_is_cached_beside_the_data_and_read_alike_afterwards(tmp_path, monkeypatch):
     texts = [text.encode() for text in [*sentences(60), ""]]
-    write_tfds(tmp_path, "tiny", {"train": texts, "test": [b"", *texts[:5]]})
+    write_text(tmp_path, "tiny", {"train": texts, "test": [b"", *texts[:5]]})
     fields = {"name": "tiny", "data_dir": str(tmp_path), "validation_split": "test"}
     documents = dataset(**fields, text="documents")
     train, held_out, info = text_sources.open_text(documents)
-    kept = sorted(p.name for p in (tmp_path / "tiny" / "1.0.0" / "text").iterdir())
-    assert [name.split("-")[0] for name in kept] == ["pieces", "pieces", "vocabulary", "vocabulary"]
+    kept = sorted(p for p in (tmp_path / "tiny" / "1.0.0" / "text").iterdir())
+    assert [(path.name.split("-")[0], path.suffix) for path in kept] == [
+        *[("pieces", ".npz"), ("pieces", ".sha256")] * 2,
+        *[("vocabulary", suffix) for suffix in (".json", ".model", ".sha256")],
+    ]
     assert info.vocabulary_size == 40
     assert "61 documents, of which 1 are empty and left out, and 0 longer" in info.notes[0]
     assert [t["tokens"].tolist() for t in held_out.__getitems__(range(3))] == [

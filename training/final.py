@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from configs import base
-from pipeline.stages import RecordError
+from pipeline.errors import RecordError
 from runs import checkpoints, command, processes, records
 from training import evaluation, parts
 from training.state import TrainState

@@ -9,9 +9,9 @@ import numpy as np
 import workloads
 from echo.diagnostics import CopyDiagnostics
 from pipeline import build, counts, opening, sources
+from pipeline.errors import RecordError, SourceError
 from pipeline.evaluation import evaluation_batches
 from pipeline.opening import open_data, open_splits
-from pipeline.stages import RecordError
 from pipeline.upstream import StoppableClock, UpstreamError, record_bytes
 from runs import command, processes, records
 from training import check, footprint, sharding
@@ -71,7 +71,13 @@ def opened(config) -> Opened:
         program = steps.program(task)
         footprint.check_state(program)
         return Opened(source, held_out, info, program, held, clock)
-    except (check.ConfigError, sources.SourceError, WorkloadError, sharding.MeshError) as error:
+    except (
+        check.ConfigError,
+        SourceError,
+        RecordError,
+        WorkloadError,
+        sharding.MeshError,
+    ) as error:
         raise command.InputError(str(error)) from error
 
 
@@ -152,7 +158,7 @@ def test_split(parts: Parts) -> Any:
     config.dataset.validation_split = config.dataset.test_split
     try:
         _, held_out, _ = open_splits(config.dataset)
-    except sources.SourceError as error:
+    except SourceError as error:
         raise command.InputError(str(error)) from error
     return _evaluation_batches(config, held_out, parts.program.task)
 

@@ -24,7 +24,8 @@ class Workload(Protocol):
 
     def decode(self, records: list[dict[str, Any]]) -> Arrays:
         """Raw records to stacked arrays, on the host. A record that cannot be decoded raises a
-        ValueError that says why; the pipeline adds which one it is."""
+        ValueError that says why; the pipeline adds which one it is, as it does to any other
+        exception."""
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
         """Random transformations of stacked arrays (JAX), one `copy_keys` key a row."""
@@ -47,6 +48,14 @@ class Workload(Protocol):
 
     def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
         """The metrics, from what `evaluate` gave for each batch of the split, in order."""
+
+
+def field(record: dict[str, Any], name: str) -> Any:
+    """A field of a raw record; ValueError where it has none (TFDS fills in None)."""
+    value = record.get(name)
+    if value is None:
+        raise ValueError(f"it has no {name!r}")
+    return value
 
 
 def total(outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from workloads.base import Arrays, total
+from workloads.base import Arrays, field, total
 
 # Pixels are scaled to about zero mean and unit variance alike for all data sets (our choice).
 _MEAN, _SCALE = 127.5, 64.0
@@ -64,10 +64,13 @@ class Classification:
 
 def labels(records: list[dict[str, Any]], num_classes: int) -> np.ndarray:
     """The records' labels, int32 [n]; raises ValueError for one that no class has."""
-    labels_n = np.asarray([record["label"] for record in records], np.int32)
-    for label in labels_n[(labels_n < 0) | (labels_n >= num_classes)]:
-        raise ValueError(f"label {label}; allowed: 0 to {num_classes - 1} (is the split labelled?)")
-    return labels_n
+    given = [field(record, "label") for record in records]
+    for label in given:
+        if not 0 <= label < num_classes:  # before the conversion, which a larger one overflows
+            raise ValueError(
+                f"label {label}; allowed: 0 to {num_classes - 1} (is the split labelled?)"
+            )
+    return np.asarray(given, np.int32)
 
 
 def normalized(images_BxHxWxC: jax.Array) -> jax.Array:

@@ -7,13 +7,16 @@ and 166 kB (images a second, best of three): simplejpeg 577, OpenCV 551, imageco
 450; tf.io.decode_jpeg 521.
 """
 
+import io
 import re
+import struct
 import warnings
 from collections.abc import Callable
 
 import cv2
 import numpy as np
 import simplejpeg
+from PIL import Image
 
 # The pipeline decodes on a thread a core; threads of OpenCV's own would only get in their way.
 cv2.setNumThreads(1)
@@ -26,6 +29,13 @@ _FACTORS = (8, 4, 2)
 _HARMLESS = re.compile(r"extraneous bytes before marker")
 
 
+# A header may claim any size, and decoders allocate what it claims. More pixels than this, 512 MiB
+# in color, are refused before that; it is the number from which Pillow refuses by default.
+MAX_PIXELS = 178_956_970
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
 class DecodeError(ValueError):
     """Data that are no whole image; the message says in what way."""
 
@@ -35,7 +45,7 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
     if isinstance(image, np.ndarray):
         return image.shape[:2]
     header = _jpeg_header(image)
-    return header[:2] if header else _other(image, 3).shape[:2]
+    return _checked(header[:2]) if header else _other(image, 3).shape[:2]
 
 
 def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndarray:
@@ -48,14 +58,16 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
             a CMYK one, comes whole.
 
     Raises:
-        DecodeError: damaged, truncated, or no image at all.
+        DecodeError: damaged, truncated, no image at all, or one of more than MAX_PIXELS.
     """
     if isinstance(image, np.ndarray):
         return image
+    if not isinstance(image, bytes):
+        raise DecodeError(f"{type(image).__name__} where there should be an encoded image")
     header = _jpeg_header(image)
     if header is None:
         return _other(image, channels)
-    height, width, colorspace, _ = header
+    (height, width), colorspace = _checked(header[:2]), header[2]
     if colorspace in ("CMYK", "YCCK"):
         _jpeg(image, "CMYK", 0, 0)  # for the sake of its errors: OpenCV recovers in silence
         return _other(image, channels)
@@ -116,6 +128,31 @@ def _jpeg_header(data: bytes) -> tuple[int, int, str, str] | None:
         return None
 
 
+def _checked(size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width), which is not too large."""
+    height, width = size
+    if height * width > MAX_PIXELS:
+        raise DecodeError(_too_many_pixels(f"an image of {height:,} x {width:,} pixels"))
+    return size
+
+
+def _too_many_pixels(image: str) -> str:
+    return f"{image} is too large, by its header; allowed: up to {MAX_PIXELS:,} pixels"
+
+
+def _claimed_size(data: bytes) -> tuple[int, int]:
+    """(height, width) of what is no JPEG of simplejpeg's, from the header alone."""
+    if data[: len(_PNG)] == _PNG and len(data) >= 24:
+        return struct.unpack(">II", data[16:24])[::-1]  # in 1 us; Pillow takes 25
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return image.size[::-1]
+    except Image.DecompressionBombError as error:
+        raise DecodeError(_too_many_pixels("an image")) from error
+    except Exception as error:  # the readers of many formats raise many kinds
+        raise DecodeError(f"{len(data)} bytes that are no whole image of a known format") from error
+
+
 def _jpeg(data: bytes, colorspace: str, least_height: int, least_width: int) -> np.ndarray:
     options = {"min_height": least_height, "min_width": least_width}
     try:
@@ -130,7 +167,11 @@ def _jpeg(data: bytes, colorspace: str, least_height: int, least_width: int) -> 
 def _other(data: bytes, channels: int) -> np.ndarray:
     flag = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}[channels]
     flag |= cv2.IMREAD_IGNORE_ORIENTATION  # for JPEGs it is not looked at either
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if len(data) else None
+    _checked(_claimed_size(data))
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    except cv2.error as error:
+        raise DecodeError(f"damaged image: {error.err}") from error
     if pixels is None:
         raise DecodeError(f"{len(data)} bytes that are no whole image of a known format")
     return pixels.reshape(*pixels.shape[:2], channels)

@@ -14,7 +14,7 @@ from flax import nnx
 from models.ssd import SSD, default_boxes
 from workloads import box_augment, coco_metrics, color, crops
 from workloads import boxes as geometry
-from workloads.base import Arrays, WorkloadError, copy_keys
+from workloads.base import Arrays, WorkloadError, copy_keys, field
 from workloads.classification import normalized
 
 # Liu et al. 2016, section 2.2: at most three negatives, the hardest ones, for each positive.
@@ -106,15 +106,16 @@ class Detection:
         return data
 
     def _decode_one(self, record: dict[str, Any]) -> dict[str, np.ndarray]:
-        image, size_2 = _decode_image(record["image"], self.canvas)
-        objects = record["objects"]
-        given_Mx4 = np.asarray(objects["bbox"], np.float32).reshape(-1, 4)
-        labels_M = np.asarray(objects["label"], np.int32).reshape(-1)
+        image, size_2 = _decode_image(field(record, "image"), self.canvas)
+        objects = field(record, "objects")
+        given_Mx4 = np.asarray(field(objects, "bbox"), np.float32).reshape(-1, 4)
+        labels_M = np.asarray(field(objects, "label")).reshape(-1)
         if len(labels_M) != len(given_Mx4):
             raise ValueError(f"it has {len(given_Mx4)} boxes and {len(labels_M)} labels")
         for label in labels_M:
             if not 0 <= label < self.num_classes:
                 raise ValueError(f"a box has label {label}; allowed: 0 to {self.num_classes - 1}")
+        labels_M = labels_M.astype(np.int32)
         boxes_Mx4 = np.clip(given_Mx4, 0.0, 1.0)
         real_M = (boxes_Mx4[:, 2:] > boxes_Mx4[:, :2]).all(1)  # NaN is not larger either
         cut_M = (np.abs(boxes_Mx4 - given_Mx4) > _TOLERANCE).any(1)
@@ -125,6 +126,9 @@ class Detection:
         box_area_M = (boxes_Mx4[:, 2:] - boxes_Mx4[:, :2]).prod(1) * size_2.prod()
         area_M = np.asarray(objects.get("area", box_area_M), np.float32).reshape(-1)
         crowd_M = np.asarray(objects.get("is_crowd", np.zeros_like(labels_M)), bool).reshape(-1)
+        for name, values_M in (("area", area_M), ("is_crowd", crowd_M)):
+            if len(values_M) != len(given_Mx4):
+                raise ValueError(f"it has {len(given_Mx4)} boxes and {len(values_M)} {name}")
         pad = functools.partial(_padded, length=self.max_boxes)
         return {
             "image": image,

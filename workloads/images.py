@@ -12,7 +12,7 @@ from flax import nnx
 from models.linear import LogisticRegression
 from models.resnet import CifarResNet
 from workloads import classification
-from workloads.base import Arrays, WorkloadError, copy_keys
+from workloads.base import Arrays, WorkloadError, copy_keys, field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +38,11 @@ class ImageClassification(classification.Classification):
 
     @classmethod
     def from_config(cls, config, info) -> "ImageClassification":
-        if info.image_shape is None or info.num_classes is None:
+        if info.image_shape is None or info.num_classes is None or info.channels not in (1, 3):
             raise WorkloadError(
-                f"data set {info.name!r} has no images of one size with class labels, which "
-                f"workload {config.workload!r} needs; choose another config.dataset.name"
+                f"data set {info.name!r} has no images of one size, with 1 or 3 channels and class "
+                f"labels, which workload {config.workload!r} needs; choose another "
+                "config.dataset.name"
             )
         depth = config.model.depth
         if depth and (depth < 8 or (depth - 2) % 6):
@@ -65,7 +66,7 @@ class ImageClassification(classification.Classification):
         from workloads import decoding  # here: a step on ready batches needs no decoder
 
         channels = self.image_shape[-1]
-        images = [decoding.decode(record["image"], channels) for record in records]
+        images = [decoding.decode(field(record, "image"), channels) for record in records]
         for image in images:
             if image.shape != self.image_shape:
                 raise ValueError(

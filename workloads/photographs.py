@@ -22,7 +22,7 @@ from flax import nnx
 
 from models.resnet_imagenet import STAGES, ImageNetResNet
 from workloads import classification, color, crops
-from workloads.base import Arrays, WorkloadError, copy_keys
+from workloads.base import Arrays, WorkloadError, copy_keys, field
 from workloads.classification import Classification
 
 # Shares of a photograph that a training crop can have (Szegedy et al. 2015), and the side of the
@@ -65,6 +65,11 @@ class PhotographClassification(Classification):
                 f"data set {info.name!r} has no class labels, which workload {config.workload!r} "
                 "needs; choose another config.dataset.name"
             )
+        if info.channels not in (1, 3):
+            raise WorkloadError(
+                f"data set {info.name!r} has no images of 1 or 3 channels, which workload "
+                f"{config.workload!r} needs; choose another config.dataset.name"
+            )
         _check(config)
         return cls(
             num_classes=info.num_classes,
@@ -90,7 +95,7 @@ class PhotographClassification(Classification):
         images_nxSxSxC = np.zeros((len(records), self.canvas, self.canvas, self.channels), np.uint8)
         sizes_nx2 = np.zeros((len(records), 2), np.int32)
         for row, record in enumerate(records):
-            picture = decoding.decode_within(record["image"], self.canvas, self.channels)
+            picture = decoding.decode_within(field(record, "image"), self.canvas, self.channels)
             height, width = sizes_nx2[row] = picture.shape[:2]
             images_nxSxSxC[row, :height, :width] = picture
         return {"image": images_nxSxSxC, "size": sizes_nx2, "label": self._labels(records)}
@@ -104,7 +109,7 @@ class PhotographClassification(Classification):
         """
         from workloads import decoding
 
-        sizes = np.asarray([decoding.size(record["image"]) for record in records], np.int32)
+        sizes = np.asarray([decoding.size(field(record, "image")) for record in records], np.int32)
         rows = np.arange(-(-len(records) // 8) * 8) % len(records)  # few lengths, few compilations
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             boxes = _random_boxes(
