@@ -228,10 +228,7 @@ class _Run:
             with self.clock.waiting():
                 return next(self.iterator, None)
         except Exception:
-            # The input has ended in an error, and stands where it was. Several processes must save
-            # together, and the others know nothing of it.
-            if jax.process_count() == 1:
-                self._save()
+            self._save_alone()  # the input has ended in an error, and stands where it was
             raise
         finally:
             if self.auto:  # it waits while the device is busy
@@ -314,8 +311,13 @@ class _Run:
         self._log()
         target, at = self.parts.target, self.counters
         jax.block_until_ready(self.state)
-        with self._paused():
-            values = evaluation.evaluate(self.parts.program, self.state, self.parts.validation)
+        try:
+            with self._paused():
+                values = evaluation.evaluate(self.parts.program, self.state, self.parts.validation)
+        except Exception:
+            at.evaluated = -1  # so that a resumed run evaluates here
+            self._save_alone()
+            raise
         at.value, at.evaluated_step = values[target.metric], at.step
         self.recorder.write({**self._place("validation"), **values})
         improved = target.better(at.value, than=at.best and at.best["value"])
@@ -360,6 +362,12 @@ class _Run:
             }
             self.checkpoints.save(at.step, self.state, value, at.best_step)
         self._saved = (at.step, evaluated)
+
+    def _save_alone(self) -> None:
+        """Saves after an error. Several processes must save together, and the others know nothing
+        of it."""
+        if jax.process_count() == 1:
+            self._save()
 
     def _extents(self) -> dict[str, dict[str, Any]]:
         """How far the files go that this moment needs, forced to disk."""

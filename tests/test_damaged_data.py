@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 import pytest
 import tfds_data
-from conftest import flags, mini, run_command
+from conftest import flags, latest_step, mini, run_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -361,6 +361,7 @@ def test_a_validation_record_found_in_the_run_leaves_it_resumable(pictures, tmp_
     _with_record(pictures, "test", 9, {"image": PNG, "label": 77})
     result = train.train(config, ended)
     assert (result["status"], result["step"]) == ("failed", 4)
+    assert latest_step(ended) == 4
     assert result["error"].startswith("RecordError: record 9 of split 'test' (")
     _with_record(pictures, "test", 9, tfds_data.pictures(SPLITS["test"])[9])
     train.train(config, ended)
