@@ -8,11 +8,14 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from pipeline.errors import SourceError, reason
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def named(stem: str, suffix: str, settings: dict[str, Any]) -> str:
@@ -27,6 +30,11 @@ def kept(path: pathlib.Path, make: Callable[[], bytes]) -> bytes:
     Raises:
         SourceError: the file is damaged, or the directory cannot be written to.
     """
+    if _URL.match(str(path)):
+        raise SourceError(
+            f"{path} is in a bucket, and what is computed from a data set once is kept in a "
+            "directory; give one as config.dataset.cache_dir"
+        )
     checksum = path.with_name(f"{path.name}.sha256")
     if not path.exists():
         made = make()

@@ -65,7 +65,7 @@ def _described_directories(name: str, where: str) -> Iterator[Any]:
     name, _, version = name.partition(":")
     if not name:
         return
-    with contextlib.suppress(ValueError, OSError):  # no such directory, or no name of one
+    with contextlib.suppress(Exception):  # no such directory, no name of one, no way to a bucket
         root = epath.Path(where) / name
         for pattern in ("*/dataset_info.json", "*/*/dataset_info.json"):
             directories = [path.parent for path in sorted(root.glob(pattern))]

@@ -80,19 +80,16 @@ def disk_full_named(where: pathlib.Path) -> Iterator[None]:
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-_LONGEST_SHOWN = 100  # characters of a path in a sentence
 
 
 @contextlib.contextmanager
 def writing_to(directory: pathlib.Path) -> Iterator[None]:
     """Raises InputError, naming the directory, in place of an error of the file system in it."""
-    shown = str(directory)
-    if len(shown) > _LONGEST_SHOWN:
-        shown = f"{shown[:_LONGEST_SHOWN]}... ({len(shown):,} characters)"
+    shown = _shortened(str(directory))
     if _URL.match(shown):
         raise InputError(f"{shown} is a URL; give a directory, such as a bucket that is mounted")
-    if "\0" in shown:
-        raise InputError(f"{shown!r} holds a zero byte; give a directory's name")
+    if "\0" in str(directory):
+        raise InputError(f"{shown} holds a zero byte; give a directory's name")
     try:
         yield
     except OSError as error:
@@ -102,6 +99,13 @@ def writing_to(directory: pathlib.Path) -> Iterator[None]:
             f"{shown} cannot be used ({error.strerror or error}); give a directory that can be "
             "written"
         ) from error
+
+
+# Errors of the file system that are a path's fault, wherever it is first used.
+_OF_A_PATH = (
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
 
 
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
@@ -118,6 +122,12 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
     except (InputError, DiskFull) as error:
         terminal.write(f"error: {error}", sys.stderr)
         return WRONG_INPUT if isinstance(error, InputError) else FAILED
+    except OSError as error:
+        if error.errno not in _OF_A_PATH:
+            raise
+        where = f": {_shortened(str(error.filename))}" if error.filename else ""
+        terminal.write(f"error: {error.strerror}{where}; give another path", sys.stderr)
+        return WRONG_INPUT
     except KeyboardInterrupt:
         terminal.write("interrupted", sys.stderr)
         return interrupts.EXIT_CODE
@@ -216,12 +226,12 @@ def load_config(
             f"get_config() of {module.__file__} returns a {type(config).__name__}; allowed: a "
             "ConfigDict that starts from configs.base.get_config()"
         )
-    for name, _, _ in fields:
+    for field in fields:
         try:
-            get_field(config, name)
+            get_field(config, field.name)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"get_config() of {module.__file__} returns no field {name}; start from "
+                f"get_config() of {module.__file__} returns no field {field.name}; start from "
                 "configs.base.get_config(), which has all"
             ) from error
     override(config, overrides, fields)

@@ -44,7 +44,8 @@ def open_study(study: Study, outdir: pathlib.Path) -> None:
         "seeds": {"data": study.config.seed.data, "model": study.config.seed.model},
     }
     plan = json.loads(json.dumps(plan))  # as it will be read: tuples are lists
-    there = _recorded(outdir) or _created(outdir, plan | environment.describe(train.ROOT))
+    with command.writing_to(outdir):
+        there = _recorded(outdir) or _created(outdir, plan | environment.describe(train.ROOT))
     if records.schema_version(there) != records.SCHEMA_VERSION:
         changed = workdirs.differences_in_shared(there, plan, (*_MAY_CHANGE, "schema_version"))
         if changed or not _finished(study, outdir):

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from conftest import (
 from test_auto import recorded
 from test_train import assert_equal_runs, records_of
 
+import sweep
 import train
 from runs import command, interrupts, locks, records, terminal
 from runs.progress import Progress
@@ -270,6 +272,18 @@ def test_a_place_that_cannot_hold_a_run_is_one_sentence(tmp_path, place):
         train.train(CONFIG, workdir)
     assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_that_cannot_hold_a_study_is_one_sentence(tmp_path, place, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outdir = PLACES[place](tmp_path)
+    before = everything(tmp_path)
+    words = ["--config=configs/cifar10.py:mini", "--study=demo", f"--outdir={outdir}"]
+    assert command.guarded(sweep.main, words) == command.WRONG_INPUT
+    (said,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"error: .*; give a", said)
     assert everything(tmp_path) == before
 
 

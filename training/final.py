@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from configs import base
 from pipeline.errors import RecordError
-from runs import checkpoints, command, processes, records
+from runs import checkpoints, command, processes, records, trial_records
 from training import evaluation, parts
 from training.state import TrainState
 
@@ -37,8 +37,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
             that cannot be decoded.
     """
     config = processes.decided_by_first(lambda: _finished_config(workdir))
-    done = processes.decided_by_first(lambda: records.read_json(workdir / records.EVALUATION))
-    if done:
+    if done := processes.decided_by_first(lambda: _evaluated(workdir)):
         return done
     prepared = parts.prepare(_configured(config, overrides))
     state, counters = _best(workdir, prepared)
@@ -66,18 +65,31 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
 
 def _finished_config(workdir: pathlib.Path) -> dict[str, Any]:
     """The configuration that is stored with a finished run."""
-    record = records.read_json(workdir / records.CONFIG)
-    if record is None:
+    try:
+        with command.writing_to(workdir):
+            record = trial_records.read_config(workdir)
+            result = trial_records.read_result(workdir)
+    except records.Damaged as error:
+        raise command.InputError(
+            f"the run in {workdir} is damaged ({error}); restore that file from a copy"
+        ) from error
+    if not record.get("config"):
         raise command.InputError(
             f"{workdir} holds no run (no {records.CONFIG}); give a finished run's directory"
         )
-    result = records.read_json(workdir / records.RESULT)
-    if result is None or result["status"] not in records.FINISHED:
-        status = result["status"] if result else "started"
+    status = result.get("status", "started")
+    if status not in records.FINISHED:
         raise command.InputError(
             f"the run in {workdir} is not finished ({status}); start its training command again"
         )
     return record["config"]
+
+
+def _evaluated(workdir: pathlib.Path) -> dict[str, Any] | None:
+    """What an earlier call found; None where there was none, or its file is damaged."""
+    with contextlib.suppress(records.Damaged):
+        return records.read_object(workdir / records.EVALUATION)
+    return None
 
 
 def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ml_collections.ConfigDict:

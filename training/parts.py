@@ -142,6 +142,8 @@ def _decisions_to_replay(config) -> np.ndarray | None:
         return None
     try:
         rows = [record["fresh"] for record in records.read_lines(path)]
+        if not rows:
+            raise ValueError("it is empty")
         decisions = np.asarray(rows, np.int64).reshape(len(rows), config.echo.streams)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise command.InputError(
