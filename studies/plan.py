@@ -139,7 +139,7 @@ def _cadence(config: Any, values: dict[str, Any]) -> int:
     fields = ("echo.factor", "dataset.spaced_epochs")
     copies = math.prod(float(values.get(f, command.get_field(config, f))) for f in fields)
     every = command.get_field(config, _CADENCE)
-    return max(1, round(every / copies)) if every else every
+    return max(1, round(every / copies)) if every and copies > 0 else every
 
 
 def check(study: Study, lanes: int = 1) -> None:
@@ -149,9 +149,10 @@ def check(study: Study, lanes: int = 1) -> None:
         command.InputError: what cannot be; nothing has been written.
     """
     _check_numbers(study)
-    _check_space(study)
+    _check_axes(study)
     if lanes > 1:
         _check_lanes(study)
+    _check_values(study)
     tested = set()
     for condition in study.conditions:
         prepared = train.prepare(trial_config(study, condition, 0, 0))
@@ -162,7 +163,7 @@ def check(study: Study, lanes: int = 1) -> None:
 
 
 def _check_numbers(study: Study) -> None:
-    """Checks trials and searches, and that the seeds of all trials are ones."""
+    """Checks how many trials and searches there are."""
     for name, most in (("trials", MAX_TRIALS), ("searches", MAX_SEARCHES)):
         number = getattr(study, name)
         if type(number) is not int or not 1 <= number <= most:
@@ -170,13 +171,10 @@ def _check_numbers(study: Study) -> None:
                 f"study {study.name!r} has {name} {short(number)}; allowed: a whole number from 1 "
                 f"to {most:,}"
             )
-    for name, value in _seeds(study, study.searches - 1, study.max_trials - 1).items():
-        with _about(study.name, f"its last trial has {name} {value}"):
-            _check_value(study.config, name, value)
 
 
-def _check_space(study: Study) -> None:
-    """Checks each axis, and its ends or choices beside what each condition sets."""
+def _check_axes(study: Study) -> None:
+    """Checks each axis, and that it is the only place that varies its field."""
     for axis in study.space:
         with _about(study.name):
             check_axis(axis)
@@ -193,14 +191,23 @@ def _check_space(study: Study) -> None:
                 f"condition {condition['name']!r} sets {', '.join(sorted(both))}, which the search "
                 "space varies too; leave it out of one of them"
             )
-        config = copy.deepcopy(study.config)
-        for name, value in condition["overrides"].items():
-            command.set_field(config, name, value, base.FIELDS)
+
+
+def _check_values(study: Study) -> None:
+    """Checks the ends or choices of each axis in each condition, beside a point of the others, and
+    the seeds of the last trial."""
+    for condition in study.conditions:
+        config = trial_config(study, condition, 0, 0)
         for axis in study.space:
             for value in _extremes(axis):
                 searched = f"the search may set {axis['field']} to {short(value)}"
                 with _about(study.name, f"condition {condition['name']!r}: {searched}"):
                     _check_value(config, axis["field"], value)
+    last = (study.searches - 1, study.max_trials - 1)
+    config = trial_config(study, study.condition(study.baseline), *last)
+    for name, value in _seeds(study, *last).items():
+        with _about(study.name, f"its last trial has {name} = {value}"):
+            _check_value(config, name, value)
     for axis in study.space:
         if not axis["field"].startswith(_LANE_FIELDS):  # what the network and the data depend on
             _check_prepared(study, axis)
@@ -326,7 +333,7 @@ def load_study(
         score=plan.get("score", "fresh_examples"),
     )
     _check_numbers(study)
-    _check_space(study)
+    _check_axes(study)
     return study
 
 

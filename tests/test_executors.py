@@ -239,7 +239,7 @@ def test_wrong_input_is_one_sentence(words, says, tmp_path, capsys, monkeypatch)
     if "ray" in words[0]:
         pytest.importorskip("ray")
     monkeypatch.chdir(ROOT)
-    given = [*command_line(study(), tmp_path / "study"), *words]
+    given = [*command_line(longer(), tmp_path / "study"), *words]
     assert command.guarded(sweep.main, given) == command.WRONG_INPUT
     assert says in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
@@ -298,14 +298,14 @@ def get_studies(variant):
         return error or out
 
     assert "* baseline: no echoing" in says("'baseline'", "{}")
-    assert "baseline 'other'; allowed: one of its conditions, baseline" in says("'other'", "{}")
-    assert "score 'speed'; allowed: fresh_examples" in says("'baseline'", "{'score': 'speed'}")
+    assert "baseline is 'other'; allowed: one of its conditions, baseline" in says("'other'", "{}")
+    assert "score is 'speed'; allowed: fresh_examples" in says("'baseline'", "{'score': 'speed'}")
     assert "max is missing; a log axis needs it" in says("'baseline'", "{}", '"min": 0.01')
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert sweep.main(command_line(study(), tmp_path / "study", "--dry-run")) == command.OK
+    assert sweep.main(command_line(longer(), tmp_path / "study", "--dry-run")) == command.OK
     said = capsys.readouterr().out
     for words in (
         "* baseline: no echoing",

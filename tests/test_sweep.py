@@ -19,6 +19,7 @@ from analysis.__main__ import main as run_analysis
 from configs import cifar10, coco, common_crawl, imagenet, lm1b
 from runs import command, records
 from runs.progress import Progress
+from studies import plan
 from studies.directory import open_study
 
 QUIET = Progress(quiet=True)
@@ -316,12 +317,12 @@ def test_a_study_of_version_1_is_left_as_it_is_and_never_continued(tmp_path):
 def _opens(outdir, barrier, trials):
     """A first launch in a container of its own, where each has the same process number."""
     real = os.getpid
-    plan = study(trials=trials)
+    launched = study(trials=trials)
     for number in range(len(os.listdir(outdir))):
         barrier.wait(HANGS)
         os.getpid = lambda: 1
         try:
-            open_study(plan, pathlib.Path(outdir, str(number), "study"))
+            open_study(launched, pathlib.Path(outdir, str(number), "study"))
         finally:
             os.getpid = real
 
@@ -490,6 +491,7 @@ def _wrong_studies():
         (_condition("x", "{'seed.model': 3}"), "seed.model is varied"),
         (_condition("x", "{'echo.factr': 3}"), "did you mean echo.factor"),
         (_condition("x", "{'batch_size': float('inf')}"), "batch_size to inf"),
+        (_condition("x", "{'echo.factor': 0}"), "config.echo.factor is 0"),
         (_condition("x", "{'echo.insertion': 'before'}"), "config.echo.insertion is 'before'"),
         ({"plan": "'trials': 0"}, "trials 0; allowed: a whole number from 1"),
         ({"plan": "'trials': -3"}, "trials -3"),
@@ -517,6 +519,13 @@ def test_a_wrong_study_is_one_sentence_and_writes_nothing(wrong, says, tmp_path,
     assert says in error
     assert error.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
+
+
+def test_the_ends_of_an_axis_are_judged_beside_the_other_axes():
+    """The full size has a final factor of 0, which a short horizon may not have, and searches both:
+    neither is ever drawn with the other's default."""
+    flag = "configs/cifar10.py"
+    plan._check_values(sweep.load_study(cifar10.get_config(), cifar10, flag, "demo"))
 
 
 @pytest.mark.parametrize("words", ["--trials=0", "--searches=0", "--trials=²", "--trials=6000"])
