@@ -26,6 +26,8 @@ SUFFIX = ".tar.xz"
 # and, with trials of some days, about 1 GB.
 MAX_BYTES = 2 * 1024**3
 MAX_MEMBERS = 200_000
+# Records take 12 to 20 times their packed size. A small file may not unpack to much.
+_RATIO, _FREE = 200, 64 * 1024**2
 
 _KEPT = (records.STUDY, records.CONFIG, records.HPARAMS, records.METRICS, records.RESULT)
 _HEADERS = 1024**2  # bytes before a member's content; a name's own header may be long
@@ -129,13 +131,15 @@ def _place(member: tarfile.TarInfo) -> tuple[str, str] | None:
 
 
 class _Bounded(io.RawIOBase):
-    """The unpacked bytes of an xz file, MAX_BYTES at most, and no more at once than was allowed.
+    """The unpacked bytes of an xz file: MAX_BYTES at most, fewer of a small file, and no more at
+    once than was allowed.
 
-    Raises ValueError beyond either: tarfile reads a header as long as it says that it is.
+    Raises ValueError beyond: tarfile reads a header as long as it says that it is.
     """
 
     def __init__(self, file: io.BufferedIOBase):
         self._file, self._given, self._allowed = file, 0, _HEADERS
+        self._most = min(MAX_BYTES, _FREE + _RATIO * os.fstat(file.fileno()).st_size)
         self._xz = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
 
     def allow(self, more: int) -> None:
@@ -151,8 +155,8 @@ class _Bounded(io.RawIOBase):
                 raise EOFError("it ends too early")
             content = self._xz.decompress(packed, size)
         self._given += len(content)
-        if self._given > MAX_BYTES:
-            raise ValueError(f"it unpacks to more than {MAX_BYTES:,} bytes")
+        if self._given > self._most:
+            raise ValueError(f"it unpacks to more than {self._most:,} bytes")
         if self._given > self._allowed:
             raise ValueError("a member's header is longer than any")
         return content

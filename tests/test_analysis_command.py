@@ -221,6 +221,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused_while_it_is_read(
 ):
     monkeypatch.setattr(archive, "MAX_BYTES", 16 * 1024**2)
     monkeypatch.setattr(archive.records, "MAX_BYTES", 8 * 1024**2)
+    monkeypatch.setattr(archive, "_FREE", 32 * 1024**2)
     bomb = _bomb(tmp_path / "bomb.tar.xz", name, 64 * 1024**2)
     assert bomb.stat().st_size < 64 * 1024
     tracemalloc.start()
