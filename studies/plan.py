@@ -179,6 +179,9 @@ def _check_axes(study: Study) -> None:
         with _about(study.name):
             check_axis(axis)
             _check_field(axis["field"], numeric=axis["scale"] != "choice")
+        for value in _extremes(axis):
+            with _about(study.name, _searched(axis, value)):
+                base.check_value(axis["field"], value)
     fields = [axis["field"] for axis in study.space]
     if twice := [name for name in fields if fields.count(name) > 1]:
         raise command.InputError(
@@ -200,7 +203,7 @@ def _check_values(study: Study) -> None:
         config = trial_config(study, condition, 0, 0)
         for axis in study.space:
             for value in _extremes(axis):
-                searched = f"the search may set {axis['field']} to {short(value)}"
+                searched = _searched(axis, value)
                 with _about(study.name, f"condition {condition['name']!r}: {searched}"):
                     _check_value(config, axis["field"], value)
     last = (study.searches - 1, study.max_trials - 1)
@@ -211,6 +214,10 @@ def _check_values(study: Study) -> None:
     for axis in study.space:
         if not axis["field"].startswith(_LANE_FIELDS):  # what the network and the data depend on
             _check_prepared(study, axis)
+
+
+def _searched(axis: dict[str, Any], value: Any) -> str:
+    return f"the search may set {axis['field']} to {short(value)}"
 
 
 def _extremes(axis: dict[str, Any]) -> list[Any]:
@@ -227,7 +234,7 @@ def _check_prepared(study: Study, axis: dict[str, Any]) -> None:
     for value in _extremes(axis):
         config = trial_config(study, baseline, 0, 0)
         command.set_field(config, axis["field"], value, base.FIELDS)
-        with _about(study.name, f"the search may set {axis['field']} to {short(value)}"):
+        with _about(study.name, _searched(axis, value)):
             train.prepare(config)
 
 

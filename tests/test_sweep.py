@@ -158,7 +158,7 @@ def test_diverged_trials_do_not_count_up_to_the_cap(tmp_path, monkeypatch):
     started = []
 
     def ends_as(statuses):
-        def fake(config, workdir, progress):
+        def fake(config, workdir, progress, locked):
             started.append(workdir)
             result = {
                 "status": statuses[len(started) - 1],
