@@ -435,7 +435,9 @@ def main(argv: Sequence[str]) -> int:
     config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
     processes.initialize()
     progress = Progress(quiet=not processes.is_first())
-    before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
+    before = None
+    with contextlib.suppress(records.Damaged):  # `train` sets it aside, and says so
+        before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
     result = train(config, arguments.workdir, progress)
     if result["status"] == "failed" and not processes.is_first():
         terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)

@@ -25,19 +25,30 @@ for _name in ("absl", "asyncio"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
-def _without_closed_loops(unraisable: Any, report: Callable = sys.unraisablehook) -> None:
-    """After a failed save, parts of it that were under way complain that the others have ended."""
-    if str(unraisable.exc_value) != "Event loop is closed":
+def _without_orbax(unraisable: Any, report: Callable = sys.unraisablehook) -> None:
+    """After an error, parts of Orbax's work that were under way complain that the others ended.
+
+    The error itself has been raised, and says all.
+    """
+    code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
+    of_orbax = code is not None and ocp.__name__.replace(".", os.sep) in code.co_filename
+    if not of_orbax and str(unraisable.exc_value) != "Event loop is closed":
         report(unraisable)
 
 
-sys.unraisablehook = _without_closed_loops
+sys.unraisablehook = _without_orbax
 
 _KEPT = 2  # the newest ones, and the best
 
 # What a damaged file makes Orbax and its file layer raise. Others, such as a device that is out of
 # memory, say nothing about the files.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)
+
+
+def _reason(error: Exception) -> Exception:
+    """The error itself, not the bare Exception that Orbax makes of it when it reads an array."""
+    bare = type(error) is Exception and isinstance(error.__cause__, Exception)
+    return error.__cause__ if bare else error
 
 
 class Checkpoints:
@@ -99,8 +110,10 @@ class Checkpoints:
         try:
             arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(wanted))
             arrays = reader.restore(self._directory / str(step), args=arguments).arrays
-        except _DAMAGE as error:
-            raise Damaged(f"its arrays cannot be read ({_first_line(error)})") from error
+        except Exception as error:
+            if not isinstance(_reason(error), _DAMAGE):
+                raise
+            raise Damaged(f"its arrays cannot be read ({_first_line(_reason(error))})") from error
         finally:
             reader.close()
         if fingerprint.of_arrays(arrays) != expected:

@@ -50,6 +50,8 @@ def read(workdir: str | os.PathLike) -> TrialRecords:
     found = TrialRecords(
         read_config(workdir), read_hparams(workdir), read_result(workdir), read_metrics(workdir)
     )
+    if found.result and not found.config:
+        raise Damaged(f"{records.CONFIG} is missing, beside a {records.RESULT}")
     _check_whole(found.result, found.validation)
     return found
 

@@ -18,6 +18,7 @@ from conftest import (
     last_saved,
     latest_step,
     mini,
+    run_command,
     slot,
 )
 from test_auto import recorded
@@ -25,7 +26,7 @@ from test_train import assert_equal_runs, records_of
 
 import sweep
 import train
-from runs import command, interrupts, locks, records, terminal
+from runs import command, interrupts, locks, records, terminal, trial_records
 from runs.progress import Progress
 from runs.resuming import NothingToResume
 
@@ -150,6 +151,40 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_used(
     assert f"resumes from checkpoint {before}" in said.lines[-1]
     assert (ended / records.DAMAGED / f"checkpoint_{newest}").is_dir()
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
+
+
+def test_the_command_says_a_line_for_a_damaged_array_and_nothing_else(ended):
+    """Orbax reads arrays in the background, where the others complain when one has failed."""
+    newest = steps(ended)[0]
+    for path in (ended / records.CHECKPOINTS / str(newest)).glob("arrays/ocdbt.process_*/d/*"):
+        truncated(path)
+    run = run_command(
+        "train.py", "--config=configs/cifar10.py:mini", f"--workdir={ended}", *flags(CONFIG)
+    )
+    assert run.returncode == 0, run.stderr
+    lines = [line for line in run.stderr.splitlines() if not line.startswith("fresh ")]
+    assert [line.partition(" ")[0] for line in lines] == ["warning:", "it", "exhausted:"], lines
+    assert "its arrays cannot be read (ValueError: " in lines[0]
+
+
+def test_the_command_sets_a_result_aside_that_is_no_file(tmp_path, uninterrupted, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted(CONFIG), workdir)
+    (workdir / records.RESULT).unlink()
+    (workdir / records.RESULT).mkdir()
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(CONFIG)]
+    assert command.guarded(train.main, words) == command.OK
+    assert "result.json is no file; it is set aside" in capsys.readouterr().err.replace("\n", " ")
+    assert_equal_runs(CONFIG, uninterrupted(CONFIG), workdir)
+
+
+def test_a_result_without_its_configuration_is_damaged(tmp_path, uninterrupted):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted(CONFIG), workdir)
+    assert trial_records.read(workdir).config
+    (workdir / records.CONFIG).unlink()
+    with pytest.raises(records.Damaged, match=r"config.json is missing, beside a result.json"):
+        trial_records.read(workdir)
 
 
 @pytest.mark.parametrize(

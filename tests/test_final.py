@@ -69,6 +69,15 @@ def test_an_evaluation_at_the_end_alone_is_kept_with_its_checkpoint(tmp_path):
     assert found["splits"]["validation"]["accuracy"] == pytest.approx(result["best"]["value"])
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"step": "1", "fresh_examples": 1}'])
+def test_a_damaged_evaluation_is_made_again(finished, content):
+    assert evaluate(finished) == command.OK
+    before = records.read_json(finished / records.EVALUATION)
+    (finished / records.EVALUATION).write_text(content)
+    assert evaluate(finished) == command.OK
+    assert records.read_json(finished / records.EVALUATION) == before
+
+
 def _no_run(workdir):
     return "holds no run"
 
@@ -84,7 +93,17 @@ def _without_checkpoints(workdir):
     return "kept no evaluated checkpoint that is intact; train with a "
 
 
-@pytest.mark.parametrize("damage", [_no_run, _unfinished, _without_checkpoints])
+def _without_its_best(workdir):
+    """An older checkpoint is intact, but knows an older best alone."""
+    newest = max((workdir / records.CHECKPOINTS).iterdir(), key=lambda path: int(path.name))
+    (newest / "value" / "metadata").unlink()
+    result = records.read_json(workdir / records.RESULT)
+    result["best"] |= {"fresh_examples": result["fresh_examples"]}
+    records.write_json(workdir / records.RESULT, result)
+    return "kept no evaluated checkpoint that is intact; train with a "
+
+
+@pytest.mark.parametrize("damage", [_no_run, _unfinished, _without_checkpoints, _without_its_best])
 def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
     workdir = finished.parent / "elsewhere" if damage is _no_run else finished
     says = damage(workdir)

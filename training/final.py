@@ -14,6 +14,7 @@ from jax.experimental import multihost_utils
 from configs import base
 from pipeline.errors import RecordError
 from runs import checkpoints, command, processes, records, trial_records
+from runs.study import is_number
 from training import evaluation, parts
 from training.state import TrainState
 
@@ -88,8 +89,21 @@ def _finished_config(workdir: pathlib.Path) -> dict[str, Any]:
 def _evaluated(workdir: pathlib.Path) -> dict[str, Any] | None:
     """What an earlier call found; None where there was none, or its file is damaged."""
     with contextlib.suppress(records.Damaged):
-        return records.read_object(workdir / records.EVALUATION)
+        found = records.read_object(workdir / records.EVALUATION)
+        return found if found and _is_evaluation(found) else None
     return None
+
+
+def _is_evaluation(found: dict[str, Any]) -> bool:
+    """Whether it has what `evaluate` returns."""
+    counts = (found.get("step"), found.get("fresh_examples"))
+    splits = found.get("splits")
+    if not all(type(count) is int for count in counts) or not isinstance(splits, dict):
+        return False
+    return all(
+        isinstance(values, dict) and all(is_number(value) for value in values.values())
+        for values in splits.values()
+    )
 
 
 def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ml_collections.ConfigDict:
@@ -117,7 +131,7 @@ def _best(workdir: pathlib.Path, prepared: parts.Parts) -> tuple[TrainState, dic
     """State and counters of the best checkpoint."""
     kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
     steps = kept.steps()
-    best = _best_step(kept, steps)
+    best = _best_step(kept, steps, trial_records.read_result(workdir)["best"])
     if best not in steps:
         raise command.InputError(
             f"the run in {workdir} kept no evaluated checkpoint that is intact; train with a "
@@ -133,11 +147,14 @@ def _best(workdir: pathlib.Path, prepared: parts.Parts) -> tuple[TrainState, dic
         ) from error
 
 
-def _best_step(kept: checkpoints.Checkpoints, steps: Sequence[int]) -> int | None:
-    """As the newest checkpoint knows it whose value is intact."""
+def _best_step(
+    kept: checkpoints.Checkpoints, steps: Sequence[int], best: dict[str, Any]
+) -> int | None:
+    """As the newest checkpoint knows it whose value is intact, if its best is the run's `best`."""
     for step in steps:
         with contextlib.suppress(records.Damaged):
-            return kept.value(step)["counters"]["best_step"]
+            counters = kept.value(step)["counters"]
+            return counters["best_step"] if counters["best"] == best else None
     return None
 
 
