@@ -1,0 +1,386 @@
+"""Files of runs and studies damaged at rest, one at a time, and a command started on what is left.
+
+Allowed are the results of an undamaged directory, or a sentence that names what is lost: a warning
+and whatever follows from it, or exit code 2 with nothing changed. Anything else is a fault, but for
+what nothing can notice. `undetectable` is a difference without a word where the damaged file
+
+* is one that no checksum covers: config.json, hparams.json, study.json, result.json,
+  evaluation.json, or metrics.jsonl of a run that has ended;
+* and is still JSON with the same keys, lengths and kinds of values: a digit or a letter of a value
+  has changed.
+"""
+
+import functools
+import gc
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import sweep
+import train
+from analysis import __main__ as analysis
+from benchmarks.torture import endings, forks, ledger
+from runs import command, records
+
+_CONFIG = "--config=benchmarks/torture/small.py:logistic"
+_ECHO = ("--config.echo.insertion=before_augmentation", "--config.echo.factor=2")
+_ECHO += ("--config.echo.shuffle_buffer=40",)
+_STUDY = ("--study=small", "--config.budget.fresh_examples=128")
+_KILLED_AT = (3, 6, 9, 11)  # steps, of 12: before the first checkpoint, and after some
+_BATCH = 100  # cases of a process
+
+
+def _words(flag: str, directory: pathlib.Path) -> list[str]:
+    words = (_CONFIG, *(_ECHO if flag == "--workdir" else _STUDY))
+    return [*words, f"{flag}={directory}"]
+
+
+def _train(directory: pathlib.Path) -> int:
+    return command.guarded(train.main, _words("--workdir", directory))
+
+
+def _evaluate(directory: pathlib.Path) -> int:
+    return command.guarded(train.main, ["--evaluate", str(directory)])
+
+
+def _sweep(directory: pathlib.Path) -> int:
+    return command.guarded(sweep.main, _words("--outdir", directory))
+
+
+def _analyze(directory: pathlib.Path) -> int:
+    out = directory.with_name("report")
+    return command.guarded(analysis.main, [str(directory), f"--out={out}"])
+
+
+# --- what is compared
+
+
+def _after_train(directory: pathlib.Path, said: str) -> Any:
+    """All of it, or, where it was found finished and nothing was trained, what was reported."""
+    if "already finished" in said:
+        return {"result": endings.of_result(directory)}
+    return endings.of_run(directory)
+
+
+def _after_evaluate(directory: pathlib.Path, said: str) -> Any:
+    with np.load(directory / records.PARAMETERS) as arrays:
+        hashes = {k: hashlib.sha256(arrays[k].tobytes()).hexdigest() for k in sorted(arrays)}
+    # the line of output, since an evaluation that is there already is only read
+    found = said.splitlines()[-1:] if said else []
+    return {"evaluation": records.read_json(directory / records.EVALUATION), "said": found} | hashes
+
+
+def _after_sweep(directory: pathlib.Path, said: str) -> Any:
+    trials = records.trials_on_disk(directory)
+    return {str(w.relative_to(directory)): endings.of_result(w) for _, w in trials}
+
+
+def _after_analysis(directory: pathlib.Path, said: str) -> Any:
+    out = directory.with_name("report")
+    return {path.name: path.read_text() for path in sorted(out.glob("*.csv"))}
+
+
+# (state of the directory, command, what is started, what is compared)
+_ATTEMPTS = (
+    *(("killed", "train.py", _train, _after_train),) * 4,
+    ("finished", "train.py", _train, _after_train),
+    ("finished", "train.py --evaluate", _evaluate, _after_evaluate),
+    ("evaluated", "train.py --evaluate", _evaluate, _after_evaluate),
+    ("study killed", "sweep.py", _sweep, _after_sweep),
+    ("study finished", "sweep.py", _sweep, _after_sweep),
+    ("study killed", "analysis", _analyze, _after_analysis),
+    ("study finished", "analysis", _analyze, _after_analysis),
+    ("finished", "analysis", _analyze, _after_analysis),
+)
+
+
+class Damages:
+    """Damages by number, to copies of directories that are made once."""
+
+    kind = "damages"
+
+    def __init__(self, directory: pathlib.Path, faults: pathlib.Path):
+        self._directory, self._faults = directory, faults
+        self._templates = directory / "templates"
+        self._expected: dict[str, Any] = {}
+
+    def tried(self, seed: int, numbers: range) -> Iterator[dict[str, Any]]:
+        """Records of the cases `numbers`."""
+        if not self._templates.exists():
+            self._make_templates()
+        attempt = functools.partial(self._one, seed)
+        for number, record in forks.in_batches(numbers, attempt, self._directory, _BATCH):
+            if "outcome" not in record:
+                what, kept = self._damaged(seed, number), self._keep(seed, number)
+                outcome = ledger.HANG if "hangs" in record else ledger.TRACEBACK
+                record = {"group": what[1], "case": what[-1], "outcome": outcome} | {
+                    "detail": str(record),
+                    "kept": kept,
+                }
+            yield record | {"index": number, "count": 1}
+
+    def _make_templates(self) -> None:
+        self._templates.mkdir(parents=True)
+        for step in _KILLED_AT:
+            self._make(f"killed {step}", lambda d, step=step: _dying(step, _train, d))
+        self._make("finished", _train)
+        self._make("evaluated", lambda d: _train(d) or _evaluate(d))
+        self._make("study killed", lambda d: _dying(26, _sweep, d))
+        self._make("study finished", _sweep)
+        for state, name, act, after in dict.fromkeys(_ATTEMPTS):
+            template = self._template(state, random.Random(0))
+            self._expected[f"{state} {name}"] = forks.computed(
+                lambda t=template, a=act, f=after: self._run(t, a, f), self._directory
+            )
+
+    def _make(self, state: str, act: Callable[[pathlib.Path], int]) -> None:
+        """Templates are made, and used, at one path: it is in what analysis writes."""
+        case = self._case()
+        process = forks.fork(lambda: act(case), self._directory / "template.txt")
+        if process.wait() not in (0, -signal.SIGKILL):
+            raise RuntimeError((self._directory / "template.txt").read_text())
+        process.end_group()
+        case.rename(self._templates / state)
+
+    def _run(self, template: pathlib.Path, act, after) -> Any:
+        case = self._case()
+        shutil.copytree(template, case)
+        with forks.captured() as said:
+            code = act(case)
+            text = said()
+        if code:
+            raise RuntimeError(f"undamaged, it ends with {code}: {text}")
+        return after(case, text)
+
+    def _case(self) -> pathlib.Path:
+        case = self._directory / "case"
+        for path in (case, case.with_name("report")):
+            shutil.rmtree(path, ignore_errors=True)
+        return case
+
+    def _template(self, state: str, rng: random.Random) -> pathlib.Path:
+        return self._templates / (
+            f"killed {rng.choice(_KILLED_AT)}" if state == "killed" else state
+        )
+
+    def _damaged(self, seed: int, number: int):
+        """Damages a new copy: (state, command, act, after, damaged file, before it, in words)."""
+        rng = random.Random(f"{seed} damages {number}")
+        state, name, act, after = rng.choice(_ATTEMPTS)
+        template, case = self._template(state, rng), self._case()
+        shutil.copytree(template, case)
+        path, how = _damage(case, rng)
+        relative = path.relative_to(case)
+        words = f"{name} on {template.name}: {relative} {how}"
+        return state, name, act, after, path, template / relative, words
+
+    def _one(self, seed: int, number: int) -> dict[str, Any]:
+        state, name, act, after, path, intact, words = self._damaged(seed, number)
+        case = self._directory / "case"
+        before, detail = _tree(case), ""
+        with forks.captured() as said:
+            try:
+                code = act(case)
+            except SystemExit as error:
+                code = error.code
+            except BaseException as error:  # what escapes is printed as one by Python
+                code = f"Traceback: {type(error).__name__}: {error}"
+            gc.collect()  # what complains when it goes, does so now
+            text = said()
+        outcome = _judged(code, text, before, case)
+        if outcome is None:
+            try:
+                found = after(case, text)
+                detail = endings.difference(found, self._like(found, state, name))
+            except Exception as error:
+                detail = f"{type(error).__name__}: {error}"
+            outcome = _explained(detail, text, path, intact)
+        record = {"group": name, "case": words, "outcome": outcome}
+        if outcome not in (ledger.EQUAL, ledger.NAMED):
+            record["detail"] = f"{code} {detail} {text[-1500:]}"
+        if outcome in ledger.FAULTS:
+            record["kept"] = self._keep(seed, number)
+        return record
+
+    def _like(self, found: Any, state: str, name: str) -> Any:
+        expected = self._expected[f"{state} {name}"]
+        if name == "train.py" and state == "finished" and set(found) != {"result"}:
+            return self._expected["killed train.py"]  # it was trained again
+        return expected
+
+    def _keep(self, seed: int, number: int) -> str:
+        """Damages a copy once more, which stays for whoever looks into it."""
+        kept = self._faults / f"damages-{seed}-{number}"
+        shutil.rmtree(kept, ignore_errors=True)
+        self._damaged(seed, number)
+        shutil.copytree(self._directory / "case", kept)
+        return str(kept)
+
+
+def _judged(code: Any, text: str, before: dict[str, Any], case: pathlib.Path) -> str | None:
+    """The outcome, as far as it follows from exit code and output; None: results decide."""
+    if re.search("^Traceback", text, re.MULTILINE) or str(code).startswith("Traceback"):
+        return ledger.TRACEBACK
+    if code == command.OK:
+        return None
+    if code == command.WRONG_INPUT:
+        untouched = _tree(case) == before and not case.with_name("report").exists()
+        return ledger.NAMED if untouched else ledger.DIFFERING
+    if (case / "error.txt").exists():  # an error that nobody expected, though it was caught
+        return ledger.TRACEBACK
+    return ledger.NAMED if code == command.FAILED else ledger.TRACEBACK
+
+
+def _explained(detail: str, text: str, path: pathlib.Path, intact: pathlib.Path) -> str:
+    """The outcome of a command that ended with 0."""
+    if not detail:
+        return ledger.EQUAL
+    if re.search("warning|damaged|cannot be|left out|set aside", text):
+        return ledger.NAMED
+    return ledger.UNDETECTABLE if unnoticeable(path, intact) else ledger.SILENT
+
+
+# --- damage
+
+
+def _damage(case: pathlib.Path, rng: random.Random) -> tuple[pathlib.Path, str]:
+    """Damages one file, or, now and then, a whole directory; which, and how."""
+    files = sorted(path for path in case.rglob("*") if path.is_file())
+    directories = sorted(path for path in case.rglob("*") if path.is_dir())
+    if rng.random() < 0.05:
+        path = rng.choice(directories)
+        shutil.rmtree(path)
+        if rng.random() < 0.5:
+            return path, "(directory) deleted"
+        path.mkdir()
+        return path, "(directory) emptied"
+    named = sorted(path for path in files if path.suffix in (".json", ".jsonl"))
+    path = rng.choice(named if named and rng.random() < 0.5 else files)
+    how = rng.choice(tuple(HOWS))
+    HOWS[how](path, rng)
+    return path, how
+
+
+def _truncate(path: pathlib.Path, rng: random.Random) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: rng.randrange(len(content) + 1)])
+
+
+def _flip_bit(path: pathlib.Path, rng: random.Random) -> None:
+    content = bytearray(path.read_bytes() or b"\0")
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+def _randomize(path: pathlib.Path, rng: random.Random) -> None:
+    path.write_bytes(rng.randbytes(rng.choice((1, 16, 1024))))
+
+
+def _become_directory(path: pathlib.Path, rng: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _nest(path: pathlib.Path, rng: random.Random) -> None:
+    depth = rng.choice((100, 5_000, 200_000))
+    path.write_bytes(b"[" * depth + b"]" * depth)
+
+
+def _change_digit(path: pathlib.Path, rng: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    digits = [i for i, byte in enumerate(content) if chr(byte).isdigit()]
+    if digits:
+        content[rng.choice(digits)] = ord(rng.choice("0123456789"))
+    path.write_bytes(content)
+
+
+def _other_value(path: pathlib.Path, rng: random.Random) -> None:
+    """JSON of another kind in place of a value, where it is JSON; else as `_randomize`."""
+    value = _json(path.read_bytes())
+    if not isinstance(value, dict) or not value:
+        return _randomize(path, rng)
+    others = (None, [], {}, "x", -1, 1e30, 10**30, True, [[[]]], "\ud800", float("nan"))
+    node, name = value, rng.choice(sorted(value))
+    while isinstance(node[name], dict) and node[name] and rng.random() < 0.7:
+        node = node[name]
+        name = rng.choice(sorted(node))
+    node[name] = rng.choice(others)
+    path.write_text(json.dumps(value))
+
+
+HOWS: dict[str, Callable[[pathlib.Path, random.Random], None]] = {
+    "truncated": _truncate,
+    "empty": lambda path, rng: path.write_bytes(b""),
+    "deleted": lambda path, rng: path.unlink(),
+    "with a bit flipped": _flip_bit,
+    "of random bytes": _randomize,
+    "a directory": _become_directory,
+    "of deep JSON": _nest,
+    "with a digit changed": _change_digit,
+    "with a value replaced": _other_value,
+}
+
+
+def unnoticeable(path: pathlib.Path, intact: pathlib.Path) -> bool:
+    """See the module's docstring."""
+    uncovered = (records.CONFIG, records.HPARAMS, records.STUDY, records.RESULT)
+    uncovered += (records.EVALUATION,)
+    ended = path.name == records.METRICS and (intact.parent / records.RESULT).exists()
+    if not path.is_file() or not (path.name in uncovered or ended):
+        return False
+    now, then = _json(path.read_bytes()), _json(intact.read_bytes())
+    return now is not None and _shape(now) == _shape(then)
+
+
+def _json(content: bytes) -> Any:
+    """The value of a file, a list of values for one of lines; None where it is not JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        try:
+            return [json.loads(line) for line in content.splitlines()]
+        except (ValueError, RecursionError):
+            return None
+
+
+def _shape(value: Any) -> Any:
+    """Keys, lengths and kinds, without the values."""
+    if isinstance(value, dict):
+        return {name: _shape(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_shape(each) for each in value]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return "number"
+    return type(value).__name__
+
+
+def _tree(directory: pathlib.Path) -> dict[str, Any]:
+    """Every file's content, but for the lock; a directory's is None."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in directory.rglob("*")
+        if path.name != records.LOCK
+    }
+
+
+def _dying(step: int, act: Callable[[pathlib.Path], int], directory: pathlib.Path) -> int:
+    """`act`, whose process kills itself once it has taken so many steps in all."""
+    train_on, taken = train._Run._train_on, []
+
+    def dies(run, batch):
+        train_on(run, batch)
+        taken.append(1)
+        if len(taken) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train._Run._train_on = dies
+    return act(directory)

@@ -1,0 +1,279 @@
+"""Runs and studies whose processes are killed at random moments and started again until they end.
+
+The end is compared with an undisturbed run's: records and result without clocks, and the arrays of
+the newest checkpoint bit for bit. Under `echo.policy=auto` the undisturbed run is one that replays
+the decisions, since no two runs decide alike.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import os
+import pathlib
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import sweep
+import train
+from benchmarks.torture import endings, forks, ledger
+from benchmarks.torture.forks import Process
+from runs import command, records
+
+SLOTS = (
+    ("before_augmentation", 0),
+    ("before_augmentation", 50),
+    ("after_augmentation", 0),
+    ("after_augmentation", 50),
+    ("after_batching", 0),
+    ("after_batching", 3),
+)
+# Mostly what nothing can be done about; SIGHUP is survived, the others are asked to stop.
+SIGNALS = (signal.SIGKILL,) * 6 + (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+MOST_STRIKES = 5  # until a run is left in peace
+_CODES = {  # of a process that was struck, or had ended by then
+    signal.SIGKILL: {-signal.SIGKILL, 0},
+    signal.SIGTERM: {-signal.SIGTERM, 0, command.PREEMPTED},
+    signal.SIGINT: {130, 0, command.PREEMPTED},
+    signal.SIGHUP: {-signal.SIGHUP, 0},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """What is trained, and how.
+
+    Attributes:
+        group: a row of the table.
+        words: the command's, without the directory.
+        study: whether it is sweep.py's.
+        replayed: whether the undisturbed run replays decisions.
+        several: whether it starts processes of its own.
+    """
+
+    group: str
+    words: tuple[str, ...]
+    study: bool = False
+    replayed: bool = False
+    several: bool = False
+
+    def command(self, directory: pathlib.Path, *more: str) -> Callable[[], int]:
+        main, flag = (sweep.main, "--outdir") if self.study else (train.main, "--workdir")
+        words = ["--config=benchmarks/torture/small.py", *self.words, f"{flag}={directory}", *more]
+        return functools.partial(command.guarded, main, words)
+
+    def ending(self, directory: pathlib.Path) -> Callable[[], Any]:
+        of = endings.of_study if self.study else endings.of_run
+        return functools.partial(of, directory)
+
+
+def _fields(**fields: Any) -> tuple[str, ...]:
+    return tuple(f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items())
+
+
+def _slot(insertion: str, buffer: int, placement: str, **fields: Any) -> tuple[str, ...]:
+    return _fields(
+        echo__insertion=insertion,
+        echo__shuffle_buffer=buffer,
+        echo__placement=placement,
+        augment_on=placement,
+        **fields,
+    )
+
+
+def scenarios() -> list[tuple[int, list[Scenario]]]:
+    """Kinds of them, each with its weight."""
+    places = [(*slot, place) for slot in SLOTS for place in ("host", "device")]
+    fixed = [Scenario("train.py, none", ("--config.echo.insertion=none",))] + [
+        Scenario(f"train.py, fixed, {place}", _slot(at, buffer, place, echo__factor=2.5))
+        for at, buffer, place in places
+    ]
+    slow = {"echo__policy": "auto", "upstream__examples_per_second": 400}
+    auto = [
+        Scenario(f"train.py, auto, {place}", _slot(at, buffer, place, **slow), replayed=True)
+        for at, buffer, place in places
+        if buffer
+    ]
+    study = ("--study=small", "--config.budget.fresh_examples=160")
+    plain = Scenario("sweep.py", study, study=True)
+    lanes = Scenario("sweep.py, lanes", (*study, "--lanes=2"), study=True)
+    workers = Scenario("sweep.py, workers", (*study, "--workers=2"), study=True, several=True)
+    ray = Scenario("sweep.py, Ray", (*study, "--executor=ray"), study=True, several=True)
+    kinds = [(20, fixed), (8, auto), (3, [plain]), (4, [lanes]), (2, [workers])]
+    return [*kinds, (1, [ray])] if importlib.util.find_spec("ray") else kinds
+
+
+class Kills:
+    """Kills by number; undisturbed runs are kept for as long as this is."""
+
+    kind = "kills"
+
+    def __init__(self, directory: pathlib.Path, faults: pathlib.Path):
+        self._directory, self._faults = directory, faults
+        self._undisturbed: dict[Scenario, tuple[Any, float, int]] = {}
+
+    def tried(self, seed: int, numbers: range):
+        """Records of the cases `numbers`."""
+        for number in numbers:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            record = self._one(random.Random(f"{seed} kills {number}"))
+            if record["outcome"] in ledger.FAULTS:
+                kept = self._faults / f"kills-{seed}-{number}"
+                shutil.rmtree(kept, ignore_errors=True)
+                shutil.copytree(self._directory / "disturbed", kept)
+            yield record | {"index": number}
+
+    def _one(self, rng: random.Random) -> dict[str, Any]:
+        weights, kinds = zip(*scenarios(), strict=True)
+        scenario = rng.choice(rng.choices(kinds, weights)[0])
+        expected, seconds, lines = self._reference(scenario)
+        workdir = self._new("disturbed")
+        strikes: list[str] = []
+        try:
+            why = self._disturbed(scenario, workdir, rng, seconds, lines, strikes)
+            if not why:
+                ending = forks.computed(scenario.ending(workdir), self._directory)
+                if scenario.replayed:
+                    expected = self._replay(scenario, workdir)
+                why = endings.difference(ending, expected)
+            outcome = ledger.DIFFERING if why else ledger.EQUAL
+        except forks.Hangs:
+            outcome, why = ledger.HANG, f"after {strikes}"
+        if why and "Traceback" in why:
+            outcome = ledger.TRACEBACK
+        return {
+            "group": scenario.group,
+            "count": len(strikes),
+            "case": f"{' '.join(scenario.words)}: {'; '.join(strikes)}",
+            "outcome": outcome,
+            **({"detail": why} if why else {}),
+        }
+
+    def _disturbed(self, scenario, workdir, rng, seconds, lines, strikes) -> str:
+        """Strikes and restarts until it ends with 0; why it did not, else ''."""
+        output = self._directory / "disturbed.txt"
+        output.unlink(missing_ok=True)
+        processes = []
+        try:
+            for _ in range(rng.randint(1, MOST_STRIKES)):
+                process = forks.fork(scenario.command(workdir), output)
+                processes.append(process)
+                number, moment, words = _moment(rng, workdir, seconds, lines)
+                process.wait(moment)
+                time.sleep(rng.choice((0.0, 0.0, 0.02, 0.1)) * rng.random())
+                if process.ended():
+                    if process.code:
+                        return f"exit code {process.code} untouched: {_tail(output)}"
+                    break
+                _strike(process, number, scenario.several and rng.choice(("all", "one", "first")))
+                strikes.append(words)
+                process.wait()
+                if process.code not in _CODES[number]:
+                    return f"{words}: exit code {process.code}: {_tail(output)}"
+            process = forks.fork(scenario.command(workdir), output)
+            processes.append(process)
+            if process.wait():
+                return f"exit code {process.code} in the end: {_tail(output)}"
+            text = output.read_text(errors="replace")
+            # Python may print one where a process is ended in the middle of printing
+            return f"Traceback: {text[-2000:]}" if "\nTraceback (most" in f"\n{text}" else ""
+        finally:
+            for process in processes:
+                process.end_group()
+
+    def _reference(self, scenario: Scenario) -> tuple[Any, float, int]:
+        """Ending, seconds, and lines of records of an undisturbed run."""
+        if scenario not in self._undisturbed:
+            workdir = self._new("undisturbed")
+            seconds = self._run(scenario.command(workdir))
+            lines = _lines(workdir)
+            ending = None
+            if not scenario.replayed:
+                ending = forks.computed(scenario.ending(workdir), self._directory)
+            self._undisturbed[scenario] = ending, seconds, lines
+            shutil.rmtree(workdir)
+        return self._undisturbed[scenario]
+
+    def _replay(self, scenario: Scenario, workdir: pathlib.Path) -> Any:
+        fresh, decisions = self._new("replayed"), workdir / records.DECISIONS
+        self._run(scenario.command(fresh, f"--config.echo.replay={decisions}"))
+        return forks.computed(scenario.ending(fresh), self._directory)
+
+    def _run(self, act: Callable[[], int]) -> float:
+        output = self._directory / "undisturbed.txt"
+        output.unlink(missing_ok=True)
+        start = time.monotonic()
+        process = forks.fork(act, output)
+        code = process.wait()
+        process.end_group()
+        if code:
+            raise RuntimeError(f"an undisturbed run ended with {code}: {output.read_text()}")
+        return time.monotonic() - start
+
+    def _new(self, name: str) -> pathlib.Path:
+        path = self._directory / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+
+def _moment(
+    rng: random.Random, workdir: pathlib.Path, seconds: float, lines: int
+) -> tuple[signal.Signals, Callable[[], bool], str]:
+    """(signal, whether the moment has come, in words), as seen from now on."""
+    number = rng.choice(SIGNALS)
+    kind = rng.choice(("seconds", "lines", "lines", "checkpoint"))
+    if kind == "seconds":
+        end = time.monotonic() + (wait := rng.uniform(0, seconds))
+        return number, lambda: time.monotonic() >= end, f"{number.name} after {wait:.2f} s"
+    if kind == "lines":
+        enough = rng.randint(1, lines)
+        return number, lambda: _lines(workdir) >= enough, f"{number.name} at line {enough}"
+    before = _checkpoints(workdir)
+
+    def begun() -> bool:
+        return bool(_checkpoints(workdir) - before)
+
+    return number, begun, f"{number.name} as a checkpoint is written"
+
+
+def _strike(process: Process, number: signal.Signals, whom: str | bool) -> None:
+    """Sends the signal to the process; of several, to all, to one, or to the first."""
+    with contextlib.suppress(ProcessLookupError):
+        if whom == "all":
+            os.killpg(process.pid, number)
+            return
+        if whom == "one" and number == signal.SIGKILL and (others := _others(process.pid)):
+            os.kill(random.choice(others), number)
+        os.kill(process.pid, number)
+
+
+def _others(group: int) -> list[int]:
+    """The other processes of a group."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(path.name)) == group != int(path.name):
+                found.append(int(path.name))
+    return found
+
+
+def _lines(directory: pathlib.Path) -> int:
+    total = 0
+    for path in (*directory.glob(records.METRICS), *directory.glob(f"*/*/*/{records.METRICS}")):
+        with contextlib.suppress(OSError):
+            total += path.read_bytes().count(b"\n")
+    return total
+
+
+def _checkpoints(directory: pathlib.Path) -> set[str]:
+    """Those that are there, and those that are being written."""
+    name = f"{records.CHECKPOINTS}/*"
+    return {str(path) for path in (*directory.glob(name), *directory.glob(f"*/*/*/{name}"))}
+
+
+def _tail(path: pathlib.Path) -> str:
+    return path.read_text(errors="replace")[-2000:]
