@@ -6,7 +6,7 @@
 
 Cases are drawn from fixed seeds and go on where the last invocation ended: counts accumulate in
 --results, and the table is of all of them. Without an amount it only prints the table. The exit
-code is 1 if there has been a fault; results/torture.md says what the columns mean.
+code is 1 if there has been a fault.
 """
 
 import os
@@ -23,7 +23,34 @@ from benchmarks.torture.inputs import Inputs
 from benchmarks.torture.kills import Kills
 from benchmarks.torture.ledger import GOALS, Ledger
 
+_REPORT = """\
+# Kills, damage and wrong input at random
+
+From `python -m benchmarks.torture`; counts of several invocations. {machine}
+
+* **Kills.** `train.py` and `sweep.py` on the digits mini, shrunk (benchmarks/torture/small.py),
+  are sent SIGKILL, SIGTERM, SIGINT or SIGHUP at random moments, started again, and so on until
+  they end. The end is compared with an undisturbed run's: result and records without clocks, and
+  the arrays of the last checkpoint bit for bit. Under `echo.policy=auto` the undisturbed run
+  replays the decisions. Counted are signals, not runs.
+* **Inputs.** Random values of every field of all workloads' minis, and random command lines, for
+  each command. Survived: a documented exit code without a traceback, and with exit code 2 one
+  sentence and nothing written.
+* **Damages.** One file of a killed or finished run or study is truncated, emptied, deleted, has a
+  bit flipped or a digit changed, or is replaced by random bytes, a directory, deep JSON, or JSON
+  with another value. Then a command is started on it. Survived: the result of an undamaged
+  directory, or one that differs with a line that names what is lost, or exit code 2 with nothing
+  changed.
+
+*Differing*: a kill's end differs, an exit code is not documented, or something was written in
+spite of exit code 2. *Tracebacks* include processes that died. *Silent*: another result without a
+word. *Undetectable* is that where nothing could have noticed: the damaged file is one that no
+checksum covers (`config.json`, `hparams.json`, `study.json`, `result.json`, `evaluation.json`, or
+`metrics.jsonl` of a run that has ended), and it is still JSON with the same keys, lengths and
+kinds of values, so that a digit or a letter in a value has changed."""
+
 _KINDS = {"kills": Kills, "damages": Damages, "inputs": Inputs}
+_CACHE = "JAX_COMPILATION_CACHE_DIR"
 _TURN = {"kills": 2, "damages": 100, "inputs": 200}  # cases, where the kinds take turns
 
 
@@ -33,7 +60,7 @@ def main() -> int:
     faults = options.results.absolute().with_suffix(".faults")
     with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
         scratch = pathlib.Path(scratch)
-        _share_what_is_compiled(scratch / "compiled")
+        _share_what_is_compiled(os.environ.get(_CACHE) or str(scratch / "compiled"))
         kinds = {name: make(scratch / name, faults) for name, make in _KINDS.items()}
         for name, number in _amounts(options):
             _try(results, kinds[name], options.seed, number)
@@ -42,7 +69,8 @@ def main() -> int:
         common.progress(f"{record['outcome']}: {record['kind']} {record['seed']} {record['index']}")
         common.progress(f"    {record['case'][:600]}\n    {record.get('detail', '')[:600]}")
     machine = common.machine(["jax", "flax", "orbax-checkpoint", "grain", "numpy"])
-    common.publish(f"{results.table()}\n\n{results.goals()}\n\n{machine}", options.out)
+    report = (_REPORT.format(machine=machine), results.table(), results.goals())
+    common.publish("\n\n".join(report), options.out)
     return 1 if failed else 0
 
 
@@ -75,10 +103,10 @@ def _try(results: Ledger, kind, seed: int, number: int) -> None:
     common.progress(results.goals() + "\n")
 
 
-def _share_what_is_compiled(directory: pathlib.Path) -> None:
+def _share_what_is_compiled(directory: str) -> None:
     """All processes find what others have compiled, which is most of a small run's time."""
     for option, value in {
-        "jax_compilation_cache_dir": str(directory),
+        "jax_compilation_cache_dir": directory,
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }.items():

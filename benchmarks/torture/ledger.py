@@ -64,7 +64,7 @@ class Ledger:
         for kind, goal in GOALS.items():
             counts = collections.Counter(r["outcome"] for r in self.records if r["kind"] == kind)
             faults = ", ".join(f"{counts[outcome]} {outcome}" for outcome in FAULTS)
-            lines.append(f"{kind}: {self.tried(kind):,} of {goal:,}; {faults} (goal: 0 of each)")
+            lines.append(f"* {kind}: {self.tried(kind):,} of {goal:,}; {faults} (goal: 0 of each)")
         return "\n".join(lines)
 
 
