@@ -17,7 +17,7 @@ from typing import Protocol
 
 import ml_collections
 
-from runs import interrupts, terminal
+from runs import interrupts, records, terminal
 
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, 75
 EXIT_CODES = {
@@ -119,9 +119,9 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
     interrupts.install(interrupts.raise_once)
     try:
         return main(sys.argv[1:] if argv is None else argv)
-    except (InputError, DiskFull) as error:
+    except (InputError, DiskFull, records.Damaged) as error:
         terminal.write(f"error: {error}", sys.stderr)
-        return WRONG_INPUT if isinstance(error, InputError) else FAILED
+        return FAILED if isinstance(error, DiskFull) else WRONG_INPUT
     except OSError as error:
         if error.errno not in _OF_A_PATH:
             raise
