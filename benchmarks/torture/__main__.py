@@ -22,6 +22,7 @@ from benchmarks.torture.damages import Damages
 from benchmarks.torture.inputs import Inputs
 from benchmarks.torture.kills import Kills
 from benchmarks.torture.ledger import GOALS, Ledger
+from pipeline import sources
 
 _REPORT = """\
 # Kills, damage and wrong input at random
@@ -60,6 +61,7 @@ def main() -> int:
     faults = options.results.absolute().with_suffix(".faults")
     with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
         scratch = pathlib.Path(scratch)
+        sources.open_source("digits", "train")  # imports what each fork would import
         _share_what_is_compiled(os.environ.get(_CACHE) or str(scratch / "compiled"))
         kinds = {name: make(scratch / name, faults) for name, make in _KINDS.items()}
         for name, number in _amounts(options):

@@ -35,7 +35,7 @@ _CONFIG = "--config=benchmarks/torture/small.py:logistic"
 _ECHO = ("--config.echo.insertion=before_augmentation", "--config.echo.factor=2")
 _ECHO += ("--config.echo.shuffle_buffer=40",)
 _STUDY = ("--study=small", "--config.budget.fresh_examples=128")
-_KILLED_AT = (3, 6, 9, 11)  # steps, of 12: before the first checkpoint, and after some
+_KILLED_AT = (2, 7, 11)  # steps, of 12: before the first checkpoint, and after some
 _BATCH = 100  # cases of a process
 
 
@@ -129,27 +129,34 @@ class Damages:
             yield record | {"index": number, "count": 1}
 
     def _make_templates(self) -> None:
+        """Directories as a kill leaves them, each from a process that kills itself; then the others
+        and what each attempt comes to without damage, all in one process."""
         self._templates.mkdir(parents=True)
-        for step in _KILLED_AT:
-            self._make(f"killed {step}", lambda d, step=step: _dying(step, _train, d))
-        self._make("finished", _train)
-        self._make("evaluated", lambda d: _train(d) or _evaluate(d))
-        self._make("study killed", lambda d: _dying(26, _sweep, d))
-        self._make("study finished", _sweep)
-        for state, name, act, after in dict.fromkeys(_ATTEMPTS):
-            template = self._template(state, random.Random(0))
-            self._expected[f"{state} {name}"] = forks.computed(
-                lambda t=template, a=act, f=after: self._run(t, a, f), self._directory
-            )
+        output, case = self._directory / "templates.txt", self._case()
+        dying = {f"killed {step}": (step, _train) for step in _KILLED_AT}
+        for state, (step, act) in (dying | {"study killed": (17, _sweep)}).items():
+            process = forks.fork(lambda s=step, a=act: _dying(s, a, case), output)
+            if process.wait() != -signal.SIGKILL:
+                raise RuntimeError(output.read_text())
+            process.end_group()
+            case.rename(self._templates / state)
+        self._expected = forks.computed(self._undamaged, self._directory)
 
-    def _make(self, state: str, act: Callable[[pathlib.Path], int]) -> None:
-        """Templates are made, and used, at one path: it is in what analysis writes."""
+    def _undamaged(self) -> dict[str, Any]:
+        """Makes the templates of what has ended; endings by state and command."""
         case = self._case()
-        process = forks.fork(lambda: act(case), self._directory / "template.txt")
-        if process.wait() not in (0, -signal.SIGKILL):
-            raise RuntimeError((self._directory / "template.txt").read_text())
-        process.end_group()
-        case.rename(self._templates / state)
+        for state, acts in (
+            ("finished", (_train,)),
+            ("evaluated", (_train, _evaluate)),
+            ("study finished", (_sweep,)),
+        ):
+            if codes := [code for act in acts if (code := act(case))]:
+                raise RuntimeError(f"making {state!r} ended with {codes}")
+            case.rename(self._templates / state)
+        return {
+            f"{state} {name}": self._run(self._template(state, random.Random(0)), act, after)
+            for state, name, act, after in dict.fromkeys(_ATTEMPTS)
+        }
 
     def _run(self, template: pathlib.Path, act, after) -> Any:
         case = self._case()

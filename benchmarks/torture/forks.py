@@ -116,7 +116,9 @@ def computed(act: Callable[[], Any], directory: pathlib.Path) -> Any:
     for path in (answer, output):
         path.unlink(missing_ok=True)
     process = fork(lambda: answer.write_text(json.dumps(act())) and 0, output)
-    if process.wait() or not answer.exists():
+    code = process.wait()
+    process.end_group()
+    if code or not answer.exists():
         raise RuntimeError(f"a process ended with {process.code}: {output.read_text()[-2000:]}")
     return json.loads(answer.read_text())
 

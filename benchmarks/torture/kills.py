@@ -189,30 +189,25 @@ class Kills:
         """Ending, seconds, and lines of records of an undisturbed run."""
         if scenario not in self._undisturbed:
             workdir = self._new("undisturbed")
-            seconds = self._run(scenario.command(workdir))
-            lines = _lines(workdir)
-            ending = None
-            if not scenario.replayed:
-                ending = forks.computed(scenario.ending(workdir), self._directory)
-            self._undisturbed[scenario] = ending, seconds, lines
+            ending, seconds = self._run(scenario, workdir)
+            self._undisturbed[scenario] = ending, seconds, _lines(workdir)
             shutil.rmtree(workdir)
         return self._undisturbed[scenario]
 
     def _replay(self, scenario: Scenario, workdir: pathlib.Path) -> Any:
         fresh, decisions = self._new("replayed"), workdir / records.DECISIONS
-        self._run(scenario.command(fresh, f"--config.echo.replay={decisions}"))
-        return forks.computed(scenario.ending(fresh), self._directory)
+        return self._run(scenario, fresh, f"--config.echo.replay={decisions}")[0]
 
-    def _run(self, act: Callable[[], int]) -> float:
-        output = self._directory / "undisturbed.txt"
-        output.unlink(missing_ok=True)
-        start = time.monotonic()
-        process = forks.fork(act, output)
-        code = process.wait()
-        process.end_group()
-        if code:
-            raise RuntimeError(f"an undisturbed run ended with {code}: {output.read_text()}")
-        return time.monotonic() - start
+    def _run(self, scenario: Scenario, workdir: pathlib.Path, *more: str) -> tuple[Any, float]:
+        """Ending of an undisturbed run, and the seconds that it took."""
+
+        def ending() -> tuple[Any, float]:
+            start = time.monotonic()
+            if code := scenario.command(workdir, *more)():
+                raise RuntimeError(f"an undisturbed run ended with {code}")
+            return scenario.ending(workdir)(), time.monotonic() - start
+
+        return tuple(forks.computed(ending, self._directory))
 
     def _new(self, name: str) -> pathlib.Path:
         path = self._directory / name
