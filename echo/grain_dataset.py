@@ -126,7 +126,7 @@ def check_fields(state: Any, own: dict[str, Any]) -> None:
 
 
 def check_reaches(state: dict[str, Any], oldest: int) -> None:
-    """Checks that a parent which goes on from where `state` says still gives item `oldest`."""
+    """Checks that a parent that resumes where `state` says still gives item `oldest`."""
     if state.get("next_index", 0) > oldest:
         raise EchoSpecError("next_index", state["next_index"], f"up to {oldest}, an item to come")
 

@@ -1,5 +1,5 @@
 """Output that may be lost at any time, and with it nothing else: a terminal goes away, a pipe's
-reader ends, a log's disk is full. The process goes on without it."""
+reader ends, a log's disk is full. The process continues without it."""
 
 import contextlib
 import os
