@@ -9,6 +9,7 @@ import hashlib
 import os
 import pathlib
 import platform
+import signal
 import subprocess
 import sys
 
@@ -51,6 +52,10 @@ def _share_what_is_compiled() -> None:
 
 
 _share_what_is_compiled()
+
+# A shell starts a background job with SIGINT ignored, and commands under test would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Small enough for a run of seconds; everything else is the shipped mini.
 SHRUNK = {
