@@ -127,7 +127,7 @@ def turns(
         result = run.result(status, error)
         if processes.is_first():
             records.write_json(workdir / records.RESULT, result)
-        yield result
+    yield result  # the lock is free by now, whatever still refers to this generator
 
 
 class _Run:

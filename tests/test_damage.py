@@ -82,7 +82,6 @@ def test_a_second_process_on_a_run_is_one_sentence_and_the_first_is_not_disturbe
     with locks.held(workdir / records.LOCK) as here:
         assert not here
     result = next(filter(None, first))
-    first.close()
     assert result["status"] == "exhausted"
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), workdir)
     # a finished run takes no lock: it can be asked for while somebody holds it
