@@ -10,13 +10,16 @@ GRID := out/grid
 PROBLEMS := digits logistic sentences  # those whose target is registered
 SEARCHES := 1 2 3 4 5
 
-.PHONY: help demo test lint format bench grid grid-pack clean
+.PHONY: help demo test test-fast check lint types format docs bench grid grid-pack clean
 
 help:
 	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
 	@echo "make test    all tests"
-	@echo "make lint    ruff, check and format"
-	@echo "make bench   the benchmarks, each beside what one would use instead"
+	@echo "make test-fast  the tests that take seconds"
+	@echo "make check   ruff and pyright"
+	@echo "make format  let ruff format and fix"
+	@echo "make docs    the documentation site in build/site"
+	@echo "make bench   the benchmarks, each against what one would use instead"
 	@echo "make grid    the registered studies of results/protocol.md: many hours; resumes"
 
 demo: $(VENV)/.installed
@@ -26,13 +29,27 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist=loadfile
 
+test-fast: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist=loadfile -m "not slow and not multiprocess"
+
+check: lint types
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+types: $(VENV)/.installed-dev
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-dev
+	rm -rf build/docs
+	mkdir -p build/docs
+	cp -R README.md CONTRIBUTING.md CHANGELOG.md docs results configs notebooks build/docs
+	$(BIN)/mkdocs build --quiet
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_overhead

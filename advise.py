@@ -10,9 +10,9 @@ the step needs: where R is above 1 the step waits, and echoing up to a factor of
 """
 
 if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
-    from runs import interrupts
+    from runs import signals
 
-    interrupts.install(interrupts.end_at_once)
+    signals.install(signals.end_at_once)
 
 import contextlib
 import copy
@@ -27,14 +27,14 @@ import numpy as np
 
 import echo
 from configs import base
-from echo.advice import FACTORS, Advice, duration
+from data.errors import RecordError
+from data.throttle import UpstreamError
+from echo.advice.recommend import FACTORS, Advice, duration
 from pipeline import build
-from pipeline.errors import RecordError
-from pipeline.side_by_side import joined
-from pipeline.stages import CHUNK, CORES, Batch
-from pipeline.upstream import UpstreamError
-from runs import command, terminal
-from training import check, footprint, optimizer, parts, sharding
+from pipeline.map_datasets import CHUNK, CORES, Batch
+from pipeline.streams import joined
+from runs import cli, terminal
+from training import check, experiment, footprint, optimizer, sharding
 from training.step import Program
 
 ROOT = pathlib.Path(__file__).resolve().parent
@@ -60,17 +60,17 @@ def advise(config, seconds: float = 1.0) -> Advice:
     Raises:
         command.InputError: a configuration that cannot be run.
     """
-    opened = parts.opened(config)
+    opened = experiment.opened(config)
     try:
         transfer, step = step_functions(config, opened.program)
         return measured(config, opened, transfer, step, seconds)
     except (check.ConfigError, RecordError, UpstreamError) as error:
-        raise command.InputError(str(error)) from error
+        raise cli.InputError(str(error)) from error
 
 
 def measured(
     config,
-    opened: parts.Opened,
+    opened: experiment.Opened,
     transfer: Callable[[Batch], Any],
     step: Callable[[Any], Any],
     seconds: float,
@@ -81,7 +81,7 @@ def measured(
         [*host_stages(config, opened), ("transfer", transfer)],
         step,
         batch_size=config.batch_size,
-        examples_a_call=math.gcd(CHUNK, config.batch_size),
+        examples_per_call=math.gcd(CHUNK, config.batch_size),
         insertions=places(config),
         factors=factors,
         shuffle_buffer=buffer_examples(config),
@@ -91,7 +91,7 @@ def measured(
     )
 
 
-def host_stages(config, opened: parts.Opened) -> list[tuple[str, Callable[[Any], Any]]]:
+def host_stages(config, opened: experiment.Opened) -> list[tuple[str, Callable[[Any], Any]]]:
     """The stages that pipeline/build.py puts an echo stage into, and batching."""
     config = copy.deepcopy(config)
     config.echo.insertion, config.echo.factor = "none", 1.0
@@ -104,7 +104,7 @@ def host_stages(config, opened: parts.Opened) -> list[tuple[str, Callable[[Any],
     (name, first), *others = build.stages(config, workload, read, example)
 
     def numbered(call: int) -> Batch:
-        return first(read.first_showing(None, range(call * chunk, (call + 1) * chunk)))
+        return first(read.first_copy(None, range(call * chunk, (call + 1) * chunk)))
 
     return [(name, numbered), *others, ("batch", joined)]
 
@@ -138,7 +138,7 @@ def places(config) -> dict[str, str]:
             check.check_insertion(config, name)
             allowed[name] = stage
     if not allowed:
-        raise command.InputError(
+        raise cli.InputError(
             "config.dataset.fused_decode is true with config.augment_on='device' and "
             "config.echo.placement='host', where nothing may be echoed; change one of the three"
         )
@@ -191,7 +191,7 @@ def _opening(config) -> list[str]:
         ("echo.placement", "host"),
     ):
         changed = copy.deepcopy(config)
-        command.set_field(changed, field, value, base.FIELDS)
+        cli.set_field(changed, field, value, base.FIELDS)
         with contextlib.suppress(check.ConfigError):
             check.check_insertion(changed, "before_augmentation")
             flags.append(_flags(config, {field: value}))
@@ -203,7 +203,7 @@ def _flags(config, fields: dict[str, Any]) -> str:
     return " ".join(
         f"--config.{field}={value}"
         for field, value in fields.items()
-        if command.get_field(config, field) != value
+        if cli.get_field(config, field) != value
     )
 
 
@@ -231,7 +231,7 @@ def plot(advice: Advice, path: pathlib.Path) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = command.Parser(__doc__, base.FIELDS)
+    parser = cli.Parser(__doc__, base.FIELDS)
     parser.add_argument(
         "--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py"
     )
@@ -241,27 +241,27 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="to spend on each stage, about (default 1)"
     )
-    arguments, overrides = command.parse(parser, argv)
-    config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    arguments, overrides = cli.parse(parser, argv)
+    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
     if not 0 < arguments.seconds <= 3600:
-        raise command.InputError(
+        raise cli.InputError(
             f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
         )
     plot_file = pathlib.Path(arguments.plot or "advice.png")
     if plot_file.suffix not in (".png", ".pdf", ".svg"):
-        raise command.InputError(
+        raise cli.InputError(
             f"--plot is {plot_file}; allowed: a file that ends in .png, .pdf or .svg"
         )
     if not plot_file.absolute().parent.is_dir():
-        raise command.InputError(
+        raise cli.InputError(
             f"--plot is {plot_file}, in a directory that is not there; make it first"
         )
     advice = advise(config, arguments.seconds)
     terminal.write("\n\n".join(map(str, (advice, *settings(config, advice)))))
     if arguments.plot:
         plot(advice, plot_file)
-    return command.OK
+    return cli.OK
 
 
 if __name__ == "__main__":
-    sys.exit(command.guarded(main))
+    sys.exit(cli.guarded(main))

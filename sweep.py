@@ -12,9 +12,9 @@ figures. docs/studies.md has the rest.
 """
 
 if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
-    from runs import interrupts
+    from runs import signals
 
-    interrupts.install(interrupts.end_at_once)
+    signals.install(signals.end_at_once)
 
 import argparse
 import functools
@@ -27,11 +27,10 @@ import jax
 
 import train
 from configs import base
-from runs import command, processes, terminal
+from runs import cli, distributed, terminal
 from runs.progress import Progress
 from studies import describe, plan
-from studies.executors import Here, Workers
-from studies.on_ray import OnRay
+from studies.executors import InProcessExecutor, PoolExecutor
 from studies.plan import (
     MAX_TRIALS_FACTOR,
     Study,
@@ -42,7 +41,8 @@ from studies.plan import (
     scaled,
     trial_config,
 )
-from studies.running import MakeExecutor, run
+from studies.ray_executor import RayExecutor
+from studies.runner import MakeExecutor, run
 
 __all__ = [
     "MAX_TRIALS_FACTOR",
@@ -58,11 +58,11 @@ __all__ = [
 
 
 def main(argv: Sequence[str]) -> int:
-    arguments, overrides = command.parse(_parser(), argv)
-    config, module = command.load_config(arguments.config, overrides, base.FIELDS, train.ROOT)
+    arguments, overrides = cli.parse(_parser(), argv)
+    config, module = cli.load_config(arguments.config, overrides, base.FIELDS, train.ROOT)
     if arguments.study == "list":
         terminal.write(describe.listing(config, module, arguments.config, overrides))
-        return command.OK
+        return cli.OK
     study = load_study(
         config,
         module,
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         overrides,
     )
     if arguments.lanes_stacked and arguments.lanes == 1:
-        raise command.InputError(
+        raise cli.InputError(
             "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "
             "it: --lanes=2 or more"
         )
@@ -81,28 +81,28 @@ def main(argv: Sequence[str]) -> int:
     if arguments.dry_run:
         plan.check(study, arguments.lanes)
         terminal.write(describe.dry_run(study))
-        return command.OK
+        return cli.OK
     if arguments.outdir is None:
-        raise command.InputError("--outdir is missing; give the directory that the study goes to")
+        raise cli.InputError("--outdir is missing; give the directory that the study goes to")
     make_executor = _executor(arguments)
-    processes.initialize()
-    if make_executor is not Here and jax.process_count() > 1:
-        raise command.InputError(
+    distributed.initialize()
+    if make_executor is not InProcessExecutor and jax.process_count() > 1:
+        raise cli.InputError(
             f"{jax.process_count()} processes train each trial together, which --workers and "
             "--executor=ray cannot place; leave them out, and split the study with --shard"
         )
-    progress = Progress(quiet=not processes.is_first())
+    progress = Progress(quiet=not distributed.is_first())
     lanes = {"lanes": arguments.lanes, "stacked": arguments.lanes_stacked}
     outcome = run(study, arguments.outdir, progress, make_executor, shard=shard, **lanes)
     if outcome == "preempted":
         progress.say("stopped; start the same command again to go on")
-        return command.PREEMPTED
+        return cli.PREEMPTED
     progress.say(f"finished; for tables and figures: python -m analysis {arguments.outdir}")
-    return command.OK
+    return cli.OK
 
 
-def _parser() -> command.Parser:
-    parser = command.Parser(__doc__, base.FIELDS)
+def _parser() -> cli.Parser:
+    parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py")
     add("--study", required=True, help="a name from the file's get_studies(), or list")
@@ -141,13 +141,13 @@ def _parser() -> command.Parser:
 def _executor(arguments: argparse.Namespace) -> MakeExecutor:
     """Builds what runs the trials once the plan has been checked."""
     if arguments.executor == "local" and arguments.workers == 1:
-        return Here
+        return InProcessExecutor
     # several processes share an accelerator, and JAX would take most of its memory for the first
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if arguments.executor == "local":
-        return functools.partial(Workers, number=arguments.workers)
+        return functools.partial(PoolExecutor, number=arguments.workers)
     return functools.partial(
-        OnRay,
+        RayExecutor,
         address=arguments.ray_address,
         cpus=arguments.cpus_per_trial,
         gpus=arguments.gpus_per_trial,
@@ -160,7 +160,7 @@ def _shard(text: str, searches: int) -> tuple[int, int]:
     numbers = slash and _is_number(first) and _is_number(second)
     if numbers and int(first) < int(second) <= searches:
         return int(first), int(second)
-    raise command.InputError(
+    raise cli.InputError(
         f"--shard is {text!r}; allowed: i/n with i = 0..n-1 and n up to {searches}, the number of "
         "searches (conditions x searches) that are shared out"
     )
@@ -188,4 +188,4 @@ def _amount(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(command.guarded(main))
+    sys.exit(cli.guarded(main))

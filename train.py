@@ -8,9 +8,9 @@ time: a finished run says so, an interrupted one goes on, bit for bit as if it h
 """
 
 if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
-    from runs import interrupts
+    from runs import signals
 
-    interrupts.install(interrupts.end_at_once)
+    signals.install(signals.end_at_once)
 
 import contextlib
 import dataclasses
@@ -24,22 +24,22 @@ import jax
 import numpy as np
 
 from configs import base
-from pipeline import side_by_side
-from pipeline.stages import Batch
-from runs import command, environment, processes, records, resuming, signals, terminal, workdirs
+from pipeline import streams
+from pipeline.map_datasets import Batch
+from runs import cli, distributed, environment, records, resuming, signals, terminal, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
+from runs.metrics_writer import Recorder
 from runs.progress import Progress, Status, duration
-from runs.recorder import Recorder
 from training import (
+    best_checkpoint,
     divergence,
     evaluation,
-    final,
     gradient_statistics,
     optimizer,
     sharding,
 )
-from training.parts import Parts, open_data, prepare
+from training.experiment import Parts, open_data, prepare
 from training.state import Counters, TrainState
 
 __all__ = ["open_data", "prepare", "train", "turns"]
@@ -94,8 +94,8 @@ def turns(
         "dataset": dataclasses.asdict(parts.info),
         **environment.describe(ROOT),
     }
-    with command.disk_full_named(workdir), contextlib.ExitStack() as held:
-        finished = processes.decided_by_first(
+    with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
+        finished = distributed.decided_by_first(
             lambda: workdirs.enter(
                 workdir,
                 record,
@@ -117,7 +117,7 @@ def turns(
         except Preempted:
             status = "preempted"
         except Exception as caught:
-            if command.is_disk_full(caught):
+            if cli.is_disk_full(caught):
                 raise
             status, error = "failed", f"{type(caught).__name__}: {caught}"
             name = f"error{jax.process_index() or ''}.txt"
@@ -125,7 +125,7 @@ def turns(
         finally:
             run.close()
         result = run.result(status, error)
-        if processes.is_first():
+        if distributed.is_first():
             records.write_json(workdir / records.RESULT, result)
     yield result  # the lock is free by now, whatever still refers to this generator
 
@@ -145,7 +145,7 @@ class _Run:
         self.clock = Clock()  # from here on: what came before compiles, once a process
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes = self._restore(workdir)
-        self.first, fresh = processes.is_first(), self.counters.fresh_examples
+        self.first, fresh = distributed.is_first(), self.counters.fresh_examples
         self.recorder = Recorder(workdir, keep_bytes, fresh, active=self.first)
         self.auto, self.decisions = self.config.echo.policy == "auto", None
         if self.auto:
@@ -354,7 +354,7 @@ class _Run:
         jax.block_until_ready(self.state)
         with self._paused():
             value = {
-                "input": side_by_side.merged(processes.gather(self.iterator.get_state())),
+                "input": streams.merged(distributed.gather(self.iterator.get_state())),
                 "counters": dataclasses.asdict(at),
                 "clock": self.clock.readings(),
                 "bytes_sent": self.parts.input.bytes_sent,
@@ -391,7 +391,7 @@ class _Run:
 
     def _resume_decisions(self, path: pathlib.Path) -> None:
         """Has decisions that were recorded after the checkpoint repeated, before new ones."""
-        taken, length = processes.decided_by_first(lambda: records.read_decisions(path))
+        taken, length = distributed.decided_by_first(lambda: records.read_decisions(path))
         step = self.counters.step
         self.parts.earlier.update(enumerate(taken[step:], start=step))
         self._decided = len(taken)
@@ -416,7 +416,7 @@ class _Run:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = command.Parser(__doc__, base.FIELDS)
+    parser = cli.Parser(__doc__, base.FIELDS)
     parser.add_argument("--config", help="FILE[:VARIANT], such as configs/cifar10.py")
     parser.add_argument("--workdir", help="the run's directory; start it again to resume")
     parser.add_argument(
@@ -426,37 +426,37 @@ def main(argv: Sequence[str]) -> int:
         "split, and on its test split if it has one; writes WORKDIR/evaluation.json, and "
         "WORKDIR/parameters.npz, which numpy.load reads (params/stem/conv/kernel, ...)",
     )
-    arguments, overrides = command.parse(parser, argv)
+    arguments, overrides = cli.parse(parser, argv)
     if arguments.evaluate:
         return _evaluate(parser, arguments, overrides)
     missing = [f"--{name}" for name in ("config", "workdir") if not getattr(arguments, name)]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    config, _ = command.load_config(arguments.config, overrides, base.FIELDS, ROOT)
-    processes.initialize()
-    progress = Progress(quiet=not processes.is_first())
+    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    distributed.initialize()
+    progress = Progress(quiet=not distributed.is_first())
     before = None
     with contextlib.suppress(records.Damaged):  # `train` sets it aside, and says so
         before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
     result = train(config, arguments.workdir, progress)
-    if result["status"] == "failed" and not processes.is_first():
+    if result["status"] == "failed" and not distributed.is_first():
         terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)
     already = "already finished: " if result == before else ""
     progress.say(already + _summary(result, arguments.workdir))
-    return command.EXIT_CODES[result["status"]]
+    return cli.EXIT_CODES[result["status"]]
 
 
-def _evaluate(parser: command.Parser, arguments: Any, overrides: Sequence[str]) -> int:
+def _evaluate(parser: cli.Parser, arguments: Any, overrides: Sequence[str]) -> int:
     if arguments.config or arguments.workdir:
         parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
-    processes.initialize()
-    found = final.evaluate(pathlib.Path(arguments.evaluate), overrides)
-    if processes.is_first():
+    distributed.initialize()
+    found = best_checkpoint.evaluate(pathlib.Path(arguments.evaluate), overrides)
+    if distributed.is_first():
         terminal.write(f"step {found['step']:,}, {found['fresh_examples']:,} fresh examples")
         for split, values in found["splits"].items():
             shown = ", ".join(f"{name} {x:.4g}" for name, x in values.items())
             terminal.write(f"{split}: {shown}")
-    return command.OK
+    return cli.OK
 
 
 def _summary(result: dict[str, Any], workdir: str) -> str:
@@ -471,4 +471,4 @@ def _summary(result: dict[str, Any], workdir: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.guarded(main))
+    sys.exit(cli.guarded(main))

@@ -4,9 +4,9 @@ Effects live here: what is read, printed and written, and the exit code.
 """
 
 if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
-    from runs import interrupts
+    from runs import signals
 
-    interrupts.install(interrupts.end_at_once)
+    signals.install(signals.end_at_once)
 
 import argparse
 import math
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from analysis import archive, caveats, load, report, scores, tables, watch
 from analysis.study import InputError, plain
-from runs.command import guarded
+from runs.cli import guarded
 
 _WRONG_INPUT = 2
 _WIDEST = 100

@@ -278,7 +278,7 @@ def read_study(directory: pathlib.Path) -> Study:
     path = directory / records.STUDY
     try:
         facts = _checked(records.read_object(path) or {})
-        conditions = _told_apart(
+        conditions = _distinguished(
             condition_of(
                 each["name"],
                 each.get("label"),
@@ -309,7 +309,7 @@ def read_study(directory: pathlib.Path) -> Study:
         ) from error
 
 
-def _told_apart(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+def _distinguished(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """The conditions, those of equal labels with their names added."""
     conditions = tuple(conditions)
     labels = [each.label for each in conditions]

@@ -18,7 +18,7 @@ _HEAD = ("condition", "trials ended", "counted", "diverged", "reached", "best so
 
 
 def watch(directory: pathlib.Path, target: float | None = None) -> None:
-    """Shows the study at `directory` until it has ended or the person interrupts.
+    """Shows the study at `directory` until it has ended or the person signals.
 
     On a terminal one table is drawn anew; elsewhere a line is printed when something has changed.
 

@@ -24,9 +24,9 @@ import advise
 import echo
 from benchmarks import common
 from benchmarks.loops import STEP_SECONDS, FixedStep, Hashing, configuration, measured
-from echo.measure import wait_for
+from echo.advice.profile import wait_for
 from pipeline import build
-from training import parts
+from training import experiment
 
 WITHIN = 0.05
 
@@ -36,7 +36,7 @@ class Grid:
     """What is measured."""
 
     ratios: tuple[int, ...] = (1, 2, 4, 6, 8)
-    factors: tuple[int, ...] = echo.advice.FACTORS
+    factors: tuple[int, ...] = echo.advice.recommend.FACTORS
     seconds: float = 1.3  # a cell, each round
     rounds: int = 3
     advice_seconds: float = 0.7  # a stage, each round
@@ -72,7 +72,7 @@ def row(
 ) -> list[Cell]:
     """The cells of one R."""
     config = configuration(upstream, ratio, STEP_SECONDS)
-    opened = parts.opened(config)
+    opened = experiment.opened(config)
     transfer, step = advise.step_functions(config, opened.program)
     if not real:
         step = FixedStep(STEP_SECONDS)
@@ -82,7 +82,7 @@ def row(
             batches = iter(build.build(config, opened.source, opened.program.task.workload))
             rows = wait_for(transfer(next(batches)))
             batches.close()
-            rounds = echo.measure.rounds(lambda: step(rows), grid.advice_seconds)
+            rounds = echo.advice.profile.rounds(lambda: step(rows), grid.advice_seconds)
             seconds = float(np.median([wall for wall, _ in rounds]))
         an_example = ratio * seconds / config.batch_size * advise.CORES
         opened = dataclasses.replace(opened, source=Hashing(opened.source, an_example))

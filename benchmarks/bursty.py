@@ -18,7 +18,7 @@ import time
 from benchmarks import common
 from benchmarks.loops import STEP_SECONDS, FixedStep, configuration
 from pipeline import build
-from training import parts
+from training import experiment
 
 FACTORS = (1, 2, 3, 4, 6, 8, "auto")
 
@@ -53,7 +53,7 @@ def measure(case: Case, factor: int | str, seconds: float) -> tuple[float, float
         config.echo.policy = "auto"
     else:
         config.echo.factor = float(factor)
-    opened, step = parts.opened(config), FixedStep(STEP_SECONDS)
+    opened, step = experiment.opened(config), FixedStep(STEP_SECONDS)
     workload = opened.program.task.workload
     iterator = iter(build.build(config, opened.source, workload, slack=step.slack))
     try:

@@ -21,8 +21,8 @@ import statistics
 import echo
 from benchmarks import common
 from benchmarks.loops import STEP_SECONDS, FixedStep, Hashing, configuration, measured
-from pipeline.stages import CORES
-from training import parts
+from pipeline.map_datasets import CORES
+from training import experiment
 
 GOAL = 0.97
 UPSTREAMS = ("limited", "http", "cpu")
@@ -33,7 +33,7 @@ class Grid:
     """What is measured."""
 
     ratios: tuple[int, ...] = (1, 2, 4, 6, 8)
-    factors: tuple[int | str, ...] = (*echo.advice.FACTORS, "auto")
+    factors: tuple[int | str, ...] = (*echo.advice.recommend.FACTORS, "auto")
     seconds: float = 1.5  # a cell, each round
     rounds: int = 2
 
@@ -57,7 +57,7 @@ def cell_configuration(upstream: str, placement: str, ratio: int, factor: int | 
 def shares(upstream: str, placement: str, ratio: int, grid: Grid) -> dict[int | str, float]:
     """Steps a second over the bound, by factor, at one R; the median of the rounds."""
     cells = {f: cell_configuration(upstream, placement, ratio, f) for f in grid.factors}
-    opened = {factor: parts.opened(config) for factor, config in cells.items()}
+    opened = {factor: experiment.opened(config) for factor, config in cells.items()}
     if upstream == "cpu":
         first = cells[grid.factors[0]]
         slow = Hashing(

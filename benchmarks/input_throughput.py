@@ -29,8 +29,9 @@ import numpy as np
 
 from benchmarks import common
 from configs import imagenet
-from pipeline import build, sources
-from workloads import decoding, photographs
+from data import sources
+from pipeline import build
+from workloads import decoding, large_images
 
 BATCH = 64
 PACKAGES = ("jax", "grain", "simplejpeg", "opencv-python-headless", "tensorflow-cpu", "torch")
@@ -59,7 +60,7 @@ def measure(
 ) -> Callable[[], float]:
     """What measures images a second, and notes the processor time of each image in `cpu_ms`."""
 
-    def images_a_second() -> float:
+    def images_per_second() -> float:
         for _ in range(8):  # what was made ready while others had their turn
             next(iterator)
         start, cpu = time.perf_counter(), cpu_seconds()
@@ -68,7 +69,7 @@ def measure(
         cpu_ms.append((cpu_seconds() - cpu) / images * 1e3)
         return speed
 
-    return images_a_second
+    return images_per_second
 
 
 def cpu_seconds() -> float:
@@ -144,9 +145,9 @@ def configuration(fused_decode: bool = False, device: bool = False):
     return config
 
 
-def workload(config) -> photographs.PhotographClassification:
+def workload(config) -> large_images.LargeImageClassification:
     info = sources.DatasetInfo("benchmark", "", "", 1000, None, 3)
-    return photographs.PhotographClassification.from_config(config, info)
+    return large_images.LargeImageClassification.from_config(config, info)
 
 
 def ours(files: list[bytes], **options) -> Iterator[np.ndarray]:

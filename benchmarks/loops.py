@@ -10,8 +10,8 @@ import numpy as np
 
 from configs import cifar10
 from pipeline import build
-from training import input as inputs
-from training import parts
+from training import experiment
+from training import transfer as inputs
 
 STEP_SECONDS = 0.016  # of the step that takes a fixed time
 HAND_OVER_SECONDS = 0.001  # for a batch to be made and handed over
@@ -31,7 +31,7 @@ class FixedStep:
             time.sleep(runs_until - now)
 
     def slack(self) -> float:
-        """How long the next batch may be waited for before it is needed; see training/pace.py."""
+        """Seconds until the next batch is needed; see training/auto_policy.py."""
         return min(0.001, self._ends - HAND_OVER_SECONDS - time.perf_counter())
 
 
@@ -75,7 +75,7 @@ def configuration(upstream: str, ratio: int, step_seconds: float):
 
 def measured(
     config,
-    opened: parts.Opened,
+    opened: experiment.Opened,
     step: Callable[[Any], Any],
     seconds: float,
     transfer: Callable[[Any], Any] | None = None,

@@ -178,7 +178,7 @@ def measure(side: Side, items: int, seconds: float) -> Callable[[], float]:
         side.wait()
     burst = max(1, round(seconds / 4 / (time.perf_counter() - start)))
 
-    def items_a_second() -> float:
+    def items_per_second() -> float:
         count, start = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - start) < seconds:
             for _ in range(burst):
@@ -187,7 +187,7 @@ def measure(side: Side, items: int, seconds: float) -> Callable[[], float]:
             count += burst
         return count * items / elapsed
 
-    return items_a_second
+    return items_per_second
 
 
 def row(name: str, arguments) -> list[str]:

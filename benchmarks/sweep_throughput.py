@@ -17,7 +17,7 @@ import time
 
 from benchmarks import common
 from configs import base, cifar10
-from runs import command
+from runs import cli
 from runs.progress import Progress
 from studies import lanes
 
@@ -43,7 +43,7 @@ def main() -> None:
     rate = options.steps * config.batch_size / alone
     common.progress(f"one trial without a limit: {rate:,.0f} examples/s")
     sides = {
-        f"{r} {k}": functools.partial(_trials_an_hour, seconds, k, rate / r)
+        f"{r} {k}": functools.partial(_trials_per_hour, seconds, k, rate / r)
         for r in RATIOS
         for k in LANES
     }
@@ -70,7 +70,7 @@ def main() -> None:
     common.publish("\n\n".join(text), options.out)
 
 
-def _trials_an_hour(seconds, number: int, examples_per_second: float) -> float:
+def _trials_per_hour(seconds, number: int, examples_per_second: float) -> float:
     return number * 3600 / seconds(number, examples_per_second)
 
 
@@ -103,7 +103,7 @@ def _config(steps: int, width: int, lane: int, examples_per_second: float):
         "seed.model": lane,
     }
     for name, value in values.items():
-        command.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value, base.FIELDS)
     return config
 
 

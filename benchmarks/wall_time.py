@@ -31,7 +31,7 @@ import sweep
 import train
 from benchmarks import common
 from configs import base, cifar10
-from runs import command, records
+from runs import cli, records
 from runs.progress import Progress
 
 STUDY_AT_5 = 3.25  # Choi et al. 2019, figure 5: ResNet-50 on ImageNet, R about 6
@@ -102,7 +102,7 @@ def configuration(plan: Plan):
 def overridden(config, overrides: dict):
     config = copy.deepcopy(config)
     for name, value in overrides.items():
-        command.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value, base.FIELDS)
     return config
 
 
@@ -143,7 +143,7 @@ def best(trials: list[dict], seconds) -> dict[str, tuple[float, dict]]:
     return found
 
 
-def seconds_a_step(plan: Plan, config, root: pathlib.Path) -> float:
+def seconds_per_step(plan: Plan, config, root: pathlib.Path) -> float:
     """Of training that does not wait for its input; the median of three runs of 100 steps."""
     config.target.value = 2.0  # never
     config.budget.fresh_examples = math.ceil(100 * plan.batch_size / config.echo.factor)
@@ -156,7 +156,7 @@ def tuned(plan: Plan, root: pathlib.Path) -> tuple[dict[str, dict], float, float
     config, chosen = configuration(plan), conditions(plan)
     fixed = [c for c in chosen if c.search != "auto" and "device" not in c.label]
     trials = searched(plan, config, fixed, root / "fixed")
-    step_seconds = seconds_a_step(plan, overridden(config, fixed[-1].overrides), root / "step")
+    step_seconds = seconds_per_step(plan, overridden(config, fixed[-1].overrides), root / "step")
     rate = plan.batch_size / (plan.ratio * step_seconds)
     common.progress(f"a step takes {step_seconds * 1e3:.2f} ms; upstream: {rate:.0f} examples/s")
 

@@ -10,26 +10,26 @@ study does not say: budget, weight decay, 45,000 / 5,000 images for training and
 search ranges, which follow Shallue et al. (2018). Full size wants an accelerator.
 """
 
-from configs import base, studies
+from configs import base, catalog
 
 # Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
     {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.0001, "max": 0.1},
-    studies.HORIZON,
+    catalog.HORIZON,
 )
 
 MINI_SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 1.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.01, "max": 0.3},
     {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
-    studies.HORIZON,
+    catalog.HORIZON,
 )
 
 
-# What the studies take from this workload, see configs/studies.py.
-NUMBERS = studies.Numbers(
+# What the studies take from this workload, see configs/catalog.py.
+NUMBERS = catalog.Numbers(
     batch_sizes=(128, 512, 2048),
     buffer=10_000,
     buffers=(0, 1_000, 10_000, 40_000),
@@ -42,7 +42,7 @@ NUMBERS = studies.Numbers(
     demo_factors=(2, 4),
 )
 
-MINI_NUMBERS = studies.Numbers(
+MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(32, 64, 16),
     buffer=256,
     buffers=(0, 64, 256, 1024),
@@ -96,4 +96,4 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """Studies by name."""
-    return studies.of(MINI_NUMBERS if variant == "mini" else NUMBERS)
+    return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

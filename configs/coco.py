@@ -26,7 +26,7 @@ The mini's target, 0.3 AP at IoU 0.5, is our choice: seed 0 reaches it after 7,0
 examples. It is a small task to run everything on, not one to compare detectors by.
 """
 
-from configs import base, studies
+from configs import base, catalog
 
 EXAMPLES = 118_287  # of COCO 2017's training split
 EPOCHS = 100
@@ -35,19 +35,19 @@ EPOCHS = 100
 SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 1.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.3},
-    studies.HORIZON,  # the steps stay at 0.7 and 0.9 of it
+    catalog.HORIZON,  # the steps stay at 0.7 and 0.9 of it
     {"field": "optimizer.schedule.step_factor", "scale": "log", "min": 0.01, "max": 0.5},
 )
 
 MINI_SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 0.5},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
-    studies.HORIZON,
+    catalog.HORIZON,
 )
 
 
-# What the studies take from this workload, see configs/studies.py.
-NUMBERS = studies.Numbers(
+# What the studies take from this workload, see configs/catalog.py.
+NUMBERS = catalog.Numbers(
     batch_sizes=(256, 1024),
     buffer=10_000,
     buffers=(0, 1_000, 10_000, 40_000),
@@ -59,7 +59,7 @@ NUMBERS = studies.Numbers(
     demo=(50, 5),
 )
 
-MINI_NUMBERS = studies.Numbers(
+MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(16, 32),
     buffer=256,
     buffers=(0, 64, 256, 1024),
@@ -129,4 +129,4 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """Studies by name."""
-    return studies.of(MINI_NUMBERS if variant == "mini" else NUMBERS)
+    return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

@@ -23,14 +23,14 @@ The mini composes scikit-learn's digits into JPEGs of 21 to 74 pixels a side. It
 least 35 % of the area, so that a digit can be told. It reaches 0.96 after about half its budget.
 """
 
-from configs import base, studies
+from configs import base, catalog
 
 # Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
     {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.0001, "max": 0.1},
-    studies.HORIZON,
+    catalog.HORIZON,
     {"field": "loss.label_smoothing", "scale": "choice", "values": (0.0, 0.01, 0.1)},
 )
 
@@ -38,12 +38,12 @@ MINI_SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.02, "max": 1.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.02, "max": 0.3},
     {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
-    studies.HORIZON,
+    catalog.HORIZON,
 )
 
 
-# What the studies take from this workload, see configs/studies.py.
-NUMBERS = studies.Numbers(
+# What the studies take from this workload, see configs/catalog.py.
+NUMBERS = catalog.Numbers(
     batch_sizes=(1024, 4096),
     buffer=10_000,
     buffers=(0, 1_000, 10_000, 100_000),
@@ -55,7 +55,7 @@ NUMBERS = studies.Numbers(
     demo=(50, 5),
 )
 
-MINI_NUMBERS = studies.Numbers(
+MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(32, 64, 16),
     buffer=256,
     buffers=(0, 64, 256, 1024),
@@ -116,4 +116,4 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """Studies by name."""
-    return studies.of(MINI_NUMBERS if variant == "mini" else NUMBERS)
+    return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

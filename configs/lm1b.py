@@ -23,7 +23,7 @@ Mini: 512 pieces, 2 layers of 64. The validation split's unigram entropy is 5.0 
 3.65 is reached after about half the budget, and much longer runs overfit the 2,180 sentences.
 """
 
-from configs import base, studies
+from configs import base, catalog
 
 # Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
@@ -37,8 +37,8 @@ MINI_SEARCH_SPACE = (
 )
 
 
-# What the studies take from this workload, see configs/studies.py.
-NUMBERS = studies.Numbers(
+# What the studies take from this workload, see configs/catalog.py.
+NUMBERS = catalog.Numbers(
     batch_sizes=(1024, 4096),
     buffer=100_000,
     buffers=(0, 10_000, 100_000, 1_000_000),
@@ -52,7 +52,7 @@ NUMBERS = studies.Numbers(
     decays=False,
 )
 
-MINI_NUMBERS = studies.Numbers(
+MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(32, 64, 16),
     buffer=256,
     buffers=(0, 64, 256, 1024),
@@ -116,4 +116,4 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """Studies by name."""
-    return studies.of(MINI_NUMBERS if variant == "mini" else NUMBERS)
+    return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

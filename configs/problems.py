@@ -15,7 +15,7 @@ since optima at their ends were seen. Targets follow the rule in the protocol.
 import dataclasses
 from typing import Any
 
-from configs import cifar10, coco, common_crawl, imagenet, lm1b, studies
+from configs import catalog, cifar10, coco, common_crawl, imagenet, lm1b
 
 _RATE_AND_MOMENTUM = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.003, "max": 3.0},
@@ -24,7 +24,7 @@ _RATE_AND_MOMENTUM = (
 _DECAYING = (
     *_RATE_AND_MOMENTUM,
     {"field": "optimizer.schedule.final_factor", "scale": "log", "min": 0.01, "max": 1.0},
-    studies.HORIZON,
+    catalog.HORIZON,
 )
 
 
@@ -96,7 +96,7 @@ PROBLEMS = {
             "target.value": 0.1,
             "budget.fresh_examples": 4_000,
         },
-        (*_RATE_AND_MOMENTUM, studies.HORIZON),
+        (*_RATE_AND_MOMENTUM, catalog.HORIZON),
         batch_sizes=(16, 32),
         trials=4,
     ),
@@ -188,7 +188,7 @@ def get_studies(variant: str = ""):
         searches=SEARCHES,
         augments=problem.augments,
     )
-    return studies.registered(numbers, problem.factors)
+    return catalog.registered(numbers, problem.factors)
 
 
 def _problem(variant: str) -> Problem:

@@ -13,9 +13,9 @@ them is first asked for.
 import importlib
 
 from echo import tf_data
-from echo.advice import Advice, advise
+from echo.advice.recommend import Advice, advise
+from echo.gather_plan import GatherPlan
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
-from echo.orders import Order
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError, missing_package
 
@@ -32,8 +32,8 @@ __all__ = [
     "EchoSpec",
     "EchoSpecError",
     "Echoed",
+    "GatherPlan",
     "OpportunisticIterDataset",
-    "Order",
     "advise",
     "echo_iterable",
     "tf_data",
@@ -43,8 +43,8 @@ __all__ = [
 # What needs more than numpy: the module that it is in, and the package.
 _NEEDS = {
     "DeviceStore": ("device", "jax"),
-    "EchoIterDataset": ("grain_dataset", "grain"),
-    "Echoed": ("grain_dataset", "grain"),
+    "EchoIterDataset": ("stage", "grain"),
+    "Echoed": ("stage", "grain"),
     "OpportunisticIterDataset": ("opportunistic", "grain"),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from echo.upstream import (
+from echo.readers import (
     READ_AHEAD_BYTES,
     SNAPSHOT_EVERY,
     DaemonPool,
@@ -30,7 +30,7 @@ class BackgroundReader:
 
     def __init__(self, iterator: grain.DatasetIterator, ahead: int):
         self._reader = SequentialReader(iterator)  # ahead of this one; the thread's alone
-        self._most_ahead = self._ahead = ahead
+        self._max_ahead = self._ahead = ahead
         self._pool: DaemonPool | None = None
         self._coming: collections.deque = collections.deque()  # a future an item, in order
         self._error: BaseException | None = None
@@ -55,7 +55,7 @@ class BackgroundReader:
             self.num_items = self.next_index
             return np.arange(0), []
         if self.next_index % (64 * SNAPSHOT_EVERY) == 0:
-            self._ahead = max(1, min(self._most_ahead, READ_AHEAD_BYTES // memory_of(items)))
+            self._ahead = max(1, min(self._max_ahead, READ_AHEAD_BYTES // memory_of(items)))
             self._reader.state(oldest())  # which forgets what is older
         self.next_index += 1
         return np.arange(self.next_index - 1, self.next_index), items

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from echo.orders import NOWHERE, Order
+from echo.gather_plan import NOWHERE, GatherPlan
 from echo.spec import checked_integer
 
 AXIS = "data"  # of the mesh
@@ -112,7 +112,7 @@ class DeviceStore:
         jax.block_until_ready(self.follow(self._nothing(outputs)))
         self.bytes_sent = 0
 
-    def follow(self, order: Order) -> Any:
+    def follow(self, order: GatherPlan) -> Any:
         """Places the order's new items, then gathers what it shows.
 
         Returns:
@@ -153,7 +153,7 @@ class DeviceStore:
         stored = jax.eval_shape(functools.partial(_entered, self._enter), *first)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), stored)
 
-    def _nothing(self, outputs: int) -> Order:
+    def _nothing(self, outputs: int) -> GatherPlan:
         """An order of one round of no items."""
         shape = (1, self._streams, self._round_size)
         rows = np.broadcast_to(
@@ -162,7 +162,7 @@ class DeviceStore:
         examples = jax.tree.leaves(self._sent)[0].shape[:1] if self._batches else ()
         items = jax.tree.map(lambda x: np.zeros(shape + x.shape, x.dtype), self._sent)
         gather = np.zeros((self._streams, outputs), np.int32)
-        return Order(items, rows, np.zeros(shape + examples, np.int64), gather)
+        return GatherPlan(items, rows, np.zeros(shape + examples, np.int64), gather)
 
 
 @functools.lru_cache(maxsize=8)

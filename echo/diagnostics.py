@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from echo.repeats import Repeats
+from echo.auto_order import Repeats
 from echo.schedule import EchoSchedule
 
 _NOTHING = np.empty(0, np.int64)
@@ -22,19 +22,19 @@ class EchoedRows(NamedTuple):
     Attributes:
         schedule: of its items, which are examples, or blocks of rows (batch echoing).
         num_fresh: how many fresh items there are, None without an end.
-        outputs_a_batch: its outputs in each batch; 1 where an output is a block of rows.
+        outputs_per_batch: its outputs in each batch; 1 where an output is a block of rows.
     """
 
     schedule: EchoSchedule
     num_fresh: int | None
-    outputs_a_batch: int
+    outputs_per_batch: int
 
 
 class DecidedRows(NamedTuple):
     """The opportunistic stream that fills one block of rows; else as EchoedRows."""
 
     repeats: Repeats
-    outputs_a_batch: int
+    outputs_per_batch: int
 
 
 class Passes(Protocol):
@@ -46,7 +46,7 @@ class Passes(Protocol):
     def shown(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The items that these show, and which of their copies, int64 [n] each."""
 
-    def oldest(self, showings: int) -> int:
+    def oldest(self, copies: int) -> int:
         """The earliest item that is shown again after so many first ones."""
 
 
@@ -54,7 +54,7 @@ class PassesRows(NamedTuple):
     """Showings in another order; else as EchoedRows."""
 
     passes: Passes
-    outputs_a_batch: int
+    outputs_per_batch: int
 
 
 class CopyDiagnostics:
@@ -67,21 +67,21 @@ class CopyDiagnostics:
 
     def __init__(self, batch_size: int, streams: Sequence[EchoedRows | DecidedRows | PassesRows]):
         self._batch_size = batch_size
-        self._streams = [(rows.outputs_a_batch, _SHOWINGS[type(rows)](rows)) for rows in streams]
+        self._streams = [(rows.outputs_per_batch, _COPIES[type(rows)](rows)) for rows in streams]
 
     def decided(self, fresh: Sequence[int]) -> None:
         """Notes the decisions of the next batch: each stream's fresh examples in it. Opportunistic
         streams need all of them, from the first batch on, before a window is asked for."""
         rows = self._batch_size // len(self._streams)
-        for count, (a_batch, showings) in zip(fresh, self._streams, strict=True):
-            showings.decisions.append(count * a_batch // rows)
+        for count, (a_batch, copies) in zip(fresh, self._streams, strict=True):
+            copies.decisions.append(count * a_batch // rows)
 
     def repeats(self, number: int) -> np.ndarray:
         """Whether the item of each row of batch `number` was shown by an earlier row, of that batch
         or one before, bool [batch_size]. Opportunistic streams go forward alone."""
         blocks = []
-        for a_batch, showings in self._streams:
-            before = showings.before(number * a_batch, (number + 1) * a_batch)
+        for a_batch, copies in self._streams:
+            before = copies.before(number * a_batch, (number + 1) * a_batch)
             rows = self._batch_size // len(self._streams) // a_batch
             blocks.append(np.repeat(before >= 0, rows))
         return np.concatenate(blocks)
@@ -99,9 +99,9 @@ class CopyDiagnostics:
                 the batch size for steps. Left out where nothing is repeated.
         """
         distances, in_batch, in_window, outputs = [], 0, 0, 0
-        for a_batch, showings in self._streams:
+        for a_batch, copies in self._streams:
             now = np.arange(start * a_batch, stop * a_batch)
-            before = showings.before(start * a_batch, stop * a_batch)
+            before = copies.before(start * a_batch, stop * a_batch)
             now, before = now[: len(before)], before[: len(now)]
             outputs += len(before)
             now, before = now[before >= 0], before[before >= 0]
@@ -121,7 +121,7 @@ class CopyDiagnostics:
         return found
 
 
-class _Showings:
+class _Copies:
     """When the item of each output was shown before; remembers the items still pending alone."""
 
     def __init__(self):
@@ -158,7 +158,7 @@ class _Showings:
         return before[known:]
 
 
-class _Scheduled(_Showings):
+class _Scheduled(_Copies):
     def __init__(self, rows: EchoedRows):
         self._schedule, self._num_fresh = rows.schedule, rows.num_fresh
         super().__init__()
@@ -180,10 +180,10 @@ class _Scheduled(_Showings):
         self._cursor = self._schedule.cursor(position, self._num_fresh)
 
 
-class _Decided(_Showings):
+class _Decided(_Copies):
     def __init__(self, rows: DecidedRows):
         super().__init__()
-        self._repeats, self._size = rows.repeats.fresh_start(), rows.outputs_a_batch
+        self._repeats, self._size = rows.repeats.fresh_start(), rows.outputs_per_batch
         self.decisions: collections.deque[int] = collections.deque()  # of batches not shown yet
 
     def _take(self, n: int) -> tuple[np.ndarray, int]:
@@ -194,7 +194,7 @@ class _Decided(_Showings):
         return np.concatenate([_NOTHING, *shown]), self._repeats.oldest()
 
 
-class _InPasses(_Showings):
+class _InPasses(_Copies):
     def __init__(self, rows: PassesRows):
         super().__init__()
         self._passes = rows.passes
@@ -208,4 +208,4 @@ class _InPasses(_Showings):
         self._forget(0)
 
 
-_SHOWINGS = {EchoedRows: _Scheduled, DecidedRows: _Decided, PassesRows: _InPasses}
+_COPIES = {EchoedRows: _Scheduled, DecidedRows: _Decided, PassesRows: _InPasses}

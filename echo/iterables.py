@@ -7,7 +7,7 @@ import numpy as np
 
 from echo.schedule import EchoSchedule
 from echo.spec import MAX_POSITION, checked_integer
-from echo.store import ItemStore
+from echo.stores import ItemStore
 
 T = TypeVar("T")
 

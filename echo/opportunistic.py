@@ -14,19 +14,19 @@ from typing import Any
 import grain
 import numpy as np
 
+from echo.auto_order import Repeats, round_size, store_rows
 from echo.background import BackgroundReader
-from echo.grain_dataset import (
+from echo.gather_plan import OrderStore
+from echo.readers import CHUNK_ITEMS, RandomAccessReader
+from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
+from echo.stage import (
     DEFAULT_READ_OPTIONS,
     Echoed,
     check_fields,
     check_reaches,
     checked_settings,
 )
-from echo.orders import OrderStore
-from echo.repeats import Repeats, round_size, store_rows
-from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
-from echo.store import ArrayStore, ItemStore
-from echo.upstream import CHUNK_ITEMS, RandomAccessReader
+from echo.stores import ArrayStore, ItemStore
 
 
 class OpportunisticIterDataset(grain.IterDataset):
@@ -60,7 +60,7 @@ class OpportunisticIterDataset(grain.IterDataset):
         earlier: called with the number of a batch, from 0, says how many fresh items it took when
             it was emitted before an interruption, which is repeated; None: it is decided now.
         placement: "host" memory keeps the stored items, or "device" memory: the stage emits an
-            `Order` for each batch then, as `EchoIterDataset` does.
+            `GatherPlan` for each batch then, as `EchoIterDataset` does.
 
     Raises:
         EchoSpecError: a setting that is not allowed.
@@ -110,7 +110,7 @@ class OpportunisticIterDataset(grain.IterDataset):
 
     @property
     def round_size(self) -> int:
-        """New items a round of each `Order`."""
+        """New items a round of each `GatherPlan`."""
         return round_size(self.batch_size or 1)
 
     def store_rows(self) -> int:
@@ -240,7 +240,7 @@ class _Iterator(grain.DatasetIterator):
 
     def _decision(self) -> int:
         """How many fresh items the next batch takes, all of which are there."""
-        least, most = max(0, self._size - self._repeats.showings_left), self._size
+        least, most = max(0, self._size - self._repeats.copies_left), self._size
         if self._dataset.limit is not None:
             most = min(most, max(least, self._dataset.limit() - self._repeats.admitted))
         if (given := self._given()) is not None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-class Rows:
+class RowAllocator:
     """Gives out the rows of a store, and takes each back once its item has been shown in full.
 
     Rows are reused last in, first out, so that as few as possible are ever in use.
@@ -33,7 +33,7 @@ class Rows:
         """The next n rows to use, int64 [n]; they stay free until they are occupied."""
         return self._free[self._num_free - n : self._num_free][::-1].copy()
 
-    def occupy(self, rows: np.ndarray, fresh: np.ndarray, showings: np.ndarray) -> None:
+    def occupy(self, rows: np.ndarray, fresh: np.ndarray, copies: np.ndarray) -> None:
         """Puts items into the first of the free rows.
 
         Args:
@@ -45,7 +45,7 @@ class Rows:
             return
         self._num_free -= len(rows)
         self.peak = max(self.peak, len(self))
-        self._left[rows] = showings
+        self._left[rows] = copies
         self._fresh[rows] = fresh
         places = self._places(fresh)
         meet = fresh[-1] - fresh[0] >= len(self._row_of)

@@ -69,7 +69,7 @@ class EchoSchedule:
         echoed = self._echoed_admitted(num_outputs, num_fresh)
         return self._fresh_of(echoed - 1) + 1 if echoed else 0
 
-    def most_pending(self, num_outputs: int, num_fresh: int | None = None) -> int:
+    def max_pending(self, num_outputs: int, num_fresh: int | None = None) -> int:
         """The most items that wait at once, where outputs are taken `num_outputs` at a time.
 
         Every slot may hold another item, and what those outputs let in enters before any leaves.
@@ -77,7 +77,7 @@ class EchoSchedule:
         most = self.slots + num_outputs
         return most if num_fresh is None else min(most, max(1, num_fresh))
 
-    def most_admitted(self, num_outputs: int) -> int:
+    def max_admitted(self, num_outputs: int) -> int:
         """The most items that so many outputs let in, the first ones aside: ceil(n / e)."""
         return -(-num_outputs * self.factor.denominator // self.factor.numerator)
 

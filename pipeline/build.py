@@ -15,10 +15,9 @@ import jax
 import numpy as np
 
 import echo
-from pipeline import counts, spaced
-from pipeline.side_by_side import ClosedForm, SideBySide, Together
-from pipeline.sources import Source
-from pipeline.stages import (
+from data.sources import Source
+from pipeline import accounting, epoch_repeats
+from pipeline.map_datasets import (
     CHUNK,
     CORES,
     Arrays,
@@ -30,6 +29,7 @@ from pipeline.stages import (
     Stage,
     decode_records,
 )
+from pipeline.streams import ClosedForm, ConcatenatedStreams, GatheredCount
 
 # The few lengths that fewer examples are filled up to, so that augmentation is compiled for these
 # alone.
@@ -72,7 +72,7 @@ def build(
             and count the fresh examples of all.
         slack, decisions: for echo.policy=auto, see echo.OpportunisticIterDataset; the decisions of
             all sub-streams, in examples, int [batches, streams].
-        exchange: for echo.policy=auto in several processes, see side_by_side.Together.
+        exchange: for echo.policy=auto in several processes, see streams.GatheredCount.
         first: `first_example` of the arguments, where it has been read already.
         earlier: for echo.policy=auto, decisions by number of the batch (from 0), which are repeated
             where they are there; looked up when the batch is taken.
@@ -82,17 +82,19 @@ def build(
     streams = range(config.echo.streams)
     held = streams if held is None else held
     if config.echo.policy == "fixed":
-        elsewhere = [counts.Counts.of(config, stream) for stream in streams if stream not in held]
+        elsewhere = [
+            accounting.Counts.of(config, stream) for stream in streams if stream not in held
+        ]
         count = ClosedForm(
-            counts.total_steps(config),
+            accounting.total_steps(config),
             lambda taken: sum(stream.admitted(taken) for stream in elsewhere),
         )
         timed = {}
     else:
-        count = Together(exchange, config.batch_size // len(streams))
+        count = GatheredCount(exchange, config.batch_size // len(streams))
         timed = {"slack": slack, "limit": count.limit, "decisions": decisions}
         timed["earlier"] = {} if earlier is None else earlier
-    batches = SideBySide(
+    batches = ConcatenatedStreams(
         {s: _sub_stream(config, source, functions, s, first, timed) for s in held},
         len(streams),
         count,
@@ -114,15 +116,15 @@ def _sub_stream(
     stage = _echo_stage(config, stream, **timed)
 
     if config.dataset.spaced_epochs > 1:  # a control, in place of any echo
-        showings = spaced.Spaced(read, spaced.passes_of(config, len(source)))
-        return spaced.batches(showings, augment, rows).to_iter_dataset(read_options(1))
+        copies = epoch_repeats.EpochRepeats(read, epoch_repeats.passes_of(config, len(source)))
+        return epoch_repeats.batches(copies, augment, rows).to_iter_dataset(read_options(1))
     examples = read
     if slot == "before_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=read_options(rows))
         batches = echoed.map(functools.partial(_from_examples, read))
         return batches.map(augment)
 
-    examples = MapChunks(examples, lambda data, i: augment(read.first_showing(data, i)).data)
+    examples = MapChunks(examples, lambda data, i: augment(read.first_copy(data, i)).data)
     if slot == "after_augmentation":
         echoed = stage(examples, batch_size=rows, read_options=read_options(rows))
         return echoed.map(functools.partial(_from_examples, read))
@@ -158,8 +160,8 @@ def _echo_stage(
 ) -> Callable[..., grain.IterDataset]:
     """The stage of a sub-stream, which still wants its parent, batch size and read options."""
     settings = {
-        "shuffle_buffer": counts.buffer_slots(config, stream),
-        "seed": counts.echo_seed(config, stream),
+        "shuffle_buffer": accounting.buffer_slots(config, stream),
+        "seed": accounting.echo_seed(config, stream),
         "annotate": True,
         "placement": config.echo.placement,
     }
@@ -244,13 +246,15 @@ def _from_batches(read: Read, rows: int, echoed: echo.Echoed) -> Batch:
     return Batch(data, index, copy, echoed.fresh * rows)
 
 
-def _numbered(data: Arrays | echo.Order, fresh_index) -> Arrays | echo.Order:
+def _numbered(data: Arrays | echo.GatherPlan, fresh_index) -> Arrays | echo.GatherPlan:
     """An order's items by their places in the whole fresh stream; examples as they are."""
-    return data._replace(fresh=fresh_index(data.fresh)) if isinstance(data, echo.Order) else data
+    return (
+        data._replace(fresh=fresh_index(data.fresh)) if isinstance(data, echo.GatherPlan) else data
+    )
 
 
-def read_options(items_a_batch: int) -> grain.ReadOptions:
+def read_options(items_per_batch: int) -> grain.ReadOptions:
     """Read-ahead of two batches: of examples on all cores; whole batches are spread over the cores
     as they are made."""
-    threads = CORES if items_a_batch > 1 else 2
-    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * items_a_batch)
+    threads = CORES if items_per_batch > 1 else 2
+    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * items_per_batch)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import grain
 import numpy as np
 
+from data.sources import Source
 from pipeline.build import StageFunctions, read_options
-from pipeline.sources import Source
-from pipeline.stages import CHUNK, CORES, Arrays, decode_records
+from pipeline.map_datasets import CHUNK, CORES, Arrays, decode_records
 
 # Batches are kept in memory between evaluations up to this size.
 _CACHE_BYTES = 256 * 2**20

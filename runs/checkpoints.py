@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from runs import fingerprint, processes, records
+from runs import distributed, fingerprint, records
 from runs.records import Damaged
 
 # Orbax and its file layer log every save, and failures by the page; errors are raised as well, and
@@ -94,7 +94,7 @@ class Checkpoints:
             names = [path.name for path in self._directory.glob("*") if path.is_dir()]
             return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
-        return processes.decided_by_first(listed)
+        return distributed.decided_by_first(listed)
 
     def value(self, step: int) -> Any:
         """The value of a checkpoint; raises Damaged."""
@@ -150,7 +150,7 @@ class Checkpoints:
             except _DAMAGE as error:
                 return {"error": f"its values cannot be read ({_first_line(error)})"}
 
-        outcome = processes.decided_by_first(read)
+        outcome = distributed.decided_by_first(read)
         if "error" in outcome:
             raise Damaged(outcome["error"])
         return outcome["content"]

@@ -11,7 +11,7 @@ import fcntl
 import pathlib
 from collections.abc import Iterator
 
-from runs.command import InputError
+from runs.cli import InputError
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from runs import processes, records
+from runs import distributed, records
 from runs.checkpoints import Checkpoints
-from runs.command import InputError
+from runs.cli import InputError
 from runs.records import Damaged
 
 
@@ -66,10 +66,10 @@ def _check_records(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) ->
         )
         return ", ".join(filter(None, found))
 
-    if why := processes.decided_by_first(missing):
+    if why := distributed.decided_by_first(missing):
         raise Damaged(why)
 
 
 def _first_sets_aside(checkpoints: Checkpoints, step: int, workdir: pathlib.Path) -> None:
     damaged = workdir / records.DAMAGED
-    processes.decided_by_first(lambda: checkpoints.set_aside(step, damaged))
+    distributed.decided_by_first(lambda: checkpoints.set_aside(step, damaged))

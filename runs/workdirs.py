@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Callable, Collection
 from typing import Any
 
-from runs import command, locks, records, trial_records
-from runs.command import InputError
+from runs import cli, locks, records, trial_records
+from runs.cli import InputError
 
 
 def enter(
@@ -36,7 +36,7 @@ def enter(
         InputError: the directory cannot be used, holds something else, an unfinished run of another
             schema version, or one that another process is training; no run has been changed then.
     """
-    with command.writing_to(workdir):
+    with cli.writing_to(workdir):
         if finished := _checked(workdir, record, may_change):
             return finished
         workdir.mkdir(parents=True, exist_ok=True)

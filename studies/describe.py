@@ -5,12 +5,12 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline import counts
+from pipeline import accounting
 from studies import plan
 from studies.plan import Study
 
 _WIDTH = 100
-_SHOWN_TRIALS = 3
+_DISPLAYED_TRIALS = 3
 
 
 def listing(config: Any, module: Any, config_flag: str, overrides: Sequence[str]) -> str:
@@ -40,12 +40,12 @@ def dry_run(study: Study) -> str:
     ]
     for condition in study.conditions:
         mark = "*" if condition["name"] == study.baseline else " "
-        steps = counts.total_steps(plan.trial_config(study, condition, 0, 0))
+        steps = accounting.total_steps(plan.trial_config(study, condition, 0, 0))
         lines.append(f" {mark} {condition['name']}: {condition['label']}; at most {steps:,} steps")
         lines += [f"       {name} = {value}" for name, value in condition["overrides"].items()]
     lines += ["", "search space:", *(f"   {_axis(axis)}" for axis in study.space), ""]
     lines += [f"the first trials of search 0, of {study.trials}:"]
-    for trial in range(min(_SHOWN_TRIALS, study.trials)):
+    for trial in range(min(_DISPLAYED_TRIALS, study.trials)):
         values = plan.point(study.space, 0, trial)
         shown = (
             f"{n} = {x:.4g}" if isinstance(x, float) else f"{n} = {x}" for n, x in values.items()
@@ -54,7 +54,7 @@ def dry_run(study: Study) -> str:
     lines += [
         "",
         f"seeds: seed.data = {seed.data} + search; seed.model = {seed.model} + "
-        f"{plan.SEEDS_A_SEARCH} * search + trial; the same in every condition",
+        f"{plan.SEEDS_PER_SEARCH} * search + trial; the same in every condition",
         f"cost: {cost(study)}",
     ]
     return "\n".join(lines)

@@ -6,10 +6,10 @@ import pathlib
 from typing import Any
 
 import train
-from runs import command, environment, records, workdirs
-from studies import work
+from runs import cli, environment, records, workdirs
 from studies.plan import Study
-from studies.schedule import Search
+from studies.trial import finished
+from studies.trial_queue import Search
 
 # What may differ between two launches on one directory: a study may grow.
 _MAY_CHANGE = ("trials", "max_trials", "searches", "config")
@@ -44,17 +44,17 @@ def open_study(study: Study, outdir: pathlib.Path) -> None:
         "seeds": {"data": study.config.seed.data, "model": study.config.seed.model},
     }
     plan = json.loads(json.dumps(plan))  # as it will be read: tuples are lists
-    with command.writing_to(outdir):
+    with cli.writing_to(outdir):
         there = _recorded(outdir) or _created(outdir, plan | environment.describe(train.ROOT))
     if records.schema_version(there) != records.SCHEMA_VERSION:
         changed = workdirs.differences_in_shared(there, plan, (*_MAY_CHANGE, "schema_version"))
         if changed or not _finished(study, outdir):
-            raise command.InputError(workdirs.version_sentence(outdir, there, "study", "--outdir"))
+            raise cli.InputError(workdirs.version_sentence(outdir, there, "study", "--outdir"))
         return
     fixed = set(plan) - set(_MAY_CHANGE)
     changed = [name for name in sorted(fixed) if there.get(name) != plan[name]]
     if changed:
-        raise command.InputError(
+        raise cli.InputError(
             f"{outdir} holds a study of another plan, which differs in {', '.join(changed)}; "
             "give another --outdir"
         )
@@ -68,7 +68,7 @@ def _recorded(outdir: pathlib.Path) -> dict[str, Any] | None:
     try:
         return records.read_object(outdir / records.STUDY)
     except records.Damaged as error:
-        raise command.InputError(
+        raise cli.InputError(
             f"the study in {outdir} is damaged ({error}); restore that file from a copy, or give "
             "another --outdir"
         ) from error
@@ -79,7 +79,7 @@ def _created(outdir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any]:
     launch if that was faster."""
     # a launch that has begun meanwhile has put its study.json there before anything else
     if outdir.exists() and not _is_new(outdir) and not (outdir / records.STUDY).exists():
-        raise command.InputError(
+        raise cli.InputError(
             f"{outdir} is there already and holds no study; give a new or empty --outdir"
         )
     outdir.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def _finished(study: Study, outdir: pathlib.Path) -> bool:
 def _search_finished(study: Study, outdir: pathlib.Path, condition: str, number: int) -> bool:
     search = Search(condition, number, study.trials, study.max_trials)
     while taken := search.take(1):
-        result = work.finished(outdir, condition, number, taken[0])
+        result = finished(outdir, condition, number, taken[0])
         if not result:
             return False
         search.end(taken[0], result["status"])

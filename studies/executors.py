@@ -14,9 +14,8 @@ from typing import Protocol
 
 from runs import signals
 from runs.progress import Progress
-from studies import work
 from studies.plan import Study
-from studies.work import Outcome, Unit
+from studies.trial import Outcome, Unit, attempt, run_unit
 
 # How long workers that were told to stop may take to save, before they are killed.
 _STOP_SECONDS = 120.0
@@ -51,7 +50,7 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-class Here:
+class InProcessExecutor:
     """One unit after another, in this process."""
 
     silent = False
@@ -70,7 +69,7 @@ class Here:
 
     def submit(self, unit: Unit, described: str) -> None:
         shown = Progress(prefix=f"{described}: ", quiet=self._progress.quiet)
-        outcome = work.run_unit(self._study, unit, self._study_dir, shown)
+        outcome = run_unit(self._study, unit, self._study_dir, shown)
         self._preempted |= any(each["status"] == "preempted" for each in outcome.results.values())
         self._ended.append((unit, outcome))
 
@@ -83,7 +82,7 @@ class Here:
     def close(self) -> None: ...
 
 
-class Workers:
+class PoolExecutor:
     """Worker processes on this machine; each is kept, with what it has compiled, for many units.
 
     `concurrent.futures` has such a pool, which gives up all its work once one process is killed.
@@ -156,4 +155,4 @@ def _work(pipe: connection.Connection, study: Study, study_dir: pathlib.Path) ->
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            pipe.send(work.attempt(study, pipe.recv(), study_dir))
+            pipe.send(attempt(study, pipe.recv(), study_dir))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import train as training_loop
-from pipeline.stages import Batch
+from pipeline.map_datasets import Batch
 from runs import signals
 from runs.progress import Progress
 from studies.stacked import Stack
@@ -81,7 +81,7 @@ class SharedBatches:
     """Batches that several lanes take one after another, each of them at most one batch ahead.
 
     Args:
-        batches: a Grain IterDataset of pipeline.stages.Batch.
+        batches: a Grain IterDataset of pipeline.map_datasets.Batch.
     """
 
     def __init__(self, batches: Any):

@@ -11,18 +11,18 @@ from scipy.stats import qmc
 
 import train
 from configs import base
-from runs import command
+from runs import cli
 from runs.study import check_axis, check_name, is_number, short
 from training import check as config_check
-from training import parts
+from training import experiment
 
 # Diverged trials do not count, and about half of a wide search diverges (Shallue et al. 2018), so
 # a search may try this many times as many points as it needs.
 MAX_TRIALS_FACTOR = 2
 
 # Model seeds of two searches never meet, and a trial's does not depend on the number of trials.
-SEEDS_A_SEARCH = 10_000
-MAX_TRIALS = SEEDS_A_SEARCH // MAX_TRIALS_FACTOR
+SEEDS_PER_SEARCH = 10_000
+MAX_TRIALS = SEEDS_PER_SEARCH // MAX_TRIALS_FACTOR
 MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to be listed
 
 # What trials are compared by: fresh examples or seconds until the target, or the best value within
@@ -119,14 +119,14 @@ def trial_config(study: Study, condition: dict[str, Any], search: int, trial: in
     values.setdefault(_CADENCE, _cadence(study.config, values))
     values |= _seeds(study, search, trial)
     for name, value in values.items():
-        command.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value, base.FIELDS)
     return config
 
 
 def _seeds(study: Study, search: int, trial: int) -> dict[str, int]:
     return {
         "seed.data": study.config.seed.data + search,
-        "seed.model": study.config.seed.model + SEEDS_A_SEARCH * search + trial,
+        "seed.model": study.config.seed.model + SEEDS_PER_SEARCH * search + trial,
     }
 
 
@@ -137,8 +137,8 @@ def _cadence(config: Any, values: dict[str, Any]) -> int:
     scores of large factors coarsely, since they need fewer fresh examples.
     """
     fields = ("echo.factor", "dataset.spaced_epochs")
-    copies = math.prod(float(values.get(f, command.get_field(config, f))) for f in fields)
-    every = command.get_field(config, _CADENCE)
+    copies = math.prod(float(values.get(f, cli.get_field(config, f))) for f in fields)
+    every = cli.get_field(config, _CADENCE)
     return max(1, round(every / copies)) if every and copies > 0 else every
 
 
@@ -158,7 +158,7 @@ def check(study: Study, lanes: int = 1) -> None:
         prepared = train.prepare(trial_config(study, condition, 0, 0))
         dataset = prepared.config.dataset
         if dataset.test_split and dataset.to_json() not in tested:  # read after training alone
-            parts.test_split(prepared)
+            experiment.test_split(prepared)
             tested.add(dataset.to_json())
 
 
@@ -167,7 +167,7 @@ def _check_numbers(study: Study) -> None:
     for name, most in (("trials", MAX_TRIALS), ("searches", MAX_SEARCHES)):
         number = getattr(study, name)
         if type(number) is not int or not 1 <= number <= most:
-            raise command.InputError(
+            raise cli.InputError(
                 f"study {study.name!r} has {name} {short(number)}; allowed: a whole number from 1 "
                 f"to {most:,}"
             )
@@ -184,13 +184,13 @@ def _check_axes(study: Study) -> None:
                 base.check_value(axis["field"], value)
     fields = [axis["field"] for axis in study.space]
     if twice := [name for name in fields if fields.count(name) > 1]:
-        raise command.InputError(
+        raise cli.InputError(
             f"study {study.name!r} searches {twice[0]} on {fields.count(twice[0])} axes; leave one"
         )
     for condition in study.conditions:
         both = set(fields) & set(condition["overrides"])
         if both:
-            raise command.InputError(
+            raise cli.InputError(
                 f"condition {condition['name']!r} sets {', '.join(sorted(both))}, which the search "
                 "space varies too; leave it out of one of them"
             )
@@ -233,14 +233,14 @@ def _check_prepared(study: Study, axis: dict[str, Any]) -> None:
     baseline = study.condition(study.baseline)
     for value in _extremes(axis):
         config = trial_config(study, baseline, 0, 0)
-        command.set_field(config, axis["field"], value, base.FIELDS)
+        cli.set_field(config, axis["field"], value, base.FIELDS)
         with _about(study.name, _searched(axis, value)):
             train.prepare(config)
 
 
 def _check_field(name: str, numeric: bool = False) -> None:
     """Checks that a study may vary a field."""
-    command.set_field(base.get_config(), name, _DEFAULTS.get(name), base.FIELDS)  # if there is one
+    cli.set_field(base.get_config(), name, _DEFAULTS.get(name), base.FIELDS)  # if there is one
     if name.startswith("seed."):
         raise ValueError(f"{name} is varied, which search and trial decide; leave it out")
     if numeric and type(_DEFAULTS[name]) not in (int, float):
@@ -254,7 +254,7 @@ def _check_value(config: Any, field: str, value: Any) -> None:
     if isinstance(value, bool) and type(_DEFAULTS.get(field)) in (int, float):
         raise ValueError(f"{field} is {value}; allowed: a number")
     changed = copy.deepcopy(config)
-    command.set_field(changed, field, value, base.FIELDS)
+    cli.set_field(changed, field, value, base.FIELDS)
     try:
         config_check.check(changed)
     except config_check.ConfigError as error:
@@ -266,28 +266,28 @@ def _about(study: str, what: str = "") -> Iterator[None]:
     """Makes of an error in the block an InputError that says of which study."""
     try:
         yield
-    except (ValueError, command.InputError) as error:
-        raise command.InputError(f"study {study!r}: {what}{': ' if what else ''}{error}") from error
+    except (ValueError, cli.InputError) as error:
+        raise cli.InputError(f"study {study!r}: {what}{': ' if what else ''}{error}") from error
 
 
 def _check_lanes(study: Study) -> None:
     """Lanes see the same batches, so nothing that a batch depends on may vary between trials."""
     others = [a["field"] for a in study.space if not a["field"].startswith(_LANE_FIELDS)]
     if others:
-        raise command.InputError(
+        raise cli.InputError(
             f"the search space varies {', '.join(others)}, so trials cannot share their input; "
             "allowed with --lanes: optimizer and loss fields alone"
         )
     for field, allowed, reason in _LANES_NEED:
-        set_to = command.get_field(study.config, field)
+        set_to = cli.get_field(study.config, field)
         for condition in study.conditions:
             if condition["overrides"].get(field, set_to) != allowed:
-                raise command.InputError(
+                raise cli.InputError(
                     f"condition {condition['name']!r} has {field} other than {allowed!r}, "
                     f"{reason}; leave out --lanes"
                 )
     if study.score == "seconds":
-        raise command.InputError(
+        raise cli.InputError(
             f"study {study.name!r} is scored in seconds, which lanes would share; leave out --lanes"
         )
 
@@ -317,7 +317,7 @@ def load_study(
     studies = named(module, variant)
     if name not in studies:
         known = ", ".join(map(str, studies)) or "none; add get_studies() to it"
-        raise command.InputError(f"--study is {name!r}; allowed with {config_flag}: {known}")
+        raise cli.InputError(f"--study is {name!r}; allowed with {config_flag}: {known}")
     plan = studies[name]
     with _about(name):
         _check_plan(plan)
@@ -325,7 +325,7 @@ def load_study(
             _set(config, field, value)
         for condition, fields in plan["conditions"].items():
             _check_overrides(config, condition, fields)
-    command.override(config, overrides, base.FIELDS)
+    cli.override(config, overrides, base.FIELDS)
     with _about(name):
         space = resolved(_axes(plan, module, variant), config)
     study = Study(
@@ -350,7 +350,7 @@ def _axes(plan: dict[str, Any], module: Any, variant: str) -> list[dict[str, Any
     if not axes:
         if not hasattr(module, "get_search_space"):
             raise ValueError("it has no space, and its file no get_search_space(); allowed: either")
-        with command.errors_of_file(module.__file__):
+        with cli.errors_of_file(module.__file__):
             axes = module.get_search_space(variant)
     if not isinstance(axes, list | tuple):
         raise ValueError(f"its search space is {short(axes)}; allowed: a list of axes")
@@ -367,7 +367,7 @@ def _set(config: Any, field: Any, value: Any) -> None:
         raise ValueError(
             f"overrides set {field} to {short(value)}; allowed: a finite number, text, true, false"
         )
-    command.set_field(config, field, value, base.FIELDS)
+    cli.set_field(config, field, value, base.FIELDS)
 
 
 def _check_overrides(config: Any, condition: str, overrides: Any) -> None:
@@ -396,7 +396,7 @@ def _resolved(axis: dict[str, Any], config: Any) -> dict[str, Any]:
             f"{axis['field']}: times is {short(axis['times'])}; allowed: a field that is a number, "
             "on an axis with min and max"
         )
-    unit = command.get_field(config, axis["times"])
+    unit = cli.get_field(config, axis["times"])
     ends = {end: axis[end] * unit for end in ("min", "max")}
     return {name: value for name, value in axis.items() if name != "times"} | ends
 
@@ -441,10 +441,10 @@ def named(module: Any, variant: str) -> dict[str, dict[str, Any]]:
     """The studies of a configuration file by name; InputError where its code fails."""
     if not hasattr(module, "get_studies"):
         return {}
-    with command.errors_of_file(module.__file__):
+    with cli.errors_of_file(module.__file__):
         studies = module.get_studies(variant)
     if not isinstance(studies, dict):
-        raise command.InputError(
+        raise cli.InputError(
             f"get_studies() of {module.__file__} returns {short(studies)}; allowed: a dict of "
             "studies by name"
         )
@@ -472,7 +472,7 @@ def label(overrides: dict[str, Any]) -> str:
 def _labelled(conditions: dict[str, dict[str, Any]], config: Any) -> tuple[dict[str, Any], ...]:
     """Conditions with labels; where several would be called the same, the buffer tells them
     apart."""
-    echo = {name: command.get_field(config, name) for name in ("echo.insertion", "echo.factor")}
+    echo = {name: cli.get_field(config, name) for name in ("echo.insertion", "echo.factor")}
     labels = [label(echo | overrides) for overrides in conditions.values()]
     found = []
     for (name, overrides), words in zip(conditions.items(), labels, strict=True):

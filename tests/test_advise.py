@@ -6,22 +6,22 @@ import re
 
 import numpy as np
 import pytest
-from conftest import flags, mini, slot
 
 import advise
 from benchmarks import advice_grid
 from configs import base
-from echo.advice import conclude
-from echo.timing import StageTime, Timing
+from echo.advice.cost_model import StageTime, Timing
+from echo.advice.recommend import conclude
 from pipeline import build
-from runs import command
-from training import check, parts
+from runs import cli
+from tests.helpers.runs import flags, mini, slot
+from training import check, experiment
 
 
 def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys):
     plot = tmp_path / "advice.png"
     words = ["--config=configs/cifar10.py:mini", "--seconds=0.05", f"--plot={plot}"]
-    assert command.guarded(advise.main, [*words, *flags(mini())]) == 0
+    assert cli.guarded(advise.main, [*words, *flags(mini())]) == 0
     printed = capsys.readouterr().out
     for name in ("read", "decode", "augment", "batch", "transfer", "step"):
         assert re.search(rf"^ *{name} .* (s|ms|µs|ns)", printed, re.MULTILINE)
@@ -43,7 +43,7 @@ def test_a_slow_upstream_is_recognized():
 @pytest.mark.parametrize("insertion", ["none", "before_augmentation", "after_batching"])
 def test_the_stages_that_are_measured_give_the_batches_that_are_trained_on(insertion):
     config = mini(**slot(insertion, 0, factor=1), prefetch=0)
-    opened = parts.opened(config)
+    opened = experiment.opened(config)
     (_, read), *others, (_, join) = advise.host_stages(config, opened)
     batches = build.build(config, opened.source, opened.program.task.workload)
     for number, trained_on in zip(range(3), batches, strict=False):
@@ -118,9 +118,9 @@ def test_the_flags_that_are_printed_make_a_configuration_that_training_takes(
     assert found.factor == 4
     for line in others:
         other = copy.deepcopy(config)
-        command.override(other, re.findall(r"--config[^\s,]+", line), base.FIELDS)
+        cli.override(other, re.findall(r"--config[^\s,]+", line), base.FIELDS)
         check.check(other)
-    command.override(config, re.findall(r"--config\S+", echoing), base.FIELDS)
+    cli.override(config, re.findall(r"--config\S+", echoing), base.FIELDS)
     check.check(config)
     assert config.echo.insertion == found.insertion
     if config.echo.policy == "auto":
@@ -148,7 +148,7 @@ def test_without_a_recommendation_there_are_no_flags():
 
 
 def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
-    with pytest.raises(command.InputError, match="where nothing may be echoed"):
+    with pytest.raises(cli.InputError, match="where nothing may be echoed"):
         advise.places(mini(dataset__fused_decode=True, augment_on="device"))
 
 
@@ -171,7 +171,7 @@ def test_memory_is_told_for_the_buffer_of_the_configuration():
     ],
 )
 def test_wrong_input_is_one_sentence(words, says, capsys):
-    assert command.guarded(advise.main, words) == command.WRONG_INPUT
+    assert cli.guarded(advise.main, words) == cli.WRONG_INPUT
     error = capsys.readouterr().err
     assert says in error
     assert error.startswith("error: ")

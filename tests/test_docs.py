@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from conftest import ROOT
+
+from tests.helpers.runs import ROOT
 
 PAGES = {
     "advice.md": "numpy",

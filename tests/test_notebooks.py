@@ -5,7 +5,8 @@ import pathlib
 import nbclient
 import nbformat
 import pytest
-from conftest import HANGS
+
+from tests.helpers.runs import HANGS
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
 NAMES = ("01_echoing_in_five_minutes", "02_figures_of_the_paper", "03_your_own_pipeline")

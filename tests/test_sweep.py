@@ -10,40 +10,18 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import HANGS, mini, run_command
 from scipy.stats import qmc
 
 import sweep
 import train
 from analysis.__main__ import main as run_analysis
 from configs import cifar10, coco, common_crawl, imagenet, lm1b
-from runs import command, records
+from runs import cli, records
 from runs.progress import Progress
 from studies import plan
 from studies.directory import open_study
-
-QUIET = Progress(quiet=True)
-SPACE = cifar10.get_search_space("mini")[:3]
-BOTH = ("baseline", "before_augmentation_e2")
-
-
-def study(trials=2, searches=1, conditions=BOTH, **more):
-    plan = cifar10.get_studies("mini")["demo"]
-    config = mini(budget__fresh_examples=320, checkpoint_every_fresh_examples=0, **more)
-    return sweep.Study(
-        name="demo",
-        config=config,
-        config_flag="configs/cifar10.py:mini",
-        conditions=tuple(
-            {"name": name, "label": sweep.label(plan["conditions"][name])}
-            | {"overrides": plan["conditions"][name]}
-            for name in conditions
-        ),
-        space=SPACE,
-        trials=trials,
-        searches=searches,
-        baseline="baseline",
-    )
+from tests.helpers.runs import HANGS, run_command
+from tests.helpers.small_studies import QUIET, SPACE, study
 
 
 def test_points_are_scipys_scrambled_halton_sequence_and_do_not_depend_on_how_many():
@@ -253,14 +231,14 @@ def test_a_wrong_search_space_is_one_sentence_and_writes_nothing(
 ):
     axis = {"field": field, "scale": scale, "min": low, "max": high}
     plan = dataclasses.replace(study(), space=(axis,))
-    with pytest.raises(command.InputError, match=says):
+    with pytest.raises(cli.InputError, match=says):
         sweep.run(plan, tmp_path / "study", QUIET)
     assert not (tmp_path / "study").exists()
 
 
 def test_a_directory_of_another_plan_is_refused(tmp_path):
     sweep.run(study(trials=1, conditions=("baseline",)), tmp_path / "study", QUIET)
-    with pytest.raises(command.InputError, match="another plan, which differs in conditions"):
+    with pytest.raises(cli.InputError, match="another plan, which differs in conditions"):
         sweep.run(study(trials=1), tmp_path / "study", QUIET)
 
 
@@ -275,7 +253,7 @@ def test_a_directory_of_another_plan_is_refused(tmp_path):
 def test_wrong_input_to_the_command(words, says, tmp_path):
     words = ["--config=configs/cifar10.py:mini", f"--outdir={tmp_path / 'study'}", *words]
     done = run_command("sweep.py", *words)
-    assert done.returncode == command.WRONG_INPUT
+    assert done.returncode == cli.WRONG_INPUT
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "study").exists()
@@ -309,7 +287,7 @@ def test_a_study_of_version_1_is_left_as_it_is_and_never_continued(tmp_path):
     says = r"holds a study of schema version 1, which code of version 2 .* abc1234, or .*--outdir"
     grown = dataclasses.replace(plan, trials=2, searches=2)
     for other in (grown, study(trials=1, conditions=("baseline",), batch_size=64)):
-        with pytest.raises(command.InputError, match=says):
+        with pytest.raises(cli.InputError, match=says):
             sweep.run(other, tmp_path / "study", QUIET)
     assert files() == before
 
@@ -436,7 +414,7 @@ def test_a_damaged_study_is_one_sentence(finished_study, tmp_path, content):
     directory = tmp_path / "study"
     shutil.copytree(finished_study, directory)
     _replaced(directory / records.STUDY, content)
-    with pytest.raises(command.InputError, match=r"damaged \(study.json.*give another --outdir"):
+    with pytest.raises(cli.InputError, match=r"damaged \(study.json.*give another --outdir"):
         sweep.run(study(conditions=("baseline",)), directory, QUIET)
 
 
@@ -514,7 +492,7 @@ def test_a_wrong_study_is_one_sentence_and_writes_nothing(wrong, says, tmp_path,
     parts = {"axis": _RATE, "more": "", "plan": ""} | wrong
     (tmp_path / "mine.py").write_text(_FILE.format(**parts))
     words = [f"--config={tmp_path / 'mine.py'}", "--study=mine", f"--outdir={tmp_path / 'a' / 'b'}"]
-    assert command.guarded(sweep.main, words) == command.WRONG_INPUT
+    assert cli.guarded(sweep.main, words) == cli.WRONG_INPUT
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
@@ -536,6 +514,6 @@ def test_trials_and_searches_are_counted_from_one(words, tmp_path, capsys):
         f"--outdir={tmp_path / 'a'}",
         words,
     ]
-    assert command.guarded(sweep.main, words) == command.WRONG_INPUT
+    assert cli.guarded(sweep.main, words) == cli.WRONG_INPUT
     assert "allowed" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()

@@ -1,7 +1,6 @@
 """Whole runs: what they record, how they end, and that stopping changes nothing."""
 
 import json
-import os
 import shutil
 import signal
 import time
@@ -9,60 +8,21 @@ import time
 import jax
 import numpy as np
 import pytest
-from conftest import (
+
+import train
+from runs import cli, records
+from tests.helpers.runs import (
     CONDITIONS,
     HANGS,
     SLOTS,
+    StopAt,
+    assert_equal_runs,
     flags,
     held_training,
-    last_saved,
     mini,
     run_command,
     slot,
 )
-
-import train
-from runs import command, records
-
-# What a run measures of itself; the device is sent what is pending again when a run goes on.
-MEASURED = ("train_seconds", "wall_seconds", "input_wait_fraction", "bytes_sent")
-
-
-def records_of(workdir):
-    """All that must not depend on how often a run was stopped."""
-    return [
-        {name: value for name, value in record.items() if name not in MEASURED}
-        for record in records.read_metrics(workdir)
-    ]
-
-
-def assert_equal_runs(config, one, other):
-    assert records_of(one) == records_of(other)
-    (one_arrays, one_value), (arrays, value) = (last_saved(config, d) for d in (one, other))
-    assert one_value["counters"] == value["counters"]
-    for left, right in zip(one_arrays, arrays, strict=True):
-        np.testing.assert_array_equal(left, right)
-
-
-class StopAt:
-    """Tells a run to stop once it has taken so many steps, at a place inside its own loop."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def __enter__(self):
-        original = train._Run._train_on
-        self._original = original
-
-        def train_on(run, batch):
-            original(run, batch)
-            if run.counters.step == self.step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        train._Run._train_on = train_on
-
-    def __exit__(self, *_):
-        train._Run._train_on = self._original
 
 
 @pytest.mark.parametrize(
@@ -103,7 +63,7 @@ def test_sigterm_to_the_command_saves_and_exits_with_75_then_goes_on(tmp_path, u
     with held_training(17, *words) as process:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=HANGS)
-    assert process.returncode == command.PREEMPTED, errors
+    assert process.returncode == cli.PREEMPTED, errors
     result = records.read_json(workdir / records.RESULT)
     assert (result["status"], result["step"]) == ("preempted", 17)
     again = run_command("train.py", *words)
@@ -118,16 +78,16 @@ def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer
     result = records.read_json(workdir / records.RESULT)
     lines = records.read_metrics(workdir)
     example_echoing = insertion in ("before_augmentation", "after_augmentation")
-    showings = int(640 * 2.5) if example_echoing else 32 * int(640 // 32 * config.echo.factor)
-    assert result["step"] == showings // 32
+    copies = int(640 * 2.5) if example_echoing else 32 * int(640 // 32 * config.echo.factor)
+    assert result["step"] == copies // 32
     assert result["fresh_examples"] == 640
     for record in lines:
         shown, e = record["step"] * 32, config.echo.factor
         if example_echoing:  # buffer - 1 echoed examples have entered besides those shown
-            echoed = min(shown + max(buffer, 1) - 1, showings)
+            echoed = min(shown + max(buffer, 1) - 1, copies)
             assert record["fresh_examples"] == -(-echoed * 2 // 5)
         else:  # whole batches
-            echoed = min(record["step"] + max(buffer, 1) - 1, showings // 32)
+            echoed = min(record["step"] + max(buffer, 1) - 1, copies // 32)
             assert record["fresh_examples"] == 32 * int(np.ceil(echoed / e))
 
 
@@ -173,13 +133,13 @@ def test_a_run_that_blows_up_ends_as_diverged(tmp_path):
         f"--workdir={tmp_path / 'run'}",
         *flags(config),
     )
-    assert done.returncode == command.DIVERGED
+    assert done.returncode == cli.DIVERGED
 
 
 def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_path, monkeypatch):
-    from workloads.images import ImageClassification
+    from workloads.small_images import SmallImageClassification
 
-    decode, calls = ImageClassification.decode, []
+    decode, calls = SmallImageClassification.decode, []
 
     def failing(self, records_):
         calls.append(len(records_))
@@ -187,7 +147,7 @@ def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_pat
             raise OSError("the disk is gone")
         return decode(self, records_)
 
-    monkeypatch.setattr(ImageClassification, "decode", failing)
+    monkeypatch.setattr(SmallImageClassification, "decode", failing)
     result = train.train(mini(), tmp_path / "run")
     assert result["status"] == "failed"
     assert "the disk is gone" in result["error"]
@@ -229,7 +189,7 @@ def test_a_finished_run_of_version_1_says_so_and_changes_nothing(uninterrupted, 
     recorded_by_version_1(workdir)
     before = files_of(workdir)
     assert train.train(config, workdir) == records.read_json(workdir / records.RESULT)
-    with pytest.raises(train.command.InputError, match="holds a run of schema version 1, which"):
+    with pytest.raises(cli.InputError, match="holds a run of schema version 1, which"):
         train.train(mini(batch_size=64), workdir)
     assert files_of(workdir) == before
 

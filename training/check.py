@@ -5,9 +5,9 @@ import jax
 import echo
 from configs import base
 from configs.fields import Field, FieldError
-from pipeline.counts import horizon_steps, total_steps
-from pipeline.upstream import Limits
-from runs import command
+from data.throttle import Limits
+from pipeline.accounting import horizon_steps, total_steps
+from runs import cli
 
 # Seconds that somebody might wait for one record of a slow upstream.
 LONGEST_RECORD = 600
@@ -109,7 +109,7 @@ def held_streams(config, held_rows: range) -> range:
 def _check_field(config, field: Field) -> None:
     """Checks one field, which a configuration file may have set to anything, or taken away."""
     try:
-        field.check(command.get_field(config, field.name))
+        field.check(cli.get_field(config, field.name))
     except FieldError as error:
         raise ConfigError(str(error)) from error
     except (AttributeError, KeyError, TypeError) as error:

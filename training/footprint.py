@@ -11,12 +11,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from pipeline import counts
-from pipeline.stages import CHUNK, Arrays
+from pipeline import accounting
+from pipeline.map_datasets import CHUNK, Arrays
 from training import memory
 from training.check import ConfigError
 from training.step import Program
-from workloads.base import Workload
+from workloads.interface import Workload
 
 # Evaluation has no gradients to keep, so it takes larger batches than training.
 EVALUATION_BATCHES = 4
@@ -53,7 +53,7 @@ def check_batches(
     decoded, sent = nbytes(first), nbytes(example_sent(config, first, workload))
     devices = mesh.local_mesh.shape["data"]
     train, evaluate = len(held_rows) * sent, EVALUATION_BATCHES * len(held_rows) * decoded
-    ahead = min(config.prefetch, counts.total_steps(config))
+    ahead = min(config.prefetch, accounting.total_steps(config))
     on_host = max(train * (1 + ahead), evaluate, CHUNK * decoded)
     _check(config, on_host, memory.of_machine(), "this machine's")
     batches = max(program.gradient_bytes + train // devices, evaluate // devices)

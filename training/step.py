@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from training import divergence, gradient_statistics, optimizer, sharding
 from training.state import TrainState
-from workloads.base import Workload
+from workloads.interface import Workload
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """What a run is made of: decoding, augmentation, the network, its loss and its metrics."""
 
-from workloads.base import Workload, WorkloadError
-from workloads.detection import Detection
-from workloads.images import ImageClassification
+from workloads.detection.task import Detection
+from workloads.interface import Workload, WorkloadError
 from workloads.language import LanguageModel
-from workloads.photographs import PhotographClassification
+from workloads.large_images import LargeImageClassification
+from workloads.small_images import SmallImageClassification
 
 # A workload of one's own is added here; docs/workloads.md says what it needs.
 CLASSES = {
-    "cifar10": ImageClassification,
-    "imagenet": PhotographClassification,
+    "cifar10": SmallImageClassification,
+    "imagenet": LargeImageClassification,
     "lm1b": LanguageModel,
     "common_crawl": LanguageModel,
     "coco": Detection,

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from workloads.base import Arrays, field, total
+from workloads.interface import Arrays, field, total
 
 # Pixels are scaled to about zero mean and unit variance alike for all data sets (our choice).
 _MEAN, _SCALE = 127.5, 64.0

@@ -153,8 +153,8 @@ def _claimed_size(data: bytes) -> tuple[int, int]:
         raise DecodeError(f"{len(data)} bytes that are no whole image of a known format") from error
 
 
-def _jpeg(data: bytes, colorspace: str, least_height: int, least_width: int) -> np.ndarray:
-    options = {"min_height": least_height, "min_width": least_width}
+def _jpeg(data: bytes, colorspace: str, min_height: int, min_width: int) -> np.ndarray:
+    options = {"min_height": min_height, "min_width": min_width}
     try:
         return simplejpeg.decode_jpeg(data, colorspace, **options)
     except ValueError as error:

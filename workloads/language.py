@@ -14,7 +14,7 @@ import optax
 from flax import nnx
 
 from models.transformer import Transformer
-from workloads.base import Arrays, WorkloadError, total
+from workloads.interface import Arrays, WorkloadError, total
 
 # Rows of tokens are filled up with this one, which is no text's.
 PAD = 0

@@ -22,7 +22,7 @@ from benchmarks.torture.damages import Damages
 from benchmarks.torture.inputs import Inputs
 from benchmarks.torture.kills import Kills
 from benchmarks.torture.ledger import GOALS, Ledger
-from pipeline import sources
+from data import sources
 
 _REPORT = """\
 # Kills, damage and wrong input at random

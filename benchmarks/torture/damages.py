@@ -29,7 +29,7 @@ import sweep
 import train
 from analysis import __main__ as analysis
 from benchmarks.torture import endings, forks, ledger
-from runs import command, records
+from runs import cli, records
 
 _CONFIG = "--config=benchmarks/torture/small.py:logistic"
 _ECHO = ("--config.echo.insertion=before_augmentation", "--config.echo.factor=2")
@@ -45,20 +45,20 @@ def _words(flag: str, directory: pathlib.Path) -> list[str]:
 
 
 def _train(directory: pathlib.Path) -> int:
-    return command.guarded(train.main, _words("--workdir", directory))
+    return cli.guarded(train.main, _words("--workdir", directory))
 
 
 def _evaluate(directory: pathlib.Path) -> int:
-    return command.guarded(train.main, ["--evaluate", str(directory)])
+    return cli.guarded(train.main, ["--evaluate", str(directory)])
 
 
 def _sweep(directory: pathlib.Path) -> int:
-    return command.guarded(sweep.main, _words("--outdir", directory))
+    return cli.guarded(sweep.main, _words("--outdir", directory))
 
 
 def _analyze(directory: pathlib.Path) -> int:
     out = directory.with_name("report")
-    return command.guarded(analysis.main, [str(directory), f"--out={out}"])
+    return cli.guarded(analysis.main, [str(directory), f"--out={out}"])
 
 
 # --- what is compared
@@ -237,14 +237,14 @@ def _judged(code: Any, text: str, before: dict[str, Any], case: pathlib.Path) ->
     """The outcome, as far as it follows from exit code and output; None: results decide."""
     if re.search("^Traceback", text, re.MULTILINE) or str(code).startswith("Traceback"):
         return ledger.TRACEBACK
-    if code == command.OK:
+    if code == cli.OK:
         return None
-    if code == command.WRONG_INPUT:
+    if code == cli.WRONG_INPUT:
         untouched = _tree(case) == before and not case.with_name("report").exists()
         return ledger.NAMED if untouched else ledger.DIFFERING
     if (case / "error.txt").exists():  # an error that nobody expected, though it was caught
         return ledger.TRACEBACK
-    return ledger.NAMED if code == command.FAILED else ledger.TRACEBACK
+    return ledger.NAMED if code == cli.FAILED else ledger.TRACEBACK
 
 
 def _explained(detail: str, text: str, path: pathlib.Path, intact: pathlib.Path) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from jax._src import xla_bridge
 
-from runs import interrupts
+from runs import signals
 
 HANGS = 600.0  # seconds after which something hangs: far more than it takes on a busy machine
 DATA_BYTES = 12 * 2**30  # memory of a forked process, so that absurd sizes end it and nothing else
@@ -97,7 +97,7 @@ def fork(act: Callable[[], int | None], output: pathlib.Path) -> Process:
         for number, descriptor in enumerate((nowhere, file, file)):
             os.dup2(descriptor, number)
         resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
-        interrupts.install(interrupts.end_at_once)
+        signals.install(signals.end_at_once)
         code = act() or 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

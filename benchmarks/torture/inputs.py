@@ -23,7 +23,7 @@ from analysis import __main__ as analysis
 from benchmarks.torture import forks, ledger
 from configs import base
 from configs.fields import Choices, Field, Range
-from runs import command, records
+from runs import cli, records
 
 _CODES = {0, 2, 3, 4, 75, 130}  # as documented
 _BATCH = 50  # cases of a process
@@ -113,7 +113,7 @@ class Inputs:
         words += [f"--outdir={self._directory / 'study'}", "--config.budget.fresh_examples=64"]
         words += ["--config.checkpoint_every_fresh_examples=0"]
         output = self._directory / "study.txt"
-        if forks.fork(lambda: command.guarded(sweep.main, words), output).wait():
+        if forks.fork(lambda: cli.guarded(sweep.main, words), output).wait():
             raise RuntimeError(output.read_text())
 
     def _one(self, seed: int, number: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Inputs:
         before = _listing(case)
         with forks.captured() as said:
             try:
-                code = command.guarded(main, argv)
+                code = cli.guarded(main, argv)
             except SystemExit as error:  # of --help
                 code = error.code
             except BaseException as error:  # what escapes is printed as one by Python
@@ -345,8 +345,8 @@ def _judged(code: Any, text: str, before: Any, after: Any) -> tuple[str, str]:
         return ledger.TRACEBACK, str(code)
     if code not in _CODES:
         return ledger.DIFFERING, f"exit code {code}"
-    if code != command.WRONG_INPUT:
-        return ledger.EQUAL, text if code == command.FAILED else ""
+    if code != cli.WRONG_INPUT:
+        return ledger.EQUAL, text if code == cli.FAILED else ""
     if before != after:
         written = sorted(set(after) ^ set(before))
         return ledger.DIFFERING, f"exit code 2, and written: {written[:5]}"

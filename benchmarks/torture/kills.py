@@ -22,7 +22,7 @@ import sweep
 import train
 from benchmarks.torture import endings, forks, ledger
 from benchmarks.torture.forks import Process
-from runs import command, records
+from runs import cli, records
 
 SLOTS = (
     ("before_augmentation", 0),
@@ -34,11 +34,11 @@ SLOTS = (
 )
 # Mostly what nothing can be done about; SIGHUP is survived, the others are asked to stop.
 SIGNALS = (signal.SIGKILL,) * 6 + (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-MOST_STRIKES = 5  # until a run is left in peace
+MAX_STRIKES = 5  # until a run is left in peace
 _CODES = {  # of a process that was struck, or had ended by then
     signal.SIGKILL: {-signal.SIGKILL, 0},
-    signal.SIGTERM: {-signal.SIGTERM, 0, command.PREEMPTED},
-    signal.SIGINT: {130, 0, command.PREEMPTED},
+    signal.SIGTERM: {-signal.SIGTERM, 0, cli.PREEMPTED},
+    signal.SIGINT: {130, 0, cli.PREEMPTED},
     signal.SIGHUP: {-signal.SIGHUP, 0},
 }
 
@@ -64,7 +64,7 @@ class Scenario:
     def command(self, directory: pathlib.Path, *more: str) -> Callable[[], int]:
         main, flag = (sweep.main, "--outdir") if self.study else (train.main, "--workdir")
         words = ["--config=benchmarks/torture/small.py", *self.words, f"{flag}={directory}", *more]
-        return functools.partial(command.guarded, main, words)
+        return functools.partial(cli.guarded, main, words)
 
     def ending(self, directory: pathlib.Path) -> Callable[[], Any]:
         of = endings.of_study if self.study else endings.of_run
@@ -159,7 +159,7 @@ class Kills:
         output.unlink(missing_ok=True)
         processes = []
         try:
-            for _ in range(rng.randint(1, MOST_STRIKES)):
+            for _ in range(rng.randint(1, MAX_STRIKES)):
                 process = forks.fork(scenario.command(workdir), output)
                 processes.append(process)
                 number, moment, words = _moment(rng, workdir, seconds, lines)

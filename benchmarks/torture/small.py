@@ -5,8 +5,8 @@
 Variants: '' (ResNet-8 of width 4) and `logistic`, which compiles faster.
 """
 
-from configs import base, cifar10, studies
-from runs import command
+from configs import base, catalog, cifar10
+from runs import cli
 
 FIELDS = {
     "model.width": 4,
@@ -18,14 +18,14 @@ FIELDS = {
 }
 LOGISTIC = {"model.depth": 0, "augmentation.pad": 0, "budget.fresh_examples": 192}
 
-_ECHO = studies.echo("before_augmentation", 2, 64)
+_ECHO = catalog.echo("before_augmentation", 2, 64)
 
 
 def get_config(variant: str = ""):
     """The configuration; `variant` is '' or 'logistic'."""
     config = cifar10.get_config("mini")
     for name, value in (FIELDS | (LOGISTIC if variant == "logistic" else {})).items():
-        command.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value, base.FIELDS)
     return config
 
 
@@ -38,7 +38,7 @@ def get_studies(variant: str = ""):
     """One study of two conditions."""
     study = {
         "about": "Two conditions, for benchmarks/torture.",
-        "conditions": studies.BASELINE | {"echoed": _ECHO},
+        "conditions": catalog.BASELINE | {"echoed": _ECHO},
         "baseline": "baseline",
         "trials": 2,
         "searches": 1,

@@ -1,0 +1,416 @@
+"""Whether, where and how much to echo: measures a pipeline, predicts, says it in plain words."""
+
+import dataclasses
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from echo.advice.cost_model import StageTime, Timing
+from echo.advice.profile import Call, at_once, available_cores, stage_time
+from echo.spec import (
+    MAX_BATCH,
+    MAX_BUFFER,
+    MAX_FACTOR,
+    EchoSpecError,
+    checked_integer,
+    checked_number,
+)
+from echo.tree import Structure
+
+FACTORS = (1, 2, 3, 4, 5, 6, 8)
+
+# Outputs of a stage that are kept as inputs for measuring the next one.
+_KEPT = 8
+
+# Predictions closer than this are taken for equal: on shared cores they are 1 to 14 % off
+# (docs/advice.md). What is recommended is within this share of the best cell of the table.
+TOLERANCE = 0.1
+
+# What `advise` takes: threads that a process can start, times that somebody waits.
+_MAX_WORKERS, _MIN_SECONDS, _MAX_SECONDS = 1024, 1e-6, 3600
+
+_IDENTICAL = (
+    "The cost: repeats are identical there, as nothing behind changes them (unless the step does), "
+    "and the paper (Choi et al. 2019) found earlier insertion generally better."
+)
+_SHARED_CORES = (
+    "With R below 1 the step hardly waits for its input: what is gained is processor time of cores "
+    "that both share."
+)
+_ONLY_OVERLAP = (
+    "Factor 1 repeats nothing: what is behind the stage runs on a thread of its own, beside the "
+    "workers. More workers may gain as much."
+)
+_WORTH = (
+    "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
+    "target."
+)
+
+Stage = tuple[str, Callable[[Any], Any]]
+Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """An echo stage at one place.
+
+    Attributes:
+        name: of the place.
+        count: how many stages are before it.
+        ratio: R, seconds upstream / seconds downstream, each for a batch.
+        step_seconds: predicted seconds a step, by factor.
+        item_bytes: of one example there.
+        buffer_bytes: of the shuffle buffer that was asked about.
+    """
+
+    name: str
+    count: int
+    ratio: float
+    step_seconds: dict[float, float]
+    item_bytes: int
+    buffer_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What was measured, what follows, and what to do; printed, it is a report.
+
+    Attributes:
+        insertion, factor: recommended, a place and factor whose prediction is within TOLERANCE of
+            the best one, and as much faster than no echoing; None and 1 where nothing is.
+        movable: name of the stage that could move to the accelerator instead of being echoed
+            behind, or None.
+        reason: the recommendation, in sentences.
+    """
+
+    timing: Timing
+    points: tuple[Point, ...]
+    insertion: str | None
+    factor: float
+    movable: str | None
+    reason: str
+
+    def tables(self) -> list[Table]:
+        """Stage times, and predictions for each place and factor."""
+        timing = self.timing
+        times = [*timing.stages, *timing.transfers, timing.step]
+        stages = [
+            [t.name, *map(duration, (t.seconds, t.low, t.high, t.cpu_seconds, t.limit))]
+            for t in times
+        ]
+        factors = list(self.points[0].step_seconds)
+        places = [
+            [
+                _words(point.name),
+                f"{point.ratio:.2f}",
+                *(f"{1 / seconds:,.3g}" for seconds in point.step_seconds.values()),
+                f"{point.buffer_bytes / 1e6:,.1f}",
+            ]
+            for point in self.points
+        ]
+        return [
+            (
+                "seconds an example (median of rounds)",
+                ["stage", "alone", "fastest", "slowest", "processor", f"{timing.workers} at once"],
+                stages,
+            ),
+            (
+                f"predicted steps per second, of {timing.batch_size} examples; MB of the buffer",
+                ["echo stage", "R", *(f"e={factor:g}" for factor in factors), "MB"],
+                places,
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return "\n\n".join([*map(_plain, self.tables()), self.reason])
+
+
+def advise(
+    stages: Sequence[Stage] | Iterable[Any],
+    step_fn: Callable[[Any], Any],
+    *,
+    batch_size: int,
+    examples_per_call: int = 1,
+    batch_stage: str = "batch",
+    insertions: Mapping[str, str] | None = None,
+    factors: Sequence[float] = FACTORS,
+    shuffle_buffer: int = 10_000,
+    workers: int = 0,
+    cores: float = 0,
+    seconds: float = 1.0,
+    stored: Callable[[Any], Any] = lambda item: item,
+) -> Advice:
+    """Measures a pipeline and a step, and recommends whether, where and how much to echo.
+
+    Args:
+        stages: (name, function) pairs in order: the first function takes the number of a call (0,
+            1, ...), each other what the one before it gave. They are called from several threads.
+            Or one iterable of batches, of which only R after batching can be told.
+        step_fn: takes what the last stage gives; waits for its result, or returns JAX arrays.
+        batch_size: examples a step.
+        examples_per_call: examples in one call of the stages before batching.
+        batch_stage: the stage that takes a list of batch_size / examples_per_call items. Without a
+            stage of this name all of them take batches. Stages behind it bring a batch to the step.
+        insertions: places for an echo stage: name of the place -> the stage that it is behind.
+            By default every place up to batching.
+        factors: echoing factors to predict, 1 among them.
+        shuffle_buffer: examples in the buffer whose memory is told.
+        workers: threads or processes that your loader runs; 0 = as many as cores.
+        cores: processor cores, taken as given; 0 = as many as this process is found to get, less
+            what is lost where stages and step run side by side (Timing.under_contention).
+        seconds: to spend on each stage, about; an hour at most.
+        stored: the part of an item that an echo stage would keep.
+
+    Raises:
+        ValueError: a number that is not allowed, or a batch size or a name that does not fit the
+            stages.
+        TypeError: stages that are neither pairs nor iterable, or a step that cannot be called.
+    """
+    batch_size = checked_integer("batch_size", batch_size, 1, MAX_BATCH)
+    examples_per_call = checked_integer("examples_per_call", examples_per_call, 1, MAX_BATCH)
+    shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, 0, MAX_BUFFER)
+    workers = checked_integer("workers", workers, 0, _MAX_WORKERS)
+    cores = checked_number("cores", cores, 0, _MAX_WORKERS)
+    seconds = checked_number("seconds", seconds, _MIN_SECONDS, _MAX_SECONDS)
+    if not len(factors):
+        raise EchoSpecError("factors", factors, "at least one")
+    for factor in factors:
+        checked_number("factors", factor, 1, MAX_FACTOR)
+    if not callable(step_fn):
+        raise TypeError(f"step_fn is a {type(step_fn).__name__}; allowed: a function of a batch")
+    if not isinstance(stages, Iterable):
+        raise TypeError(
+            f"stages is a {type(stages).__name__}; allowed: (name, function) pairs, or an iterable "
+            "of batches"
+        )
+    if not _is_stages(stages):
+        loader = _Again(stages)
+        stages, batch_stage, workers = [("input", lambda _: next(loader))], "", 1
+        insertions = {"after batching": "input"}
+    names = [name for name, _ in stages]
+    batching = names.index(batch_stage) if batch_stage in names else len(names) - 1
+    host = names[: batching + 1]
+    if batch_stage not in names:
+        examples_per_call = batch_size
+    if batch_size % examples_per_call:
+        raise ValueError(
+            f"examples_per_call is {examples_per_call}, which does not divide batch_size "
+            f"{batch_size}; allowed: a divisor"
+        )
+    insertions = insertions or {f"after {name}": name for name in host}
+    for place, name in insertions.items():
+        if name not in host:
+            raise ValueError(f"insertions[{place!r}] is {name!r}; allowed: {', '.join(host)}")
+
+    given, cores = cores, cores or available_cores(seconds / 2)
+    workers = workers or math.ceil(cores)
+    times, calls, sizes = [], [], {}
+    inputs: Iterator[Any] = itertools.count()
+    examples = examples_per_call
+    for name, function in stages:
+        if name == batch_stage:
+            inputs, examples = _lists(inputs, batch_size // examples), batch_size
+        kept = [function(item) for item in itertools.islice(inputs, _KEPT)]
+        times.append(stage_time(name, function, inputs, examples, workers, seconds))
+        calls.append(Call(function, inputs, examples, times[-1]))
+        if name in host:
+            sizes[name] = _nbytes(stored(kept[0])) // examples
+        inputs = itertools.cycle(kept)
+    step = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
+    calls.append(Call(step_fn, inputs, batch_size, step))
+    before, behind = tuple(times[: len(host)]), tuple(times[len(host) :])
+    timing = Timing(before, behind, step, batch_size, workers, cores)
+    if not given:
+        used, found = at_once(calls[: len(host)], calls[len(host) :], workers, seconds)
+        timing = timing.under_contention(used, found)
+    return conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage)
+
+
+def conclude(
+    timing: Timing,
+    insertions: Mapping[str, str],
+    sizes: Mapping[str, int],
+    factors: Sequence[float] = FACTORS,
+    shuffle_buffer: int = 10_000,
+    batch_stage: str = "batch",
+) -> Advice:
+    """The advice that follows from what was measured; `sizes` are bytes an example, by stage."""
+    names, points = [stage.name for stage in timing.stages], []
+    for place, name in insertions.items():
+        count = names.index(name) + 1
+        predicted = {factor: timing.step_seconds(count, factor) for factor in factors}
+        memory = sizes[name] * shuffle_buffer
+        points.append(Point(place, count, timing.ratio(count), predicted, sizes[name], memory))
+    return Advice(timing, tuple(points), *_recommended(timing, points, batch_stage))
+
+
+def _is_stages(stages: Any) -> bool:
+    """Whether these are (name, function) pairs; a list of batches may well hold tuples."""
+    pairs = isinstance(stages, Sequence) and len(stages) > 0
+    return pairs and all(
+        isinstance(s, tuple) and len(s) == 2 and isinstance(s[0], str) and callable(s[1])
+        for s in stages
+    )
+
+
+def _recommended(
+    timing: Timing, points: Sequence[Point], batch_stage: str
+) -> tuple[str | None, float, str | None, str]:
+    """Where to echo, the factor, the stage that could move instead, and why."""
+    before = timing.baseline_seconds()
+    best = min(min(point.step_seconds.values()) for point in points)
+    if before <= best * (1 + TOLERANCE):
+        return None, 1, None, _not_echoing(timing, points, before)
+    enough = max(best, min(best * (1 + TOLERANCE), before / (1 + TOLERANCE)))
+    # Earlier is better for the same speed: copies then differ by what comes after (the study). So
+    # is a smaller factor: more only repeats more often.
+    in_order = sorted(points, key=lambda point: point.count)
+    chosen = next(p for p in in_order if min(p.step_seconds.values()) <= enough)
+    factor = next(f for f, seconds in sorted(chosen.step_seconds.items()) if seconds <= enough)
+    sentences = [_prediction(chosen, factor, before)]
+    if factor == 1:
+        return chosen.name, factor, None, f"{sentences[0]} {_ONLY_OVERLAP}"
+    if factor == max(chosen.step_seconds) and chosen.ratio > factor * (1 + TOLERANCE):
+        sentences.append("The input stays the bottleneck at every factor here: speed it up too.")
+    if chosen.ratio <= 1:
+        sentences.append(_SHARED_CORES)
+    movable = None
+    if all(stage.name == batch_stage for stage in timing.stages[chosen.count :]):
+        sentences.append(_IDENTICAL)
+        between = timing.stages[_count_before(chosen, in_order) : chosen.count]
+        transforms = [stage for stage in between if stage.name != batch_stage]
+        movable = max(transforms, key=lambda stage: stage.limit, default=None)
+    if movable:
+        sentences.append(_moved(timing, movable, chosen.step_seconds[factor]))
+    return chosen.name, factor, movable and movable.name, " ".join([*sentences, _WORTH])
+
+
+def _prediction(point: Point, factor: float, before: float) -> str:
+    """The cell of the table that is recommended."""
+    after = point.step_seconds[factor]
+    return (
+        f"Echo {_words(point.name)}, factor {factor:g}: {1 / after:,.3g} steps per second are "
+        f"predicted, {before / after:.2f} times the {1 / before:,.3g} without echoing "
+        f"(R = {point.ratio:.2f})."
+    )
+
+
+def _count_before(chosen: Point, in_order: Sequence[Point]) -> int:
+    """How many stages are in front of the place before `chosen`; its own count if it is first."""
+    return max((p.count for p in in_order if p.count < chosen.count), default=chosen.count)
+
+
+def _moved(timing: Timing, stage: StageTime, echoed: float) -> str:
+    """The alternative to echoing behind `stage`, at best, and when each fits."""
+    rest = tuple(other for other in timing.stages if other is not stage)
+    fresh = dataclasses.replace(timing, stages=rest).baseline_seconds()
+    name = _stage_words(stage)
+    text = (
+        f"Alternatively move {name} ({duration(stage.seconds)} an example) to the accelerator: at "
+        f"most {1 / fresh:,.3g} steps per second then, with every example fresh, less what {name} "
+        "adds to each step. "
+    )
+    if fresh > echoed * (1 + TOLERANCE):
+        text += "Echoing in front of it, where copies differ, can then add to that. "
+    return text + (
+        "Move it if the accelerator can run it in less time than it saves here; echo behind it if "
+        "not."
+    )
+
+
+def _not_echoing(timing: Timing, points: Sequence[Point], before: float) -> str:
+    """What to say where no place and factor gains: what sets the pace instead."""
+    count = len(timing.stages)
+    ratio, alone = timing.ratio(count), timing.downstream_seconds(count)
+    if before <= alone * (1 + TOLERANCE):
+        return _slow_transfer(timing, alone) or (
+            f"Your input is not the bottleneck (R = {ratio:.2f}): do not echo. The step "
+            f"takes {duration(alone)} for a batch, which the input makes in "
+            f"{duration(timing.upstream_seconds(count))}."
+        )
+    last = max(points, key=lambda point: point.count)
+    behind = timing.stages[last.count :]
+    if timing.batch_size * sum(stage.seconds for stage in behind) * (1 + TOLERANCE) >= before:
+        slowest = max(behind, key=lambda stage: stage.seconds)
+        return (
+            f"Echoing cannot help where it was considered: {_stage_words(slowest)} behind it takes "
+            f"{duration(slowest.seconds)} an example at every step, on one thread. Speed it up, "
+            "move it to the accelerator, or echo behind it."
+        )
+    if timing.upstream_seconds(count) * (1 + TOLERANCE) >= before:
+        return (
+            f"The input is the bottleneck (R = {ratio:.2f}), but no factor up to "
+            f"{max(last.step_seconds):g} gains {TOLERANCE:.0%} where echoing was considered: allow "
+            "a larger factor or a later place."
+        )
+    return (
+        "The processor cores are the bottleneck, and what runs at every step takes nearly all of "
+        f"their time: echoing saves less than {TOLERANCE:.0%} of it. Do not echo."
+    )
+
+
+def _slow_transfer(timing: Timing, alone: float) -> str | None:
+    """What to say where a transfer sets the pace of a step, `alone` seconds without an input."""
+    slowest = max(timing.transfers, key=lambda stage: stage.seconds, default=timing.step)
+    seconds = timing.batch_size * slowest.seconds * (1 + TOLERANCE)
+    if slowest.seconds <= timing.step.seconds * (1 + TOLERANCE) or seconds < alone:
+        return None
+    return (
+        f"{slowest.name.capitalize()} to the device is the bottleneck "
+        f"({duration(slowest.seconds)} an example, the step takes {duration(timing.step.seconds)})."
+        " Echoing on the host sends every copy again and cannot help: keep repeated examples on "
+        "the device, which sends each once (not predicted here), or send less."
+    )
+
+
+def _stage_words(stage: StageTime) -> str:
+    return "augmentation" if stage.name == "augment" else _words(stage.name)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+class _Again:
+    """Items of an iterable, from its start again at its end."""
+
+    def __init__(self, iterable: Iterable[Any]):
+        self._iterable, self._iterator = iterable, iter(iterable)
+
+    def __next__(self) -> Any:
+        for _ in range(2):
+            try:
+                return next(self._iterator)
+            except StopIteration:
+                self._iterator = iter(self._iterable)
+        raise ValueError("stages is an iterable without batches; give one that has some")
+
+
+def _lists(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
+    while True:
+        yield list(itertools.islice(inputs, length))
+
+
+def _nbytes(item: Any) -> int:
+    leaves = Structure(item).leaves(item)
+    return sum(getattr(leaf, "nbytes", None) or sys.getsizeof(leaf) for leaf in leaves)
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three digits and a unit: '12.3 µs'."""
+    for unit, scale in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _plain(table: Table) -> str:
+    title, header, rows = table
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+        for row in [header, *rows]
+    ]
+    return "\n".join([title, *lines])

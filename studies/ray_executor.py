@@ -1,0 +1,148 @@
+"""A study on a Ray cluster: one task a unit, as many at once as the cluster has room for.
+
+Every machine needs this checkout at the same path, the same packages, and the study's directory on
+a file system that all share.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import socket
+from collections.abc import Callable, Iterator
+
+import train
+from runs import signals
+from runs.cli import InputError
+from runs.progress import Progress
+from studies.executors import Ended
+from studies.plan import Study
+from studies.trial import Unit, attempt
+
+# Tasks that wait for room in the cluster tell its autoscaler what to add; more say nothing new.
+_MAX_TASKS = 1_000
+
+_CONNECT_SECONDS = 10.0
+
+
+class RayExecutor:
+    """Runs units as Ray tasks.
+
+    Args:
+        address: of a cluster's head, HOST:PORT; '' = the cluster in RAY_ADDRESS, or else one that
+            is started on this machine for as long as the study runs.
+        cpus, gpus: what Ray reserves for a unit, be it a trial or a group of lanes.
+
+    Raises:
+        InputError: Ray is not installed, or no cluster answers at the address.
+    """
+
+    silent = True
+
+    def __init__(
+        self,
+        study: Study,
+        study_dir: pathlib.Path,
+        progress: Progress,
+        address: str = "",
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+    ):
+        if importlib.util.find_spec("ray") is None:
+            raise InputError(
+                "--executor=ray needs the package ray, which is not installed; "
+                "pip install ray, or use --executor=local"
+            )
+        import ray
+
+        self._ray = ray
+        self._starts = not ray.is_initialized()
+        if self._starts:
+            self._connect(address or os.environ.get("RAY_ADDRESS", ""))
+        have = ray.cluster_resources()
+        for name, wanted in (("CPU", cpus), ("GPU", gpus)):
+            if wanted > have.get(name, 0):
+                raise InputError(
+                    f"--{name.lower()}s-per-trial is {wanted:g}, and the Ray cluster has "
+                    f"{have.get(name, 0):g}; allowed: up to that"
+                )
+        # a unit whose worker died is given out again by whoever submitted it
+        task = ray.remote(max_retries=0)(attempt)
+        self._task = task.options(num_cpus=cpus, num_gpus=gpus)
+        self._shared = ray.put(study)
+        self._study_dir = study_dir.absolute()
+        self._units: dict = {}  # by reference
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Callable[[], bool]]:
+        with signals.stop_requested() as stop:
+            yield lambda: stop(0)
+
+    def free(self) -> int:
+        return _MAX_TASKS - len(self._units)
+
+    def submit(self, unit: Unit, described: str) -> None:
+        self._units[self._task.remote(self._shared, unit, self._study_dir)] = unit
+
+    def wait(self, seconds: float) -> Ended:
+        if not self._units:
+            return []
+        references = list(self._units)
+        done, _ = self._ray.wait(references, num_returns=1, timeout=seconds)
+        if done:  # and what else has ended by now
+            done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        ended: Ended = []
+        for reference in done:
+            unit = self._units.pop(reference)
+            try:
+                ended.append((unit, self._ray.get(reference)))
+            except self._ray.exceptions.RayTaskError as error:
+                raise InputError(
+                    f"a Ray worker could not begin ({error.cause}); every machine needs this "
+                    "checkout at the same path, and the same packages"
+                ) from error
+            except self._ray.exceptions.RayError:  # killed, cancelled, or its machine is gone
+                ended.append((unit, None))
+        return ended
+
+    def stop(self) -> None:
+        for reference in self._units:
+            self._ray.cancel(reference)  # an interrupt, at which a run saves itself
+
+    def close(self) -> None:
+        self.stop()
+        if self._starts:
+            self._ray.shutdown()
+
+    def _connect(self, address: str) -> None:
+        if address not in ("", "auto", "local"):
+            _check_answers(address)
+        # each task's process finds the project's modules where this one does
+        environment = {"env_vars": {"PYTHONPATH": str(train.ROOT)}}
+        try:
+            self._ray.init(
+                address=address or None,
+                runtime_env=environment,
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level="error",
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"the Ray cluster at {address or 'this machine'} cannot be used ({error}); give "
+                "another --ray-address, or use --executor=local"
+            ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Asks whether anything listens there at all, since Ray itself tries for minutes."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    try:
+        if not host or not port.isdigit():
+            raise OSError("it is not HOST:PORT")
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise InputError(
+            f"no Ray cluster answers at --ray-address={address} ({error}); start one with "
+            "ray start --head, or leave the flag out"
+        ) from error

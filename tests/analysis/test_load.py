@@ -1,0 +1,438 @@
+"""From records on disk to scores: hand-computed values, changed targets, damaged directories."""
+
+import json
+import math
+import os
+import shutil
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis import caveats, load, report, scores, tables, watch
+from analysis import study as studies
+from runs import records
+from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, config, write_study, write_trial
+
+
+@pytest.fixture
+def small(tmp_path):
+    return write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL)
+
+
+def test_one_tidy_row_per_trial(small):
+    trials = load.load(small)
+    assert len(trials) == len(SMALL)
+    assert list(trials.columns[:9]) == [
+        *("condition", "label", "insertion", "factor", "shuffle_buffer", "batch_size"),
+        *("search", "trial"),
+        "optimizer.learning_rate",
+    ]
+    row = trials[(trials["condition"] == "before_e2") & (trials["trial"] == 2)].iloc[0]
+    assert row["optimizer.learning_rate"] == pytest.approx(0.03)
+    assert row["status"] == "reached"
+    assert (row["factor"], row["shuffle_buffer"]) == (2.0, 50)
+    assert row["fresh_examples_to_target"] == 500
+    assert row["steps_to_target"] == 100
+    assert row["seconds_to_target"] == 10.0
+    assert (row["steps"], row["fresh_examples"], row["train_seconds"]) == (100, 500, 10.0)
+    assert (row["best_value"], row["best_fresh_examples"]) == (0.9, 500)
+    assert row["path"].endswith("small/before_e2/0/2")
+
+
+def test_the_first_n_trials_that_neither_diverge_nor_fail_count(small):
+    trials = load.load(small).set_index(["condition", "search", "trial"])["counted"]
+    assert trials["baseline", 0].tolist() == [False, True, True, False]
+    assert trials["before_e2", 0].tolist() == [True, False, True]
+
+
+def test_scores_by_hand(small):
+    found = load.read(small)
+    searches = scores.search_scores(found.trials, found.study)
+    ends = searches[["fresh_examples_low", "fresh_examples_high"]].to_numpy().tolist()
+    assert ends == [[600, 600], [1000, 1000], [400, 400], [1000, math.inf]]
+    assert searches["resolution"].tolist()[:3] == [1 / 6, 1 / 10, 1 / 4]
+    assert searches["trial"].tolist()[:3] == [2, 0, 0]
+    table = scores.condition_scores(found.trials, found.study).set_index("condition")
+    base, before = table.loc["baseline"], table.loc["before_e2"]
+    assert (base.searches, base.searches_reached) == (2, 2)
+    assert (base.fresh_examples_low, base.fresh_examples_high) == (800, 800)
+    assert (base.fresh_examples_min, base.fresh_examples_max) == (600, 1000)
+    assert (base.ratio_low, base.ratio_high) == (1, 1)
+    assert base.share_diverged == pytest.approx(1 / 6)
+    assert base.share_reached == pytest.approx(3 / 4)
+    assert (before.searches, before.searches_reached) == (2, 1)
+    assert (before.trials_counted, before.trials_censored, before.trials_diverged) == (4, 2, 0)
+    # Search 1 ended at 1,000 without reaching, where the baseline needed 1,000: at least 1.
+    assert (before.fresh_examples_low, before.fresh_examples_high) == (700, math.inf)
+    assert (before.fresh_examples_min, before.fresh_examples_max_low) == (400, 1000)
+    assert before.ratio_low == pytest.approx((400 / 600 + 1) / 2)
+    assert before.ratio_high == math.inf
+    assert (before.ratio_min, before.ratio_max_low) == pytest.approx((400 / 600, 1))
+    assert (before.ideal_ratio, before.ideal_fresh_examples) == (0.5, 400)
+    assert (before.steps_min, before.seconds_min) == (80, 8.0)
+    assert (before.steps_max_low, before.seconds_max_low) == (200, 20.0)
+
+
+def test_a_changed_target_is_scored_from_the_curves(small):
+    easy = load.load(small, target=0.85).set_index(["condition", "search", "trial"])
+    assert easy.loc[("before_e2", 0, 0), "fresh_examples_to_target"] == 300
+    assert easy.loc[("before_e2", 0, 0), "steps_to_target"] == 60
+    assert easy.loc[("before_e2", 0, 0), "seconds_to_target"] == 6.0
+    hard = load.read(small, target=0.94)
+    reached = hard.trials[hard.trials["fresh_examples_to_target"].notna()]
+    assert reached["fresh_examples_to_target"].tolist() == [600]
+    assert any("ended on reaching" in caveat for caveat in caveats.find(hard))
+    # Trials that stopped at the easier target are censored there, beside one that reached too:
+    # trial 1 of baseline/0 ended at 800 and trial 2 reached at 600; in baseline/1 trial 0 ended at
+    # 1,000 and so did its exhausted one.
+    searches = scores.search_scores(hard.trials, hard.study)
+    ends = searches[["fresh_examples_low", "fresh_examples_high"]].to_numpy().tolist()
+    assert ends == [[600, 600], [1000, math.inf], [400, math.inf], [1000, math.inf]]
+
+
+def test_a_target_below_is_reached_from_above(tmp_path):
+    target = {"metric": "loss", "value": 1.0, "mode": "below"}
+    trials = {("baseline", 0, 0): [3.0, 1.5, 1.0], ("baseline", 0, 1): [2.0, 2.0, 0.5, 0.4]}
+    found = load.read(write_study(tmp_path / "s", [BASELINE], trials, target=target), target=0.5)
+    assert scores.best_trials(found.trials, found.study)["trial"].tolist() == [1]
+    assert found.trials["fresh_examples_to_target"].isna().tolist() == [True, False]
+
+
+def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
+    trials = {
+        ("baseline", 0, 0): ([0.95], "unfinished"),
+        ("baseline", 0, 1): ([0.2], "preempted"),
+        ("baseline", 0, 2): [0.1, 0.95],
+    }
+    found = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], trials))
+    assert found.trials["counted"].tolist() == [False, False, True]
+    text = " ".join(caveats.find(found))
+    assert "2 trials are not over (1 without a result, 1 preempted)" in text
+    assert "baseline/0 (1)" in text
+    assert "before augmentation, e = 2 (0)" in text
+    table = scores.condition_scores(found.trials, found.study)
+    assert table["searches"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("result.json", "{", "result.json is not JSON"),
+        ("result.json", "[]", "holds list"),
+        ("result.json", '{"status": "done"}', "status is 'done'"),
+        ("result.json", '{"fresh_examples": 3}', "'status' is missing"),
+        ("hparams.json", "nonsense", "hparams.json is not JSON"),
+        ("metrics.jsonl", "{}\n{\n{}\n", "line 2"),
+        ("metrics.jsonl", "[1]\n", "not an object"),
+        ("result.json", "[" * 100_000, "nested too deeply"),
+        ("result.json", '{"status": "reached", "step": 1e30}', "step is 1e+30"),
+        ("result.json", '{"status": "reached", "step": 1e999}', "step is inf"),
+        ("result.json", '{"status": "reached", "step": NaN}', "holds NaN"),
+        ("result.json", '{"status": "reached", "step": -1}', "step is -1, below 0"),
+        (
+            "result.json",
+            '{"status": "reached", "train_seconds": "soon"}',
+            "train_seconds is 'soon'",
+        ),
+        ("result.json", '{"status": "reached", "best": [1]}', "best is [1]"),
+        ("result.json", '{"status": ["reached"]}', "status is ['reached']"),
+        ("result.json", '{"status": "reached", "step": 61}', "last evaluation at step 60"),
+        ("result.json", '{"status": "reached", "target": {"value": 1}}', "target is {'value': 1}"),
+        ("config.json", "[]", "holds list"),
+        ("config.json", '{"config": 3}', "config is 3"),
+        ("config.json", '{"config": {}, "commit": {}}', "commit is {}"),
+        ("config.json", '{"config": {"seed": {"model": 1e30}}}', "seed.model is 1e+30"),
+        ("hparams.json", '{"hparams": {"optimizer.learning_rate": "high"}}', "is 'high'"),
+        ("hparams.json", '{"hparams": {"optimizer.learning_rate": [1]}}', "is [1]"),
+        ("hparams.json", '{"hparams": {"status": 1}}', "status is no field"),
+        ("hparams.json", '{"hparams": {"\\ud800": 1}}', "is no text"),
+        ("metrics.jsonl", "", "last evaluation at step 0"),
+        ("metrics.jsonl", '{"split": "validation", "step": 1}\n', "'fresh_examples' is missing"),
+        (
+            "metrics.jsonl",
+            '{"split": "validation", "step": 1, "fresh_examples": 1, "train_seconds": 1, '
+            '"accuracy": "good"}\n',
+            "accuracy is 'good'",
+        ),
+    ],
+)
+def test_a_damaged_trial_is_named_and_set_aside(small, name, content, reason):
+    damaged = small / "baseline" / "0" / "2"
+    (damaged / name).write_text(content)
+    with pytest.warns(UserWarning, match="Set aside 1 unreadable trial directory"):
+        trials = load.load(small)
+    assert len(trials) == len(SMALL) - 1
+    found = load.read(small)
+    assert str(damaged) in found.warning()
+    assert reason in found.warning()
+    table = scores.condition_scores(found.trials, found.study)
+    assert table["fresh_examples_min"].iloc[0] == 100  # trial 3 now counts in trial 2's place
+
+
+def _tables(directory):
+    found = load.read(directory)
+    table = scores.condition_scores(found.trials, found.study)
+    caveats.find(found)
+    return tables.text(found, table), watch.line(found), found
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_files, data):
+    directory = tmp_path_factory.mktemp("damaged") / "small"
+    shutil.copytree(small_files, directory)
+    name = data.draw(st.sampled_from(["result.json", "config.json", "hparams.json"]))
+    path = directory / "baseline" / "0" / "1" / name
+    content = path.read_bytes()
+    if data.draw(st.booleans()):
+        start = data.draw(st.integers(0, len(content)))
+        stop = data.draw(st.integers(start, min(len(content), start + 8)))
+        path.write_bytes(content[:start] + data.draw(st.binary(max_size=8)) + content[stop:])
+    else:
+        record = inner = json.loads(content)
+        while True:
+            key = data.draw(st.sampled_from(sorted(inner)))
+            if not (isinstance(inner[key], dict) and inner[key]) or data.draw(st.booleans()):
+                break
+            inner = inner[key]
+        inner[key] = data.draw(_VALUES)
+        path.write_text(json.dumps(record))
+    text, _, found = _tables(directory)
+    assert "no echoing" in text
+    assert len(found.trials) + len(found.set_aside) == len(SMALL)
+
+
+@pytest.fixture(scope="module")
+def small_files(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("whole") / "small", [BASELINE, BEFORE], SMALL)
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe"])
+def test_what_is_no_file_is_set_aside(small, kind):
+    path = small / "baseline" / "0" / "2" / "result.json"
+    path.unlink()
+    path.mkdir() if kind == "directory" else os.mkfifo(path)
+    assert "result.json is no file" in load.read(small).warning()
+
+
+def test_what_a_study_set_aside_is_no_trial(small):
+    damaged = small / "baseline" / "0" / "2" / "damaged" / "run_1"
+    damaged.mkdir(parents=True)
+    (damaged / "config.json").write_text("{")
+    assert len(load.read(small).trials) == len(SMALL)
+    assert len(load.read(small / "baseline").trials) == 6
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("trials", 0),
+        ("trials", 2.5),
+        ("searches", "two"),
+        ("conditions", {}),
+        ("conditions", [3]),
+        ("conditions", [BASELINE | {"name": "../evil"}]),
+        ("conditions", [BASELINE, BASELINE]),
+        ("conditions", [BASELINE | {"label": 3}]),
+        ("conditions", [BEFORE | {"overrides": BEFORE["overrides"] | {"echo.factor": 0}}]),
+        ("search_space", [{}]),
+        ("search_space", {"a": 1}),
+        ("search_space", [{"field": "a", "scale": "log", "min": 0, "max": 1}]),
+        ("target", {"metric": ["accuracy"], "value": 1, "mode": "above"}),
+        ("target", {"metric": "accuracy", "value": "high", "mode": "above"}),
+        ("dataset", [1]),
+        ("budget_fresh_examples", "all"),
+        ("hardware", "cpu"),
+        ("study", 3),
+    ],
+)
+def test_a_damaged_study_is_refused_in_one_sentence(small, field, value):
+    record = json.loads((small / "study.json").read_text())
+    (small / "study.json").write_text(json.dumps(record | {field: value}))
+    with pytest.raises(studies.InputError, match="is not a readable study record") as refused:
+        load.read(small)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_billion_trials_are_no_work(tmp_path):
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL)
+    plan = {"trials": 10**9, "max_trials": 2 * 10**9, "searches": 10**9}
+    records.write_json(root / records.STUDY, records.read_json(root / records.STUDY) | plan)
+    text, line, _ = _tables(root)
+    assert "no echoing" in text
+    assert "9 of 2,000,000,000,000,000,000 trials counted" in line
+
+
+def test_curves_hold_the_validation_records(small):
+    trials = load.load(small)
+    one = trials[(trials["condition"] == "before_e2") & (trials["search"] == 0)].head(1)
+    curve = load.curves(one, "accuracy")
+    assert curve["value"].tolist() == [0.1, 0.3, 0.85, 0.93]
+    assert curve["fresh_examples"].tolist() == [100, 200, 300, 400]
+    assert curve["step"].tolist() == [20, 40, 60, 80]
+
+
+def test_single_runs_group_by_echo_settings_and_data_seed(tmp_path):
+    echo = {"insertion": "after_batching", "factor": 4.0, "shuffle_buffer": 0}
+    write_trial(tmp_path / "a", [0.1, 0.2, 0.3, 0.9])
+    write_trial(tmp_path / "b", [0.1, 0.9], settings=config(echo=echo))
+    write_trial(tmp_path / "c", [0.9], settings=config(echo=echo, seed={"data": 1, "model": 0}))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "config.json").write_text("{}")
+    found = load.read([tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "d"])
+    table = scores.condition_scores(found.trials, found.study)
+    assert table["label"].tolist() == ["no echoing, batch 10", "after batching, e = 4, batch 10"]
+    assert table["searches"].tolist() == [1, 2]
+    assert table["ratio_low"].tolist() == [1.0, 0.5]  # search 0 alone has both
+    assert table["ratio_count"].tolist() == [1, 1]
+    assert [path.name for path, _ in found.set_aside] == ["d"]
+    assert len(load.read(tmp_path).trials) == 3  # found below one directory just the same
+
+
+def test_single_runs_of_different_targets_are_refused(tmp_path):
+    other = {"metric": "loss", "value": 1.0, "mode": "below"}
+    write_trial(tmp_path / "a", [0.1])
+    write_trial(tmp_path / "b", [2.0], target=other, settings=config(target=other))
+    with pytest.raises(studies.InputError, match="different targets"):
+        load.read(tmp_path)
+
+
+def test_an_adaptive_condition_is_bounded_by_its_largest_factor():
+    settings = {
+        "echo.insertion": "before_augmentation",
+        "echo.policy": "auto",
+        "echo.max_factor": 5,
+    }
+    condition = studies.condition_of("auto", None, settings)
+    assert (condition.factor, condition.label) == (5.0, "before augmentation, e ≤ 5")
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "place"),
+    [
+        ({"scale": "log", "min": 0.001, "max": 1.0}, 0.1, 2 / 3),
+        ({"scale": "linear", "min": 0, "max": 10}, 2.5, 0.25),
+        ({"scale": "log_one_minus", "min": 0.001, "max": 0.1}, 0.99, 0.5),
+        ({"scale": "choice", "values": [1, 2]}, 1, None),
+        ({"scale": "log", "min": 0.001, "max": 1.0}, 0.0, None),
+    ],
+)
+def test_positions_on_the_axes_of_a_search_space(axis, value, place):
+    assert studies.axis_position(axis, value) == (None if place is None else pytest.approx(place))
+
+
+def test_an_optimum_at_the_boundary_is_named(tmp_path):
+    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 0.0205}]
+    found = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=space))
+    (note,) = [each for each in caveats.find(found) if each.startswith("Optimum")]
+    # Best: 0.03 and 0.01 (baseline), 0.01 and 0.02 (before_e2); only the largest lie near the end.
+    assert "max (0.0205) of optimizer.learning_rate" in note
+    assert "baseline/0 (0.03), before_e2/1 (0.02)." in note
+
+
+def test_the_caveats_of_a_small_study(small):
+    text = " ".join(caveats.find(load.read(small)))
+    assert "before augmentation, e = 2 (1 of 2)" in text
+    assert "2 trials a search" in text
+    assert "2 searches a condition" in text
+    assert "in 2 of 2 conditions, most in before augmentation, e = 2 (100 of 400, 25%)" in text
+    assert "range but no interval" in text
+    assert "training examples" not in text  # 1000 fresh examples are less than an epoch
+    assert "hardware" not in text
+
+
+def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
+    root = write_study(tmp_path / "s", [BASELINE], {}, dataset={"train_examples": 150})
+    for trial, commit in enumerate(("aaa", "bbb")):
+        hardware = {"device_kind": f"chip {trial}", "devices": 4}
+        directory = records.TrialPath("baseline", 0, trial).under(root)
+        write_trial(directory, [0.1, 0.9], hardware=hardware, commit=commit)
+    text = " ".join(caveats.find(load.read(root)))
+    assert "150 training examples" in text
+    assert "4 x chip 0, 4 x chip 1" in text
+    assert "commits: aaa, bbb" in text
+
+
+def test_csv_tables_read_back_as_they_were(small, tmp_path):
+    found = load.read(small)
+    report.write(found, tmp_path / "out", small)
+    back = pd.read_csv(tmp_path / "out" / "scores.csv")
+    table = scores.condition_scores(found.trials, found.study)
+    pd.testing.assert_frame_equal(back, table, check_dtype=False)
+    trials = pd.read_csv(tmp_path / "out" / "trials.csv")
+    assert trials["path"].tolist()[0] == "baseline/0/0"
+    columns = ["fresh_examples_to_target", "best_value", "counted", "optimizer.learning_rate"]
+    pd.testing.assert_frame_equal(trials[columns], found.trials[columns], check_dtype=False)
+
+
+def test_the_report_states_the_protocol(small, tmp_path):
+    drawn = report.write(load.read(small, target=0.85), tmp_path / "out", small)
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| before augmentation, e = 2 | before augmentation | 2 | 50 | 1/2 |" in text
+    for fact in (
+        "configs/cifar10.py:mini",
+        "abc1234",
+        "jax 0.10.2",
+        "1,000 fresh examples a trial",
+    ):
+        assert fact in text
+    assert "trained for 90% validation accuracy" in text
+    assert "(fresh_examples_to_target.png)" in text
+    assert str(tmp_path) not in text
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"report.md", "report.html", "scores.csv", "paired.csv", "trials.csv"} <= names
+    assert {f"{name}.pdf" for name in drawn} | {f"{name}.png" for name in drawn} <= names
+    assert len(names) == 5 + 2 * len(drawn)
+
+
+def test_the_same_records_give_the_same_files(small, tmp_path):
+    for name in ("one", "two"):
+        report.write(load.read(small), tmp_path / name, small)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_a_study_record_that_lacks_a_key_says_which(small):
+    plan = json.loads((small / "study.json").read_text())
+    del plan["trials"]
+    records.write_json(small / "study.json", plan)
+    with pytest.raises(studies.InputError, match="'trials' is missing"):
+        load.read(small)
+
+
+@pytest.mark.parametrize("insertion", studies.INSERTIONS[1:])
+@pytest.mark.parametrize(("streams", "version_1"), [(1, 50), (4, 200)])
+def test_a_buffer_of_version_1_was_that_of_each_stream(insertion, streams, version_1, tmp_path):
+    echo = {"insertion": insertion, "factor": 2.0, "shuffle_buffer": 50, "streams": streams}
+    whole_batches = insertion == "after_batching"
+    slots = {1: 50 if whole_batches else version_1, 2: 50}
+    for version, expected in slots.items():
+        snapshot = {"schema_version": version, "config": config(echo=echo)}
+        found = studies.run_condition(snapshot)
+        assert found.shuffle_buffer == expected
+        assert found.buffer_examples == expected * (10 if whole_batches else 1)
+        write_trial(tmp_path / str(version), [0.5, 0.9], settings=snapshot["config"])
+        path = tmp_path / str(version) / records.CONFIG
+        records.write_json(path, records.read_json(path) | {"schema_version": version})
+    table = load.load(tmp_path)  # both versions at once; their orders of the data differ
+    assert table["shuffle_buffer"].tolist() == sorted(slots.values())
+    assert sorted(table["search"]) == [0, 1]
+
+
+def test_conditions_of_a_study_of_version_1_have_the_buffers_of_all_streams(tmp_path):
+    echoed = BEFORE | {"overrides": BEFORE["overrides"] | {"echo.streams": 4}}
+    conditions = [BASELINE, echoed]
+    trials = {(each["name"], 0, 0): [0.5, 0.9] for each in conditions}
+    for version, expected in ((1, 200), (2, 50)):
+        write_study(tmp_path / str(version), conditions, trials, schema_version=version)
+        found = studies.read_study(tmp_path / str(version)).conditions
+        assert [each.shuffle_buffer for each in found] == [0, expected]

@@ -1,0 +1,351 @@
+"""Every field of every workload over the extremes: one sentence and nothing written, or a run.
+
+What is accepted must get through `prepare`, which opens the data, makes the shapes of the network's
+state and reserves what echoing keeps. It does not compile a training step, which takes most of a
+run's first seconds; some accepted values near the limits are trained with.
+"""
+
+import copy
+import fractions
+import math
+import os
+
+import jax
+import numpy as np
+import pytest
+
+import train
+from configs import base, problems
+from configs.fields import Choices, Field, FieldError, Range, Switch, Text
+from runs import cli
+from tests.helpers.runs import ROOT, mini
+from training import memory
+
+MINIS = [f"configs/{n}.py:mini" for n in ("cifar10", "imagenet", "lm1b", "common_crawl", "coco")]
+# Those whose data come with packages, so that any machine can open them.
+PROBLEMS = [
+    f"configs/problems.py:{name}"
+    for name in problems.PROBLEMS
+    if name not in ("photographs", "sentences", "documents", "mnist", "logistic")
+]
+
+WORDS = ["", " ", "nan", "-nan", "sNaN", "inf", "-inf", "-1", "-0", "0", "1", "1.5", "1e18", "1e23"]
+WORDS += [
+    "1e308",
+    "1e400",
+    "1e999999999",
+    "5e-324",
+    "1e-999999999",
+    "0x10",
+    "1_0_0",
+    "true",
+    "None",
+]
+WORDS += ["[1]", "ünïcödé", "a\0b", "a\nb", "\udcff", "../evil", "9" * 5000, "word", "x" * 5000]
+VALUES = [
+    None,
+    math.nan,
+    math.inf,
+    -1,
+    0,
+    True,
+    10**30,
+    10**6000,
+    1.5,
+    [],
+    {},
+    (1, 2),
+    b"x",
+    object,
+]
+VALUES += [np.float32(1), np.int64(3), np.bool_(True), np.array([1]), fractions.Fraction(1, 3)]
+
+
+def of(kind):
+    return [field for field in base.FIELDS if type(field.default) is kind]
+
+
+def refusal(field, value):
+    """Why a field cannot have a value, or None."""
+    try:
+        field.read(value)
+    except FieldError as error:
+        return str(error)
+    return None
+
+
+def is_sentence(message):
+    return message and "\n" not in message and len(message) < 1000 and message.isprintable()
+
+
+@pytest.mark.parametrize("field", base.FIELDS, ids=lambda field: field.name)
+def test_a_field_reads_a_value_of_its_type_in_its_range_or_says_what_is_allowed(field):
+    accepted = []
+    for value in WORDS + VALUES:
+        if (message := refusal(field, value)) is None:
+            accepted.append(base.check_value(field.name, value))
+        else:
+            assert message.startswith(f"config.{field.name} is "), value
+            assert "; allowed: " in message
+            assert is_sentence(message), value
+    assert all(type(value) is type(field.default) for value in accepted)
+    for value in accepted:
+        field.check(value)
+    assert not any(isinstance(value, float) and not math.isfinite(value) for value in accepted)
+
+
+@pytest.mark.parametrize("field", base.FIELDS, ids=lambda field: field.name)
+def test_defaults_and_ends_of_ranges_are_allowed_and_what_is_beyond_is_not(field):
+    assert base.check_value(field.name, field.default) == field.default
+    match field.allowed:
+        case Range(low, high, above, below, zero):
+            step = 1 if type(field.default) is int else None
+            beyond = [(low, -1, above), (high, 1, below)]
+            for end, sign, left_out in beyond:
+                outside = end + sign * step if step else math.nextafter(end, sign * math.inf)
+                inside = end - sign * step if step else math.nextafter(end, -sign * math.inf)
+                assert base.check_value(field.name, inside) == inside
+                assert (end in field.allowed) != left_out
+                assert outside not in field.allowed or (zero and outside == 0)
+            assert (0 in field.allowed) == (zero or (low <= 0 and not (above and low == 0)))
+        case Choices(values):
+            assert [base.check_value(field.name, value) for value in values] == list(values)
+        case Switch():
+            assert [base.check_value(field.name, x) for x in ("true", "FALSE", 1)] == [
+                True,
+                False,
+                True,
+            ]
+        case Text(most, least):
+            assert base.check_value(field.name, "x" * most) == "x" * most
+            assert "x" * (most + 1) not in field.allowed
+            assert ("" in field.allowed) == (least == 0)
+
+
+def test_numbers_are_read_exactly():
+    """By Python's own integers: 2**40 - 1 and 1e12 have no rounding to hide behind."""
+    for text, number in [("1099511627775", 2**40 - 1), ("1e12", 10**12), ("1.5e1", 15), ("+7", 7)]:
+        assert base.check_value("echo.shuffle_buffer", text) == number
+    field = Field("n", 0, "", Range(0, 10**24))
+    assert field.read("1e23") == 10**23
+    assert int(float("1e23")) != 10**23
+
+
+def test_float32_holds_the_ends_of_ranges():
+    """As which the compiled step takes its hyperparameters. A learning rate may be infinite there:
+    such a run diverges at once."""
+    for field in of(float):
+        if field.name.startswith("optimizer.") and isinstance(field.allowed, Range):
+            assert np.float32(field.allowed.low) > 0 or field.allowed.low == 0
+            if field.name != "optimizer.learning_rate":
+                assert np.isfinite(np.float32(field.allowed.high))
+    assert np.float32(base.check_value("optimizer.momentum", 0.999999)) < 1
+
+
+def prepared(flag, name, value):
+    """'ok', or the sentence by which a value of a field is refused; any other error is raised."""
+    try:
+        config, _ = cli.load_config(flag, [f"--config.{name}={value}"], base.FIELDS, ROOT)
+        train.prepare(config)
+    except cli.InputError as error:
+        return str(error)
+    return "ok"
+
+
+@pytest.mark.parametrize("flag", MINIS + PROBLEMS)
+def test_extremes_of_every_field_are_refused_by_the_real_path(flag):
+    """Words that no range holds, so that nothing has to be opened: one sentence each."""
+    for field in base.FIELDS:
+        for word in WORDS if flag == MINIS[0] else ("inf", "a\0b"):
+            if message := refusal(field, word):
+                assert prepared(flag, field.name, word) == message
+
+
+# Fields that change what `prepare` does in this workload, and values that their ranges hold: the
+# ends, and what the data, the network or memory may still refuse. Others are read later, or never.
+PREPARED = {
+    "configs/cifar10.py:mini": {
+        "workload": ["word", "imagenet", "lm1b", "coco"],
+        "dataset.name": ["word", "..", "../evil", "x" * 100, "ünïcödé", "1e400"],
+        "dataset.train_split": ["word", "train[:0]", "train[", "x" * 200],
+        "dataset.validation_split": ["word", "test[5:"],
+        "dataset.text": ["sentences", "documents"],
+        "dataset.spaced_epochs": ["1e6"],
+        "augmentation.pad": ["256"],
+        "model.depth": ["1", "7", "9", "1201"],
+        "model.width": ["65536", "30000"],
+        "model.ghost_batch_size": ["5", "1e6"],
+        "batch_size": ["1", "12001", "1048576"],
+        "budget.fresh_examples": ["0", "31", "32", "4294967296"],
+        "optimizer.learning_rate": ["1e15", "0"],
+        "optimizer.momentum": ["0.999999"],
+        "optimizer.schedule.horizon_fresh_examples": ["1", "4294967296"],
+        "optimizer.schedule.warmup_progress": ["5e-324", "0.9999999999999999"],
+        "target.metric": ["word"],
+        "echo.insertion": ["before_augmentation", "after_batching"],
+        "echo.policy": ["auto"],
+        "echo.factor": ["1e6"],
+        "echo.shuffle_buffer": ["1e12"],
+        "echo.replay": ["word"],
+        "echo.placement": ["device"],
+        "echo.streams": ["1024", "32"],
+        "upstream.examples_per_second": ["1e12"],
+        "upstream.bytes_per_second": ["1e15"],
+        "upstream.stall_seconds": ["1"],
+        "upstream.stall_every_seconds": ["1"],
+        "upstream.timeout": ["1e6"],
+        "augment_on": ["device"],
+        "prefetch": ["0", "1024"],
+        "mesh.data": ["65536"],
+        "mesh.model": ["2", "65536"],
+        "sharding": ["fsdp", "tensor"],
+        "seed.data": ["4294967295"],
+        "seed.model": ["4294967295"],
+    },
+    "configs/imagenet.py:mini": {
+        "dataset.canvas": ["8", "16384"],
+        "augmentation.crop_size": ["4096"],
+        "augmentation.min_area": ["5e-324"],
+        "model.depth": ["0", "32"],
+        "model.width": ["65536"],
+        "batch_size": ["1048576"],
+    },
+    "configs/lm1b.py:mini": {
+        "dataset.text": [""],
+        "dataset.sequence_length": ["2"],
+        "dataset.vocabulary_size": ["8", "4194304"],
+        "model.layers": ["1"],
+        "model.dim": ["2", "3", "131072"],
+        "model.heads": ["8192"],
+        "model.mlp_dim": ["1048576"],
+    },
+    "configs/coco.py:mini": {
+        "dataset.canvas": ["8"],
+        "augmentation.crop_size": ["8"],
+        "dataset.max_boxes": ["10000"],
+        "model.depth": ["50"],
+        "model.width": ["65536"],
+    },
+}
+
+
+@pytest.mark.parametrize("flag", PREPARED)
+def test_values_within_ranges_are_prepared_or_refused_in_a_sentence(flag, tmp_path, monkeypatch):
+    """On a machine of 2 GiB, so that what does not fit is the same everywhere."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(memory, "of_machine", lambda: 2**31)
+    monkeypatch.setattr(memory, "of_device", lambda device: 2**31)
+    answers = {
+        (name, value): prepared(flag, name, value)
+        for name, values in PREPARED[flag].items()
+        for value in values
+    }
+    assert "ok" in answers.values()
+    assert all(map(is_sentence, answers.values()))
+    assert not list(tmp_path.iterdir())
+
+
+TOO_LARGE = [
+    {"model__width": 65_536},
+    {"batch_size": 2**20, "budget__fresh_examples": 2**31, "prefetch": 1024},
+    {
+        "echo__policy": "auto",
+        "echo__insertion": "before_augmentation",
+        "echo__shuffle_buffer": 10**12,
+    },
+]
+
+
+@pytest.mark.parametrize("fields", TOO_LARGE, ids=lambda fields: "-".join(fields))
+def test_what_does_not_fit_is_refused_before_anything_is_written(fields, tmp_path, capsys):
+    words = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]
+    argv = [f"--config={MINIS[1]}", f"--workdir={tmp_path / 'run'}", *words]
+    assert cli.guarded(train.main, argv) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert "bytes" in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_takes_the_bytes_that_its_arrays_have():
+    program = train.prepare(mini()).program
+    state = program.init(0)
+    assert program.state_bytes == sum(x.nbytes for x in jax.tree.leaves(state))
+    assert program.gradient_bytes == sum(x.nbytes for x in jax.tree.leaves(state.params))
+
+
+NEAR_THE_LIMITS = [
+    ({"optimizer__learning_rate": 1e15, "optimizer__weight_decay": 1e15}, "diverged"),
+    ({"optimizer__learning_rate": 1e-15, "optimizer__momentum": 0.999999}, "exhausted"),
+    (
+        {
+            "echo__insertion": "before_augmentation",
+            "echo__factor": 1.000001,
+            "echo__shuffle_buffer": 2**40,
+            "upstream__examples_per_second": 1e12,
+            "upstream__bytes_per_second": 1e15,
+            "upstream__stall_every_seconds": 1e6,
+            "upstream__stall_seconds": 1e6,
+            "upstream__timeout": 1e6,
+            "seed__data": 2**32 - 1,
+            "seed__model": 2**32 - 1,
+        },
+        "exhausted",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "status"), NEAR_THE_LIMITS)
+def test_values_near_the_limits_train(fields, status, tmp_path):
+    config = mini(budget__fresh_examples=96, evaluate_every_fresh_examples=0, **fields)
+    assert train.train(config, tmp_path / "run")["status"] == status
+
+
+@pytest.mark.parametrize("value", [None, "32", 32.0, True, np.int64(32), math.nan, -1])
+def test_what_a_file_puts_into_a_configuration_is_checked(value):
+    config = mini()
+    with config.ignore_type():
+        config.batch_size = value
+    with pytest.raises(cli.InputError, match=r"^config\.batch_size is .*; allowed: a whole numb"):
+        train.prepare(config)
+
+
+def test_a_field_that_a_file_has_taken_away_is_named():
+    config = copy.deepcopy(mini())
+    with config.unlocked():
+        del config.echo.streams
+    with pytest.raises(cli.InputError, match=r"^config\.echo\.streams is missing; start from"):
+        train.prepare(config)
+
+
+UPSTREAM = [
+    {"upstream__examples_per_second": 0.01, "upstream__latency_seconds": 600.0},
+    {"upstream__bytes_per_second": 1.0, "dataset__name": "digits_jpeg", "workload": "imagenet"},
+    {
+        "upstream__examples_per_second": 0.01,
+        "upstream__stall_every_seconds": 0.001,
+        "upstream__stall_seconds": 1e6,
+    },
+]
+
+
+@pytest.mark.parametrize("fields", UPSTREAM, ids=lambda fields: "-".join(fields))
+def test_an_upstream_that_nobody_would_wait_for_is_refused(fields):
+    with pytest.raises(cli.InputError, match=r"^config\.upstream lets a record of .* pass in"):
+        train.prepare(mini(**fields))
+
+
+PATHS = ["x" * 5000, "x" * 5000 + ".py", "a\0b.py", ".", "/dev/null", "dangling.py", "a\nb.py", ""]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:12])
+def test_a_path_that_is_no_configuration_is_one_sentence(path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.symlink("nowhere.py", "dangling.py")
+    argv = [f"--config={path}", f"--workdir={tmp_path / 'run'}"]
+    assert cli.guarded(train.main, argv) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "give one of configs/cifar10.py" in error or "required: --config" in error
+    assert len(error) < 1000
+    assert [p.name for p in tmp_path.iterdir()] == ["dangling.py"]

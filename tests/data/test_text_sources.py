@@ -1,0 +1,226 @@
+"""Tests of text input: vocabularies, windows, Python's own text, TFDS text, and bad input."""
+
+import multiprocessing
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ml_collections import ConfigDict
+
+from configs import base, common_crawl, lm1b
+from data import cache, python_text, sources, text_sources, vocabulary
+from data.sources import ArraySource, SourceError
+from data.vocabulary import BEGIN, END, UNKNOWN
+from tests.helpers.runs import HANGS
+from tests.helpers.tfds_data import write_text
+
+WORDS = "the study of data echoing repeats what a slow pipeline has read before and trains on it"
+
+
+def sentences(n, seed=0):
+    """Random sentences of a few words."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    words = WORDS.split()
+    return [" ".join(generator.choice(words, generator.integers(3, 30))) for _ in range(n)]
+
+
+def source_of(texts):
+    column = np.empty(len(texts), object)
+    column[:] = texts
+    return ArraySource(text=column)
+
+
+def about(size=40):
+    return vocabulary.settings(size, "fingerprint", "train")
+
+
+@pytest.fixture(scope="module")
+def words():
+    return vocabulary.cached(source_of(sentences(200)), about(), None)
+
+
+def dataset(**fields):
+    config = base.get_config().dataset
+    with config.unlocked():
+        config.update({"text": "sentences", "vocabulary_size": 40, "sequence_length": 8})
+        config.update(fields)
+    return config
+
+
+@given(st.lists(st.integers(0, 30), max_size=8), st.integers(2, 9))
+@settings(max_examples=50, deadline=None)
+def test_every_piece_and_end_is_a_target_exactly_once(lengths, length):
+    texts = [np.arange(4, 4 + n, dtype=np.int32) for n in lengths]
+    counts = text_sources.num_windows(np.asarray(lengths, np.int64), length)
+    for pieces, num in zip(texts, counts, strict=True):
+        windows = [text_sources.window(pieces, w, length) for w in range(num)]
+        targets = [token for window in windows for token in window[1:]]
+        assert targets == ([*pieces, END] if len(pieces) else [])
+        assert all(2 <= len(window) <= length + 1 for window in windows)
+        if num:  # each begins with what the one before ends with
+            assert [w[0] for w in windows] == [BEGIN, *(w[-1] for w in windows[:-1])]
+        assert not len(text_sources.window(pieces, int(num), length)[1:])
+
+
+def test_windows_come_in_the_documents_order_and_by_random_access(words):
+    documents = source_of(["", "the data", *sentences(20), " \n ", "echoing"])
+    counts = text_sources.count_pieces(documents, words)
+    tokens = text_sources.Tokens(documents, words, 8, counts.pieces)
+    expected = []
+    for record in documents.__getitems__(range(len(documents))):
+        pieces = words.encode([record["text"]])[0]
+        stream = [BEGIN, *pieces, END] if len(pieces) else [BEGIN]
+        expected += [stream[i : i + 9] for i in range(0, len(stream) - 1, 8)]
+    assert len(tokens) == len(expected)
+    order = np.random.default_rng(0).permutation(len(expected)).tolist()
+    for i, record in zip(order, tokens.__getitems__(order), strict=True):
+        assert record["tokens"].tolist() == expected[i]
+        assert record["tokens"].dtype == np.int32
+    assert tokens[3]["tokens"].tolist() == expected[3]
+
+
+def test_a_sentence_is_one_example_truncated_to_the_length(words):
+    text = sentences(1, seed=3)[0]
+    pieces = words.encode([text])[0].tolist()
+    long, empty = text_sources.Tokens(source_of([text, ""]), words, 5).__getitems__([0, 1])
+    assert long["tokens"].tolist() == [BEGIN, *pieces[:5]]
+    assert not len(empty["tokens"])
+    whole = text_sources.Tokens(source_of([text]), words, 500)[0]["tokens"]
+    assert whole.tolist() == [BEGIN, *pieces, END]
+    assert words.decode(whole) == text
+
+
+def test_bytes_that_are_no_text_become_the_unknown_piece(words):
+    pieces = words.encode([b"the \xff\xfe data", "the \0 data", "  the\n\tdata "])
+    assert UNKNOWN in pieces[0]
+    assert UNKNOWN in pieces[1]
+    assert pieces[2].tolist() == words.encode(["the data"])[0].tolist()
+
+
+def test_equal_settings_give_equal_bytes_and_the_file_name_carries_them(tmp_path):
+    source = source_of(sentences(100))
+    assert vocabulary.train(source, about()) == vocabulary.train(source, about())
+    first = vocabulary.cached(source, about(), tmp_path)
+    assert vocabulary.cached(source_of([]), about(), tmp_path).fingerprint == first.fingerprint
+    vocabulary.cached(source, about(39), tmp_path)
+    assert len(list(tmp_path.glob("*.model"))) == len(list(tmp_path.glob("*.json"))) == 2
+    assert cache.named("a", ".b", about()) != cache.named("a", ".b", about() | {"split": "test"})
+
+
+def test_of_two_writers_the_first_wins(tmp_path):
+    path = tmp_path / "new" / "file"
+    cache.publish(path, b"first")
+    cache.publish(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def _cached_in_a_process(directory, barrier, queue):
+    source = source_of(sentences(100))
+    barrier.wait()
+    queue.put(vocabulary.cached(source, about(), directory).fingerprint)
+
+
+def test_two_processes_at_once_share_one_vocabulary(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier, queue = context.Barrier(2), context.Queue()
+    arguments = (tmp_path, barrier, queue)
+    processes = [context.Process(target=_cached_in_a_process, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    fingerprints = {queue.get(timeout=HANGS) for _ in processes}
+    for process in processes:
+        process.join()
+    assert len(fingerprints) == 1
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".model", ".sha256"]
+
+
+@pytest.mark.parametrize("name", python_text.NAMES)
+def test_nothing_of_pythons_text_that_is_trained_on_is_validated_on(name):
+    train, info = python_text.open_source(name, "train")
+    held_out, again = python_text.open_source(name, "validation")
+    assert info == again
+    texts = [[r["text"] for r in s.__getitems__(range(len(s)))] for s in (train, held_out)]
+    parts = [
+        {part for t in ts for part in t.split("\n\n" if "doc" in name else "\0")} for ts in texts
+    ]
+    long = [{part for part in part_set if len(part) > 200} for part_set in parts]
+    assert not long[0] & long[1]
+    assert 0.05 < sum(map(len, texts[1])) / sum(map(len, texts[0])) < 0.2
+    assert sum(map(len, texts[0])) > 150_000
+
+
+def test_text_of_tfds_is_cached_beside_the_data_and_read_alike_afterwards(tmp_path, monkeypatch):
+    texts = [text.encode() for text in [*sentences(60), ""]]
+    write_text(tmp_path, "tiny", {"train": texts, "test": [b"", *texts[:5]]})
+    fields = {"name": "tiny", "data_dir": str(tmp_path), "validation_split": "test"}
+    documents = dataset(**fields, text="documents")
+    train, held_out, info = text_sources.open_text(documents)
+    kept = sorted(p for p in (tmp_path / "tiny" / "1.0.0" / "text").iterdir())
+    assert [(path.name.split("-")[0], path.suffix) for path in kept] == [
+        *[("pieces", ".npz"), ("pieces", ".sha256")] * 2,
+        *[("vocabulary", suffix) for suffix in (".json", ".model", ".sha256")],
+    ]
+    assert info.vocabulary_size == 40
+    assert "61 documents, of which 1 are empty and left out, and 0 longer" in info.notes[0]
+    assert [t["tokens"].tolist() for t in held_out.__getitems__(range(3))] == [
+        t["tokens"].tolist() for t in train.__getitems__(range(3))
+    ]
+    text_sources._open.cache_clear()
+    monkeypatch.setattr(vocabulary, "train", None)  # would fail if it were asked again
+    monkeypatch.setattr(text_sources, "count_pieces", None)
+    again, _, same = text_sources.open_text(documents)
+    assert same == info
+    assert again[7]["tokens"].tolist() == train[7]["tokens"].tolist()
+    lines, _, _ = text_sources.open_text(dataset(**fields))
+    assert len(lines) == 61 < len(train)
+
+
+def test_enormous_documents_are_cut_and_counted(words, monkeypatch):
+    monkeypatch.setattr(text_sources, "LONGEST", 300)
+    texts = text_sources.Texts(source_of(["the data " * 1000, "data"]), "x", "train", 300)
+    counts = text_sources.count_pieces(texts, words)
+    assert counts.cut == 1
+    assert counts.pieces[0] == len(words.encode([("the data " * 1000)[:300]])[0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocabulary_size": 10**6}, r"1000000, more than the text of split 'train' gives; allo"),
+        ({"vocabulary_size": 20}, r"fewer than the text's characters; allowed: more than \d+"),
+        ({"train_split": "test"}, "no split 'test'; allowed: train, validation"),
+        ({"name": "digits", "validation_split": "test"}, "has no feature 'text', but 'image', 'la"),
+        ({"name": "nowhere", "data_dir": "/nowhere"}, "not prepared in /nowhere"),
+        (
+            {"cache_dir": "/dev/null/there", "vocabulary_size": 100},
+            "cannot be written to .* config.dataset.cache_dir",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence(fields, message):
+    wrong = {"name": "python_topics", "validation_split": "validation"} | fields
+    with pytest.raises(SourceError, match=message):
+        text_sources.open_text(dataset(**wrong))
+
+
+def test_text_without_any_piece_is_refused(tmp_path, words):
+    with pytest.raises(SourceError, match="are all empty"):
+        text_sources._note(text_sources.count_pieces(source_of(["", " "]), words), "x", "test")
+    with pytest.raises(SourceError, match="split 'test' of data set 'x' is empty"):
+        text_sources.Texts(source_of([]), "x", "test", 10)
+    with pytest.raises(SourceError, match="no vocabulary of 40 pieces can be made"):
+        vocabulary.train(source_of(["", " "]), about())
+
+
+@pytest.mark.parametrize("module", [lm1b, common_crawl])
+def test_the_shipped_configurations_say_what_is_text(module):
+    full, mini = module.get_config(), module.get_config("mini")
+    assert isinstance(full, ConfigDict)
+    assert (full.dataset.vocabulary_size, full.batch_size, full.target.value) == (32_000, 1024, 3.9)
+    assert full.dataset.text == mini.dataset.text
+    assert mini.dataset.name in python_text.NAMES
+    with pytest.raises(ValueError, match="no variant 'large'; allowed: mini"):
+        module.get_config("large")
+    assert sources.DatasetInfo("a", "1", "f", None, None).vocabulary_size is None

@@ -1,0 +1,487 @@
+"""The timing model and the advice: against a simulated pipeline, and on measured ones."""
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import os
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import echo
+from echo.advice import profile
+from echo.advice.cost_model import StageTime, Timing, study_step_seconds
+from echo.advice.recommend import FACTORS, TOLERANCE, conclude
+
+BATCH = 32
+
+
+def stage(name, seconds, cpu=0.0, limit=None):
+    return StageTime(name, seconds, cpu, seconds if limit is None else limit)
+
+
+def pipeline(read=1e-6, decode=1e-6, augment=1e-6, transfer=1e-6, step=1e-3, **fields):
+    """Stages that take so many seconds an example, of which workers share none."""
+    times = {"read": read, "decode": decode, "augment": augment, "batch": 1e-7}
+    timing = Timing(
+        stages=tuple(stage(name, seconds) for name, seconds in times.items()),
+        transfers=(stage("transfer", transfer),),
+        step=stage("step", step),
+        batch_size=BATCH,
+        workers=1,
+        cores=64,
+    )
+    return dataclasses.replace(timing, **fields)
+
+
+def advice_on(timing):
+    places = {
+        "before_augmentation": "decode",
+        "after_augmentation": "augment",
+        "after_batching": "batch",
+    }
+    return conclude(timing, places, {"decode": 100, "augment": 200, "batch": 200})
+
+
+def simulated(upstream, behind, step, factor, steps=400):
+    """Steps a second of three servers in a row, each handing over to the next as it finishes.
+
+    The first makes a fresh batch in `upstream` seconds, the second shows one in `behind`.
+    """
+    ready = made = shown = done = 0.0
+    fresh, begun = 0, None
+    for number in range(steps):
+        while fresh * factor <= number:  # error diffusion: floor(fresh * factor) showings so far
+            made += upstream
+            fresh, ready = fresh + 1, made
+        shown = max(shown, ready) + behind
+        done = max(done, shown) + step
+        if number == steps // 2:
+            begun = done
+    return (steps - steps // 2 - 1) / (done - begun)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    upstream=st.floats(0.05, 10),
+    behind=st.floats(0.001, 2),
+    step=st.floats(0.05, 2),
+    factor=st.integers(1, 8),
+)
+def test_predictions_are_those_of_a_simulated_pipeline(upstream, behind, step, factor):
+    timing = Timing(
+        stages=(stage("read", upstream / BATCH), stage("augment", behind / BATCH)),
+        transfers=(),
+        step=stage("step", step / BATCH),
+        batch_size=BATCH,
+        workers=1,
+        cores=100,
+    )
+    found = simulated(upstream, behind, step, factor)
+    assert 1 / timing.step_seconds(1, factor) == pytest.approx(found, rel=0.05)
+
+
+@given(up=st.floats(0.001, 10), down=st.floats(0.001, 10), factor=st.floats(1, 20))
+def test_one_worker_and_many_cores_give_the_studys_formula(up, down, factor):
+    timing = pipeline(step=down / BATCH, stages=(stage("batch", up / BATCH),), transfers=())
+    assert timing.step_seconds(1, factor) == pytest.approx(study_step_seconds(up, down, factor))
+    assert timing.ratio(1) == pytest.approx(up / down)
+
+
+def test_workers_share_latency_but_not_a_rate_limit_and_not_what_comes_behind_the_stage():
+    timing = pipeline(read=8e-3, augment=2e-3, workers=4)
+    assert timing.step_seconds(2, 1) == pytest.approx(BATCH * 8e-3)  # each is its own limit
+    latency = dataclasses.replace(timing.stages[0], limit=1e-3)
+    timing = dataclasses.replace(timing, stages=(latency, *timing.stages[1:]))
+    assert timing.step_seconds(2, 1) == pytest.approx(BATCH * 8e-3 / 4, rel=0.01)
+    assert timing.step_seconds(2, 4) == pytest.approx(BATCH * 2e-3, rel=0.01)  # augment, each step
+    assert timing.step_seconds(3, 4) == pytest.approx(BATCH * 1e-3, rel=0.01)  # the step
+
+
+def test_stages_and_a_step_on_the_same_cores_add_up():
+    read, step = stage("read", 3e-3, cpu=3e-3, limit=1.5e-3), stage("step", 1e-3, cpu=2e-3)
+    timing = pipeline(stages=(read,), transfers=(), workers=2, cores=2)
+    timing = dataclasses.replace(timing, step=step)
+    for factor in FACTORS:
+        shared = (3e-3 / factor + 2e-3) / 2
+        assert timing.step_seconds(1, factor) == pytest.approx(BATCH * max(shared, 1e-3))
+
+
+HASHING, LIMITED = stage("read", 3e-3, cpu=3e-3, limit=1.5e-3), stage("read", 3e-3, cpu=3e-5)
+HERE, DEVICE = stage("step", 1e-3, cpu=2e-3), stage("step", 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("read", "step", "used", "found", "cores"),
+    [
+        (HASHING, HERE, 2.0, 2.0, 2.0),  # nothing is lost
+        (HASHING, HERE, 2.0, 1.6, 1.6),  # processor time is worth less
+        (HASHING, HERE, 1.6, 1.6, 1.6),  # threads wait for each other
+        (HASHING, HERE, 1.8, 1.6, 1.6),  # both
+        (HASHING, HERE, 2.0, 2.3, 2.0),  # the machine has become faster
+        (HASHING, HERE, 3.0, 1.5, 1.5),  # and gives more cores than were counted
+        (HASHING, DEVICE, 2.0, 1.5, 1.5),
+        (dataclasses.replace(HASHING, limit=2e-3), DEVICE, 1.5, 1.5, 2.0),  # idle: a limit
+        (LIMITED, HERE, 2.0, 1.9, 1.9),
+        (LIMITED, DEVICE, 0.01, 0.01, 2.0),
+        (LIMITED, DEVICE, 0.04, 0.01, 1.97),  # far off, but of nearly nothing
+    ],
+)
+def test_what_is_lost_side_by_side_is_taken_off_the_cores(read, step, used, found, cores):
+    timing = pipeline(transfers=(), workers=2, cores=2, stages=(read,))
+    timing = dataclasses.replace(timing, step=step)
+    lowered = timing.under_contention(used, found)
+    assert lowered.cores == pytest.approx(cores)
+    assert lowered == dataclasses.replace(timing, cores=lowered.cores)
+
+
+@given(
+    limit=st.floats(1e-3, 1e-2),
+    step_cpu=st.floats(0, 5e-3),
+    cores=st.floats(1, 64),
+    used=st.floats(0, 100),
+    found=st.floats(1e-3, 100),
+    factor=st.floats(1, 8),
+)
+def test_no_core_is_won_no_more_lost_than_used_and_what_was_found_is_left(
+    limit, step_cpu, cores, used, found, factor
+):
+    read = stage("read", 1e-3, cpu=1e-3, limit=limit)
+    timing = pipeline(transfers=(), workers=2, cores=cores, stages=(read,))
+    timing = dataclasses.replace(timing, step=stage("step", 1e-3, cpu=step_cpu))
+    lowered = timing.under_contention(used, found)
+    assert min(cores, found) <= lowered.cores * (1 + 1e-9)
+    assert lowered.cores <= cores
+    wanted = max(used, 1e-3 / timing._ahead((read,)) + step_cpu / 1e-3)
+    assert lowered.cores >= (cores - wanted) * (1 - 1e-9)
+    if found >= wanted:  # cores were short of nothing, so fewer set no pace
+        assert lowered == timing
+
+
+FIRST_CHEAP = tuple(
+    stage(name, cpu, cpu=cpu)
+    for name, cpu in {"read": 1e-6, "decode": 1e-3, "augment": 1e-6, "batch": 1e-6}.items()
+)
+
+
+@pytest.mark.parametrize(
+    ("timing", "insertion", "factor", "says"),
+    [
+        (pipeline(), None, 1, r"not the bottleneck \(R = 0\.00\): do not echo"),
+        (pipeline(read=1e-3), None, 1, r"not the bottleneck \(R = 1\.00\)"),
+        (pipeline(read=4e-3), "before_augmentation", 4, r"factor 4: 31\.2 steps.* 4\.0\d times"),
+        (pipeline(read=20e-3), "before_augmentation", 8, "stays the bottleneck at every factor"),
+        (
+            pipeline(augment=4e-3),
+            "after_augmentation",
+            4,
+            r"repeats are identical.*move augmentation \(4 ms an example\).*at most 31\.2 steps",
+        ),
+        (
+            pipeline(read=9e-3, augment=3e-3),
+            "after_augmentation",
+            8,
+            r"^Echo after augmentation.*at most 3\.47 steps.*in front of it, where copies differ",
+        ),
+        (pipeline(decode=4e-3), "before_augmentation", 4, "factor 4: (?!.*(identical|move))"),
+        (pipeline(read=1e-3, augment=1e-3), "before_augmentation", 1, "Factor 1 repeats nothing"),
+        (pipeline(transfer=4e-3), None, 1, "^Transfer to the device is the bottleneck"),
+        (
+            pipeline(transfers=(stage("pin", 4e-3), stage("copy", 5e-3))),
+            None,
+            1,
+            "^Copy to the device is the bottleneck",
+        ),
+        (  # the step's processor time on few cores, not the transfer, sets the pace
+            dataclasses.replace(
+                pipeline(transfer=1.5e-3, cores=1), step=stage("step", 1e-3, cpu=2e-3)
+            ),
+            None,
+            1,
+            "not the bottleneck",
+        ),
+        (  # echoing saves the processor time of reading
+            dataclasses.replace(
+                pipeline(cores=1, stages=(stage("decode", 3e-4, cpu=3e-4), *pipeline().stages[2:])),
+                step=stage("step", 9e-4, cpu=1e-3),
+            ),
+            "before_augmentation",
+            3,
+            "With R below 1 the step hardly waits",
+        ),
+        (pipeline(read=4e-3, transfer=4e-3), None, 1, "keep repeated examples on the device"),
+    ],
+)
+def test_the_recommendation_says_what_to_do(timing, insertion, factor, says):
+    found = advice_on(timing)
+    assert (found.insertion, found.factor) == (insertion, factor)
+    assert re.search(says, found.reason), found.reason
+    assert found.reason in str(found)
+
+
+ALL_PLACES = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
+
+
+@pytest.mark.parametrize(
+    ("timing", "place", "factors", "says"),
+    [
+        (
+            pipeline(augment=4e-3),
+            "decode",
+            FACTORS,
+            r"augmentation behind it takes 4 ms an example",
+        ),
+        (pipeline(read=4e-3), "batch", (1,), r"R = 4\.00\), but no factor up to 1 gains 10%"),
+        (
+            dataclasses.replace(
+                pipeline(cores=1), step=stage("step", 1e-3, cpu=2e-3), stages=FIRST_CHEAP
+            ),
+            "read",
+            FACTORS,
+            "processor cores are the bottleneck",
+        ),
+    ],
+)
+def test_where_no_place_gains_it_says_what_sets_the_pace(timing, place, factors, says):
+    found = conclude(timing, {"here": place}, collections.Counter(), factors)
+    assert (found.insertion, found.factor) == (None, 1)
+    assert re.search(says, found.reason), found.reason
+
+
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [
+        (("read", "decode", "augment"), "after decode"),  # all take batches: augmentation follows
+        (("read", "decode", "batch"), "after decode"),  # only batching follows
+    ],
+)
+def test_repeats_are_called_identical_where_nothing_but_batching_follows(names, place):
+    stages = (stage("read", 1e-6), stage("decode", 4e-3), stage(names[2], 1e-7))
+    places = {f"after {name}": name for name in names}
+    found = conclude(pipeline(stages=stages), places, collections.Counter())
+    assert found.insertion == place
+    assert ("repeats are identical" in found.reason) == (names[2] == "batch")
+
+
+seconds_per_example = st.one_of(st.sampled_from([0.0, 1e-3, 2e-3]), st.floats(1e-6, 1e-2))
+a_stage = st.builds(
+    stage, st.just(""), seconds_per_example, seconds_per_example, seconds_per_example
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    costs=st.lists(a_stage, min_size=4, max_size=4),
+    transfers=st.lists(a_stage, max_size=2),
+    step=st.builds(stage, st.just("step"), st.floats(1e-6, 1e-2), seconds_per_example),
+    workers=st.integers(1, 8),
+    cores=st.floats(1, 16),
+    places=st.lists(st.sampled_from(sorted(ALL_PLACES)), min_size=1, unique=True),
+    factors=st.sampled_from([FACTORS, (1,), (1, 1.5), (8, 1, 2)]),
+)
+def test_the_recommendation_is_a_cell_of_its_table_and_none_is_much_better(
+    costs, transfers, step, workers, cores, places, factors
+):
+    names = ("read", "decode", "augment", "batch")
+    timing = Timing(
+        stages=tuple(dataclasses.replace(c, name=n) for c, n in zip(costs, names, strict=True)),
+        transfers=tuple(transfers),
+        step=step,
+        batch_size=BATCH,
+        workers=workers,
+        cores=cores,
+    )
+    insertions = {name: ALL_PLACES[name] for name in places}
+    found = conclude(timing, insertions, collections.Counter(), factors)
+    best = min(min(point.step_seconds.values()) for point in found.points)
+    before = timing.baseline_seconds()
+    if found.insertion is None:
+        assert before <= best * (1 + TOLERANCE)
+        assert found.factor == 1
+        assert not found.reason.startswith("Echo ")
+        return
+    (point,) = (point for point in found.points if point.name == found.insertion)
+    cell = point.step_seconds[found.factor]
+    assert cell <= best * (1 + TOLERANCE)
+    assert cell * (1 + TOLERANCE) <= before * (1 + 1e-9)
+    assert found.reason.startswith(
+        f"Echo {point.name}, factor {found.factor:g}: {1 / cell:,.3g} steps per second"
+    )
+    assert f"(R = {point.ratio:.2f})" in found.reason
+    assert f"{1 / cell:,.3g}" in str(found)
+    enough = min(best * (1 + TOLERANCE), before / (1 + TOLERANCE))
+    for other in found.points:
+        for factor, seconds in other.step_seconds.items():
+            if other.count < point.count or (other is point and factor < found.factor):
+                assert seconds > enough * (1 - 1e-9)
+    after = timing.stages[point.count :]
+    if found.movable:
+        assert set(after) <= {timing.stages[-1]}
+        assert f"move {found.movable}" in found.reason.replace("augmentation", "augment")
+
+
+def test_memory_is_that_of_the_items_there():
+    points = advice_on(pipeline()).points
+    assert [point.buffer_bytes for point in points] == [1_000_000, 2_000_000, 2_000_000]
+
+
+def read(call):
+    return {"x": np.full((8, 4), call % 256, np.uint8), "label": np.zeros(8, np.int32)}
+
+
+def join(items):
+    return {name: np.concatenate([item[name] for item in items]) for name in items[0]}
+
+
+def test_stages_get_what_the_one_before_gave_and_the_step_gets_whole_batches():
+    lengths, threads = set(), set()
+
+    def decode(item):
+        assert len(item["x"]) == 8
+        threads.add(threading.current_thread())
+        return item
+
+    def step(batch):
+        lengths.add(len(batch["x"]))
+
+    stages = [("read", read), ("decode", decode), ("batch", join)]
+    found = echo.advise(
+        stages, step, batch_size=32, examples_per_call=8, workers=3, seconds=0.02, shuffle_buffer=10
+    )
+    assert lengths == {32}
+    assert len(threads) == 7  # alone, then three at once, then three beside the step
+    assert [t.name for t in found.timing.stages] == ["read", "decode", "batch"]
+    assert [p.name for p in found.points] == ["after read", "after decode", "after batch"]
+    assert {p.item_bytes for p in found.points} == {8}
+    assert {p.buffer_bytes for p in found.points} == {80}
+    for cost in (*found.timing.stages, found.timing.step):
+        assert 0 < cost.low <= cost.seconds <= cost.high
+        assert cost.limit <= cost.seconds
+    assert set(FACTORS) == set(found.points[0].step_seconds)
+
+
+def sleeps(item):
+    time.sleep(0.002)
+    return item
+
+
+def hashes(item):
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000)  # lets other threads run
+    return item
+
+
+def counts(item):
+    sum(range(20_000))  # lets no other thread run
+    return item
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "least"),
+    [
+        (sleeps, sleeps, 7.0),  # nearly no processor time, of which nearly nothing is lost
+        (sleeps, counts, 6.0),  # one thread at work
+        (counts, sleeps, 6.0),  # one at a time, by the interpreter's lock
+        (counts, counts, 5.0),
+        (hashes, sleeps, 5.0),  # two at once
+        (hashes, hashes, 4.0),  # three at once
+    ],
+)
+def test_no_more_cores_are_lost_than_are_used(stage, step, least, monkeypatch):
+    monkeypatch.setattr("echo.advice.recommend.available_cores", lambda seconds: 8.0)
+    stages = [("read", stage), ("batch", list)]
+    found = echo.advise(stages, step, batch_size=4, workers=2, seconds=0.1)
+    assert least <= found.timing.cores <= 8
+
+
+def test_cores_that_are_given_are_taken_as_given():
+    found = echo.advise([("batch", hashes)], hashes, batch_size=4, cores=2, seconds=0.02)
+    assert found.timing.cores == 2
+
+
+def test_at_once_stages_are_called_as_often_as_examples_go_through_them():
+    called = collections.defaultdict(collections.Counter)  # by thread
+
+    def call(name, examples, cpu=0.0):
+        def function(item):
+            time.sleep(0.001)
+            called[threading.current_thread()][name] += 1
+
+        return profile.Call(function, itertools.count(), examples, stage(name, 0, cpu=cpu))
+
+    ahead = [call("read", 8, cpu=1.0), call("batch", 32)]
+    behind = [call("transfer", 32), call("step", 32, cpu=2.0)]
+    start = time.perf_counter()
+    used, found = profile.at_once(ahead, behind, 2, 0.1)
+    elapsed = time.perf_counter() - start
+    here, workers = called.pop(threading.main_thread()), called.values()
+    assert len(workers) == 2
+    assert set(here) <= {"transfer", "step"}
+    assert 0 <= here["transfer"] - here["step"] <= 1  # the last call may be either
+    for names in workers:
+        assert set(names) <= {"read", "batch"}
+        assert 0 <= -(-names["read"] // 4) - names["batch"] <= 1
+    # A sleep may be too long, but is never too short.
+    reads, steps = sum(names["read"] for names in workers), here["step"]
+    assert (8 * reads + 32 * 2 * steps) / elapsed <= found
+    assert found <= 2 * 8 / 0.001 + 32 * 2 / 0.002
+    assert 0 < used <= 3
+
+
+@pytest.mark.parametrize("place", ["ahead", "behind"])
+def test_at_once_an_error_ends_everything_and_comes_through(place):
+    def fails(item):
+        if item == 3:
+            raise OSError("damaged")
+
+    calls = {
+        name: [profile.Call(fails if name == place else sleeps, itertools.count(), 1, stage("", 0))]
+        for name in ("ahead", "behind")
+    }
+    before = threading.active_count()
+    with pytest.raises(OSError, match="damaged"):
+        profile.at_once(**calls, workers=2, seconds=60)
+    assert threading.active_count() == before
+
+
+def test_of_an_iterable_only_r_after_batching_is_told():
+    batches = [(np.zeros((16, 2)), np.zeros(16))] * 3
+    found = echo.advise(batches, len, batch_size=16, seconds=0.02)
+    assert [point.name for point in found.points] == ["after batching"]
+    assert found.points[0].item_bytes == 24
+
+
+def test_an_error_in_a_stage_comes_through():
+    def decode(item):
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError("damaged")
+        return item
+
+    with pytest.raises(OSError, match="damaged"):
+        echo.advise([("read", read), ("batch", decode)], len, batch_size=8, workers=2, seconds=0.02)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"examples_per_call": 5}, "examples_per_call is 5, which does not divide batch_size 32"),
+        ({"insertions": {"here": "mix"}}, r"insertions\['here'\] is 'mix'; allowed: read, batch"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields, says):
+    with pytest.raises(ValueError, match=says):
+        echo.advise([("read", read), ("batch", join)], len, batch_size=32, **fields)
+
+
+def test_an_empty_iterable_is_refused():
+    with pytest.raises(ValueError, match="without batches"):
+        echo.advise(iter(()), len, batch_size=8)
+
+
+def test_cores_are_at_least_one_and_no_more_than_there_are():
+    assert 1 <= profile.available_cores(0.02) <= (os.cpu_count() or 1)

@@ -1,0 +1,188 @@
+"""What the echo library cannot take: a sentence at once, and no state is restored by half."""
+
+import base64
+import copy
+import math
+import zlib
+
+import grain
+import jax
+import numpy as np
+import pytest
+
+import echo
+from echo import schedule
+
+WRONG_COUNTS = [1.5, -1, 2**70, 10**6000, None, "1", True, math.nan, math.inf, np.float32(1), [1]]
+WRONG_FACTORS = [math.nan, math.inf, 0, 0.5, -1, 1e7, "1e400", "1e999999999", "x", "1/0", "", None]
+WRONG_FACTORS += [True, [2], 10**6000, "9" * 5000, "9" * 5000 + "/1", object()]
+
+
+def refuses(function, *arguments, error=echo.EchoSpecError, **named):
+    with pytest.raises(error) as caught:
+        function(*arguments, **named)
+    message = str(caught.value)
+    assert "; allowed: " in message
+    assert "\n" not in message
+    assert len(message) < 300
+
+
+def numbers(n=40):
+    return grain.MapDataset.source(np.arange(n))
+
+
+STAGES = {
+    "spec": lambda **s: echo.EchoSpec("after_batching", **s),
+    "schedule": lambda **s: echo.EchoSchedule(**{"factor": 2} | s),
+    "iterable": lambda **s: echo.echo_iterable([1, 2], **{"factor": 2} | s),
+    "dataset": lambda **s: echo.EchoIterDataset(numbers(), **{"factor": 2} | s),
+    "tf": lambda **s: echo.tf_data.echo(**{"factor": 2} | s),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_factors_buffers_and_seeds_are_checked_by_everything_that_takes_them(stage):
+    for factor in WRONG_FACTORS:
+        refuses(STAGES[stage], factor=factor)
+    for count in WRONG_COUNTS:
+        refuses(STAGES[stage], shuffle_buffer=count)
+    for seed in [x for x in WRONG_COUNTS if x != 2**70] + [2**128]:
+        refuses(STAGES[stage], seed=seed)
+
+
+def opportunistic(**settings):
+    settings = {"max_factor": 2, "shuffle_buffer": 8} | settings
+    return echo.OpportunisticIterDataset(numbers(), **settings)
+
+
+def test_the_stages_of_grain_check_the_rest_of_their_arguments():
+    for stage in (STAGES["dataset"], opportunistic):
+        for size in [0, *(x for x in WRONG_COUNTS if x is not None)]:
+            refuses(stage, batch_size=size)
+        for options in (None, 4, {"num_threads": 1}, grain.MultiprocessingOptions()):
+            refuses(stage, read_options=options, error=TypeError)
+        refuses(stage, placement="disk")
+    for count in [0, *WRONG_COUNTS]:
+        refuses(opportunistic, max_factor=count)
+        refuses(opportunistic, shuffle_buffer=count)
+    for name in ("slack", "limit"):
+        refuses(opportunistic, **{name: 1.0}, error=TypeError)
+    for decisions in ([-1], [9], [1.5], ["1"], [[1]], 3):
+        refuses(opportunistic, decisions=decisions, batch_size=8)
+
+
+def test_iterables_are_checked():
+    refuses(echo.echo_iterable, 5, 2, error=TypeError)
+    refuses(echo.EchoIterable, [1], 2, error=TypeError)
+    for outputs in WRONG_COUNTS:
+        refuses(iter(echo.echo_iterable([1, 2], 2)).skip, outputs)
+    for position in (-1, 1.5, 2**70, None):
+        refuses(echo.EchoSchedule(2).cursor, position)
+
+
+def test_a_device_store_checks_its_arguments():
+    item = np.zeros(3, np.float32)
+    for count in [0, 2**30, *WRONG_COUNTS]:
+        refuses(echo.DeviceStore, item, count, 1)
+        refuses(echo.DeviceStore, item, 1, count)
+        refuses(echo.DeviceStore, item, 1, 1, streams=count)
+    refuses(echo.DeviceStore, {"x": 1.0}, 1, 1, error=TypeError)
+    for mesh in ("mesh", jax.make_mesh((1,), ("model",))):
+        refuses(echo.DeviceStore, item, 1, 1, mesh=mesh, error=ValueError)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("batch_size", [0, *WRONG_COUNTS]),
+        ("examples_per_call", [0, *WRONG_COUNTS]),
+        ("shuffle_buffer", WRONG_COUNTS),
+        ("workers", WRONG_COUNTS),
+        ("cores", [-1, math.nan, math.inf, None, "2", True]),
+        ("seconds", [0, -1, math.nan, math.inf, 1e-320, 1e308, None, "1"]),
+        ("factors", [[], [0], [math.nan], [math.inf], ["2"], [1, None]]),
+    ],
+)
+def test_advise_checks_its_numbers_before_it_measures(name, wrong):
+    def never(item):
+        raise AssertionError
+
+    for value in wrong:
+        refuses(echo.advise, [("read", never)], never, **{"batch_size": 4} | {name: value})
+
+
+def test_advise_checks_what_it_calls():
+    refuses(echo.advise, 5, print, batch_size=4, error=TypeError)
+    refuses(echo.advise, [("read", print)], None, batch_size=4, error=TypeError)
+
+
+def stages():
+    sequential = numbers().to_iter_dataset()
+    fixed = {"factor": 2, "shuffle_buffer": 5, "batch_size": 4}
+    auto = {"max_factor": 3, "shuffle_buffer": 5, "batch_size": 4}
+    return {
+        "random access": echo.EchoIterDataset(numbers(), **fixed),
+        "sequential": echo.EchoIterDataset(sequential, **fixed),
+        "opportunistic": echo.OpportunisticIterDataset(numbers(), **auto),
+        "opportunistic, sequential": echo.OpportunisticIterDataset(sequential, **auto),
+    }
+
+
+def packed(items, shown):
+    return base64.b64encode(zlib.compress(np.diff([items, shown], prepend=0).tobytes())).decode()
+
+
+WRONG_STATES = {
+    "position": [-1, 10**9, 2**70, 1.5, None, "8", True],
+    "batches": [-1, 1.5, None, 2**70],
+    "admitted": [-1, 41, 1.5, None],
+    "num_items": [-2, 2**70, None, 0],
+    "next_index": [-1, 30, 2**70, None, "0"],
+    "schedule": [None, "3, 5, 0", 7],
+    "settings": [None, "max_factor 4", 7],
+    "stored": [
+        None,
+        7,
+        "",
+        "ünïcödé",
+        "!!!!",
+        base64.b64encode(b"damaged").decode(),
+        base64.b64encode(zlib.compress(bytes(2**27))).decode(),
+        packed([3, 2], [1, 1]),
+        packed([-1, 2], [1, 1]),
+        packed([0, 99], [1, 1]),
+        packed([0, 1], [0, 1]),
+        packed([0, 1], [3, 1]),
+        packed(list(range(6)), [1] * 6),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", stages())
+def test_a_state_that_is_no_state_of_the_stage_is_refused_and_changes_nothing(kind):
+    iterator, other = iter(stages()[kind]), iter(stages()[kind])
+    for _ in range(3):
+        next(iterator), next(other)
+    state = iterator.get_state()
+    wrong = [None, 7, "state", [], {}, {1: 2, "a": 3}, state | {"more": 1}]
+    wrong += [{k: v for k, v in state.items() if k != name} for name in state]
+    wrong += [state | {k: value} for k, vs in WRONG_STATES.items() if k in state for value in vs]
+    for damaged in wrong:
+        with pytest.raises(ValueError, match=r"state|allowed|beyond") as caught:
+            iterator.set_state(copy.deepcopy(damaged))
+        assert "\n" not in str(caught.value)
+    assert iterator.get_state() == state
+    if kind.startswith("opportunistic"):  # what comes next depends on what is ready
+        next(iterator)
+    else:
+        for _ in range(5):
+            np.testing.assert_array_equal(next(iterator), next(other))
+    iterator.close()
+    other.close()
+
+
+def test_the_largest_seeds_and_factors_work():
+    largest = schedule.EchoSchedule(10**6, 4, 2**128 - 1)
+    fresh, copies = largest.cursor().take(1000)
+    assert (fresh == 0).all()
+    assert copies.max() < 1003

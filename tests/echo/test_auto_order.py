@@ -1,0 +1,444 @@
+"""Opportunistic echoing: what it shows given its decisions, and that it waits only when it must."""
+
+import collections
+import json
+import threading
+
+import grain
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import echo
+from echo.auto_order import Repeats
+from echo.gather_plan import NOWHERE
+from tests.helpers.runs import HANGS
+
+# Of so short a read-ahead each chunk is one item, ready as soon as it has come.
+READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+
+
+class Reference:
+    """The semantics as a person would write them down: lists, one item at a time."""
+
+    def __init__(self, max_factor, capacity, seed):
+        self.max_factor, self.capacity, self.seed = max_factor, capacity, seed
+        self.store, self.next_fresh, self.batches = {}, 0, 0  # store: item -> times shown
+
+    def take(self, fresh, size):
+        key = self.seed + (self.batches << 64)
+        draws = np.random.Philox(key=key).random_raw(len(self.store)).tolist()
+        draw_of = dict(zip(sorted(self.store), draws, strict=True))
+        shown = [(self.next_fresh + i, 0) for i in range(fresh)]
+        in_batch = set()
+        while len(shown) < size:
+            open_ = [item for item, n in self.store.items() if n < self.max_factor]
+            new = [item for item in open_ if item not in in_batch]
+            if not new:
+                in_batch.clear()
+                new = open_
+            item = min(new, key=lambda item: (self.store[item], draw_of[item]))
+            in_batch.add(item)
+            shown.append((item, self.store[item]))
+            self.store[item] += 1
+        for i in range(fresh):
+            self.store[self.next_fresh + i] = 1
+        self.store = {item: n for item, n in self.store.items() if n < self.max_factor}
+        while len(self.store) > self.capacity:
+            most = max(self.store.values())
+            del self.store[min(item for item, n in self.store.items() if n == most)]
+        self.next_fresh += fresh
+        self.batches += 1
+        return shown
+
+
+@st.composite
+def cases(draw):
+    """(max_factor, capacity, size, seed, decisions that can be)."""
+    max_factor, capacity = draw(st.integers(1, 5)), draw(st.integers(1, 12))
+    size, seed = draw(st.integers(1, 6)), draw(st.integers(0, 2**32))
+    reference, decisions = Reference(max_factor, capacity, seed), []
+    for wish in draw(st.lists(st.integers(0, 6), max_size=25)):
+        left = sum(max_factor - n for n in reference.store.values())
+        decisions.append(min(size, max(wish, size - left)))
+        reference.take(decisions[-1], size)
+    return max_factor, capacity, size, seed, decisions
+
+
+@given(cases())
+@settings(deadline=None)
+def test_batches_are_those_of_the_reference(case):
+    max_factor, capacity, size, seed, decisions = case
+    repeats, reference = Repeats(max_factor, capacity, seed), Reference(max_factor, capacity, seed)
+    shown = []
+    for fresh in decisions:
+        before = set(repeats.stored()[0].tolist())
+        index, copy, leaving = repeats.take(fresh, size)
+        batch = list(zip(index.tolist(), copy.tolist(), strict=True))
+        assert batch == reference.take(fresh, size)
+        assert dict(repeats.stored().T.tolist()) == reference.store
+        assert len(reference.store) <= capacity
+        spent = {item for item, n in batch if n == max_factor - 1}
+        new = set(range(repeats.admitted - fresh, repeats.admitted))
+        assert set(leaving.tolist()) == (before | new) - set(reference.store) - spent
+        shown += batch
+    # Each showing of an item is the next one, and none is beyond the most.
+    assert len(set(shown)) == len(shown)
+    assert all(n == 0 or (item, n - 1) in shown for item, n in shown)
+    assert all(n < max_factor for _, n in shown)
+
+
+def items(n):
+    """Items whose values tell which they are, of two leaves."""
+    return grain.MapDataset.range(n).map(lambda i: {"x": np.full(3, i, np.float32), "i": i})
+
+
+def stage(parent, max_factor=3, shuffle_buffer=6, batch_size=4, seed=1, **more):
+    return echo.OpportunisticIterDataset(
+        parent,
+        max_factor=max_factor,
+        shuffle_buffer=shuffle_buffer,
+        batch_size=batch_size,
+        seed=seed,
+        annotate=True,
+        read_options=READ,
+        **more,
+    )
+
+
+def assert_equal(one, other):
+    np.testing.assert_array_equal(one.index, other.index)
+    np.testing.assert_array_equal(one.copy, other.copy)
+    assert one.fresh == other.fresh
+    for key in one.item:
+        np.testing.assert_array_equal(one.item[key], other.item[key])
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+@given(case=cases())
+@settings(deadline=None, max_examples=25)
+def test_the_stage_shows_what_was_decided_and_continues_anywhere(sequential, case):
+    max_factor, capacity, size, seed, decisions = case
+    parent = items(sum(decisions) + size)  # an end that is not reached
+    parent = parent.to_iter_dataset() if sequential else parent
+    dataset = stage(parent, max_factor, capacity, size, seed, decisions=decisions)
+    reference = Reference(max_factor, capacity, seed)
+    iterator = iter(dataset)
+    states, batches = [iterator.get_state()], []
+    for fresh in decisions:
+        batch = next(iterator)
+        index, copy = zip(*reference.take(fresh, size), strict=True)
+        assert (batch.index.tolist(), batch.copy.tolist()) == (list(index), list(copy))
+        assert batch.item["i"].tolist() == list(index)
+        assert batch.item["x"].tolist() == [[i] * 3 for i in index]
+        assert batch.fresh == reference.next_fresh
+        assert len(iterator._store) == len(reference.store) + iterator._ready
+        batches.append(batch)
+        states.append(json.loads(json.dumps(iterator.get_state())))
+    with pytest.raises(StopIteration):
+        next(iterator)
+    for start in {0, len(decisions) // 2, len(decisions)}:
+        for again in (iter(dataset), iterator):
+            again.set_state(states[start])
+            for batch in batches[start:]:
+                assert_equal(next(again), batch)
+            again.set_state(states[start])
+            assert json.loads(json.dumps(again.get_state())) == states[start]
+    iterator.close()
+
+
+# ---- over time: a parent whose items come when the test says so
+
+
+class Gated(grain.MapDataset):
+    """Item i is there once `come` is above i; above item `dies_at` there is an error."""
+
+    def __init__(self, n, dies_at=None):
+        super().__init__()
+        self._n, self.come, self.dies_at = n, 0, dies_at
+        self._changed = threading.Condition()
+
+    def __len__(self):
+        return self._n
+
+    def __getitem__(self, index):
+        with self._changed:
+            self._changed.wait_for(lambda: self.come > index)
+        if self.dies_at is not None and index >= self.dies_at:
+            raise OSError(f"disk lost at {index}")
+        return {"i": np.int64(index)}
+
+    def release(self, come):
+        with self._changed:
+            self.come = come
+            self._changed.notify_all()
+
+
+class Sequence(grain.IterDataset):
+    """The same, read front to back."""
+
+    def __init__(self, gated):
+        super().__init__()
+        self._gated = gated
+
+    def __iter__(self):
+        return _SequenceIterator(self._gated)
+
+
+class _SequenceIterator(grain.DatasetIterator):
+    def __init__(self, gated):
+        super().__init__()
+        self._gated, self._next = gated, 0
+
+    def __next__(self):
+        if self._next == len(self._gated):
+            raise StopIteration
+        item = self._gated[self._next]
+        self._next += 1
+        return item
+
+    def get_state(self):
+        return {"next": self._next}
+
+    def set_state(self, state):
+        self._next = state["next"]
+
+
+class Run:
+    """A stage over a gated parent, whose decisions see just what has come."""
+
+    def __init__(self, n, sequential=False, dies_at=None, **options):
+        self.gated = Gated(n, dies_at)
+        parent = Sequence(self.gated) if sequential else self.gated
+        self.iterator = iter(stage(parent, slack=self.slack, **options))
+        self.want = 0
+
+    def slack(self):
+        return 0.001 if self.iterator._ready < self.want else 0.0
+
+    def next(self, come=None):
+        """The next batch; `come` items have come before it is asked for."""
+        if come is not None:
+            self.gated.release(come)
+        there = min(self.gated.come, len(self.gated)) - self.iterator._repeats.admitted
+        self.want = min(there, self.iterator._size)
+        return next(self.iterator)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+@given(case=cases(), stop_at=st.integers(0, 25))
+@settings(deadline=None, max_examples=25)
+def test_orders_that_are_followed_give_what_the_host_stage_gives(sequential, case, stop_at):
+    max_factor, capacity, size, seed, decisions = case
+    parent = items(sum(decisions) + size)
+    parent = parent.to_iter_dataset() if sequential else parent
+    settings = (parent, max_factor, capacity, size, seed)
+    host = iter(stage(*settings, decisions=decisions))
+    dataset = stage(*settings, decisions=decisions, placement="device")
+    device, store = iter(dataset), {}
+    for number, wanted in enumerate(host):
+        if number == stop_at:
+            state = device.get_state()
+            device.close()
+            device, store = iter(dataset), {}
+            device.set_state(state)
+        found = next(device)
+        rows, order = found.item.rows[:, 0], found.item
+        assert order.rows.shape[2] == dataset.round_size
+        for place in zip(*np.nonzero(rows < NOWHERE), strict=True):
+            assert rows[place] < dataset.store_rows()
+            store[rows[place]] = order.items["i"][:, 0][place]
+        np.testing.assert_array_equal([store[row] for row in order.gather[0]], wanted.item["i"])
+        np.testing.assert_array_equal(found.index, wanted.index)
+        np.testing.assert_array_equal(found.copy, wanted.copy)
+        assert found.fresh == wanted.fresh
+    assert next(device, None) is None
+    host.close()
+    device.close()
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_it_waits_only_once_no_showings_are_left(sequential):
+    run = Run(100, sequential, max_factor=3, shuffle_buffer=8)
+    assert run.next(come=4).index.tolist() == [0, 1, 2, 3]
+    assert sorted(run.next().index.tolist()) == [0, 1, 2, 3]
+    assert run.next().index.tolist()[0] in (0, 1, 2, 3)
+    # 4 items have had all of their 12 showings: no more without fresh ones, and 3 are too few
+    came = []
+    waiting = threading.Thread(target=lambda: came.append(next(run.iterator)), daemon=True)
+    waiting.start()
+    for come in (4, 7):
+        run.gated.release(come)
+        waiting.join(0.3)
+        assert waiting.is_alive()
+    run.gated.release(8)
+    waiting.join(HANGS)
+    assert came[0].index.tolist() == [4, 5, 6, 7]
+    batch = run.next(come=9)  # what comes is shown first
+    assert batch.index.tolist()[0] == 8
+    assert set(batch.index.tolist()[1:]) < {4, 5, 6, 7}
+    run.gated.release(100)
+    run.iterator.close()
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+@pytest.mark.parametrize("num_items", [0, 3, 4, 40, 43])
+def test_with_fast_input_it_is_the_parent_in_batches(sequential, num_items):
+    parent = items(num_items).to_iter_dataset() if sequential else items(num_items)
+    batches = list(stage(parent, slack=lambda: 1.0))
+    expected = list(items(num_items).to_iter_dataset().batch(4, drop_remainder=True))
+    assert len(batches) == len(expected)
+    for batch, wanted in zip(batches, expected, strict=True):
+        assert batch.copy.tolist() == [0] * 4
+        for key in wanted:
+            np.testing.assert_array_equal(batch.item[key], wanted[key])
+
+
+@given(
+    comes=st.lists(st.integers(0, 9), min_size=5, max_size=30),
+    max_factor=st.integers(1, 4),
+    capacity=st.integers(1, 10),
+)
+@settings(deadline=None, max_examples=40)
+def test_bursts_fill_up_and_stalls_are_bridged(comes, max_factor, capacity):
+    run = Run(10_000, max_factor=max_factor, shuffle_buffer=capacity)
+    come, times_shown = 0, {}
+    for more in comes:
+        come += more
+        admitted, left = run.iterator._repeats.admitted, run.iterator._repeats.copies_left
+        ready = min(4, come - admitted)
+        come += max(0, 4 - ready - left)  # else it would wait, and rightly
+        batch = run.next(come)
+        fresh = int((batch.copy == 0).sum())
+        assert fresh == min(4, come - admitted)
+        assert batch.index[:fresh].tolist() == list(range(admitted, admitted + fresh))
+        for item in batch.index.tolist():
+            times_shown[item] = times_shown.get(item, 0) + 1
+        assert len(run.iterator._repeats.stored()[0]) <= capacity
+    assert max(times_shown.values()) <= max_factor
+    run.gated.release(10_000)
+    run.iterator.close()
+
+
+def test_a_limit_holds_back_what_is_ready_unless_stored_items_do_not_suffice():
+    run = Run(100, max_factor=2, shuffle_buffer=8, limit=lambda: 5)
+    fresh = [int((run.next(come=100).copy == 0).sum()) for _ in range(4)]
+    # 4 of 5; the fifth, and 3 of the 4 showings left; then 2 showings are left, so 2 beyond it
+    assert fresh == [4, 1, 2, 2]
+    run.iterator.close()
+
+
+def test_a_slow_stream_ends_when_less_than_a_batch_is_left():
+    run = Run(10, max_factor=9)
+    shown = [run.next(come) for come in (4, 5, 6, 7)]
+    assert [int((batch.copy == 0).sum()) for batch in shown] == [4, 1, 1, 1]
+    with pytest.raises(StopIteration):
+        run.next()  # 3 items are to come, of which a batch cannot be made
+    run.gated.release(10)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_an_error_of_the_parent_is_raised_though_repeats_are_left(sequential):
+    run = Run(100, sequential, dies_at=6, max_factor=9)
+    run.next(come=4)
+    state = run.iterator.get_state()
+    run.gated.release(100)
+    run.want = 4
+    with pytest.raises(OSError, match="disk lost at"):
+        collections.deque(run.iterator, maxlen=0)
+    # What was taken before is intact.
+    run.gated.dies_at = None
+    run.iterator.set_state(state)
+    assert run.next().index.tolist() == [4, 5, 6, 7]
+
+
+def test_items_one_by_one_may_differ_in_shape():
+    parent = grain.MapDataset.range(3).map(lambda i: np.arange(i))
+    got = list(stage(parent, batch_size=None, decisions=[1, 0, 1, 0, 1]))
+    assert [int(x.copy) for x in got] == [0, 1, 0, 1, 0]
+    assert all(x.item.tolist() == list(range(int(x.index))) for x in got)
+    got[0].item.resize(9, refcheck=False)  # a copy of its own
+
+
+class Reused(grain.DatasetIterator):
+    """Items that are one array, written anew for each."""
+
+    def __init__(self):
+        super().__init__()
+        self._item, self._next = np.zeros(3), 0
+
+    def __next__(self):
+        self._next += 1
+        self._item[:] = self._next
+        return self._item
+
+    def get_state(self):
+        return {"next": self._next}
+
+    def set_state(self, state):
+        self._next = state["next"]
+
+
+class ReusedDataset(grain.IterDataset):
+    def __iter__(self):
+        return Reused()
+
+
+def test_a_parent_may_reuse_the_memory_of_its_items():
+    iterator = iter(stage(ReusedDataset(), decisions=[4, 4]))
+    assert [next(iterator).item[:, 0].tolist() for _ in range(2)] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    iterator.close()
+
+
+def test_copies_share_no_memory():
+    one, two = list(stage(items(8), max_factor=2, decisions=[4, 0]))
+    one.item["x"][:] = -1
+    assert (two.item["x"] >= 0).all()
+
+
+def test_decisions_of_other_settings_are_an_error():
+    with pytest.raises(ValueError, match=r"batch 1 of 4 takes 1 fresh .* 0 showings left"):
+        list(stage(items(20), max_factor=1, decisions=[4, 1]))
+
+
+def test_a_state_of_another_stage_is_an_error():
+    state = iter(stage(items(9))).get_state()
+    with pytest.raises(ValueError, match=r"max_factor 3.*max_factor 4"):
+        iter(stage(items(9), max_factor=4)).set_state(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_factor": 0}, "max_factor is 0; allowed: an integer of at least 1"),
+        ({"shuffle_buffer": 0}, "shuffle_buffer is 0; allowed: an integer of at least 1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(options, message):
+    with pytest.raises(echo.EchoSpecError, match=message):
+        stage(items(4), **options)
+
+
+def test_reading_ahead_needs_threads():
+    with pytest.raises(echo.EchoSpecError, match="read_options"):
+        echo.OpportunisticIterDataset(
+            items(4),
+            max_factor=2,
+            shuffle_buffer=4,
+            read_options=grain.ReadOptions(num_threads=0, prefetch_buffer_size=0),
+        )
+
+
+def test_a_state_stays_small():
+    rng = np.random.default_rng(0)
+    decisions = [128, *rng.integers(8, 64, 400).tolist()]
+    dataset = stage(items(100_000), 16, 10_000, 128, decisions=decisions)
+    iterator = iter(dataset)
+    for _ in decisions:
+        next(iterator)
+    assert len(iterator._store) > 5_000
+    assert len(json.dumps(iterator.get_state())) < 4 * len(iterator._store)
+    iterator.close()

@@ -1,0 +1,598 @@
+"""The Grain stage: what it emits, what it asks of its parent, and how it stops and goes on."""
+
+import contextlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import grain
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from echo import EchoIterDataset, EchoSchedule, readers
+from tests.helpers.echo_parents import KINDS, NO_THREADS, THREADS, Source, numbers, parent_of
+from tests.helpers.runs import HANGS, ROOT
+
+
+def drained(dataset) -> list:
+    iterator = iter(dataset)
+    try:
+        return list(iterator)
+    finally:
+        iterator.close()
+
+
+def schedule_says(factor, buffer, seed, n) -> list[int]:
+    return EchoSchedule(factor, buffer, seed).cursor(0, n).take(10_000)[0].tolist()
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(
+    kind=st.sampled_from(KINDS),
+    factor=st.sampled_from([1, 2, 1.5, "2.7", 16]),
+    buffer=st.sampled_from([0, 1, 6, 200]),
+    batch_size=st.sampled_from([None, 1, 4, 100]),
+    n=st.integers(0, 40),
+    drop=st.booleans(),
+    threads=st.booleans(),
+)
+def test_it_emits_what_the_schedule_says(kind, factor, buffer, batch_size, n, drop, threads):
+    parent, source = parent_of(kind, n)
+    dataset = EchoIterDataset(
+        parent,
+        factor=factor,
+        shuffle_buffer=buffer,
+        seed=3,
+        batch_size=batch_size,
+        drop_remainder=drop,
+        read_options=THREADS if threads else NO_THREADS,
+    )
+    items, expected = drained(dataset), schedule_says(factor, buffer, 3, n)
+    if batch_size and drop:
+        expected = expected[: len(expected) // batch_size * batch_size]
+    assert numbers(items) == expected
+    if batch_size:
+        sizes = [len(batch["y"]) for batch in items]
+        assert all(size == batch_size for size in sizes[:-1])
+        assert all(batch["x"].shape == (len(batch["y"]), 3) for batch in items)
+    for item in items:
+        np.testing.assert_array_equal(item["x"], np.asarray(-item["y"])[..., None].repeat(3, -1))
+    # Upstream works once for each fresh item, however often it is shown.
+    assert sorted(source.reads) == list(range(n))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_annotations_tell_item_copy_and_fresh(kind, batch_size):
+    parent, _ = parent_of(kind, 20)
+    dataset = EchoIterDataset(
+        parent, factor=2.5, shuffle_buffer=8, seed=1, batch_size=batch_size, annotate=True
+    )
+    schedule = EchoSchedule(2.5, 8, 1)
+    fresh, copy = schedule.cursor(0, 20).take(50)
+    position = 0
+    for echoed in drained(dataset):
+        size = batch_size or 1
+        np.testing.assert_array_equal(np.ravel(echoed.index), fresh[position : position + size])
+        np.testing.assert_array_equal(np.ravel(echoed.copy), copy[position : position + size])
+        np.testing.assert_array_equal(-echoed.item["y"], echoed.index)
+        position += size
+        assert echoed.fresh == schedule.admitted(position, 20)
+    assert position == 50 // size * size
+
+
+def test_fresh_counts_the_prefill_and_no_read_ahead():
+    parent, source = parent_of("map", 1_000)
+    dataset = EchoIterDataset(
+        parent, factor=2, shuffle_buffer=100, batch_size=10, annotate=True, read_options=THREADS
+    )
+    iterator = iter(dataset)
+    fresh = [next(iterator).fresh for _ in range(3)]
+    iterator.close()
+    assert fresh == [55, 60, 65]  # ceil((100 + 10 k - 1) / 2)
+    assert len(source.reads) >= 65
+
+
+def test_a_sequential_parent_is_asked_for_no_more_than_is_admitted():
+    parent, source = parent_of("sequential", 100)
+    dataset = EchoIterDataset(parent, factor=2, shuffle_buffer=10, batch_size=3, annotate=True)
+    for echoed in dataset:
+        assert len(source.reads) == echoed.fresh
+
+
+def test_read_ahead_is_as_far_as_was_asked_for():
+    parent, source = parent_of("map", 2_000)
+    options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=32)
+    iterator = iter(EchoIterDataset(parent, factor=1, annotate=True, read_options=options))
+    for _ in range(500):
+        fresh = next(iterator).fresh
+    while not all(future.done() for _, future in iterator._reader._chunks):
+        time.sleep(0.01)
+    ahead = len(source.reads) - fresh
+    iterator.close()
+    assert 16 <= ahead <= 32 + 8  # and what is left of the chunk in use
+
+
+@pytest.mark.parametrize("kind", ["map", "stacked", "sequential", "prefetched"])
+@pytest.mark.parametrize("factor", [1, 2, 1.5])
+@pytest.mark.parametrize("buffer", [0, 5])
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_it_can_be_restored_at_every_step(kind, factor, buffer, batch_size):
+    parent, _ = parent_of(kind, 18)
+    options = {"factor": factor, "shuffle_buffer": buffer, "seed": 2, "batch_size": batch_size}
+    dataset = EchoIterDataset(parent, read_options=NO_THREADS, drop_remainder=False, **options)
+    grain.experimental.assert_equal_output_after_checkpoint(dataset)
+
+
+@pytest.mark.parametrize("parent_kind", ["map", "sequential"])
+@pytest.mark.parametrize("buffer", [0, 3])
+def test_batch_echoing_can_be_restored_at_every_step(parent_kind, buffer):
+    parent, _ = parent_of(parent_kind, 26)
+    dataset = EchoIterDataset(
+        parent.batch(3), factor=1.5, shuffle_buffer=buffer, read_options=NO_THREADS, annotate=True
+    )
+    grain.experimental.assert_equal_output_after_checkpoint(dataset)
+
+
+@pytest.mark.parametrize("kind", ["map", "sequential"])
+def test_behind_a_prefetching_thread_it_can_be_restored_at_every_step(kind):
+    parent, _ = parent_of(kind, 18)
+    echoed = EchoIterDataset(
+        parent, factor=1.5, shuffle_buffer=5, batch_size=3, read_options=THREADS, annotate=True
+    ).map(lambda echoed: echoed.item)
+    grain.experimental.assert_equal_output_after_checkpoint(
+        grain.experimental.ThreadPrefetchIterDataset(echoed, prefetch_buffer_size=2)
+    )
+
+
+@pytest.mark.parametrize("kind", ["map", "sequential"])
+def test_a_state_is_small_json_of_one_structure(kind):
+    parent, _ = parent_of(kind, 3_000)
+    dataset = EchoIterDataset(parent, factor=3, shuffle_buffer=500, batch_size=32)
+    iterator, structures = iter(dataset), set()
+    for state in [iterator.get_state() for _ in iterator]:
+        written = json.dumps(state)
+        assert json.loads(written) == state
+        assert len(written) < 200
+        structures.add(str([(k, type(v)) for k, v in sorted(state.items())]))
+    assert len(structures) == 1
+
+
+PROGRAM = """
+import json, sys
+from echo import EchoIterDataset
+from tests.helpers.echo_parents import numbers, parent_of
+kind, batch_size = sys.argv[1], json.loads(sys.argv[2])
+parent, _ = parent_of(kind, 40)
+dataset = EchoIterDataset(parent, factor=2.5, shuffle_buffer=7, seed=4, batch_size=batch_size)
+iterator = iter(dataset)
+iterator.set_state(json.load(sys.stdin))
+print(json.dumps(numbers(iterator)))
+"""
+
+
+@pytest.mark.parametrize(("kind", "batch_size"), [("map", 3), ("sequential", None)])
+def test_another_process_goes_on_in_the_middle_of_a_repeat(kind, batch_size):
+    parent, _ = parent_of(kind, 40)
+    iterator = iter(
+        EchoIterDataset(parent, factor=2.5, shuffle_buffer=7, seed=4, batch_size=batch_size)
+    )
+    outputs = [next(iterator) for _ in range(17)]
+    shown = numbers(outputs)
+    state = iterator.get_state()
+    rest = numbers(iterator)
+    assert set(shown) & set(rest), "some item has copies on both sides"
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM, kind, json.dumps(batch_size)],
+        input=json.dumps(state),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=HANGS,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout) == rest
+
+
+def test_states_of_other_stages_are_refused():
+    parent, _ = parent_of("map", 20)
+    sequential, _ = parent_of("sequential", 20)
+    state = iter(EchoIterDataset(parent, factor=2, shuffle_buffer=4, seed=1)).get_state()
+    for change in ({"factor": 3}, {"shuffle_buffer": 5}, {"seed": 2}):
+        options = {"factor": 2, "shuffle_buffer": 4, "seed": 1} | change
+        with pytest.raises(ValueError, match=r"= \(2, 4, 1\), this one has .* equal stage"):
+            iter(EchoIterDataset(parent, **options)).set_state(state)
+    with pytest.raises(
+        ValueError, match=r"fields .*'position', 'schedule'\], one of this .*'parent'"
+    ):
+        iter(EchoIterDataset(sequential, factor=2, shuffle_buffer=4, seed=1)).set_state(state)
+    with pytest.raises(ValueError, match=r"fields .*next_index"):
+        iter(EchoIterDataset(parent, factor=2)).set_state({"next_index": 3})
+
+
+def test_a_state_goes_to_a_stage_of_another_batch_size():
+    parent, _ = parent_of("map", 20)
+    options = {"factor": 2, "shuffle_buffer": 4, "seed": 1}
+    iterator = iter(EchoIterDataset(parent, batch_size=6, **options))
+    next(iterator)
+    other = iter(EchoIterDataset(parent, batch_size=4, **options))
+    other.set_state(iterator.get_state())
+    assert numbers(other) == schedule_says(2, 4, 1, 20)[6:38]
+
+
+def test_restoring_over_shorter_data_is_an_error():
+    parent, _ = parent_of("sequential", 40)
+    iterator = iter(EchoIterDataset(parent, factor=1, shuffle_buffer=4))
+    for _ in range(30):
+        next(iterator)
+    shorter, _ = parent_of("sequential", 31)
+    in_memory, _ = parent_of("map", 40)
+    state = iter(EchoIterDataset(in_memory, factor=1)).get_state() | {"position": 30}
+    with pytest.raises(
+        ValueError, match="30 is beyond the end: 20 fresh items at factor 1 give 20"
+    ):
+        iter(EchoIterDataset(in_memory[:20], factor=1)).set_state(state)
+    with pytest.raises(ValueError, match="ended after 31 items, but 33 had been read"):
+        iter(EchoIterDataset(shorter, factor=1, shuffle_buffer=4)).set_state(iterator.get_state())
+
+
+@pytest.mark.parametrize("kind", ["map", "chunks", "stacked"])
+@pytest.mark.parametrize("options", [NO_THREADS, THREADS])
+def test_restoring_reads_again_only_what_is_pending(kind, options):
+    parent, source = parent_of(kind, 400)
+    dataset = EchoIterDataset(
+        parent, factor=4, shuffle_buffer=50, seed=6, batch_size=10, read_options=options
+    )
+    iterator = iter(dataset)
+    for _ in range(70):
+        next(iterator)
+    state = iterator.get_state()
+    iterator.close()
+    source.reads.clear()
+    restored = iter(dataset)
+    restored.set_state(state)
+    schedule = EchoSchedule(4, 50, 6)
+    cursor = schedule.cursor(700, 400)
+    pending, admitted = set(cursor.live()), schedule.admitted(700)
+    assert len(pending) < 50
+    assert numbers(restored) == cursor.take(10_000)[0].tolist()
+    assert sorted(source.reads) == sorted(pending | set(range(admitted, 400)))
+
+
+def test_restoring_a_sequential_parent_reads_forward_from_near_the_oldest():
+    parent, source = parent_of("sequential", 2_000)
+    dataset = EchoIterDataset(parent, factor=2, shuffle_buffer=20)
+    iterator = iter(dataset)
+    for _ in range(3_000):
+        next(iterator)
+    state = iterator.get_state()
+    source.reads.clear()
+    iter(dataset).set_state(state)
+    cursor = EchoSchedule(2, 20).cursor(3_000)
+    assert max(source.reads) == 1_509  # admitted: (3_000 + 20) / 2
+    assert cursor.oldest() - 16 < min(source.reads) <= cursor.oldest()
+    assert len(source.reads) == len(set(source.reads))
+
+
+def test_states_that_are_not_asked_for_do_not_pile_up():
+    parent, _ = parent_of("sequential", 6_000)
+    iterator = iter(EchoIterDataset(parent, factor=1, shuffle_buffer=4))
+    for _ in range(5_000):
+        next(iterator)
+    assert len(iterator._reader._snapshots) < 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_changing_an_emitted_item_changes_nothing_else(kind, batch_size):
+    shared = np.arange(12).repeat(3).reshape(12, 3)
+
+    class InMemory(Source):
+        def __getitem__(self, index):
+            return {"x": shared[index], "y": np.int32(-index)}
+
+    parent, _ = (
+        parent_of(kind, 12, InMemory) if kind != "chunks" else parent_of("map", 12, InMemory)
+    )
+    dataset = EchoIterDataset(parent, factor=3, shuffle_buffer=4, seed=8, batch_size=batch_size)
+    iterator = iter(dataset)
+    for item in iterator:
+        np.testing.assert_array_equal(item["x"], np.asarray(-item["y"])[..., None].repeat(3, -1))
+        assert not np.shares_memory(item["x"], shared)
+        item["x"][:] = -1
+    np.testing.assert_array_equal(shared, np.arange(12)[:, None].repeat(3, 1))
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_sequential_source_may_reuse_its_buffer(batch_size):
+    buffer = np.zeros(3, np.int64)
+
+    def refill(index):
+        buffer[:] = index
+        return {"x": buffer, "y": np.int32(-index)}
+
+    parent = grain.MapDataset.range(30).to_iter_dataset(grain.ReadOptions(0, 0)).map(refill)
+    dataset = EchoIterDataset(parent, factor=2, shuffle_buffer=10, seed=5, batch_size=batch_size)
+    for item in dataset:
+        np.testing.assert_array_equal(item["x"], np.asarray(-item["y"])[..., None].repeat(3, -1))
+
+
+@pytest.mark.parametrize("parent", [[1, 2], "data", None, range(3), np.arange(4)])
+def test_parents_that_are_not_grains_are_refused(parent):
+    with pytest.raises(
+        TypeError, match=r"parent is a \w+; allowed: a Grain MapDataset or IterData"
+    ):
+        EchoIterDataset(parent, factor=2)
+
+
+@pytest.mark.parametrize("batch_size", [0, -4, 2.0, True, "8"])
+def test_wrong_batch_sizes_are_refused(batch_size):
+    parent, _ = parent_of("map", 4)
+    with pytest.raises(ValueError, match=r"batch_size is .*; allowed: an integer of at least 1"):
+        EchoIterDataset(parent, factor=2, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("kind", ["map", "sequential"])
+def test_items_of_several_shapes_are_refused_in_batches_and_welcome_alone(kind):
+    parent = grain.MapDataset.range(8).map(lambda i: {"x": np.zeros(3 + i // 5)})
+    if kind == "sequential":
+        parent = parent.to_iter_dataset(grain.ReadOptions(0, 0))
+    with pytest.raises(ValueError, match=r"fresh item 5 has leaves.*\(4,\).*leave batch_size out"):
+        drained(EchoIterDataset(parent, factor=2, batch_size=2))
+    lengths = [len(item["x"]) for item in EchoIterDataset(parent, factor=2)]
+    assert lengths == [3] * 10 + [4] * 6
+
+
+class Flaky(Source):
+    """Fails once at each of some indices, then works."""
+
+    def __init__(self, n, failing=(7,), times=1):
+        super().__init__(n)
+        self.failures = dict.fromkeys(failing, times)
+
+    def __getitem__(self, index):
+        if self.failures.get(index):
+            self.failures[index] -= 1
+            raise OSError(f"cannot read {index}")
+        return super().__getitem__(index)
+
+
+class FlakyIterator(grain.DatasetIterator):
+    """Front to back over a Flaky source; after a failure it reads the same item again.
+
+    Its state is one dict that it changes in place.
+    """
+
+    def __init__(self, source):
+        super().__init__()
+        self.source, self.state = source, {"next": 0}
+
+    def __next__(self):
+        if self.state["next"] == len(self.source):
+            raise StopIteration
+        item = self.source[self.state["next"]]
+        self.state["next"] += 1
+        return item
+
+    def get_state(self):
+        return self.state
+
+    def set_state(self, state):
+        self.state = dict(state)
+
+
+class FlakyIterDataset(grain.IterDataset):
+    def __init__(self, source):
+        super().__init__()
+        self.source = source
+
+    def __iter__(self):
+        return FlakyIterator(self.source)
+
+
+def flaky_parent(kind, **options):
+    if kind == "sequential":
+        return FlakyIterDataset(Flaky(30, **options))
+    return parent_of(kind, 30, lambda n: Flaky(n, **options))[0]
+
+
+def within(seconds: float, function):
+    """What `function()` returns or raises; an error instead of a hang."""
+    done: queue.SimpleQueue = queue.SimpleQueue()
+
+    def run():
+        try:
+            done.put((function(), None))
+        except Exception as error:
+            done.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    value, error = done.get(timeout=seconds)
+    if error is not None:
+        raise error
+    return value
+
+
+@pytest.mark.parametrize("kind", ["map", "stacked", "sequential"])
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("options", [NO_THREADS, THREADS])
+def test_an_error_upstream_comes_at_once_and_can_be_outlived(kind, batch_size, options):
+    parent = flaky_parent(kind, failing=(0, 7, 29))
+    dataset = EchoIterDataset(
+        parent, factor=1.5, shuffle_buffer=5, batch_size=batch_size, read_options=options
+    )
+    iterator, found, errors = iter(dataset), [], []
+    while True:
+        try:
+            item = within(HANGS, lambda: next(iterator, None))
+        except OSError as error:
+            errors.append(str(error))
+        else:
+            if item is None:
+                break
+            found.append(item)
+    iterator.close()
+    assert errors == ["cannot read 0", "cannot read 7", "cannot read 29"]
+    expected = schedule_says(1.5, 5, 0, 30)
+    assert numbers(found) == expected[: len(expected) // 4 * 4 if batch_size else None]
+
+
+def test_a_parent_may_go_on_changing_a_state_that_it_gave():
+    parent = flaky_parent("sequential", failing=())
+    grain.experimental.assert_equal_output_after_checkpoint(EchoIterDataset(parent, factor=2))
+
+
+@pytest.mark.parametrize("options", [NO_THREADS, THREADS])
+def test_an_error_that_stays_is_raised_each_time(options):
+    parent = flaky_parent("map", failing=(20,), times=10**9)
+    iterator = iter(EchoIterDataset(parent, factor=2, batch_size=4, read_options=options))
+    for _ in range(10):  # items 0..19 are read together with it, or before it
+        with contextlib.suppress(OSError):
+            within(HANGS, lambda: next(iterator))
+    for _ in range(3):
+        with pytest.raises(OSError, match="cannot read 20"):
+            within(HANGS, lambda: next(iterator))
+    iterator.close()
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_elements_that_a_filter_dropped_are_an_error_that_says_what_to_do(batch_size):
+    parent, _ = parent_of("map", 10)
+    parent = parent.filter(lambda item: item["y"] != -6)
+    with pytest.raises(ValueError, match=r"element 6 of .* is missing .*\.to_iter_dataset\(\)"):
+        drained(EchoIterDataset(parent, factor=2, batch_size=batch_size))
+    kept = EchoIterDataset(parent.to_iter_dataset(), factor=2, batch_size=batch_size)
+    assert numbers(drained(kept)) == [i for i in range(10) if i != 6 for _ in range(2)]
+
+
+def reading_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("echo-read")}
+
+
+def gone(threads: set[threading.Thread]) -> bool:
+    for thread in threads:
+        thread.join(timeout=HANGS)
+    return not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("ending", ["closed", "dropped", "drained and closed"])
+def test_threads_end(ending):
+    before = reading_threads()
+    parent, _ = parent_of("map", 500)
+    iterator = iter(EchoIterDataset(parent, factor=2, batch_size=4, read_options=THREADS))
+    for _ in range(3):
+        next(iterator)
+    mine = reading_threads() - before
+    assert len(mine) == 3
+    if ending.startswith("drained"):
+        list(iterator)
+    if ending.endswith("closed"):
+        iterator.close()
+        iterator.close()
+        with pytest.raises(ValueError, match="closed iterator"):
+            next(iterator)
+    del iterator
+    assert gone(mine)
+
+
+def test_closing_closes_the_parent_too():
+    parent, _ = parent_of("prefetched", 500)
+    iterator = iter(EchoIterDataset(parent, factor=2))
+    next(iterator)
+    mine = {t for t in threading.enumerate() if t.name.startswith("grain-thread-prefetch")}
+    assert mine
+    iterator.close()
+    assert gone(mine)
+
+
+def test_a_program_ends_without_waiting_for_what_is_read_ahead(request):
+    program = (
+        "import time, grain, echo\n"
+        "slow = grain.MapDataset.range(10**6).map(lambda i: time.sleep(i and 0.3) or i)\n"
+        "iterator = iter(echo.EchoIterDataset(slow, factor=1))\n"
+        "print([next(iterator) for _ in range(5)])\n"
+        "print(time.monotonic())\n"
+    )
+    # Two thousand items are queued by then, 150 s of reading at least.
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=HANGS,
+    )
+    ended = time.monotonic()
+    items, last_line_at = finished.stdout.splitlines()
+    assert items == "[0, 1, 2, 3, 4]", finished.stderr
+    assert ended - float(last_line_at) < 100
+
+
+def test_a_program_may_end_while_compiled_code_reads_ahead(request):
+    program = (
+        "import grain, jax, numpy as np, echo\n"
+        "work = jax.jit(lambda x: x @ x)\n"
+        "item = np.ones((500, 500), np.float32)\n"
+        "parent = grain.MapDataset.range(10**6).map(lambda i: np.asarray(work(item))[0])\n"
+        "iterator = iter(echo.EchoIterDataset(parent, factor=1))\n"
+        "print(sum(next(iterator)[0] for _ in range(5)))\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=HANGS,
+    )
+    assert finished.stdout == "2500.0\n", finished.stderr
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_slow_items_are_not_gathered_into_long_chunks(monkeypatch):
+    asked, now = [], [0.0]
+
+    class Slow(Source):
+        def _getitems(self, indices):
+            asked.append(len(indices))
+            now[0] += 0.02 * len(indices)
+            return [self[index] for index in indices]
+
+    monkeypatch.setattr(readers.time, "perf_counter", lambda: now[0])
+    parent = grain.MapDataset.source(Slow(60))
+    drained(EchoIterDataset(parent, factor=1, read_options=NO_THREADS))
+    assert asked == [1, 2, 4, 8, 16, 16, 13]  # sixteen take more than a quarter of a second
+
+
+def test_what_was_read_is_let_go():
+    class Item:
+        def __deepcopy__(self, memo):
+            return "a copy"
+
+    alive = weakref.WeakSet()
+
+    def read(index):
+        alive.add(item := Item())
+        return item
+
+    parent = grain.MapDataset.range(300).map(read)
+    iterator = iter(EchoIterDataset(parent, factor=2, shuffle_buffer=5, read_options=THREADS))
+    assert list(iterator) == ["a copy"] * 600
+    end = time.monotonic() + HANGS
+    while alive:  # a thread may be about to let go of its last one
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    iterator.close()
+
+
+def test_large_items_are_read_ahead_by_their_bytes():
+    parent = grain.MapDataset.range(40).map(lambda i: np.zeros(5 * 2**20, np.uint8))
+    iterator = iter(EchoIterDataset(parent, factor=1))
+    next(iterator)
+    next(iterator)
+    assert len(iterator._reader._chunks) * 5 * 2**20 <= 2**26
+    iterator.close()

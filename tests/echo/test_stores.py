@@ -1,0 +1,182 @@
+"""The stores: every item once, showings counted, copies that share nothing."""
+
+import collections
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from echo.stores import ArrayStore, ItemStore
+from echo.tree import Structure
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+def example(number: int) -> dict:
+    """An example whose every value tells its number."""
+    image = np.full((2, 3), number, np.uint16)
+    return {"image": image, "more": (np.int64(number), [float(number)], Pair(number, b"ab"))}
+
+
+def filled(numbers, copies, rows=8) -> ArrayStore:
+    store = ArrayStore(rows)
+    store.put(np.asarray(numbers), map(example, numbers), np.asarray(copies))
+    return store
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(st.data())
+def test_the_array_store_shows_what_was_put_and_keeps_what_is_left(data):
+    store, left, newest = ArrayStore(40), {}, 0
+    for _ in range(data.draw(st.integers(1, 30))):
+        n = data.draw(st.integers(0, 40 - len(left)))
+        if n:
+            gaps = st.lists(
+                st.sampled_from([1, 1, 1, 127, 128, 129, 5_000]), min_size=n, max_size=n
+            )
+            numbers = newest + np.cumsum(data.draw(gaps))  # some would share a place in the table
+            copies = np.asarray(data.draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)))
+            items = {"x": np.stack([numbers, -numbers], axis=1)}
+            if data.draw(st.booleans()):
+                store.put_stacked(numbers, items, copies)
+            else:
+                store.put(numbers, ({"x": row} for row in items["x"]), copies)
+            left |= zip(numbers.tolist(), copies.tolist(), strict=True)
+            newest = int(numbers[-1])
+        waiting = [number for number, count in left.items() for _ in range(count)]
+        if waiting:
+            shown = data.draw(st.permutations(waiting))[: data.draw(st.integers(1, 12))]
+            batch = store.show(np.asarray(shown))
+            np.testing.assert_array_equal(batch["x"][:, 0], shown)
+            np.testing.assert_array_equal(batch["x"][:, 1], -np.asarray(shown))
+            for number in shown:
+                left[number] -= 1
+                if not left[number]:
+                    del left[number]
+        if left and data.draw(st.booleans()):
+            forgotten = sorted(left)[: data.draw(st.integers(1, 3))]
+            store.drop(np.asarray(forgotten))
+            left = {number: count for number, count in left.items() if number not in forgotten}
+        assert len(store) == len(left)
+    assert store.rows.peak <= 40
+
+
+def test_structure_types_and_order_come_back():
+    store = filled([3, 4], [1, 2])
+    batch = store.show(np.asarray([4, 3, 4]))
+    assert list(batch) == ["image", "more"]
+    assert batch["image"].shape == (3, 2, 3)
+    assert batch["image"].dtype == np.uint16
+    number, (same,), pair = batch["more"]
+    assert isinstance(pair, Pair)
+    for column in (number, same, pair.left):
+        np.testing.assert_array_equal(column, [4, 3, 4])
+    assert pair.right.tolist() == [b"ab"] * 3
+    assert len(store) == 0
+
+
+def test_rows_are_reused_so_that_only_the_peak_is_ever_touched():
+    store = ArrayStore(10)
+    table = len(store.rows._row_of)
+    for number in range(300):
+        store.put(np.asarray([number]), [example(number)], np.asarray([1]))
+        store.show(np.asarray([number]))
+    assert store.rows.peak == 1
+    assert len(store.rows._row_of) == table  # which grows only where pending items would meet
+    assert store.item_bytes == example(0)["image"].nbytes + 8 + 8 + 8 + 2
+
+
+def test_batches_share_no_memory_with_the_store_or_each_other():
+    store = filled([0, 1], [3, 3])
+    first = store.show(np.asarray([0, 1, 0]))
+    first["image"][:] = 77
+    second = store.show(np.asarray([0, 1]))
+    np.testing.assert_array_equal(second["image"][:, 0, 0], [0, 1])
+
+
+def test_a_dict_in_another_order_is_the_same_structure():
+    store = ArrayStore(4)
+    items = [{"a": np.int32(1), "b": np.int32(2)}, {"b": np.int32(4), "a": np.int32(3)}]
+    store.put(np.arange(2), items, np.ones(2, int))
+    batch = store.show(np.arange(2))
+    assert batch["a"].tolist() == [1, 3]
+    assert batch["b"].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (
+            {"x": np.zeros(3, np.int16)},
+            r"fresh item 5 .*\(3,\).*before have .*\(2,\).*pad or resize",
+        ),
+        ({"x": np.zeros(2, np.int32)}, "int32.*before have.*int16"),
+        ({"y": np.zeros(2, np.int16)}, r"a dict of 'y' where earlier items hold a dict of 'x'"),
+        ({"x": np.zeros(2, np.int16), "y": 0}, "a dict of 'x', 'y' where earlier"),
+        ([np.zeros(2, np.int16)], "a list of 0 where earlier items hold a dict of 'x'"),
+        (np.zeros(2, np.int16), "hold"),
+        ({"x": {"z": np.zeros(2, np.int16)}}, r"dtype\('O'\).*before have"),
+    ],
+)
+def test_items_of_another_kind_are_refused_and_leave_the_store_whole(item, message):
+    store = ArrayStore(4)
+    store.put(np.asarray([4]), [{"x": np.ones(2, np.int16)}], np.ones(1, int))
+    with pytest.raises(ValueError, match=message):
+        store.put(np.asarray([5, 6]), [item, item], np.ones(2, int))
+    assert len(store) == 1
+    assert store.show(np.asarray([4]))["x"].tolist() == [[1, 1]]
+
+
+def test_python_objects_are_refused_since_a_gather_would_share_them():
+    with pytest.raises(ValueError, match=r"not from Python objects.*leave batch_size out"):
+        ArrayStore(4).put(np.asarray([0]), [{"x": np.asarray([None, {}])}], np.ones(1, int))
+
+
+def test_what_came_before_an_error_is_kept():
+    def breaking():
+        yield example(0)
+        yield example(1)
+        raise OSError("the disk is gone")
+
+    store = ArrayStore(8)
+    with pytest.raises(OSError, match="the disk is gone"):
+        store.put(np.arange(5), breaking(), np.full(5, 2))
+    assert len(store) == 2
+    store.put(np.arange(2, 4), [example(2), example(3)], np.ones(2, int))
+    np.testing.assert_array_equal(store.show(np.arange(4))["image"][:, 0, 0], range(4))
+    assert len(store) == 2
+
+
+def test_the_item_store_hands_out_copies_and_empties():
+    store, item = ItemStore(), {"x": np.zeros(3), "y": [1]}
+    store.put(np.asarray([7]), [item], np.asarray([3]))
+    item["x"][:] = 9
+    shown = []
+    for _ in range(3):
+        shown.append(store.show(7))
+        assert shown[-1]["x"].tolist() == [0, 0, 0]
+        assert shown[-1]["y"] == [1]
+        shown[-1]["x"][:] = 5
+        shown[-1]["y"].append(2)
+    assert len(store) == 0
+    assert not any(np.shares_memory(shown[i]["x"], shown[j]["x"]) for i, j in [(0, 1), (1, 2)])
+
+
+def test_the_item_store_counts_showings_that_are_skipped():
+    store = ItemStore()
+    store.put(np.asarray([0, 1]), ["a", "b"], np.asarray([2, 1]))
+    store.skip(0)
+    store.skip(1)
+    assert len(store) == 1
+    assert store.show(0) == "a"
+    assert len(store) == 0
+
+
+def test_structure_takes_apart_and_puts_together():
+    item = {"b": (1, [2, 3]), "a": Pair(4, {})}
+    structure = Structure(item)
+    assert structure.leaves(item) == [1, 2, 3, 4]
+    assert structure.build([1, 2, 3, 4]) == item
+    assert Structure(5).leaves(6) == [6]
+    assert Structure(5).build([6]) == 6

@@ -1,0 +1,106 @@
+"""The stage for tf.data, inside real TensorFlow, against the library's own schedule."""
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import echo
+
+FACTORS = st.sampled_from(["1", "2", "3", "1.1", "1.25", "2.5", "1.618", "3.000000001"])
+
+
+@pytest.fixture(scope="module")
+def tf():
+    return pytest.importorskip("tensorflow", reason="needs tensorflow-cpu")
+
+
+def shown(dataset):
+    return [element.tolist() for element in dataset.as_numpy_iterator()]
+
+
+@settings(max_examples=25, deadline=None)
+@given(factor=FACTORS, items=st.integers(0, 40))
+def test_without_a_buffer_the_stream_is_that_of_the_schedule(tf, factor, items):
+    ours = [item for item, _ in zip(echo.EchoSchedule(factor), range(400), strict=False)]
+    total = echo.EchoSchedule(factor).num_outputs(items)
+    echoed = tf.data.Dataset.range(items).apply(echo.tf_data.echo(factor=factor))
+    assert shown(echoed) == [fresh for fresh, _ in ours[:total]]
+    assert len(echoed) == total
+
+
+@settings(max_examples=15, deadline=None)
+@given(factor=FACTORS, items=st.integers(1, 60), seed=st.integers(0, 2**31))
+def test_a_buffer_mixes_and_keeps_the_counts(tf, factor, items, seed):
+    def echoed(seed):
+        stage = echo.tf_data.echo(factor=factor, shuffle_buffer=16, seed=seed)
+        return tf.data.Dataset.range(items).apply(stage)
+
+    dataset = echoed(seed)
+    first = shown(dataset)
+    assert np.bincount(first, minlength=items).tolist() == (
+        echo.EchoSchedule(factor).copies(0, items).tolist()
+    )
+    # fresh item i enters the buffer at echoed position floor(i * e), 16 outputs ahead at most
+    starts = np.asarray([echo.EchoSchedule(factor).num_outputs(item) for item in first])
+    assert (starts < np.arange(len(first)) + 16).all()
+    assert shown(dataset) == first
+    assert shown(echoed(seed)) == first
+    if items == 60:
+        assert shown(echoed(seed + 1)) != first
+
+
+def test_nested_elements_batches_and_streams_without_a_known_end(tf):
+    def examples():
+        for i in range(5):
+            yield {"image": np.full((2, 2), i, np.uint8), "label": (i, f"digit {i}")}
+
+    spec = {
+        "image": tf.TensorSpec((2, 2), tf.uint8),
+        "label": (tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.string)),
+    }
+    dataset = tf.data.Dataset.from_generator(examples, output_signature=spec)
+    echoed = dataset.apply(echo.tf_data.echo(factor=1.5))
+    assert echoed.element_spec == spec
+    assert [x["label"][1] for x in echoed.as_numpy_iterator()] == [
+        b"digit %d" % i for i in (0, 1, 1, 2, 3, 3, 4)
+    ]
+    batches = dataset.batch(2).apply(echo.tf_data.echo(factor=2))
+    assert [x["image"][:, 0, 0].tolist() for x in batches.as_numpy_iterator()] == [
+        *[[0, 1]] * 2,
+        *[[2, 3]] * 2,
+        *[[4]] * 2,
+    ]
+    endless = tf.data.Dataset.range(2).repeat().apply(echo.tf_data.echo(2, shuffle_buffer=4))
+    assert endless.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert len(shown(endless.take(50))) == 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"factor": 0.5}, "factor is 0.5; allowed: a number from 1"),
+        ({"factor": "1.0000000001"}, "allowed: at most nine decimals"),
+        ({"factor": 2, "shuffle_buffer": -1}, "shuffle_buffer is -1; allowed"),
+        ({"factor": 2, "seed": 0.5}, "seed is 0.5; allowed"),
+    ],
+)
+def test_wrong_settings_are_refused(arguments, says):
+    with pytest.raises(echo.EchoSpecError, match=says):
+        echo.tf_data.echo(**arguments)
+
+
+def test_without_the_package_the_error_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # what import finds where there is none
+    with pytest.raises(ImportError, match=r"echo\.tf_data\.echo needs tensorflow, which is not"):
+        echo.tf_data.echo(factor=2)
+
+
+def test_without_grain_its_stage_says_so(monkeypatch):
+    monkeypatch.delitem(sys.modules, "echo.stage", raising=False)
+    monkeypatch.delattr(echo, "grain_dataset", raising=False)
+    monkeypatch.setitem(sys.modules, "grain", None)
+    with pytest.raises(ImportError, match=r"echo\.EchoIterDataset needs grain, which is not"):
+        echo.EchoIterDataset  # noqa: B018

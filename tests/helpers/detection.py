@@ -1,0 +1,52 @@
+"""What the tests of detection share: the shrunk mini, and records made by hand."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+import workloads
+from configs import base, coco
+from data import sources
+from runs import cli
+from workloads.detection.task import Detection
+
+SHRUNK = {
+    "model.width": 4,
+    "dataset.canvas": 40,
+    "augmentation.crop_size": 32,
+    "batch_size": 16,
+    "budget.fresh_examples": 160,
+    "evaluate_every_fresh_examples": 80,
+    "checkpoint_every_fresh_examples": 80,
+    "log_every_steps": 1,
+    "target.value": 1.1,
+}
+
+
+def mini(**fields):
+    """The mini of COCO, shrunk, with `fields` given as echo__factor=2."""
+    config = coco.get_config("mini")
+    for name, value in (SHRUNK | {k.replace("__", "."): v for k, v in fields.items()}).items():
+        cli.set_field(config, name, value, base.FIELDS)
+    return config
+
+
+def workload(**fields) -> Detection:
+    config = mini(**fields)
+    return workloads.make(config, sources.open_source(config.dataset.name, "train")[1])
+
+
+def jpeg(pixels, mode="RGB") -> bytes:
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(encoded, "JPEG", quality=95)
+    return encoded.getvalue()
+
+
+GREY = np.full((48, 64, 3), 128, np.uint8)
+
+
+def record(boxes=(), labels=None, image=None, **objects):
+    labels = [1] * len(boxes) if labels is None else labels
+    given = {"bbox": [np.float32(box) for box in boxes], "label": labels, **objects}
+    return {"image": jpeg(GREY) if image is None else image, "image/id": 7, "objects": given}

@@ -1,0 +1,75 @@
+"""Data sets to echo, in each kind of parent that the stage takes."""
+
+import threading
+
+import grain
+import numpy as np
+
+NO_THREADS = grain.ReadOptions(num_threads=0, prefetch_buffer_size=64)
+
+
+THREADS = grain.ReadOptions(num_threads=3, prefetch_buffer_size=24)
+
+
+class Source:
+    """Random access to examples that tell their number; notes every read."""
+
+    def __init__(self, n: int):
+        self.n, self.reads, self.lock = n, [], threading.Lock()
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        with self.lock:
+            self.reads.append(index)
+        return {"x": np.full(3, index, np.int64), "y": np.int32(-index)}
+
+
+class ChunkSource(Source):
+    """The same, read in chunks."""
+
+    def _getitems(self, indices):
+        return [self[index] for index in indices]
+
+
+class Stacked(grain.MapDataset):
+    """A parent that hands over stacked items."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source = source
+
+    def __len__(self):
+        return len(self.source)
+
+    def __getitem__(self, index):
+        return self.source[index]
+
+    def stacked_items(self, indices):
+        items = [self.source[index] for index in indices.tolist()]
+        return {key: np.stack([item[key] for item in items]) for key in ("x", "y")}
+
+
+def parent_of(kind: str, n: int, source_type=Source):
+    """A parent of one of five kinds over `n` examples, and its source."""
+    source = source_type(n)
+    if kind == "stacked":
+        return Stacked(source), source
+    if kind == "chunks":
+        source = ChunkSource(n)
+    examples = grain.MapDataset.source(source)
+    if kind == "sequential":
+        return examples.to_iter_dataset(grain.ReadOptions(0, 0)), source
+    if kind == "prefetched":
+        read = examples.to_iter_dataset(grain.ReadOptions(0, 0))
+        return grain.experimental.ThreadPrefetchIterDataset(read, prefetch_buffer_size=3), source
+    return examples, source
+
+
+KINDS = ("map", "chunks", "stacked", "sequential", "prefetched")
+
+
+def numbers(items) -> list[int]:
+    """The fresh items that were emitted, one by one or in batches."""
+    return [int(i) for item in items for i in np.ravel(item["y"] * -1)]

@@ -1,0 +1,345 @@
+"""Writes golden.json: training steps of the same networks by PyTorch, in double precision.
+
+    python -m tests.helpers.make_golden    (needs torch and torchvision; made with 2.15.0, 0.29.2)
+
+Blocks, batch norm, attention, losses, box matching and the optimizer are PyTorch's and
+torchvision's own; put together here are CIFAR's shortcuts, SSD's extra layers and heads, and the
+Transformer's ends. No code of the project runs, except for the table of default boxes.
+"""
+
+import importlib.metadata
+import json
+import pathlib
+import re
+
+import numpy as np
+import torch
+import torchvision
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torchvision.models.detection import _utils, ssd
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+from torchvision.ops import box_iou
+
+from models.ssd import BOXES_PER_CELL, EXTRA_CHANNELS, default_boxes
+from tests.helpers import golden
+
+# From our axes to PyTorch's: convolutions [H, W, I, O], dense layers [I, O].
+AXES = {4: (3, 2, 0, 1), 2: (1, 0)}
+
+
+class Parameters:
+    """PyTorch's parameters under our names; some are parts of one of PyTorch's."""
+
+    def __init__(self):
+        self.parts = {}  # name: (tensor to write to, our shape)
+
+    def add(self, name, tensor, shape=None):
+        """`shape` is ours, for the attention's kernels, which are matrices in PyTorch."""
+        axes = AXES[tensor.ndim] if name.endswith("kernel") else range(tensor.ndim)
+        if shape is None:
+            shape = tuple(tensor.permute(*np.argsort(axes).tolist()).shape)
+        self.parts[name] = (tensor.data, shape)
+        self._write(name, golden.parameter(name, shape))
+
+    def _write(self, name, value):
+        tensor, _ = self.parts[name]
+        if name.endswith("kernel"):
+            matrix = value if tensor.ndim == 4 else value.reshape(tensor.shape[::-1])
+            value = matrix.transpose(AXES[tensor.ndim])
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+
+    def values(self):
+        found = {}
+        for name, (tensor, shape) in self.parts.items():
+            value = tensor.clone()
+            if name.endswith("kernel"):
+                value = value.permute(*np.argsort(AXES[tensor.ndim]).tolist())
+            found[name] = value.numpy().reshape(shape)
+        return found
+
+    def add_layer(self, name, layer, weight="kernel"):
+        self.add(f"{name}/{weight}", layer.weight)
+        if layer.bias is not None:
+            self.add(f"{name}/bias", layer.bias)
+
+    def add_norm(self, name, norm):
+        self.add_layer(name, norm, "scale")
+
+    def add_conv_norm(self, name, conv, norm):
+        self.add_layer(f"{name}/conv", conv)
+        self.add_norm(f"{name}/norm", norm)
+
+    def add_block(self, name, block):
+        for number in (1, 2, 3):
+            if hasattr(block, f"conv{number}"):
+                conv, norm = getattr(block, f"conv{number}"), getattr(block, f"bn{number}")
+                self.add_conv_norm(f"{name}/conv{number}", conv, norm)
+        if isinstance(block.downsample, nn.Sequential):
+            self.add_conv_norm(f"{name}/projection", *block.downsample)
+
+
+def pixels(data):
+    images_BxHxWxC = torch.from_numpy(data["image"]).double()
+    return ((images_BxHxWxC - 127.5) / 64).permute(0, 3, 1, 2)
+
+
+def by_group(network, images_BxCxHxW):
+    """Ghost batch norm, by its definition: each group of examples on its own."""
+    return [network(group) for group in images_BxCxHxW.split(golden.GHOST_BATCH)]
+
+
+class Shortcut(nn.Module):
+    """He et al. 2016, option A: every second pixel, and zero channels."""
+
+    def __init__(self, stride, missing):
+        super().__init__()
+        self.stride, self.missing = stride, missing
+
+    def forward(self, x_BxCxHxW):
+        return F.pad(
+            x_BxCxHxW[:, :, :: self.stride, :: self.stride], (0, 0) * 2 + (0, self.missing)
+        )
+
+
+def cifar10(data):
+    """ResNet-8 of width 4, batch norm over the whole batch."""
+    stem, norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+    blocks = [
+        BasicBlock(4, 4),
+        BasicBlock(4, 8, 2, Shortcut(2, 4)),
+        BasicBlock(8, 16, 2, Shortcut(2, 8)),
+    ]
+    network = nn.Sequential(stem, norm, nn.ReLU(), *blocks)
+    network += nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    network.double()
+    parameters = Parameters()
+    parameters.add_conv_norm("stem", stem, norm)
+    for number, block in enumerate(blocks):
+        parameters.add_block(f"blocks/{number}", block)
+    parameters.add_layer("head", network[-1])
+    labels_B = torch.from_numpy(data["label"]).long()
+    return network, parameters, lambda: F.cross_entropy(network(pixels(data)), labels_B)
+
+
+def imagenet(data):
+    """torchvision's ResNet with one bottleneck block a stage, ghost batches, label smoothing."""
+    network = ResNet(Bottleneck, [1, 1, 1, 1], num_classes=golden.IMAGENET_CLASSES).double()
+    parameters = Parameters()
+    parameters.add_conv_norm("backbone/stem", network.conv1, network.bn1)
+    add_stages(parameters, [network.layer1, network.layer2, network.layer3, network.layer4])
+    parameters.add_layer("head", network.fc)
+    labels_B = torch.from_numpy(data["label"]).long()
+
+    def loss():
+        logits_BxK = torch.cat(by_group(network, pixels(data)))
+        return F.cross_entropy(logits_BxK, labels_B, label_smoothing=golden.LABEL_SMOOTHING)
+
+    return network, parameters, loss
+
+
+def add_stages(parameters, stages):
+    for stage, blocks in enumerate(stages):
+        for number, block in enumerate(blocks):
+            parameters.add_block(f"backbone/stages/{stage}/{number}", block)
+
+
+def transformer(data):
+    """PyTorch's encoder layers with a causal mask; embedding and logits share their weights."""
+    dim, heads = golden.TRANSFORMER["dim"], golden.TRANSFORMER["heads"]
+    embed = nn.Embedding(golden.VOCABULARY, dim)
+    options = {"dropout": 0.0, "layer_norm_eps": 1e-6, "batch_first": True, "norm_first": True}
+    layers = [
+        nn.TransformerEncoderLayer(dim, heads, golden.TRANSFORMER["mlp_dim"], **options)
+        for _ in range(golden.TRANSFORMER["layers"])
+    ]
+    final_norm = nn.LayerNorm(dim, eps=1e-6)
+    network = nn.ModuleList([embed, *layers, final_norm]).double()
+    parameters = Parameters()
+    parameters.add_layer("embed", _without_bias(embed), "embedding")
+    for number, layer in enumerate(layers):
+        add_decoder_layer(parameters, f"layers/{number}", layer, heads)
+    parameters.add_norm("final_norm", final_norm)
+    tokens_BxT = torch.from_numpy(data["tokens"]).long()
+    length = tokens_BxT.shape[1] - 1
+    mask_LxL = nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.double)
+    frequency_F = 10_000.0 ** (-np.arange(0, dim, 2) / dim)
+    angle_LxF = torch.from_numpy(np.arange(length)[:, None] * frequency_F)
+    positions_LxD = torch.cat([angle_LxF.sin(), angle_LxF.cos()], 1)
+
+    def loss():
+        x_BxLxD = embed(tokens_BxT[:, :-1]) * dim**0.5 + positions_LxD
+        for layer in layers:
+            x_BxLxD = layer(x_BxLxD, src_mask=mask_LxL, is_causal=True)
+        logits_BxLxV = F.linear(final_norm(x_BxLxD), embed.weight)
+        return F.cross_entropy(
+            logits_BxLxV.flatten(0, 1), tokens_BxT[:, 1:].flatten(), ignore_index=0
+        )
+
+    return network, parameters, loss
+
+
+def _without_bias(layer):
+    layer.bias = None
+    return layer
+
+
+def add_decoder_layer(parameters, name, layer, heads):
+    dim = layer.linear1.in_features
+    attention = layer.self_attn
+    for bias in (attention.in_proj_bias, attention.out_proj.bias):  # ours has none
+        bias.requires_grad_(False).zero_()
+    shape = (dim, heads, dim // heads)
+    for part, weight in zip("qkv", attention.in_proj_weight.split(dim), strict=True):
+        parameters.add(f"{name}/attention/{part}/kernel", weight, shape)
+    out = (heads, dim // heads, dim)
+    parameters.add(f"{name}/attention/out/kernel", attention.out_proj.weight, out)
+    parameters.add_norm(f"{name}/attention_norm", layer.norm1)
+    parameters.add_norm(f"{name}/mlp_norm", layer.norm2)
+    parameters.add_layer(f"{name}/mlp_in", layer.linear1)
+    parameters.add_layer(f"{name}/mlp_out", layer.linear2)
+
+
+class Detector(nn.Module):
+    """A block of torchvision's for each of three stages, then SSD's extra layers and heads."""
+
+    def __init__(self, width, classes):
+        super().__init__()
+        net = ResNet(BasicBlock, [1, 1, 1, 1])
+        net.inplanes = width
+        self.stem = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.stages = nn.ModuleList(
+            net._make_layer(BasicBlock, width * 2**stage, 1, stride=stride)
+            for stage, stride in enumerate((1, 2, 1))
+        )
+        channels, self.extras = [4 * width], nn.ModuleList()
+        for middle, last in EXTRA_CHANNELS:  # every map here is small, so all have stride 2
+            first = nn.Conv2d(channels[-1], middle * width, 1)
+            second = nn.Conv2d(middle * width, last * width, 3, stride=2, padding=1)
+            self.extras.append(nn.Sequential(first, nn.ReLU(), second, nn.ReLU()))
+            channels.append(last * width)
+        self.heads = nn.ModuleList(
+            nn.ModuleList(
+                nn.Conv2d(features, boxes * outputs, 3, padding=1)
+                for features, boxes in zip(channels, BOXES_PER_CELL, strict=True)
+            )
+            for outputs in (4, classes + 1)
+        )
+
+    def forward(self, images_BxCxHxW):
+        x_BxCxHxW = F.max_pool2d(F.relu(self.norm(self.stem(images_BxCxHxW))), 3, 2, 1)
+        for stage in self.stages:
+            x_BxCxHxW = stage(x_BxCxHxW)
+        maps = [x_BxCxHxW]
+        for extra in self.extras:
+            maps.append(extra(maps[-1]))
+        return [
+            torch.cat(
+                [
+                    head(x_BxCxHxW).permute(0, 2, 3, 1).reshape(len(x_BxCxHxW), -1, outputs)
+                    for head, x_BxCxHxW in zip(heads, maps, strict=True)
+                ],
+                1,
+            )
+            for heads, outputs in zip(self.heads, (4, golden.DETECTION_CLASSES + 1), strict=True)
+        ]
+
+
+class Multibox(ssd.SSD):
+    """torchvision's loss and matching, without the rest of its detector."""
+
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.box_coder = _utils.BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
+        self.proposal_matcher = _utils.SSDMatcher(0.5)
+        self.neg_to_pos_ratio = 3.0
+
+    def loss(self, targets, offsets_BxNx4, logits_BxNxK1, default_Nx4):
+        outputs = {"bbox_regression": offsets_BxNx4, "cls_logits": logits_BxNxK1}
+        matched = [
+            self.proposal_matcher(box_iou(target["boxes"], default_Nx4))
+            if len(target["boxes"])
+            else torch.full((len(default_Nx4),), -1)
+            for target in targets
+        ]
+        losses = self.compute_loss(targets, outputs, [default_Nx4] * len(targets), matched)
+        return losses["bbox_regression"] + losses["classification"]
+
+
+def detection(data):
+    network = Detector(golden.DETECTION_WIDTH, golden.DETECTION_CLASSES).double()
+    parameters = Parameters()
+    parameters.add_conv_norm("backbone/stem", network.stem, network.norm)
+    add_stages(parameters, network.stages)
+    for number, extra in enumerate(network.extras):
+        parameters.add_layer(f"extras/{number}/conv1", extra[0])
+        parameters.add_layer(f"extras/{number}/conv2", extra[2])
+    for name, heads in zip(("box_heads", "class_heads"), network.heads, strict=True):
+        for number, head in enumerate(heads):
+            parameters.add_layer(f"{name}/{number}", head)
+    x_N, y_N, w_N, h_N = torch.from_numpy(default_boxes(golden.DETECTION_SIZE)).double().T
+    default_Nx4 = torch.stack([x_N - w_N / 2, y_N - h_N / 2, x_N + w_N / 2, y_N + h_N / 2], 1)
+    targets = []
+    for boxes_Mx4, labels_M in zip(data["boxes"], data["labels"], strict=True):
+        boxes = torch.from_numpy(boxes_Mx4[labels_M >= 0][:, [1, 0, 3, 2]]).double()
+        labels = torch.from_numpy(labels_M[labels_M >= 0]).long() + 1  # 0 is the background
+        targets.append({"boxes": boxes, "labels": labels})
+
+    def loss():
+        parts = zip(*by_group(network, pixels(data)), strict=True)
+        return Multibox().loss(targets, *map(torch.cat, parts), default_Nx4)
+
+    return network, parameters, loss
+
+
+def steps(make, name):
+    """Losses of the first steps, and the first update of every parameter (summarized)."""
+    network, parameters, loss = make(golden.batch(name))
+    before = parameters.values()
+    trained = [p for p in network.parameters() if p.requires_grad]
+    # Weight decay acts on kernels alone: what has two axes or more, and is no embedding.
+    embeddings = {m.weight for m in network.modules() if isinstance(m, nn.Embedding)}
+    kernels = {p for p in trained if p.ndim > 1} - embeddings
+    others = set(trained) - kernels
+    optimizer = torch.optim.SGD(
+        [
+            {"params": list(kernels), "weight_decay": golden.WEIGHT_DECAY},
+            {"params": list(others)},
+        ],
+        lr=golden.LEARNING_RATE,
+        momentum=golden.MOMENTUM,
+        nesterov=True,
+    )
+    losses, updates = [], {}
+    for step in range(golden.STEPS):
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        optimizer.step()
+        losses.append(value.item())
+        if step == 0:
+            after = parameters.values()
+            updates = {k: golden.summary(k, before[k] - after[k]) for k in before}
+    assert sum(value.size for value in before.values()) == sum(p.numel() for p in trained)
+    return {"losses": losses, "updates": updates}
+
+
+def main():
+    makers = {
+        "cifar10": cifar10,
+        "imagenet": imagenet,
+        "transformer": transformer,
+        "ssd": detection,
+    }
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "torchvision")}
+    found = {"made_by": f"tests/helpers/make_golden.py with {versions}"}
+    found |= {name: steps(make, name) for name, make in makers.items()}
+    text = json.dumps(found, indent=1)
+    text = re.sub(r"(?<=\[|,)\s+(?=-?\d)|(?<=\d)\s+(?=\])", " ", text)  # a list a line
+    pathlib.Path(__file__).with_name("golden.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    assert torchvision  # registers the operators
+    main()

@@ -1,0 +1,211 @@
+"""Whole runs for tests: shrunk copies of the shipped minis, the commands, and what a run leaves."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+
+import train
+from configs import base, cifar10
+from runs import cli, records
+from runs.checkpoints import Checkpoints
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+# Seconds after which something hangs: far more than it takes on a busy machine.
+HANGS = 900
+
+
+# Small enough for a run of seconds; everything else is the shipped mini.
+SHRUNK = {
+    "model.width": 4,
+    "budget.fresh_examples": 640,
+    "evaluate_every_fresh_examples": 160,
+    "checkpoint_every_fresh_examples": 320,
+    "log_every_steps": 5,
+    "target.value": 1.1,  # out of reach, so that a run uses its whole budget
+}
+
+
+# (insertion, shuffle buffer): every slot, with copies adjacent and mixed.
+SLOTS = (
+    ("none", 0),
+    ("before_augmentation", 0),
+    ("before_augmentation", 100),
+    ("after_augmentation", 0),
+    ("after_augmentation", 100),
+    ("after_batching", 0),
+    ("after_batching", 4),
+)
+
+
+def mini(**fields):
+    """The mini of CIFAR-10, shrunk, with `fields` given as echo__factor=2."""
+    config = cifar10.get_config("mini")
+    overrides = SHRUNK | {name.replace("__", "."): value for name, value in fields.items()}
+    for name, value in overrides.items():
+        cli.set_field(config, name, value, base.FIELDS)
+    return config
+
+
+def slot(insertion, buffer, factor=2.5):
+    """Fields that fill a slot."""
+    return {
+        "echo__insertion": insertion,
+        "echo__factor": 1 if insertion == "none" else factor,
+        "echo__shuffle_buffer": buffer,
+    }
+
+
+def placed(insertion, buffer, factor=2.5):
+    """The same with the echoed items kept on the device, where they are augmented too."""
+    fields = {"echo__placement": "device", "augment_on": "device"}
+    return slot(insertion, buffer, factor) | fields
+
+
+# A slot for every condition, on the host and on the device.
+CONDITIONS = [slot(*at) for at in SLOTS] + [placed(*at) for at in SLOTS[1:]]
+
+
+def latest_step(workdir):
+    """The newest checkpoint of a run; None where there is none."""
+    return next(iter(Checkpoints(workdir / records.CHECKPOINTS).steps()), None)
+
+
+def last_saved(config, workdir):
+    """Arrays (NumPy, in a list) and value of a run's newest checkpoint."""
+    like = train.prepare(config).program.init(config.seed.model)
+    checkpoints, step = Checkpoints(workdir / records.CHECKPOINTS), latest_step(workdir)
+    leaves = jax.tree.leaves(jax.device_get(checkpoints.restore(step, like)))
+    return leaves, checkpoints.value(step)
+
+
+def flags(config):
+    """The command-line overrides that make the mini into `config`."""
+    shipped = cifar10.get_config("mini")
+    names = [field.name for field in base.FIELDS]
+    changed = [n for n in names if cli.get_field(config, n) != cli.get_field(shipped, n)]
+    return [f"--config.{name}={cli.get_field(config, name)}" for name in changed]
+
+
+def run_command(script, *arguments, **options):
+    """Runs one of the project's commands as a user would; the completed process."""
+    return subprocess.run(
+        [sys.executable, *([script] if script.endswith(".py") else ["-m", script]), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def held_training(step, *words):
+    """train.py's command as a process that has taken `step` steps; it goes on once its standard
+    input is closed, as by `communicate`. See held_training.py."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.helpers.held_training", str(step), *words],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until_held(process)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_until_held(process):
+    """Waits for held_training.py to say that it is held."""
+    if "held\n" not in process.stdout:  # other libraries print there, too
+        raise AssertionError(process.communicate()[1])
+
+
+# What a run measures of itself; the device is sent what is pending again when a run goes on.
+MEASURED = ("train_seconds", "wall_seconds", "input_wait_fraction", "bytes_sent")
+
+
+def records_of(workdir):
+    """All that must not depend on how often a run was stopped."""
+    return [
+        {name: value for name, value in record.items() if name not in MEASURED}
+        for record in records.read_metrics(workdir)
+    ]
+
+
+def assert_equal_runs(config, one, other):
+    assert records_of(one) == records_of(other)
+    (one_arrays, one_value), (arrays, value) = (last_saved(config, d) for d in (one, other))
+    assert one_value["counters"] == value["counters"]
+    for left, right in zip(one_arrays, arrays, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+class StopAt:
+    """Tells a run to stop once it has taken so many steps, at a place inside its own loop."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def __enter__(self):
+        original = train._Run._train_on
+        self._original = original
+
+        def train_on(run, batch):
+            original(run, batch)
+            if run.counters.step == self.step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        train._Run._train_on = train_on
+
+    def __exit__(self, *_):
+        train._Run._train_on = self._original
+
+
+def recorded(workdir):
+    return [record["fresh"] for record in records.read_lines(workdir / records.DECISIONS)]
+
+
+def decisions_file(path, decisions):
+    writer = records.LinesWriter(path)
+    for step, fresh in enumerate(decisions, start=1):
+        writer.write({"step": step, "fresh": fresh})
+    writer.close()
+    return str(path)
+
+
+def batches_of(config):
+    iterator = iter(train.prepare(config).batches)
+    try:
+        return list(iterator)
+    finally:
+        iterator.close()
+
+
+CLOCKS = ("train_seconds", "wall_seconds", "input_wait_fraction", "seconds_to_target")
+
+
+def numbers(workdir):
+    """Everything that a run recorded but for its clocks, and its last checkpoint's arrays."""
+    curve = [_without_clocks(record) for record in records.read_metrics(workdir)]
+    step, arrays = latest_step(workdir), {}
+    if step is not None:
+        leaves, value = last_saved(mini(), workdir)
+        arrays = {str(i): array for i, array in enumerate(leaves)}
+        arrays["input"] = np.frombuffer(repr(value["input"]).encode(), np.uint8)
+    return _without_clocks(records.read_json(workdir / records.RESULT)), curve, step, arrays
+
+
+def _without_clocks(record):
+    return {name: value for name, value in record.items() if name not in CLOCKS}

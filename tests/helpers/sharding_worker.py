@@ -1,0 +1,165 @@
+"""What the tests of sharding run on eight devices, in a process of its own, and on one, in theirs.
+
+XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/sharding_worker.py DIR
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import re
+import sys
+
+import jax
+import numpy as np
+import optax
+
+import train
+from echo import gather_plan
+from echo.device import DeviceStore
+from models.transformer import Transformer
+from runs.checkpoints import by_path
+from tests.helpers.runs import StopAt, mini, placed, slot
+from training import divergence, optimizer, sharding
+from training import step as steps
+
+STEPS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class NextToken:
+    """A tiny Transformer that predicts the next token."""
+
+    vocab_size: int = 64
+
+    def model(self, rngs):
+        sizes = {"num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
+        return Transformer(vocab_size=self.vocab_size, max_length=16, rngs=rngs, **sizes)
+
+    def loss(self, model, data):
+        tokens_BxL = data["tokens"]
+        logits_BxLxV = model(tokens_BxL[:, :-1], train=True)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, tokens_BxL[:, 1:])
+        return losses.mean(), {"loss": losses.mean()}
+
+
+def transformer(choice, data, model):
+    """Losses of the first steps, and where the state lies afterwards."""
+    task = steps.Task(
+        NextToken(), "nesterov", False, sharding.make_mesh(data, model), sharding=choice
+    )
+    rng = np.random.default_rng(0)
+    batches = [
+        ({"tokens": rng.integers(0, 64, (16, 16), np.int32)}, *np.zeros((2, 16), np.uint32))
+        for _ in range(STEPS)
+    ]
+    return _run(steps.Program(task), [sharding.put_batch(task.mesh, batch) for batch in batches])
+
+
+def cifar(choice):
+    """The same for the mini of CIFAR-10 with batch norm over the whole batch."""
+    parts = train.prepare(mini(**slot("before_augmentation", 50, factor=2), sharding=choice))
+    iterator = iter(parts.batches)
+    batches = [next(iterator) for _ in range(STEPS)]
+    iterator.close()
+    return _run(parts.program, [parts.input.put(batch) for batch in batches])
+
+
+def statistics(choice):
+    """Gradient statistics of the first batch, where every third row is a repeat."""
+    parts = train.prepare(mini(sharding=choice))
+    iterator = iter(parts.batches)
+    batch = parts.input.put(next(iterator))
+    iterator.close()
+    program, repeat_B = parts.program, np.arange(len(batch[1])) % 3 == 0
+    state = program.init(0)
+    inputs = (batch, sharding.put_batch(program.task.mesh, repeat_B), np.uint32(0))
+    values = program.compile_statistics(state, *inputs)(state.params, state.model_state, *inputs)
+    return {name: float(value) for name, value in values.items()}
+
+
+def placement(where):
+    """The same for echoed items kept on the host or on the devices, and the images of each step."""
+    fields = placed("before_augmentation", 24) | {"echo__placement": where, "echo__streams": 16}
+    parts = train.prepare(mini(**fields))
+    iterator = iter(parts.batches)
+    batches = [parts.input.put(next(iterator)) for _ in range(STEPS)]
+    iterator.close()
+    images = [np.asarray(data["image"]).tolist() for data, _, _ in batches]
+    return {"losses": _run(parts.program, batches)["losses"], "images": images}
+
+
+def store(data, model):
+    """How a store of eight sub-streams lies on a mesh, and which collectives its programs run."""
+    mesh = sharding.make_mesh(data, model)
+    kept = DeviceStore(np.zeros((2, 3), np.int32), 5, 2, streams=8, mesh=mesh)
+    items = np.arange(8 * 2 * 2 * 3, dtype=np.int32).reshape(1, 8, 2, 2, 3)
+    rows = np.broadcast_to(np.asarray([4, gather_plan.NOWHERE], np.int32), (1, 8, 2))
+    batch = kept.follow(gather_plan.GatherPlan(items, rows, rows, np.full((8, 1), 4, np.int32)))
+    np.testing.assert_array_equal(batch, items[0, :, 0])
+    put = jax.device_put((items[0], rows[0], None), sharding.over_data(mesh))
+    programs = [kept._place.lower(kept._leaves, *put), kept._gather.lower(kept._leaves, put[1])]
+    text = "".join(program.compile().as_text() for program in programs)
+    return {
+        "shard": batch.addressable_shards[0].data.shape,
+        "stored": kept._leaves.addressable_shards[0].data.nbytes,
+        "said": kept.device_bytes,
+        "collectives": re.findall(r"all-[a-z]+|collective-[a-z]+", text),
+    }
+
+
+def spoilt():
+    """What is found of parameters split over the devices: whole, then spoilt on the last one."""
+    array = np.ones(16, np.float32)
+    put = functools.partial(jax.device_put, device=sharding.over_data(sharding.make_mesh(8, 1)))
+    bad = np.where(np.arange(16) == 15, np.float32("inf"), array)
+    found = jax.jit(divergence.nonfinite)
+    return [int(found(np.float32(0), put(array), put(params))) for params in (array, bad)]
+
+
+def _run(program, batches):
+    state = program.init(0)
+    hyper = optimizer.Hyperparameters(*map(np.float32, (0.1, 0.9, 0.0)))
+    losses, nonfinite = [], []
+    for batch in batches:
+        arguments = (state, batch, hyper, np.uint32(0))
+        step = program.compile_train(*arguments)
+        state, metrics = step(*arguments)
+        losses.append(float(metrics["loss"]))
+        nonfinite.append(int(metrics["nonfinite"]))
+    return {
+        "losses": losses,
+        "nonfinite": nonfinite,
+        "collectives": sorted(set(re.findall(r"all-gather|all-reduce|all-to-all", step.as_text()))),
+        "shards": {
+            name.removesuffix("/value"): [leaf.shape, leaf.addressable_shards[0].data.shape]
+            for name, leaf in by_path(state).items()
+        },
+    }
+
+
+def stopped(workdir, step):
+    """A run under fsdp that was told to stop."""
+    with StopAt(step):
+        return train.train(mini(log_every_steps=1, sharding="fsdp"), workdir)["status"]
+
+
+def main(directory):
+    found = {
+        "devices": jax.device_count(),
+        "cifar": {choice: cifar(choice) for choice in ("replicated", "fsdp")},
+        "transformer": {
+            "tensor": transformer("tensor", 4, 2),
+            "fsdp": transformer("fsdp", 8, 1),
+        },
+        "statistics": statistics("fsdp"),
+        "placement": {where: placement(where) for where in ("host", "device")},
+        "stores": [store(8, 1), store(4, 2)],
+        "spoilt": spoilt(),
+        "stopped": stopped(directory / "run", 9),
+    }
+    (directory / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

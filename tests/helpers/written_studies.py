@@ -1,0 +1,154 @@
+"""Studies written to disk by hand, for the tests of the analysis."""
+
+from runs import records
+
+TARGET = {"metric": "accuracy", "value": 0.9, "mode": "above"}
+
+
+EVERY = 100  # fresh examples between evaluations
+
+
+def setting(name, insertion="none", factor=1.0, buffer=0):
+    label = (
+        "no echoing" if insertion == "none" else f"{insertion.replace('_', ' ')}, e = {factor:g}"
+    )
+    overrides = {"echo.insertion": insertion, "echo.factor": factor, "echo.shuffle_buffer": buffer}
+    return {"name": name, "label": label, "overrides": overrides}
+
+
+BASELINE = setting("baseline")
+
+
+BEFORE = setting("before_e2", "before_augmentation", 2.0, 50)
+
+
+def config(**changes):
+    nested = {
+        "workload": "cifar10",
+        "target": TARGET,
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "budget": {"fresh_examples": 1000},
+        "evaluate_every_fresh_examples": EVERY,
+        "echo": {"insertion": "none", "factor": 1.0, "shuffle_buffer": 0},
+        "batch_size": 10,
+        "seed": {"data": 0, "model": 0},
+    }
+    return nested | changes
+
+
+def write_trial(directory, values, status=None, factor=1.0, target=TARGET, settings=None, **origin):
+    """A trial that reports `values` of the metric, one every EVERY fresh examples; batches of 10.
+
+    `status` is told from the values where it is left out; "unfinished" writes no result.
+    """
+    directory.mkdir(parents=True)
+    goal = records.Target(**target)
+    writer, score, best = records.LinesWriter(directory / records.METRICS), None, (None, None)
+    for number, value in enumerate(values, start=1):
+        fresh = number * EVERY
+        at = {
+            "step": int(fresh * factor / 10),
+            "fresh_examples": fresh,
+            "train_seconds": fresh / 50,
+        }
+        writer.write(at | {"split": "train", "loss": 1.0})
+        writer.write(at | {"split": "validation", goal.metric: value})
+        if score is None and goal.reached(value):
+            score = at
+        if goal.better(value, best[0]):
+            best = (value, fresh)
+    writer.close()
+    hardware = origin.pop("hardware", {"device_kind": "cpu", "devices": 1})
+    records.write_json(
+        directory / records.CONFIG,
+        {"schema_version": 1, "config": settings or config(), "hardware": hardware, **origin},
+    )
+    if status == "unfinished":
+        return
+    last = len(values) * EVERY
+    records.write_json(
+        directory / records.RESULT,
+        {
+            "status": status or ("exhausted" if score is None else "reached"),
+            "target": target,
+            "fresh_examples_to_target": score and score["fresh_examples"],
+            "steps_to_target": score and score["step"],
+            "seconds_to_target": score and score["train_seconds"],
+            "best": {"metric": goal.metric, "value": best[0], "fresh_examples": best[1]},
+            "step": int(last * factor / 10),
+            "fresh_examples": last,
+            "train_seconds": last / 50,
+        },
+    )
+
+
+def write_study(root, conditions, trials, **changes):
+    """A study whose trials are {(condition, search, trial): values, or (values, status)}."""
+    root.mkdir()
+    plan = {
+        "schema_version": 1,
+        "study": "small",
+        "config": "configs/cifar10.py:mini",
+        "workload": "cifar10",
+        "target": TARGET,
+        "budget_fresh_examples": 1000,
+        "dataset": {"name": "digits", "train_examples": 1437},
+        "baseline": "baseline",
+        "conditions": conditions,
+        "search_space": [
+            {"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 1.0}
+        ],
+        "trials": 2,
+        "max_trials": 4,
+        "searches": 2,
+        "seeds": {"data": 11, "model": 12},
+        "commit": "abc1234",
+        "packages": {"jax": "0.10.2"},
+        "hardware": {"device_kind": "cpu", "devices": 1},
+    }
+    records.write_json(root / records.STUDY, plan | changes)
+    factors = {each["name"]: each["overrides"]["echo.factor"] for each in conditions}
+    target = changes.get("target", TARGET)
+    for (condition, search, trial), outcome in trials.items():
+        values, status = outcome if isinstance(outcome, tuple) else (outcome, None)
+        place = records.TrialPath(condition, search, trial)
+        directory = place.under(root)
+        settings = config(seed={"data": search, "model": 100 * search + trial})
+        write_trial(directory, values, status, factors[condition], target, settings)
+        hparams = {"optimizer.learning_rate": 0.01 * (trial + 1)}
+        records.write_json(
+            directory / records.HPARAMS,
+            {"condition": condition, "search": search, "trial": trial, "hparams": hparams},
+        )
+    return root
+
+
+SMALL = {
+    # Search 0: a diverged trial does not count, so trials 1 and 2 do, and trial 3 comes too late.
+    ("baseline", 0, 0): ([0.2, 0.1], "diverged"),
+    ("baseline", 0, 1): [0.1] * 7 + [0.9],  # 800
+    ("baseline", 0, 2): [0.1] * 5 + [0.95],  # 600
+    ("baseline", 0, 3): [0.91],  # 100, not counted
+    ("baseline", 1, 0): [0.1] * 9 + [0.92],  # 1000
+    ("baseline", 1, 1): [0.5] * 10,
+    ("before_e2", 0, 0): [0.1, 0.3, 0.85, 0.93],  # 400
+    ("before_e2", 0, 1): ([0.1], "failed"),
+    ("before_e2", 0, 2): [0.1] * 4 + [0.9],  # 500
+    ("before_e2", 1, 0): [0.6] * 10,
+    ("before_e2", 1, 1): [0.7] * 10,
+}
+
+
+def study_of(root, conditions, needed=lambda condition: 4, searches=2, trials=3, **changes):
+    """A study in which trial k of a condition takes `needed` + k + search evaluations."""
+    values = {
+        (c["name"], search, trial): [0.2] * (needed(c) + search + trial) + [0.9]
+        for c in conditions
+        for search in range(searches)
+        for trial in range(trials)
+    }
+    changes = {"resolved_config": {"batch_size": 10}, "baseline": conditions[0]["name"]} | changes
+    write_study(root, conditions, values, searches=searches, **changes)
+    plan = records.read_json(root / records.STUDY)
+    records.write_json(root / records.STUDY, plan | {"trials": trials})
+    return root

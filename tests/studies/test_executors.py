@@ -1,0 +1,339 @@
+"""Worker processes, shards, several launches and Ray: the same records as one after another."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import sweep
+from configs import base
+from runs import cli, records
+from runs.progress import Progress
+from studies.executors import PoolExecutor
+from studies.ray_executor import RayExecutor
+from studies.runner import run
+from tests.helpers.runs import HANGS, ROOT, flags, mini
+from tests.helpers.small_studies import QUIET, study
+
+COMPARED = ("step", "fresh_examples", "loss", "split")
+
+
+def longer():
+    """Trials that take long enough to be met in the middle."""
+    config = mini(budget__fresh_examples=6400, checkpoint_every_fresh_examples=1600)
+    return dataclasses.replace(study(trials=2), config=config)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The study, one trial after another in this process."""
+    directory = tmp_path_factory.mktemp("alone") / "study"
+    assert run(longer(), directory, QUIET) == "finished"
+    return directory
+
+
+def values(workdir):
+    found = [{n: r.get(n) for n in COMPARED} for r in records.read_metrics(workdir)]
+    return found, records.read_json(workdir / records.RESULT)["status"]
+
+
+def assert_same_trials(directory, other):
+    found = {place: values(path) for place, path in records.trials_on_disk(directory)}
+    assert found == {place: values(path) for place, path in records.trials_on_disk(other)}
+
+
+@contextlib.contextmanager
+def struck(directory, strike):
+    """Calls `strike` once, with the process that trains a trial below `directory`, when one has
+    taken steps and is not at its end."""
+    done = threading.Event()
+
+    def watch():
+        while not done.is_set():
+            for path in directory.glob(f"*/*/*/{records.METRICS}"):
+                result = path.parent / records.RESULT
+                with contextlib.suppress(OSError, StopIteration):
+                    if path.stat().st_size and not result.exists():
+                        owner = next(owners(path.parent / records.LOCK))
+                        assert owner != os.getpid()
+                        struck_processes.append(owner)
+                        strike(owner)
+                        return
+            time.sleep(0.01)
+
+    struck_processes = []
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    assert struck_processes, "no trial was met in the middle"
+
+
+def owners(path):
+    """The processes that have the file open."""
+    for entry in pathlib.Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry) == str(path):
+                yield int(entry.parts[2])
+
+
+in_proc = pytest.mark.skipif(not pathlib.Path("/proc").is_dir(), reason="finds processes in /proc")
+TWO = functools.partial(PoolExecutor, number=2)
+
+
+def kill(process):
+    os.kill(process, signal.SIGKILL)
+
+
+@in_proc
+def test_workers_write_what_one_process_writes_also_when_one_is_killed(alone, tmp_path):
+    with struck(tmp_path / "study", kill):
+        assert run(longer(), tmp_path / "study", QUIET, TWO) == "finished"
+    assert_same_trials(tmp_path / "study", alone)
+
+
+@in_proc
+def test_workers_that_are_told_to_stop_save_and_go_on(alone, tmp_path):
+    directory = tmp_path / "study"
+    with struck(directory, lambda owner: os.kill(os.getpid(), signal.SIGTERM)):
+        assert run(longer(), directory, QUIET, TWO) == "preempted"
+    found = [records.read_json(p / records.RESULT) for _, p in records.trials_on_disk(directory)]
+    stopped = [result for result in found if result and result["status"] == "preempted"]
+    assert stopped
+    assert any(result["step"] > 0 for result in stopped)  # one may have been compiling
+    assert run(longer(), directory, QUIET) == "finished"
+    assert_same_trials(directory, alone)
+
+
+@in_proc
+def test_ray_writes_what_one_process_writes_also_when_a_worker_is_killed(alone, tmp_path):
+    ray = pytest.importorskip("ray")
+    try:
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
+        )
+        with struck(tmp_path / "study", kill):
+            assert run(longer(), tmp_path / "study", QUIET, RayExecutor) == "finished"
+        with pytest.raises(cli.InputError, match="--gpus-per-trial is 64"):
+            run(longer(), tmp_path / "study", QUIET, functools.partial(RayExecutor, gpus=64))
+    finally:
+        ray.shutdown()
+    assert_same_trials(tmp_path / "study", alone)
+
+
+def command_line(plan, outdir, *more):
+    words = ["--config=configs/cifar10.py:mini", "--study=insertion", "--searches=1"]
+    return [*words, f"--trials={plan.trials}", f"--outdir={outdir}", *flags(plan.config), *more]
+
+
+class Heard(Progress):
+    """Keeps what would be shown."""
+
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def test_two_launches_on_one_directory_share_the_work(tmp_path, monkeypatch):
+    directory, heard = tmp_path / "study", Heard()
+    words = command_line(longer(), directory)
+    monkeypatch.chdir(ROOT)
+    config, module = cli.load_config(words[0].partition("=")[2], [], base.FIELDS, ROOT)
+    overrides = flags(longer().config)
+    cli.override(config, overrides, base.FIELDS)
+    plan = sweep.load_study(config, module, "configs/cifar10.py:mini", "insertion", 2, 1, overrides)
+    other = subprocess.Popen(
+        [sys.executable, "sweep.py", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while not list(directory.glob(f"*/*/*/{records.METRICS}")) and other.poll() is None:
+            time.sleep(0.05)
+        assert run(plan, directory, heard) == "finished"
+        said = other.communicate(timeout=HANGS)[1].splitlines()
+    finally:
+        other.kill()
+    assert other.returncode == cli.OK
+    trained = [
+        [line.partition("] ")[2].partition(":")[0] for line in lines if "best" in line]
+        for lines in (heard.lines, said)
+    ]
+    assert all(trained)
+    assert len(set(trained[0] + trained[1])) == len(trained[0] + trained[1]) == 8
+
+
+def test_shards_are_the_whole_study_without_overlap(tmp_path):
+    plan = study(trials=1, searches=2)
+    parts = []
+    for i in range(3):
+        directory = tmp_path / str(i)
+        run(plan, directory, QUIET, shard=(i, 3))
+        parts.append({(p.condition, p.search) for p, _ in records.trials_on_disk(directory)})
+    assert [len(part) for part in parts] == [2, 1, 1]
+    assert len(set.union(*parts)) == 4
+
+
+def test_lanes_write_what_trials_alone_write(tmp_path):
+    directory = tmp_path / "lanes"
+    assert run(study(trials=3), directory, QUIET, lanes=2) == "finished"
+    assert run(study(trials=3), tmp_path / "alone", QUIET) == "finished"
+    assert_same_trials(directory, tmp_path / "alone")
+    together = [
+        records.read_json(path / records.HPARAMS)["lanes"]
+        for _, path in records.trials_on_disk(directory)
+    ]
+    assert together == [2, 2, 1] * 2
+
+
+def test_a_full_disk_stops_the_study_in_one_sentence(tmp_path, monkeypatch):
+    directory, fsync, calls = tmp_path / "study", os.fsync, []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) > 6:
+            raise OSError(28, os.strerror(28))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(cli.DiskFull, match=r"no space is left on the disk of .*study.*again"):
+        run(study(trials=3), directory, QUIET)
+    monkeypatch.setattr(os, "fsync", fsync)
+    results = [
+        records.read_json(path / records.RESULT) for _, path in records.trials_on_disk(directory)
+    ]
+    assert None in results
+    assert all(result["status"] == "exhausted" for result in results if result)
+    assert run(study(trials=3), directory, QUIET) == "finished"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--shard=3/2"], "--shard is '3/2'; allowed: i/n"),
+        (["--shard=0/99"], "n up to 4"),
+        (["--shard=a"], "--shard is 'a'"),
+        (["--lanes-stacked"], "--lanes-stacked is given with --lanes=1, which leaves nothing"),
+        (["--lanes=0"], "'0' is not allowed; give 1, 2, 3"),
+        (["--study=wall_time", "--lanes=2"], "scored in seconds"),
+        (["--executor=ray", "--ray-address=127.0.0.1:1"], "no Ray cluster answers"),
+        (["--executor=ry"], "invalid choice"),
+    ],
+)
+def test_wrong_input_is_one_sentence(words, says, tmp_path, capsys, monkeypatch):
+    if "ray" in words[0]:
+        pytest.importorskip("ray")
+    monkeypatch.chdir(ROOT)
+    given = [*command_line(longer(), tmp_path / "study"), *words]
+    assert cli.guarded(sweep.main, given) == cli.WRONG_INPUT
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("echo.policy", "auto", "other than 'fixed', which goes by how long a step takes"),
+        ("echo.placement", "device", "other than 'host', which each lane would fill"),
+    ],
+)
+def test_lanes_refuse_what_they_cannot_share(field, value, says, tmp_path):
+    plan = study()
+    condition = dict(plan.conditions[1], overrides={field: value})
+    plan = dataclasses.replace(plan, conditions=(plan.conditions[0], condition))
+    with pytest.raises(cli.InputError, match=says):
+        run(plan, tmp_path / "study", QUIET, lanes=2)
+    space = ({"field": "augmentation.pad", "scale": "choice", "values": (0, 1)},)
+    with pytest.raises(cli.InputError, match=r"varies augmentation\.pad"):
+        run(dataclasses.replace(study(), space=space), tmp_path / "study", QUIET, lanes=2)
+    assert not (tmp_path / "study").exists()
+
+
+def test_ray_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(cli.InputError, match="pip install ray"):
+        run(study(), tmp_path / "study", QUIET, RayExecutor)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_study_of_ones_own_is_a_few_lines(tmp_path, capsys):
+    text = """
+from configs import cifar10, studies
+
+def get_config():
+    return cifar10.get_config("mini")
+
+def get_search_space(variant):
+    return ({"field": "optimizer.learning_rate", "scale": "log", "min": 0.01},)
+
+def get_studies(variant):
+    conditions = {"baseline": studies.echo("none", 1, 0)}
+    plan = {"conditions": conditions, "baseline": BASE, "trials": 2, "searches": 1}
+    return {"mine": plan | MORE}
+"""
+    file = tmp_path / "mine.py"
+    words = [f"--config={file}", "--study=mine", "--dry-run"]
+
+    def says(base, more, space='"min": 0.01, "max": 1.0'):
+        full = text.replace('"min": 0.01', space).replace("BASE", base).replace("MORE", more)
+        file.write_text(full)
+        code = cli.guarded(sweep.main, words)
+        out, error = capsys.readouterr()
+        assert code == (cli.WRONG_INPUT if error else cli.OK)
+        return error or out
+
+    assert "* baseline: no echoing" in says("'baseline'", "{}")
+    assert "baseline is 'other'; allowed: one of its conditions, baseline" in says("'other'", "{}")
+    assert "score is 'speed'; allowed: fresh_examples" in says("'baseline'", "{'score': 'speed'}")
+    assert "max is missing; a log axis needs it" in says("'baseline'", "{}", '"min": 0.01')
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert sweep.main(command_line(longer(), tmp_path / "study", "--dry-run")) == cli.OK
+    said = capsys.readouterr().out
+    for words in (
+        "* baseline: no echoing",
+        "echo.factor = 2",
+        "seed.model = 0 + 10000",
+        "8 trials",
+    ):
+        assert words in said
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet", "coco", "lm1b", "common_crawl"])
+def test_every_study_is_listed_with_its_cost(name, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert sweep.main([f"--config=configs/{name}.py:mini", "--study=list"]) == cli.OK
+    said = capsys.readouterr().out
+    for words in ("insertion\n", "controls\n", "quality\n", "fresh examples if each uses"):
+        assert words in said
+
+
+@pytest.mark.parametrize("variant", ["photographs", "sentences"])
+def test_the_study_of_real_data_can_be_planned(variant, tmp_path, capsys, monkeypatch):
+    """Its data sets do not come with the project, so it is read and not run."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    config = f"--config=configs/real_data.py:{variant}"
+    assert sweep.main([config, "--study=list"]) == cli.OK
+    assert capsys.readouterr().out.startswith("insertion\n")
+    words = [config, "--study=insertion", "--dry-run"]
+    assert cli.guarded(sweep.main, words) == cli.WRONG_INPUT
+    assert "is not prepared in" in capsys.readouterr().err

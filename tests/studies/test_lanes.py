@@ -1,0 +1,127 @@
+"""Lanes: each one's numbers are those of its own run alone, bit for bit, also when resumed."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import train
+from pipeline import map_datasets
+from runs.progress import Progress
+from studies import lanes
+from tests.helpers.runs import mini, numbers, slot
+
+QUIET = Progress(quiet=True)
+
+# one that gets to the target early, one that diverges, two that use their whole budget
+RATES = (0.1, 1e9, 0.003, 0.001)
+STATUSES = ["reached", "diverged", "exhausted", "exhausted"]
+TARGET = 0.35  # far from what any lane ends with: the first two thirds, the others a sixth at most
+
+
+def lane_configs(**fields):
+    fields = {"target__value": TARGET} | slot("before_augmentation", 100, factor=2) | fields
+    return [
+        mini(optimizer__learning_rate=rate, seed__model=number, **fields)
+        for number, rate in enumerate(RATES)
+    ]
+
+
+def assert_same(one, other):
+    for mine, theirs in zip(numbers(one)[:3], numbers(other)[:3], strict=True):
+        assert mine == theirs
+    mine, theirs = numbers(one)[3], numbers(other)[3]
+    assert mine.keys() == theirs.keys()
+    for name, array in mine.items():
+        np.testing.assert_array_equal(array, theirs[name], strict=True)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The directories of the same runs, each on its own."""
+    directory = tmp_path_factory.mktemp("alone")
+    workdirs = [directory / str(number) for number in range(len(RATES))]
+    for config, workdir in zip(lane_configs(), workdirs, strict=True):
+        train.train(config, workdir)
+    return workdirs
+
+
+def test_a_lane_is_its_own_run_bit_for_bit(alone, tmp_path):
+    workdirs = [tmp_path / str(number) for number in range(len(RATES))]
+    results = lanes.train(lane_configs(), workdirs, QUIET)
+    assert [result["status"] for result in results] == STATUSES
+    for together, apart in zip(workdirs, alone, strict=True):
+        assert_same(together, apart)
+
+
+def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
+    reads = []
+    original = map_datasets.Read.stacked_items
+
+    def stacked_items(self, indices):
+        reads.extend(indices)
+        return original(self, indices)
+
+    monkeypatch.setattr(map_datasets.Read, "stacked_items", stacked_items)
+    configs = lane_configs(target__value=2.0)[2:]
+    lanes.train(configs, [tmp_path / "0", tmp_path / "1"], QUIET)
+    assert sorted(reads) == list(range(configs[0].budget.fresh_examples))
+
+
+@pytest.mark.parametrize("turn", [5, 20])
+def test_stopped_lanes_go_on_together(alone, tmp_path, monkeypatch, turn):
+    workdirs = [tmp_path / str(number) for number in range(len(RATES))]
+    train_on, steps = train._Run._train_on, []
+
+    def stops(run, batch):
+        train_on(run, batch)
+        steps.append(run)
+        if len(steps) == 4 * turn + 2:  # in the middle of a round, which is ended first
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(train._Run, "_train_on", stops)
+    results = lanes.train(lane_configs(), workdirs, QUIET)
+    assert "preempted" in [result["status"] for result in results]
+    results = lanes.train(lane_configs(), workdirs, QUIET)
+    assert [result["status"] for result in results] == STATUSES
+    for together, apart in zip(workdirs, alone, strict=True):
+        assert_same(together, apart)
+
+
+def test_a_lane_that_is_far_behind_is_waited_for(alone, tmp_path):
+    workdirs = [tmp_path / str(number) for number in range(len(RATES))]
+    one = lane_configs()[3]
+    stopped = [0]
+
+    def stop(step):
+        stopped[0] = step
+        return step >= 17
+
+    run = train.turns(train.prepare(one), workdirs[3], QUIET, stop)
+    *_, result = run
+    assert (result["status"], stopped) == ("preempted", [17])
+    results = lanes.train(lane_configs(), workdirs, QUIET)
+    assert [result["status"] for result in results] == STATUSES
+    for together, apart in zip(workdirs, alone, strict=True):
+        assert_same(together, apart)
+
+
+def test_input_that_ends_in_an_error_ends_every_lane(tmp_path):
+    class Broken:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise OSError("a cable was pulled")
+
+        def get_state(self):
+            return {"batches": 0, "streams": {}}
+
+        def close(self): ...
+
+    shared = lanes.SharedBatches(Broken())
+    for lane in [lanes.Lane(shared), lanes.Lane(shared)]:
+        for _ in range(2):
+            with pytest.raises(OSError, match="a cable was pulled"):
+                next(lane)

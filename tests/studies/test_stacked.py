@@ -1,0 +1,165 @@
+"""Stacked lanes: one call a step for all, and the numbers of the lanes alone to rounding."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from flax import nnx
+
+import sweep
+import train
+from runs import records
+from runs.progress import Progress
+from studies import lanes
+from tests.helpers.runs import mini, numbers, slot
+from tests.helpers.small_studies import study
+from training import step as steps
+from training.step import Program
+
+QUIET = Progress(quiet=True)
+
+# float32 has 7 digits, of which these runs of 20 steps keep 5 or 6 of the smooth network's.
+TOLERANCE = {"rtol": 5e-5, "atol": 1e-5}
+
+# one that gets to the target early, one that diverges, two that use their whole budget
+RATES = (0.05, 3e38, 0.003, 0.001)
+STATUSES = ["reached", "diverged", "exhausted", "exhausted"]
+
+
+def lane_configs(**fields):
+    fields = {
+        "target__value": 0.26,  # the first lane gets to 0.3, the others to 0.17 at most
+        "log_every_steps": 1,
+        "budget__fresh_examples": 480,
+        "evaluate_every_fresh_examples": 240,
+        **slot("before_augmentation", 100, factor=1.5),
+        **fields,
+    }
+    return [
+        mini(optimizer__learning_rate=rate, seed__model=number, **fields)
+        for number, rate in enumerate(RATES)
+    ]
+
+
+def in_directory(directory):
+    return [directory / str(number) for number in range(len(RATES))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def smooth():
+    """The network with gelu for relu: rounding that carries an activation over relu's kink changes
+    a gradient in its first digits, on one processor or another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nnx, "relu", nnx.gelu)
+        steps.program.cache_clear()
+        yield
+    steps.program.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory, smooth):
+    """The directories of the same lanes, not stacked."""
+    workdirs = in_directory(tmp_path_factory.mktemp("apart"))
+    lanes.train(lane_configs(), workdirs, QUIET)
+    return workdirs
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The sizes of the stacks that the step was called with, one a call."""
+    sizes = []
+    original = Program.compile_stacked
+
+    def compile_stacked(self, *arguments):
+        sizes.append(len(arguments[2].learning_rate))
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Program, "compile_stacked", compile_stacked)
+    return sizes
+
+
+def assert_close(one, other):
+    """Of two runs: the same records, floats to rounding, and the same arrays to rounding."""
+    (result, curve, step, arrays), (result_, curve_, step_, arrays_) = numbers(one), numbers(other)
+    assert (len(curve), step) == (len(curve_), step_)
+    for mine, theirs in zip([*curve, result], [*curve_, result_], strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, value in mine.items():
+            if isinstance(value, float):
+                np.testing.assert_allclose(value, theirs[name], err_msg=name, **TOLERANCE)
+            elif name not in ("best", "error"):  # a loss may be inf here, NaN there
+                assert value == theirs[name], name
+    assert arrays.keys() == arrays_.keys()
+    for name, array in arrays.items():
+        np.testing.assert_allclose(array, arrays_[name], **TOLERANCE)
+
+
+def test_stacked_lanes_have_the_numbers_of_their_own_runs_and_leave_one_by_one(
+    apart, tmp_path, calls
+):
+    workdirs = in_directory(tmp_path)
+    results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True)
+    assert [result["status"] for result in results] == STATUSES
+    for together, alone in zip(workdirs, apart, strict=True):
+        assert_close(together, alone)
+    steps = [result["step"] for result in results]
+    assert steps[1] < steps[0] < steps[2] == steps[3]
+    # half of four are gone with the second lane that leaves, not with the first
+    assert calls == [4] * steps[0] + [2] * (steps[2] - steps[0])
+
+
+def test_stopped_lanes_go_on_together(apart, tmp_path, monkeypatch):
+    workdirs = in_directory(tmp_path)
+    train_on, steps = train._Run._train_on, []
+
+    def stops(run, batch):
+        train_on(run, batch)
+        steps.append(run)
+        if len(steps) == 26:  # in the middle of a round: 3 of four lanes, then of three
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(train._Run, "_train_on", stops)
+    results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True)
+    assert [result["status"] for result in results] == ["preempted", "diverged", *["preempted"] * 2]
+    assert len({result["step"] for result in results if result["status"] == "preempted"}) == 1
+    results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True)
+    assert [result["status"] for result in results] == STATUSES
+    for together, alone in zip(workdirs, apart, strict=True):
+        assert_close(together, alone)
+
+
+def test_lanes_at_other_batches_are_stacked_when_the_others_get_there(apart, tmp_path, calls):
+    workdirs = in_directory(tmp_path)
+    run = train.turns(train.prepare(lane_configs()[3]), workdirs[3], QUIET, lambda step: step == 7)
+    *_, result = run
+    assert (result["status"], result["step"]) == ("preempted", 7)
+    results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True)
+    assert [result["status"] for result in results] == STATUSES
+    for together, alone in zip(workdirs, apart, strict=True):
+        assert_close(together, alone)
+    assert calls[:8] == [3] * 7 + [3]  # a lane has diverged, so three again: restacked with the 4th
+
+
+def test_lanes_whose_losses_differ_are_stacks_of_their_own_and_fail_on_their_own(
+    tmp_path, monkeypatch
+):
+    def out_of_memory(program, states, batch, hypers, data_seed):
+        raise MemoryError(f"no room for {len(hypers.learning_rate)}")
+
+    monkeypatch.setattr(Program, "compile_stacked", out_of_memory)
+    configs = [mini(loss__label_smoothing=smoothing) for smoothing in (0.0, 0.1, 0.1)]
+    results = lanes.train(configs, in_directory(tmp_path)[:3], QUIET, stacked=True)
+    assert {result["status"] for result in results} == {"failed"}
+    assert [result["error"][-1] for result in results] == ["1", "2", "2"]
+
+
+def test_a_study_records_which_trials_were_stacked(tmp_path):
+    plan = study(trials=3, conditions=("baseline",))
+    assert sweep.run(plan, tmp_path / "s", QUIET, lanes=2, stacked=True) == "finished"
+    found = [
+        records.read_json(workdir / records.HPARAMS)
+        for _, workdir in records.trials_on_disk(tmp_path / "s")
+    ]
+    assert [each["lanes"] for each in found] == [2, 2, 1]
+    assert [each["stacked"] for each in found] == [True, True, False]

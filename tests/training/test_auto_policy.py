@@ -1,0 +1,231 @@
+"""Runs with echo.policy=auto: recorded decisions, exact replay, resuming, and the loop's pace."""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+
+import train
+from pipeline import build
+from runs import cli, records
+from tests.helpers.held_training import late_examples
+from tests.helpers.runs import (
+    StopAt,
+    assert_equal_runs,
+    batches_of,
+    decisions_file,
+    mini,
+    recorded,
+    run_command,
+)
+from training.auto_policy import Pace
+
+SLOTS = (("before_augmentation", 128), ("after_augmentation", 128), ("after_batching", 4))
+
+
+def auto(insertion="before_augmentation", buffer=128, **fields):
+    settings = {"echo__insertion": insertion, "echo__shuffle_buffer": buffer}
+    return mini(echo__policy="auto", **settings, **fields)
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, streams):
+    config = auto(insertion, buffer, echo__streams=streams)
+    parts = train.prepare(config)
+    source, _, _ = train.open_data(config)
+    workload = parts.program.task.workload
+    plain = batches_of(mini(echo__streams=streams))
+    patient = list(build.build(config, source, workload, slack=lambda: 1.0))
+    assert len(patient) == len(plain) == 20
+    for ours, theirs in zip(patient, plain, strict=True):
+        assert ours.fresh_examples == theirs.fresh_examples
+        assert ours.decisions == (32 // streams,) * streams
+        ours = ours._replace(decisions=())
+        for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("insertion", "buffer", "streams"), [(*SLOTS[0], 2), (*SLOTS[2], 1)])
+def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, tmp_path):
+    slow = auto(insertion, buffer, echo__streams=streams)
+    with late_examples(100, step=12):  # so that there are repeats
+        first = train.train(slow, tmp_path / "first")
+    assert first["status"] == "exhausted"
+    decisions = recorded(tmp_path / "first")
+    assert len(decisions) == first["step"] > 20  # steps without echoing
+    # The run ends with the first sub-stream that does; the other is at most a batch behind.
+    left = 640 - first["fresh_examples"]
+    assert sum(map(sum, decisions)) == first["fresh_examples"]
+    assert left < 32 if streams == 1 else left < 2 * 32
+    fast = auto(
+        insertion,
+        buffer,
+        echo__streams=streams,
+        echo__replay=str(tmp_path / "first" / records.DECISIONS),
+    )
+    train.train(fast, tmp_path / "again")
+    assert recorded(tmp_path / "again") == decisions
+    assert_equal_runs(fast, tmp_path / "first", tmp_path / "again")
+    # Stopped and resumed: nothing is twice, torn or missing.
+    with StopAt(first["step"] // 2):
+        assert train.train(fast, tmp_path / "stopped")["status"] == "preempted"
+    with open(tmp_path / "stopped" / records.DECISIONS, "ab") as file:
+        file.write(b'{"step": 9, "fre')
+    train.train(fast, tmp_path / "stopped")
+    assert_equal_runs(fast, tmp_path / "first", tmp_path / "stopped")
+    one, other = (tmp_path / name / records.DECISIONS for name in ("first", "stopped"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion, buffer, tmp_path):
+    whole = insertion == "after_batching"
+    fresh = [[32], [0], [32], [0], [0]] * 4 if whole else [[32], [12], [0], [20], [7]] * 4
+    replay = decisions_file(tmp_path / "decisions", fresh)
+    where = "device" if insertion == "before_augmentation" else "host"
+    fields = {"echo__replay": replay, "augment_on": where}
+    runs = {name: tmp_path / name for name in ("host", "device")}
+    for name, workdir in runs.items():
+        config = auto(insertion, buffer, echo__placement=name, **fields)
+        assert train.train(config, workdir)["step"] == 20
+    assert_equal_runs(config, runs["host"], runs["device"])
+    sent = {n: records.read_metrics(w)[-2]["bytes_sent"] for n, w in runs.items()}
+    shown_for_each_fresh_one = 32 * 20 / sum(map(sum, fresh))
+    # rounds are filled up, and numbers are sent with each row
+    assert sent["host"] / sent["device"] > 0.6 * shown_for_each_fresh_one
+
+
+def test_a_stopped_run_keeps_its_decisions_and_goes_on(tmp_path):
+    config = auto()
+    with late_examples(100, step=6), StopAt(9):
+        train.train(config, tmp_path / "run")
+    before = recorded(tmp_path / "run")
+    result = train.train(config, tmp_path / "run")
+    decisions = recorded(tmp_path / "run")
+    assert len(before) == 9
+    assert min(before) != [32]  # there are repeats
+    assert decisions[:9] == before
+    assert len(decisions) == result["step"]
+    # ... as one stream: a replay of the whole meets the same end.
+    replay = auto(echo__replay=str(tmp_path / "run" / records.DECISIONS))
+    train.train(replay, tmp_path / "replay")
+    assert_equal_runs(replay, tmp_path / "run", tmp_path / "replay")
+
+
+def test_progress_is_that_of_fresh_examples(tmp_path):
+    decisions = [[32], [0], [0], *[[32]] * 9, [0], *[[32]] * 10]
+    replay = decisions_file(tmp_path / "decisions", decisions)
+    config = auto(echo__replay=replay, log_every_steps=1)
+    train.train(config, tmp_path / "run")
+    logged = [r for r in records.read_metrics(tmp_path / "run") if r["split"] == "train"]
+    before = np.cumsum([0, *(fresh for (fresh,) in decisions[:-1])]) / 640
+    assert [r["fresh_examples"] for r in logged] == np.cumsum(decisions).tolist()
+    schedule = config.optimizer.schedule
+    assert schedule.name == "linear"
+    rates = config.optimizer.learning_rate * (1 - (1 - schedule.final_factor) * before)
+    np.testing.assert_allclose([r["learning_rate"] for r in logged], rates, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"echo__insertion": "none"}, "insertion='none', where nothing is repeated; allowed"),
+        ({"echo__factor": 2}, r"config.echo.factor is 2 with echo.policy='auto'.*allowed: 1"),
+        ({"echo__shuffle_buffer": 0}, "shuffle_buffer is 0 with .*allowed: 1 or more"),
+        ({"echo__max_factor": 0}, "config.echo.max_factor is 0; allowed: a whole number from 1"),
+        ({"echo__replay": "nowhere"}, "replay is 'nowhere', which holds no decisions .*allowed"),
+        ({"echo__replay": __file__}, "which holds no decisions"),
+        ({"echo__policy": "fixed", "echo__replay": "x"}, "replay is 'x' with echo.policy='fixed'"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(fields, message):
+    settings = {
+        "echo__policy": "auto",
+        "echo__insertion": "before_augmentation",
+        "echo__shuffle_buffer": 128,
+    }
+    with pytest.raises(cli.InputError, match=message):
+        train.prepare(mini(**settings | fields))
+
+
+def test_decisions_of_other_sub_streams_are_wrong_input(tmp_path):
+    replay = decisions_file(tmp_path / "decisions", [[16, 16]])
+    with pytest.raises(cli.InputError, match=r"echo\.streams=1"):
+        train.prepare(auto(echo__replay=replay))
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    flags = ("--config.echo.policy=auto", f"--workdir={tmp_path / 'run'}")
+    done = run_command("train.py", "--config=configs/cifar10.py:mini", *flags)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert not os.path.exists(tmp_path / "run")
+
+
+# ---- the pace of the loop
+
+
+class Output:
+    """A step's output, on a device of the test's own."""
+
+    def __init__(self, clock, ends):
+        self._clock, self.ends = clock, ends
+
+    def is_ready(self):
+        return self._clock.now >= self.ends
+
+
+class Loop:
+    """Steps of 10 ms, dispatched as training does it, by a clock of the test's own."""
+
+    def __init__(self, monkeypatch, lead):
+        self.now, self.lead, self.idle, self.ends = 0.0, lead, 0.0, 0.0
+        self.pace = Pace(lambda: self.now)
+        self.before = None
+        monkeypatch.setattr(jax, "device_get", self.device_get)
+
+    def device_get(self, metrics):
+        self.now = max(self.now, metrics["loss"].ends)
+        return {"loss": 0.0}
+
+    def step(self):
+        """Waits as long as the pace allows, then hands over a batch; the time that was waited."""
+        asked = self.now
+        while (seconds := self.pace()) > 0:
+            self.now += seconds
+        waited = self.now - asked
+        self.now += self.lead
+        self.idle += max(0.0, self.now - self.ends)
+        self.ends = max(self.now, self.ends) + 0.010
+        output = Output(self, self.ends)
+        self.pace.dispatched({"loss": output})
+        if self.before:
+            self.pace.fetch({"loss": self.before})
+        self.before = output
+        return waited
+
+
+@pytest.mark.parametrize("lead", [0.0005, 0.003])
+def test_it_waits_until_the_running_step_is_about_to_end(monkeypatch, lead):
+    loop = Loop(monkeypatch, lead)
+    for _ in range(5):  # until it knows how long a step takes
+        loop.step()
+    loop.idle = 0.0
+    waited = [loop.step() for _ in range(20)]
+    assert min(waited) > 0.010 - lead - 0.0011
+    assert loop.idle < 20 * 0.0002
+    loop.now += 0.004
+    assert loop.pace.busy(0.002) == 0.002  # the last step runs for 10 ms
+    loop.now += 0.006
+    loop.now += 0.001
+    assert loop.pace.busy(0.003) == pytest.approx(0.002, abs=0.0005)
+
+
+def test_it_does_not_wait_for_a_device_that_is_idle(monkeypatch):
+    loop = Loop(monkeypatch, 0.001)
+    assert loop.step() == 0.0
+    for _ in range(5):
+        loop.step()
+    loop.now += 1.0  # an evaluation
+    assert loop.step() == 0.0

@@ -1,0 +1,148 @@
+"""Evaluating a finished run: its best checkpoint, on every split held out, with parameters out."""
+
+import shutil
+
+import numpy as np
+import pytest
+from flax import nnx
+
+import train
+from data import sources
+from models.resnet import CifarResNet
+from runs import cli, records
+from tests.helpers.runs import mini
+
+
+@pytest.fixture
+def finished(uninterrupted, tmp_path):
+    """A copy of a finished run, of which the last evaluation need not be the best."""
+    return shutil.copytree(uninterrupted(mini()), tmp_path / "run")
+
+
+def evaluate(workdir, *words):
+    return cli.guarded(train.main, [f"--evaluate={workdir}", *words])
+
+
+def test_the_command_reports_the_best_checkpoint_on_both_splits(finished, capsys):
+    assert evaluate(finished) == cli.OK
+    best = records.read_json(finished / records.RESULT)["best"]
+    found = records.read_json(finished / records.EVALUATION)
+    assert found["fresh_examples"] == best["fresh_examples"]
+    assert found["splits"]["validation"]["accuracy"] == pytest.approx(best["value"], abs=1e-6)
+    assert set(found["splits"]) == {"validation", "test"}
+    assert f"test: accuracy {found['splits']['test']['accuracy']:.4g}" in capsys.readouterr().out
+
+
+def test_the_parameters_are_the_network_for_whoever_has_numpy(finished):
+    assert evaluate(finished) == cli.OK
+    arrays = np.load(finished / records.PARAMETERS)
+    assert arrays["params/stem/conv/kernel"].shape == (3, 3, 1, 4)
+    model = CifarResNet(depth=8, num_classes=10, width=4, in_channels=1, rngs=nnx.Rngs(0))
+    for path, variable in nnx.to_flat_state(nnx.state(model)):
+        kind = "params" if isinstance(variable, nnx.Param) else "model_state"
+        variable[...] = arrays["/".join([kind, *map(str, path)])]
+        nnx.update(model, nnx.from_flat_state([(path, variable)]))
+    test, _ = sources.open_source("digits", "test")
+    images = np.stack([record["image"] for record in test])
+    logits = model((images.astype(np.float32) - 127.5) / 64.0, train=False)
+    accuracy = np.mean(np.asarray(logits).argmax(-1) == [record["label"] for record in test])
+    found = records.read_json(finished / records.EVALUATION)["splits"]["test"]["accuracy"]
+    assert accuracy == pytest.approx(found, abs=1e-6)
+
+
+def test_the_test_split_is_evaluated_once(finished, capsys):
+    assert evaluate(finished) == cli.OK
+    first = capsys.readouterr().out
+    before = (finished / records.EVALUATION).stat().st_mtime_ns
+    assert evaluate(finished) == cli.OK
+    assert capsys.readouterr().out == first
+    assert (finished / records.EVALUATION).stat().st_mtime_ns == before
+
+
+def test_an_evaluation_at_the_end_alone_is_kept_with_its_checkpoint(tmp_path):
+    """The budget's last step is due for saving before it is evaluated."""
+    config = mini(evaluate_every_fresh_examples=0, checkpoint_every_fresh_examples=640)
+    result = train.train(config, tmp_path / "run")
+    assert evaluate(tmp_path / "run") == cli.OK
+    found = records.read_json(tmp_path / "run" / records.EVALUATION)
+    assert found["step"] == result["step"]
+    assert found["splits"]["validation"]["accuracy"] == pytest.approx(result["best"]["value"])
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"step": "1", "fresh_examples": 1}'])
+def test_a_damaged_evaluation_is_made_again(finished, content):
+    assert evaluate(finished) == cli.OK
+    before = records.read_json(finished / records.EVALUATION)
+    (finished / records.EVALUATION).write_text(content)
+    assert evaluate(finished) == cli.OK
+    assert records.read_json(finished / records.EVALUATION) == before
+
+
+def _no_run(workdir):
+    return "holds no run"
+
+
+def _unfinished(workdir):
+    result = records.read_json(workdir / records.RESULT)
+    records.write_json(workdir / records.RESULT, result | {"status": "preempted"})
+    return "is not finished (preempted); start its training command again"
+
+
+def _without_checkpoints(workdir):
+    shutil.rmtree(workdir / records.CHECKPOINTS)
+    return "kept no evaluated checkpoint that is intact; train with a "
+
+
+def _without_its_best(workdir):
+    """An older checkpoint is intact, but knows an older best alone."""
+    newest = max((workdir / records.CHECKPOINTS).iterdir(), key=lambda path: int(path.name))
+    (newest / "value" / "metadata").unlink()
+    result = records.read_json(workdir / records.RESULT)
+    result["best"] |= {"fresh_examples": result["fresh_examples"]}
+    records.write_json(workdir / records.RESULT, result)
+    return "kept no evaluated checkpoint that is intact; train with a "
+
+
+@pytest.mark.parametrize("damage", [_no_run, _unfinished, _without_checkpoints, _without_its_best])
+def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
+    workdir = finished.parent / "elsewhere" if damage is _no_run else finished
+    says = damage(workdir)
+    assert evaluate(workdir) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (workdir / records.EVALUATION).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--config=configs/cifar10.py"], "--evaluate takes the run's own configuration"),
+        (["--config.batch_size=64"], "config.batch_size cannot be given with --evaluate"),
+        (["--config.mesh.data=64"], "config.mesh is data=64"),
+    ],
+)
+def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, finished, capsys):
+    assert evaluate(finished, *words) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_a_test_record_that_cannot_be_decoded_is_one_sentence(finished, capsys, monkeypatch):
+    opened = sources.open_source
+
+    def with_a_bad_label(name, split, data_dir=""):
+        source, info = opened(name, split, data_dir)
+        if split == "test":
+            images, labels = ([record[field] for record in source] for field in ("image", "label"))
+            source = sources.ArraySource(image=np.stack(images), label=np.array([*labels[1:], 77]))
+        return source, info
+
+    monkeypatch.setattr(sources, "open_source", with_a_bad_label)
+    assert evaluate(finished) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert "error: record 299 " in error
+    assert "cannot be decoded: label 77; allowed: 0 to 9" in error
+    assert error.count("\n") == 1
+    assert not (finished / records.EVALUATION).exists()

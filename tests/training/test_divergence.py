@@ -1,0 +1,139 @@
+"""Divergence: each kind is seen at its step, alone, in lanes and in stacks; nothing comes after."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import train
+from benchmarks import divergence as benchmark
+from runs import records
+from runs.progress import Progress
+from studies import lanes
+from tests.helpers.runs import StopAt, latest_step, mini
+from training import divergence
+from workloads.small_images import SmallImageClassification
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of ENDLESS
+
+WAYS = ("alone", "lanes", "stacked")
+
+# Infinite in float32: the first update leaves no parameter finite, the first loss is as ever.
+ENDLESS = 1e39
+# Of which one step is enough to make the loss millions of times what it was.
+HUGE = 1e7
+SMALL = 0.01
+
+
+def configs(rates, **fields):
+    """Runs that are evaluated and saved after every step."""
+    cadence = {"evaluate_every_fresh_examples": 32, "checkpoint_every_fresh_examples": 32}
+    fields = {"budget__fresh_examples": 160, "log_every_steps": 1} | cadence | fields
+    return [mini(optimizer__learning_rate=rate, **fields) for rate in rates]
+
+
+def trained(way, configs, directory):
+    """Results, and the directories that they are in."""
+    workdirs = [directory / way / str(number) for number in range(len(configs))]
+    if way == "alone":
+        return [train.train(*run) for run in zip(configs, workdirs, strict=True)], workdirs
+    return lanes.train(configs, workdirs, Progress(quiet=True), way == "stacked"), workdirs
+
+
+def assert_diverged(result, workdir, step, why):
+    """At `step`, which is neither evaluated nor saved nor counted further."""
+    assert (result["status"], result["step"]) == ("diverged", step)
+    assert result["fresh_examples"] == 32 * step
+    assert why in result["error"]
+    lines = records.read_metrics(workdir)
+    assert all(np.isfinite(line["loss"]) for line in lines)  # so the loss did not tell
+    assert [line["step"] for line in lines if line["split"] == "validation"] == [*range(1, step)]
+    assert latest_step(workdir) == (step - 1 or None)
+
+
+def losses(workdir):
+    lines = records.read_metrics(workdir)
+    assert not any("nonfinite" in line for line in lines)
+    return [line["loss"] for line in lines if line["split"] == "train"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_parameters_and_the_bound_on_the_loss(way, tmp_path):
+    results, workdirs = trained(way, configs([ENDLESS, SMALL, HUGE]), tmp_path)
+    assert_diverged(results[0], workdirs[0], 1, "a parameter is not finite at step 1 (training")
+    assert_diverged(results[2], workdirs[2], 2, "more than 1000 times that of step 1, ")
+    first, second = losses(workdirs[2])
+    assert second > 1e3 * 1000 * first  # far from the bound, whatever computes it
+    assert f"{second:g} at step 2" in results[2]["error"]
+    assert f"step 1, {first:g}" in results[2]["error"]
+    # the one between them is as if they had not been there
+    assert results[1]["status"] == "exhausted"
+    train.train(configs([SMALL])[0], tmp_path / "by itself")
+    rounding = {"rtol": 1e-4} if way == "stacked" else {"rtol": 0}
+    np.testing.assert_allclose(losses(workdirs[1]), losses(tmp_path / "by itself"), **rounding)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gradient_that_is_not_finite_where_the_loss_is(way, tmp_path, monkeypatch):
+    original = SmallImageClassification.loss
+
+    def loss(self, model, data):
+        """The same value; the slope of the root at 0 is infinite, and times 0 it is NaN."""
+        value, metrics = original(self, model, data)
+        leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
+        largest = jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in leaves]))
+        return value + 0.0 * jnp.sqrt(jnp.maximum(100.0 - largest, 0.0)), metrics
+
+    monkeypatch.setattr(SmallImageClassification, "loss", loss)
+    fields = {"loss__label_smoothing": 0.0123}  # a program that no other test is given
+    results, workdirs = trained(way, configs([HUGE, SMALL], **fields), tmp_path)
+    assert_diverged(results[0], workdirs[0], 2, "a gradient is not finite at step 2 (training")
+    assert results[1]["status"] == "exhausted"
+
+
+@pytest.mark.parametrize(("rate", "step"), [(ENDLESS, 1), (HUGE, 2)])
+def test_a_step_that_was_dispatched_since_does_not_count(rate, step, tmp_path):
+    never = {"evaluate_every_fresh_examples": 0, "checkpoint_every_fresh_examples": 0}
+    result = train.train(configs([rate], **never)[0], tmp_path / "run")
+    assert (result["status"], result["step"]) == ("diverged", step)
+    assert result["fresh_examples"] == 32 * step
+
+
+def test_a_run_that_was_stopped_before_ends_at_the_same_step(tmp_path):
+    (config,) = configs([HUGE])
+    whole = train.train(config, tmp_path / "whole")
+    with StopAt(1):
+        assert train.train(config, tmp_path / "stopped")["status"] == "preempted"
+    stopped = train.train(config, tmp_path / "stopped")
+    same = ("status", "step", "fresh_examples", "error", "best")
+    assert [stopped[name] for name in same] == [whole[name] for name in same]
+    assert (whole["status"], whole["step"]) == ("diverged", 2)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_first_of_loss_gradients_and_parameters_is_named(bad):
+    found = jax.jit(divergence.nonfinite)
+    good = {"kernel": np.full((3, 5), 3e38, np.float32), "bias": np.ones(2, np.float32)}
+    spoilt = good | {"bias": np.asarray([1.0, bad], np.float32)}
+    zero, nothing = np.float32(0), np.float32(bad)
+    assert found(zero, good, good) == 0  # also where a sum would overflow
+    assert found(zero, good, spoilt) == 1
+    assert found(zero, spoilt, good) == found(zero, spoilt, spoilt) == 2
+    assert found(nothing, good, good) == found(nothing, spoilt, spoilt) == 3
+
+
+def test_a_first_loss_of_zero_sets_no_bound():
+    assert divergence.explanation(2, 5.0, 0, 0.0) == ""
+    assert divergence.explanation(2, 5000.0, 0, 5.0) == ""
+    assert "5001 at step 2, more than 1000" in divergence.explanation(2, 5001.0, 0, 5.0)
+    assert "the loss is not finite at step 2" in divergence.explanation(2, np.nan, 3, 0.0)
+
+
+def test_the_benchmark_finds_with_numpy_where_runs_end(tmp_path, capsys):
+    words = ["--workloads=cifar10", "--steps=4", "--momenta=0.9", "--learning_rates=0.01,1e7,1e39"]
+    assert benchmark.main([*words, f"--out={tmp_path / 'page.md'}"]) == 0
+    rows = [line.split(" | ") for line in (tmp_path / "page.md").read_text().splitlines()[4:]]
+    ends = {row[1]: row[-2] for row in rows[2:]}
+    assert ends == {"0.01": "-", "1e+07": "diverged, 2", "1e+39": "diverged, 1"}
+    assert capsys.readouterr().out.startswith("# Where runs diverge")

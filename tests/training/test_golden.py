@@ -1,0 +1,43 @@
+"""Training steps of every network against PyTorch's, from equal parameters on equal batches.
+
+tests/helpers/golden.json is what make_golden.py, beside it, computed (PyTorch's and torchvision's
+layers, losses and optimizer, in double precision). If a step differs, either it is wrong or it was
+changed on purpose; then change the network, loss or optimizer in that script alike, by hand.
+"""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from tests.helpers.runs import ROOT, run_command
+
+GOLDEN = json.loads((ROOT / "tests" / "helpers" / "golden.json").read_text())
+
+# network: relative tolerance of the losses, and of the updates.
+TOLERANCES = {
+    "cifar10": (1e-10, 1e-10),
+    "imagenet": (1e-10, 1e-10),
+    "transformer": (1e-7, 1e-5),  # jax.nn.dot_product_attention has its softmax in float32
+    "ssd": (1e-10, 1e-10),
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The same steps as this project takes them, in double precision."""
+    done = run_command("tests.helpers.golden_worker", env=os.environ | {"JAX_ENABLE_X64": "1"})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", TOLERANCES)
+def test_the_first_steps_are_those_of_pytorch(name, found):
+    (loss_tolerance, tolerance), ours, wanted = TOLERANCES[name], found[name], GOLDEN[name]
+    np.testing.assert_allclose(ours["losses"], wanted["losses"], rtol=loss_tolerance)
+    assert ours["updates"].keys() == wanted["updates"].keys()
+    for parameter, (length, extent) in wanted["updates"].items():
+        our_length, our_extent = ours["updates"][parameter]
+        assert our_length == pytest.approx(length, rel=tolerance), parameter
+        assert our_extent == pytest.approx(extent, abs=tolerance * length), parameter

@@ -1,0 +1,97 @@
+"""Memory of what echoing keeps on the host, checked against what there is before a run starts."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import train
+from echo.rows import RowAllocator
+from pipeline import accounting, build
+from tests.helpers.runs import SLOTS, mini, run_command, slot
+from training import experiment, memory
+
+MINI = "--config=configs/cifar10.py:mini"
+HUGE = "--config.echo.shuffle_buffer=1000000000000"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--config.echo.factor=2", "--config.budget.fresh_examples=4000000000"],
+        ["--config.echo.policy=auto"],
+    ],
+)
+def test_a_buffer_beyond_the_machines_memory_is_one_sentence(flags, tmp_path):
+    workdir = f"--workdir={tmp_path / 'run'}"
+    insertion = "--config.echo.insertion=before_augmentation"
+    done = run_command("train.py", MINI, workdir, insertion, HUGE, *flags)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "error: config.echo.shuffle_buffer is 1,000,000,000,000, where echoing" in done.stderr
+    assert "items of 68 bytes on the host" in done.stderr
+    assert "lower config.echo.shuffle_buffer" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_buffer_that_the_data_never_fill_takes_the_memory_of_the_data():
+    config = mini(**slot("before_augmentation", 10**12))
+    assert accounting.host_size(config, range(1)) == (640, 1600)
+    assert train.prepare(config).total_steps == 50
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS[1:])
+@pytest.mark.parametrize("policy", ["fixed", "auto"])
+@pytest.mark.parametrize("streams", [1, 4])
+def test_what_is_checked_is_what_stages_reserve(insertion, buffer, policy, streams):
+    fields = slot(insertion, buffer or 8, factor=2.5 if policy == "fixed" else 1)
+    if policy == "fixed":
+        fields["echo__shuffle_buffer"] = buffer
+    config = mini(**fields, echo__policy=policy, echo__streams=streams)
+    opened = experiment.opened(config)
+    iterator = iter(build.build(config, opened.source, opened.program.task.workload))
+    next(iterator)
+    stores = [stage._store for stage in _stages(iterator)]
+    iterator.close()
+    size = accounting.host_size(config, range(streams))
+    assert len(stores) == streams
+    if insertion == "after_batching":  # a dictionary, which grows
+        assert sum(len(store) for store in stores) <= size.rows
+    else:
+        assert sum(store.rows.capacity for store in stores) == size.rows
+
+
+def _stages(iterator):
+    """The echo stages below a Grain iterator."""
+    if hasattr(iterator, "_store"):
+        return [iterator]
+    return [stage for parent in iterator._parents for stage in _stages(parent)]
+
+
+@given(capacity=st.integers(1, 100_000))
+def test_the_numbers_kept_with_rows_are_counted(capacity):
+    arrays = [
+        value for value in vars(RowAllocator(capacity)).values() if isinstance(value, np.ndarray)
+    ]
+    bytes_per_row = sum(array.nbytes for array in arrays) / capacity
+    assert 0.7 * accounting.ROW_BYTES < bytes_per_row <= accounting.ROW_BYTES
+
+
+def test_a_cgroups_limit_is_heeded_at_any_level(tmp_path):
+    job = tmp_path / "jobs" / "7"
+    job.mkdir(parents=True)
+    (job / "memory.max").write_text("max\n")
+    (tmp_path / "jobs" / "memory.max").write_text("1000\n")
+    assert memory.cgroup_limits("0::/jobs/7\n", tmp_path) == [1000]
+    (job / "memory.max").write_text("700\n")
+    assert memory.cgroup_limits("1:cpu:/x\n0::/jobs/7\n", tmp_path) == [700, 1000]
+    # a container: its own cgroup is mounted at the root, under a path that is known outside alone
+    (tmp_path / "memory.max").write_text("500\n")
+    assert memory.cgroup_limits("0::/docker/abc\n", tmp_path) == [500]
+    assert memory.cgroup_limits("4:memory:/x\n", tmp_path) == [500]
+
+
+def test_the_machines_memory_is_what_the_system_says():
+    import os
+
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert physical / 1000 < memory.of_machine() <= physical

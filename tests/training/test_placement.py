@@ -1,0 +1,112 @@
+"""Runs with echoed items on the device: the numbers of the host, fewer bytes, what cannot be."""
+
+import re
+
+import numpy as np
+import pytest
+
+import train
+from pipeline import accounting
+from runs import cli, records
+from tests.helpers.runs import SLOTS, decisions_file, mini, placed, slot
+from training import check
+
+EXAMPLE = 8 * 8 + 4  # bytes: a digit and its label
+ROW = 4  # of the store
+NUMBERS = 4 + 4  # of each row shown, its fresh example and its copy
+
+
+def train_records(workdir):
+    return [r for r in records.read_metrics(workdir) if r["split"] == "train"]
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), SLOTS[1:])
+def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
+    insertion, buffer, uninterrupted
+):
+    fields = slot(insertion, buffer, factor=4) | {"log_every_steps": 1}
+    # after augmentation the host has augmented; before it, each copy is augmented in the step
+    fields["augment_on"] = "host" if insertion.startswith("after") else "device"
+    host, device = (
+        train_records(uninterrupted(mini(**fields, echo__placement=placement)))
+        for placement in ("host", "device")
+    )
+    assert len(host) == accounting.total_steps(mini(**fields)) == 640 * 4 // 32
+    for name in ("loss", "fresh_examples", "step", "learning_rate"):
+        assert [r[name] for r in device] == [r[name] for r in host]
+
+    steps = np.arange(1, len(host) + 1)
+    assert [r["bytes_sent"] for r in host] == (steps * 32 * (EXAMPLE + NUMBERS)).tolist()
+    # Of each item its bytes and its row, once; of each example (or batch) shown its row.
+    item, round_size, gathered = (32, 1, 1) if insertion == "after_batching" else (1, 8, 32)
+    new = np.diff([r["fresh_examples"] for r in device], prepend=0) // item
+    placed_items = -(-new // round_size) * round_size  # in rounds of ceil(B / e)
+    sent = placed_items * (item * EXAMPLE + ROW) + gathered * ROW + 32 * NUMBERS
+    assert [r["bytes_sent"] for r in device] == np.cumsum(sent).tolist()
+    # a quarter of the examples that were shown, and what filled up the first and the last round
+    assert 640 <= placed_items.sum() * item <= 640 + 14
+
+
+@pytest.mark.parametrize("insertion", ["after_augmentation", "after_batching"])
+def test_what_is_augmented_once_on_entry_is_what_the_host_would_have_augmented(
+    insertion, uninterrupted
+):
+    losses = [
+        [r["loss"] for r in train_records(uninterrupted(mini(**fields(insertion, 4))))]
+        for fields in (slot, placed)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("policy", ["fixed", "auto"])
+def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
+    """Four streams of 26, 26, 25 and 25 slots: equal rows for each, enough for the largest."""
+    fields = placed("before_augmentation", 102, factor=2.5 if policy == "fixed" else 1)
+    fields |= {"echo__streams": 4, "echo__policy": policy, "budget__fresh_examples": 1280}
+    if policy == "auto":
+        decisions = [[8] * 4] * 20 + [[3, 0, 2, 1], [0] * 4, [8, 8, 2, 8]] * 5
+        fields["echo__replay"] = decisions_file(tmp_path / "decisions", decisions)
+    images = {}
+    for placement in ("host", "device"):
+        opened = train.prepare(mini(**fields | {"echo__placement": placement}))
+        images[placement] = [opened.input.put(batch)[0]["image"] for batch in opened.batches]
+    assert len(images["host"]) == (35 if policy == "auto" else 1280 * 2.5 // 32)
+    np.testing.assert_array_equal(images["host"], images["device"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"echo__insertion": "before_augmentation", "echo__placement": "device"},
+            "where the host no longer has the copies that it would augment; allowed here: 'device'",
+        ),
+        (
+            {"echo__insertion": "after_batching", "augment_on": "device"},
+            "echoes on the host what is already augmented; allowed here: 'host', or "
+            "config.echo.placement=device",
+        ),
+        (
+            placed("before_augmentation", 10**12) | {"budget__fresh_examples": 4 * 10**9},
+            "where a stream keeps 4,000,000,000 items; allowed: below 1,073,741,824",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_before_anything_is_written(fields, says, tmp_path):
+    with pytest.raises(cli.InputError, match=re.escape(says)):
+        train.train(mini(**fields), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_keeps_whole_sub_streams():
+    config = mini(**placed("after_augmentation", 10), echo__streams=4)
+    check.check_devices(config, 2)
+    with pytest.raises(check.ConfigError, match="keeps its own sub-streams; allowed here: a mult"):
+        check.check_devices(config, 8)
+
+
+def test_with_nothing_echoed_the_placement_says_nothing():
+    parts = train.prepare(mini(echo__placement="device"))
+    batch = next(iter(parts.batches))
+    parts.input.put(batch)
+    assert parts.input.bytes_sent == 32 * (EXAMPLE + NUMBERS)

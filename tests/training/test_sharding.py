@@ -1,0 +1,171 @@
+"""Sharding: eight devices against one, what is split how, and what cannot be."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import train
+from runs import cli, records
+from tests.helpers import sharding_worker
+from tests.helpers.runs import HANGS, ROOT, mini
+from training import sharding
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    """What eight CPU devices found, and the directory of the run that they were stopped in."""
+    directory = tmp_path_factory.mktemp("eight")
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.helpers.sharding_worker", str(directory)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((directory / "found.json").read_text())
+    assert found["devices"] == 8
+    return found, directory / "run"
+
+
+@pytest.mark.parametrize("choice", ["replicated", "fsdp"])
+def test_eight_devices_give_the_losses_of_one_on_images(eight, choice):
+    one = sharding_worker.cifar("replicated")["losses"]
+    np.testing.assert_allclose(eight[0]["cifar"][choice]["losses"], one, rtol=2e-4)
+
+
+@pytest.mark.parametrize("choice", ["tensor", "fsdp"])
+def test_eight_devices_give_the_losses_of_one_on_text(eight, choice):
+    one = sharding_worker.transformer("replicated", 1, 1)["losses"]
+    np.testing.assert_allclose(eight[0]["transformer"][choice]["losses"], one, rtol=2e-4)
+
+
+def test_eight_devices_give_the_gradient_statistics_of_one(eight):
+    one = sharding_worker.statistics("replicated")
+    assert eight[0]["statistics"] == pytest.approx(one, rel=1e-3, abs=1e-4)
+
+
+def test_tensor_splits_heads_hidden_units_and_vocabulary_over_two(eight):
+    shards = eight[0]["transformer"]["tensor"]["shards"]
+    layer = "params/layers/0"
+    wanted = {
+        "params/embed/embedding": [32, 32],  # [V, D], V = 64
+        f"{layer}/attention/q/kernel": [32, 2, 8],  # [D, N, H], N = 4
+        f"{layer}/attention/out/kernel": [2, 8, 32],
+        f"{layer}/mlp_in/kernel": [32, 32],  # [D, M], M = 64
+        f"{layer}/mlp_in/bias": [32],
+        f"{layer}/mlp_out/kernel": [32, 32],
+        f"{layer}/mlp_out/bias": [32],  # whole
+        f"{layer}/mlp_norm/scale": [32],  # whole
+    }
+    for name, shape in wanted.items():
+        assert shards[name][1] == shape, name
+        trace = next(n for n in shards if n.startswith("opt_state") and n.endswith(name[7:]))
+        assert shards[trace] == shards[name]  # the optimizer's state lies with its parameter
+
+
+def test_devices_exchange_what_the_sharding_says(eight):
+    found = eight[0]
+    assert found["cifar"]["replicated"]["collectives"] == ["all-reduce"]
+    assert found["transformer"]["fsdp"]["collectives"] == ["all-gather", "all-reduce"]
+    # Megatron's point: activations are summed, weights never travel
+    assert found["transformer"]["tensor"]["collectives"] == ["all-reduce"]
+
+
+def test_what_is_not_finite_on_one_device_is_known_to_all(eight):
+    found = eight[0]
+    for run in (*found["cifar"].values(), *found["transformer"].values()):
+        assert run["nonfinite"] == [0] * sharding_worker.STEPS
+    assert found["spoilt"] == [0, 1]
+
+
+@pytest.mark.parametrize("network", ["cifar", "transformer"])
+def test_fsdp_holds_an_eighth_of_every_large_array_on_each_device(eight, network):
+    shards = eight[0][network]["fsdp"]["shards"]
+    large = 0
+    for name, (shape, shard) in shards.items():
+        if name.startswith("model_state") or np.prod(shape) < 1024:
+            assert shape == shard, name
+        else:
+            large += 1
+            assert np.prod(shard) * 8 == np.prod(shape), name
+    assert large >= 4  # parameters, and as many traces of the optimizer
+
+
+def test_items_kept_on_eight_devices_give_the_bytes_and_losses_of_the_host(eight):
+    host, device = (eight[0]["placement"][where] for where in ("host", "device"))
+    assert device["images"] == host["images"]
+    assert device["losses"] == host["losses"]
+    one = sharding_worker.placement("device")
+    assert one["images"] == host["images"]
+    np.testing.assert_allclose(host["losses"], one["losses"], rtol=2e-4)
+
+
+def test_a_store_lies_where_its_batches_do_and_nothing_crosses_devices(eight):
+    item = 2 * 3 * 4
+    over_eight, over_four = eight[0]["stores"]
+    assert over_eight["shard"] == [1, 2, 3]
+    assert over_four["shard"] == [2, 2, 3]
+    assert over_eight["stored"] == over_eight["said"] == 5 * item
+    assert over_four["stored"] == over_four["said"] == 2 * 5 * item
+    assert over_eight["collectives"] == over_four["collectives"] == []
+
+
+def test_a_run_sharded_over_eight_goes_on_replicated_on_one(eight, tmp_path, uninterrupted):
+    found, workdir = eight
+    assert found["stopped"] == "preempted"
+    assert train.train(mini(log_every_steps=1), workdir)["status"] == "exhausted"
+    one, resumed = (
+        [r for r in records.read_metrics(directory) if r["split"] == "train"]
+        for directory in (uninterrupted(mini(log_every_steps=1)), workdir)
+    )
+    assert [r["fresh_examples"] for r in resumed] == [r["fresh_examples"] for r in one]
+    losses = [[r["loss"] for r in run[:12]] for run in (resumed, one)]
+    np.testing.assert_allclose(*losses, rtol=0.01)  # rounding has grown over the steps
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"sharding": "zero"}, "allowed: 'replicated', 'fsdp', 'tensor'"),
+        ({"sharding": "tensor"}, "config.mesh.model=1, which splits nothing"),
+    ],
+)
+def test_a_sharding_that_cannot_be_is_one_sentence(fields, says):
+    with pytest.raises(cli.InputError, match=re.escape(says)):
+        train.prepare(mini(**fields))
+
+
+def _mesh(data, model):
+    return jax.sharding.AbstractMesh((data, model), ("data", "model"))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "choice", "shape", "says"),
+    [
+        ((4, 2), "fsdp", (8, 8), "under which these devices would do the same work"),
+        ((4, 2), "tensor", (8, 8), "this network has none; allowed here: 'replicated', 'fsdp'"),
+    ],
+)
+def test_a_mesh_that_the_sharding_does_not_use_is_refused(mesh, choice, shape, says):
+    shapes = {"conv": {"kernel": {"value": jax.ShapeDtypeStruct(shape, np.float32)}}}
+    with pytest.raises(sharding.MeshError, match=re.escape(says)):
+        sharding.parameter_shardings(_mesh(*mesh), choice, shapes)
+
+
+def test_heads_that_the_devices_cannot_share_are_refused():
+    shapes = {"q": {"kernel": {"value": jax.ShapeDtypeStruct((32, 4, 8), np.float32)}}}
+    with pytest.raises(sharding.MeshError, match="does not divide axis 1 of q/kernel"):
+        sharding.parameter_shardings(_mesh(1, 3), "tensor", shapes)

@@ -1,0 +1,164 @@
+"""The compiled step: optimizers against their formulas, sharding against one device, evaluation."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import train
+from pipeline import accounting
+from runs import records
+from tests.helpers.runs import SLOTS, flags, mini, run_command, slot
+from training import evaluation, optimizer
+from training.check import ConfigError, check
+
+
+@pytest.mark.parametrize("name", ["nesterov", "momentum"])
+def test_momentum_is_the_formula(name):
+    """Sutskever et al. (2013) in the form of Goyal et al. (2017): m <- mu m + g."""
+    rng = np.random.default_rng(0)
+    grads = rng.normal(size=(5, 3)).astype(np.float32)
+    hyper = optimizer.Hyperparameters(0.1, 0.9, 0.01)
+    params = {"layer": {"kernel": jnp.ones(3), "bias": jnp.ones(3)}}
+    transformation = optimizer.transformation(name, hyper)
+    state = transformation.init(params)
+    wanted = {"kernel": np.ones(3), "bias": np.ones(3)}
+    trace = {"kernel": np.zeros(3), "bias": np.zeros(3)}
+    for g in grads:
+        updates, state = transformation.update({"layer": {"kernel": g, "bias": g}}, state, params)
+        params = jax.tree.map(lambda p, u: p + u, params, updates)
+        for leaf, decay in (("kernel", 0.01), ("bias", 0.0)):
+            slope = g + decay * wanted[leaf]
+            trace[leaf] = 0.9 * trace[leaf] + slope
+            ahead = slope + 0.9 * trace[leaf] if name == "nesterov" else trace[leaf]
+            wanted[leaf] = wanted[leaf] - 0.1 * ahead
+    for leaf, value in wanted.items():
+        np.testing.assert_allclose(params["layer"][leaf], value, rtol=1e-5)
+
+
+def test_schedules_run_over_their_horizon():
+    config = mini(optimizer__learning_rate=2.0, optimizer__schedule__final_factor=0.1)
+    rates = [optimizer.hyperparameters(config, step / 100).learning_rate for step in range(101)]
+    assert rates[0] == 2.0
+    assert rates[50] == pytest.approx(2.0 * 0.55)
+    assert rates[100] == pytest.approx(0.2)
+    config.optimizer.schedule.name = "constant"
+    assert optimizer.hyperparameters(config, 0.99).learning_rate == 2.0
+
+
+@pytest.mark.parametrize("at", SLOTS)
+@pytest.mark.parametrize("horizon", [0, 320, 1280])
+def test_the_horizon_in_steps_is_what_each_condition_takes_on_it(at, horizon):
+    config = mini(**slot(*at), optimizer__schedule__horizon_fresh_examples=horizon)
+    # floor(e * H) copies in whole batches of 32, whatever the buffer
+    assert accounting.horizon_steps(config) == (horizon or 640) * config.echo.factor // 32
+
+
+@pytest.mark.parametrize("at", [("none", 0), ("before_augmentation", 100), ("after_batching", 4)])
+def test_a_schedule_follows_the_steps_of_its_condition_on_its_horizon(at, tmp_path):
+    """In a run's records: echoing stretches the decay, prefill is no leap, and past the horizon the
+    last rate stays."""
+    fields = slot(*at) | {"optimizer__schedule__horizon_fresh_examples": 320, "log_every_steps": 1}
+    config = mini(optimizer__learning_rate=0.1, **fields)
+    train.train(config, tmp_path / "run")
+    logged = records.read_metrics(tmp_path / "run")
+    rates = [record["learning_rate"] for record in logged if record["split"] == "train"]
+    shares = np.minimum(np.arange(len(rates)) / (len(rates) / 2), 1.0)
+    np.testing.assert_allclose(rates, 0.1 * (1 - 0.9 * shares), rtol=1e-6)
+
+
+def test_under_auto_a_schedule_follows_the_fresh_examples(tmp_path):
+    config = mini(
+        echo__insertion="before_augmentation",
+        echo__policy="auto",
+        echo__shuffle_buffer=64,
+        optimizer__schedule__final_factor=0.1,
+        optimizer__schedule__horizon_fresh_examples=320,
+        log_every_steps=1,
+    )
+    train.train(config, tmp_path / "run")
+    logged = records.read_metrics(tmp_path / "run")
+    steps = [record for record in logged if record["split"] == "train"]
+    fresh = np.array([0, *(record["fresh_examples"] for record in steps)])[:-1]
+    rates = [record["learning_rate"] for record in steps]
+    wanted = config.optimizer.learning_rate * (1 - 0.9 * np.minimum(fresh / 320, 1.0))
+    np.testing.assert_allclose(rates, wanted, rtol=1e-6)
+    assert fresh[-1] > 320
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"horizon_fresh_examples": 320, "final_factor": 0.0}, "final_factor is 0"),
+        ({"horizon_fresh_examples": 320, "name": "cosine", "final_factor": 0.0}, "final_factor"),
+        ({"horizon_fresh_examples": 320, "name": "two_steps", "step_factor": 0.0}, "step_factor"),
+        ({"horizon_fresh_examples": 31}, "gives no batch of 32"),
+    ],
+)
+def test_a_horizon_that_leaves_nothing_to_train_is_refused(fields, named):
+    fields = {f"optimizer__schedule__{name}": value for name, value in fields.items()}
+    with pytest.raises(ConfigError, match=named):
+        check(mini(**fields))
+
+
+def test_a_horizon_of_the_budget_or_more_may_end_at_a_rate_of_zero():
+    fields = {"optimizer__schedule__final_factor": 0.0}
+    for horizon in (0, 640, 1280):
+        check(mini(optimizer__schedule__horizon_fresh_examples=horizon, **fields))
+
+
+# Losses of the first three steps of a shrunk mini. If a change of the model, the data or their
+# randomness is meant, put what the test prints here; if none is meant, the change is a bug.
+GOLDEN_LOSSES = [2.398116, 2.373794, 2.374711]
+
+
+def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
+    losses = _losses(uninterrupted(mini(**slot("before_augmentation", 100), log_every_steps=1)))
+    print(losses[:3])
+    np.testing.assert_allclose(losses[:3], GOLDEN_LOSSES, rtol=1e-4)
+
+
+def test_evaluation_over_padded_batches_is_the_mean_over_examples():
+    parts = train.prepare(mini())
+    state = parts.program.init(0)
+    assert len(parts.validation) * 128 > 300  # so the last batch is partly padding
+    got = evaluation.evaluate(parts.program, state, parts.validation)
+    rows = [
+        {name: array[mask == 1] for name, array in data.items()} for data, mask in parts.validation
+    ]
+    whole = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    wanted = evaluation.evaluate(parts.program, state, [(whole, np.ones(300, np.float32))])
+    assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_initial_parameters_depend_on_the_model_seed_alone():
+    program = train.prepare(mini()).program
+    one, same, other = (jax.tree.leaves(program.init(seed).params) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_the_command_on_eight_devices_gives_the_losses_of_one(tmp_path, uninterrupted):
+    config = mini(**slot("after_batching", 4, factor=2), log_every_steps=1)
+    one = uninterrupted(config)
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
+    done = run_command("train.py", *words, env=environment)
+    assert done.returncode == 0, done.stderr
+    record = records.read_json(tmp_path / "run" / records.CONFIG)
+    assert record["hardware"]["devices"] == 8
+    np.testing.assert_allclose(_losses(tmp_path / "run")[:5], _losses(one)[:5], rtol=2e-4)
+
+
+def _losses(workdir):
+    return [r["loss"] for r in records.read_metrics(workdir) if r["split"] == "train"]
+
+
+def test_bfloat16_activations_keep_float32_parameters_and_learn_alike(uninterrupted):
+    exact = _losses(uninterrupted(mini(log_every_steps=1)))
+    coarse = _losses(uninterrupted(mini(log_every_steps=1, dtype="bfloat16")))
+    np.testing.assert_allclose(coarse[:3], exact[:3], rtol=0.1)
+    state = train.prepare(mini(dtype="bfloat16")).program.init(0)
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}

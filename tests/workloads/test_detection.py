@@ -1,0 +1,232 @@
+"""Detection: loss, detections, COCO's metrics, schedule, and whole runs of the shrunk mini."""
+
+import functools
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import train
+import workloads
+from configs import coco
+from data import sources
+from models.resnet_imagenet import STAGES, BasicBlock
+from models.ssd import default_boxes
+from runs import cli, records
+from tests.helpers.detection import mini, workload
+from tests.helpers.runs import SLOTS, slot
+from training import check, optimizer
+from workloads.detection import boxes as geometry
+from workloads.detection import coco_metrics
+from workloads.detection.task import multibox_loss
+
+# Loss
+
+match = jax.jit(geometry.match)
+
+
+def test_multibox_loss_is_that_of_a_plain_loop():
+    random = np.random.default_rng(0)
+    default = default_boxes(64)
+    number, classes = len(default), 3
+    truth = np.float32([[0.1, 0.1, 0.4, 0.4], [0.5, 0.4, 0.9, 0.95], [0, 0, 0, 0]])
+    labels = np.int32([2, 0, -1])
+    offsets = random.normal(size=(number, 4)).astype(np.float32)
+    logits = random.normal(size=(number, classes + 1)).astype(np.float32)
+    matched = np.asarray(match(truth, labels >= 0, geometry.to_corners(default)))
+
+    box_loss, positive_losses, negative_losses = 0.0, [], []
+    for place, which in enumerate(matched):
+        log_probability = logits[place] - np.log(np.exp(logits[place]).sum())
+        if which < 0:
+            negative_losses.append(-log_probability[0])
+            continue
+        positive_losses.append(-log_probability[labels[which] + 1])
+        difference = np.abs(offsets[place] - geometry.encode(truth[which], default[place]))
+        box_loss += np.where(difference < 1, difference**2 / 2, difference - 0.5).sum()
+    hardest = sorted(negative_losses)[-3 * len(positive_losses) :]
+
+    losses = jax.jit(multibox_loss)(jnp.asarray(default), offsets, logits, truth, labels)
+    assert losses["positives"] == len(positive_losses)
+    assert len(positive_losses) > 2
+    assert float(losses["box"]) == pytest.approx(box_loss, rel=1e-4)
+    assert float(losses["class"]) == pytest.approx(sum(positive_losses) + sum(hardest), rel=1e-4)
+
+
+def test_an_image_without_boxes_has_loss_and_gradient_zero():
+    default = jnp.asarray(default_boxes(32))
+
+    def loss(offsets, logits):
+        truth = jnp.zeros((2, 4)), jnp.full(2, -1)
+        losses = multibox_loss(default, offsets, logits, *truth)
+        return losses["box"] + losses["class"]
+
+    arguments = jnp.ones((len(default), 4)), jnp.ones((len(default), 3))
+    value, gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(*arguments)
+    assert value == 0
+    assert all((gradient == 0).all() for gradient in gradients)
+
+
+# Detections and metrics
+
+
+def perfect_outputs(detection, data):
+    """What a network would give that encodes the truth."""
+    default = jnp.asarray(default_boxes(detection.crop_size))
+
+    def one(boxes, labels):
+        matched = geometry.match(boxes, labels >= 0, geometry.to_corners(default))
+        offsets = geometry.encode(boxes[matched], default)
+        classes = jnp.where(matched >= 0, labels[matched] + 1, 0)
+        hit = matched >= 0
+        logits = 12.0 * jax.nn.one_hot(classes, detection.num_classes + 1)
+        return jnp.where(hit[:, None], offsets, 0.0), logits
+
+    return jax.jit(jax.vmap(one))(data["boxes"], data["labels"])
+
+
+@functools.cache
+def decoded_scenes(number=12):
+    # fine enough a grid of default boxes that no two of these digits share their best one
+    detection = workload(augmentation__crop_size=128)
+    source, _ = sources.open_source("digit_scenes", "validation")
+    return detection, detection.decode(source.__getitems__(range(number)))
+
+
+def summarized(detection, data, outputs, mask):
+    @jax.jit
+    def evaluate(data, outputs, mask):
+        return detection.evaluate(lambda images, train: outputs, data, mask)
+
+    return detection.summarize([jax.device_get(evaluate(data, outputs, jnp.asarray(mask)))])
+
+
+def test_a_perfect_network_has_map_one_and_masked_rows_do_not_count():
+    detection, data = decoded_scenes()
+    offsets, logits = perfect_outputs(detection, data)
+    mask = np.float32([1] * 9 + [0] * 3)
+    offsets = offsets.at[9:].set(5.0)  # wrong where nobody looks
+    values = summarized(detection, data, (offsets, logits), mask)
+    assert set(values) == set(detection.metrics)
+    assert values["mAP"] == pytest.approx(1.0, abs=1e-3)
+    assert values["AR_100"] == pytest.approx(1.0, abs=1e-3)
+    assert values["AP_large"] == -1  # there are none
+    everything = summarized(detection, data, (offsets, logits), np.ones(12, np.float32))
+    assert everything["AP50"] < values["AP50"]
+
+
+def test_a_network_that_finds_nothing_scores_zero():
+    detection, data = decoded_scenes()
+    offsets, logits = perfect_outputs(detection, data)
+    background = jnp.zeros_like(logits).at[..., 0].set(20.0)
+    values = summarized(detection, data, (offsets, background), np.ones(12, np.float32))
+    assert values["mAP"] == values["AR_100"] == 0
+    assert np.isfinite(list(values.values())).all()
+
+
+def test_average_precision_by_hand(capsys):
+    """Two objects in 100 x 200 pixels: one found, one missed, one false alarm between them."""
+    truth = {
+        "size": np.int32([[100, 200]]),
+        "boxes": np.float32([[[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1], [0, 0, 0, 0]]]),
+        "labels": np.int32([[0, 0, -1]]),
+        "crowd": np.zeros((1, 3), bool),
+        "area": np.float32([[500, 5000, 0]]),  # small, medium
+    }
+    found = {
+        "boxes": np.float32([[[0, 0.5, 0.5, 1], [0, 0, 0.5, 0.5]]]),
+        "labels": np.int32([[0, 0]]),
+        "scores": np.float32([[0.9, 0.8]]),
+    }
+    values = coco_metrics.evaluate(truth, found, num_classes=2)
+    # precision 1/2 up to recall 1/2: 51 of the 101 recall levels
+    assert values["mAP"] == values["AP50"] == pytest.approx(0.5 * 51 / 101)
+    assert values["AR_100"] == pytest.approx(0.5)
+    assert values["AR_1"] == 0
+    assert (values["AR_small"], values["AR_medium"], values["AR_large"]) == (1, 0, -1)
+    assert capsys.readouterr().out == ""
+    # a crowd in the place of the false alarm excuses it
+    truth["boxes"][0, 2], truth["labels"][0, 2], truth["crowd"][0, 2] = [0, 0.5, 0.5, 1], 0, True
+    truth["area"][0, 2] = 5000
+    values = coco_metrics.evaluate(truth, found, num_classes=2)
+    assert values["mAP"] == pytest.approx(51 / 101)
+
+
+# Schedule, and whole runs
+
+
+def test_two_steps_after_a_warm_up():
+    schedule = coco.get_config().optimizer.schedule
+    schedule.warmup_progress, schedule.step_factor = 0.1, 0.1
+    schedule.first_step_progress, schedule.second_step_progress = 0.6, 0.8
+    at = [0.0, 0.05, 0.1, 0.59, 0.6, 0.79, 0.8, 1.0]
+    factors = [optimizer.schedule_factor(schedule, progress) for progress in at]
+    np.testing.assert_allclose(factors, [0, 0.5, 1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_the_full_configuration_is_the_studys():
+    config = coco.get_config()
+    check.check(config)
+    info = sources.DatasetInfo("coco/2017", "1", "", 80, None, 3, has_boxes=True)
+    detection = workloads.make(config, info)
+    assert len(default_boxes(detection.crop_size)) == 8732
+    assert (config.batch_size, config.model.ghost_batch_size) == (256, 128)
+    assert (config.target.metric, config.target.value) == ("mAP", 0.24)
+
+
+class StopAt:
+    """Tells a run to stop once it has taken so many steps."""
+
+    def __init__(self, monkeypatch, step):
+        original = train._Run._train_on
+
+        def train_on(run, batch):
+            original(run, batch)
+            if run.counters.step == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        monkeypatch.setattr(train._Run, "_train_on", train_on)
+
+
+def without_clocks(workdir):
+    clocks = ("train_seconds", "wall_seconds", "input_wait_fraction")
+    lines = records.read_metrics(workdir)
+    return [{k: v for k, v in line.items() if k not in clocks} for line in lines]
+
+
+@pytest.fixture
+def few_scenes_and_layers(monkeypatch):
+    """Fewer scenes to compose and to score, and one block a stage: a third of the time."""
+    monkeypatch.setitem(sources._SCENES, "validation", 40)
+    monkeypatch.setitem(STAGES, 18, (BasicBlock, (1, 1, 1, 1)))
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), [s for s in SLOTS if s[1] or s[0] == "none"])
+def test_runs_at_every_insertion_point_and_resumes_exactly(
+    insertion, buffer, tmp_path, monkeypatch, few_scenes_and_layers
+):
+    config = mini(**slot(insertion, min(buffer, 20)))
+    result = train.train(config, tmp_path / "whole")
+    assert result["status"] == "exhausted"
+    with monkeypatch.context() as patch:
+        StopAt(patch, 7)
+        assert train.train(config, tmp_path / "stopped")["status"] == "preempted"
+    assert train.train(config, tmp_path / "stopped")["status"] == "exhausted"
+    lines = without_clocks(tmp_path / "whole")
+    assert lines == without_clocks(tmp_path / "stopped")
+    validation = [line for line in lines if line["split"] == "validation"]
+    assert set(coco_metrics.NAMES) <= set(validation[-1])
+    losses = [line["loss"] for line in lines if line["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+def test_the_command_explains_what_is_wrong(tmp_path, capsys):
+    words = ["--config=configs/coco.py:mini", f"--workdir={tmp_path / 'run'}"]
+    assert cli.guarded(train.main, [*words, "--config.target.metric=map"]) == 2
+    error = capsys.readouterr().err
+    assert "'map'" in error
+    assert "mAP, AP50" in error
+    assert error.count("\n") == 1

@@ -1,0 +1,202 @@
+"""Detection's input: decoding, records that cannot be used, composed scenes, augmentation."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import train
+import workloads
+from data import sources
+from pipeline import map_datasets
+from runs import cli
+from tests.helpers.detection import GREY, jpeg, mini, record, workload
+from training import experiment
+
+
+def test_decoded_arrays_have_fixed_shapes_and_say_what_is_padding():
+    area, crowd = [11, 22], [False, True]
+    data = workload().decode(
+        [record([[0, 0, 0.5, 0.5], [0.1, 0.2, 0.3, 0.4]], area=area, is_crowd=crowd), record()]
+    )
+    assert {name: (array.shape, str(array.dtype)) for name, array in data.items()} == {
+        "image": ((2, 40, 40, 3), "uint8"),
+        "boxes": ((2, 8, 4), "float32"),
+        "labels": ((2, 8), "int32"),
+        "crowd": ((2, 8), "bool"),
+        "area": ((2, 8), "float32"),
+        "size": ((2, 2), "int32"),
+        "bad_boxes": ((2,), "int32"),
+    }
+    assert data["labels"].tolist() == [[1, 1] + [-1] * 6, [-1] * 8]
+    assert data["area"][0, :2].tolist() == area
+    assert data["crowd"][0, :2].tolist() == crowd
+    assert data["size"].tolist() == [[48, 64]] * 2
+
+
+def test_area_is_the_boxs_in_pixels_where_the_data_set_gives_none():
+    data = workload().decode([record([[0, 0, 0.5, 0.25]])])
+    assert data["area"][0, 0] == pytest.approx(0.5 * 48 * 0.25 * 64)
+    assert not data["crowd"].any()
+
+
+def test_boxes_outside_are_cut_off_and_empty_ones_dropped_and_both_counted():
+    inside, outside, beyond = [0, 0, 1, 1.0005], [-0.5, 0.2, 0.5, 1.5], [1.2, 0, 1.5, 1]
+    empty, unknown = [0.3, 0.3, 0.3, 0.6], [np.nan, 0, 1, 1]
+    with pytest.warns(UserWarning, match="cut off.*dropped"):
+        data = workload().decode([record([inside, outside, beyond, empty, unknown])])
+    assert data["bad_boxes"].tolist() == [4]
+    assert data["labels"][0].tolist() == [1, 1] + [-1] * 6
+    np.testing.assert_allclose(data["boxes"][0, :2], [[0, 0, 1, 1], [0, 0.2, 0.5, 1]])
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_grey_and_cmyk_images_are_converted(mode):
+    data = workload().decode([record(image=jpeg(GREY, mode))])
+    assert np.abs(data["image"].astype(int) - 128).max() <= 3
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (
+            {"image": jpeg(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8))[:900]},
+            "",
+        ),
+        ({"image": b"no image"}, "no whole image"),
+        ({"boxes": [[0, 0, 1, 1]], "labels": [10]}, "label 10; allowed: 0 to 9"),
+        ({"boxes": [[0, 0, 1, 1]], "labels": [-1]}, "label -1; allowed: 0 to 9"),
+        ({"boxes": [[0, 0, 1, 1]], "labels": [2**40]}, "label 1099511627776; allowed: 0 to 9"),
+        ({"boxes": [[0, 0, 1, 1]], "labels": [1, 2]}, "1 boxes and 2 labels"),
+        ({"boxes": [[0, 0, 1, 1]], "area": [1.0, 2.0]}, "1 boxes and 2 area"),
+        ({"boxes": [[0, 0, 1, 1]], "is_crowd": []}, "1 boxes and 0 is_crowd"),
+        ({"bbox": None}, "it has no 'bbox'"),
+        ({"label": None}, "it has no 'label'"),
+        ({"boxes": [[0, 0, 1, 1]] * 9}, "9 boxes; allowed: up to config.dataset.max_boxes, 8"),
+    ],
+    ids=[
+        "truncated",
+        "no image",
+        "label",
+        "negative label",
+        "a label of 2^40",
+        "unpaired",
+        "unpaired area",
+        "unpaired crowd",
+        "no boxes",
+        "no labels",
+        "too many",
+    ],
+)
+def test_a_record_that_cannot_be_used_is_named(bad, reason):
+    class Records(list):
+        def __getitems__(self, indices):
+            return [self[i] for i in indices]
+
+    source = Records([record(), record(), record(**bad)])
+    read = map_datasets.Read(source, 0, 3, lambda given, _: workload().decode(given))
+    with pytest.raises(map_datasets.RecordError, match=f"record 2 .*'image/id': 7.*{reason}"):
+        read.stacked_items(range(3))
+
+
+def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
+    source, info = sources.open_source("digit_scenes", "validation")
+    broken = [*source.__getitems__(range(4)), record(image=b"no image")]
+
+    class Broken:
+        __len__ = broken.__len__
+        __getitem__ = broken.__getitem__
+
+        def __getitems__(self, indices):
+            return [broken[i] for i in indices]
+
+    monkeypatch.setattr(experiment, "open_data", lambda *_: (source, Broken(), info))
+    with pytest.raises(cli.InputError, match=r"record 4 .*'image/id': 7.*no whole image"):
+        train.prepare(mini(augment_on="device"))
+
+
+def test_data_without_boxes_are_refused():
+    with pytest.raises(workloads.WorkloadError, match="'digits' has no images with labelled boxes"):
+        workloads.make(mini(), sources.open_source("digits", "train")[1])
+
+
+@pytest.mark.parametrize("field", ["model__depth", "dataset__canvas"])
+def test_a_model_that_cannot_be_made_is_refused(field):
+    with pytest.raises(workloads.WorkloadError, match=f"{field.replace('__', '.')} is .*; allowed"):
+        workload(**{field: 8})
+
+
+def test_scenes_are_a_function_of_split_and_index_and_their_boxes_hold_the_ink():
+    source, _ = sources.open_source("digit_scenes", "train")
+    other, _ = sources.open_source("digit_scenes", "validation")
+    assert source[3]["image"] == sources.open_source("digit_scenes", "train")[0][3]["image"]
+    assert source[3]["image"] != other[3]["image"]
+    scenes = source.__getitems__(range(50))
+    counts = [len(scene["objects"]["label"]) for scene in scenes]
+    assert set(counts) == {1, 2, 3, 4, 5}
+    boxes = np.concatenate([scene["objects"]["bbox"] for scene in scenes])
+    assert boxes.min() >= 0
+    assert boxes.max() <= 1
+    assert (boxes[:, 2:] - boxes[:, :2]).min() > 0.04
+    assert len({Image.open(io.BytesIO(scene["image"])).size for scene in scenes}) > 40
+
+
+# Augmentation
+
+
+def painted(box, side=96):
+    """A dark image with a bright rectangle, as decoded."""
+    image = np.full((side, side, 3), 20, np.uint8)
+    ymin, xmin, ymax, xmax = (round(float(edge) * side) for edge in box)
+    image[ymin:ymax, xmin:xmax] = 220
+    return image
+
+
+def test_boxes_follow_the_pixels_through_crop_and_mirror():
+    detection = workload(
+        dataset__canvas=96,
+        augmentation__crop_size=64,
+        augmentation__min_area=0.1,
+        augmentation__flip=True,
+    )
+    rows = 128
+    boxes = np.tile(np.float32([0.25, 0.5, 0.5, 0.875]), (rows, 1))
+    data = {
+        "image": np.tile(painted(boxes[0]), (rows, 1, 1, 1)),
+        "boxes": np.pad(boxes[:, None], ((0, 0), (1, 2), (0, 0))),  # the second of four places
+        "labels": np.tile(np.int32([-1, 5, -1, -1]), (rows, 1)),
+        "crowd": np.zeros((rows, 4), bool),
+        "bad_boxes": np.zeros(rows, np.int32),
+    }
+    out = jax.jit(detection.augment)(
+        data, 0, np.arange(rows, dtype=np.uint32), np.uint32([0] * rows)
+    )
+    # some object is in every crop, and here there is one
+    assert out["labels"].tolist() == [[-1, 5, -1, -1]] * rows
+    seen = []
+    for image, box in zip(np.asarray(out["image"]), np.asarray(out["boxes"][:, 1]), strict=True):
+        ys, xs = np.nonzero(image[..., 0] > 120)
+        pixels = [ys.min(), xs.min(), ys.max() + 1, xs.max() + 1]
+        np.testing.assert_allclose(pixels, box * 64, atol=1.01)
+        seen.append(tuple(pixels))
+    assert len(set(seen)) > rows / 2
+    assert any(xmin == 0 for _, xmin, _, _ in seen)  # cut off at an edge
+
+
+def test_without_augmentation_an_image_is_only_resized():
+    detection = workload(dataset__canvas=64, augmentation__crop_size=32, augmentation__min_area=1.0)
+    data = detection.decode([record([[0, 0, 0.5, 0.5]], image=jpeg(painted([0, 0, 0.5, 0.5])))])
+    out = jax.jit(detection.augment)(data, 0, np.uint32([0]), np.uint32([0]))
+    np.testing.assert_array_equal(out["boxes"], data["boxes"])
+    np.testing.assert_array_equal(out["labels"], data["labels"])
+    np.testing.assert_allclose(out["image"][0, 4:12, 4:12], 220, atol=6)
+
+
+def test_crowds_and_images_without_boxes_go_through_augmentation():
+    detection = workload(augmentation__color=True)
+    data = detection.decode([record(), record([[0, 0, 1, 1]], is_crowd=[True])])
+    out = jax.jit(detection.augment)(data, 0, np.uint32([0, 1]), np.uint32([0, 0]))
+    assert (np.asarray(out["labels"]) == -1).all()
+    assert np.isfinite(out["boxes"]).all()

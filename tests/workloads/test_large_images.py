@@ -1,0 +1,324 @@
+"""ImageNet's workload: canvases, random-resized crops, colour, and its mini end to end."""
+
+import dataclasses
+import json
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import train
+from configs import base, imagenet
+from data import sources
+from models.resnet_imagenet import STAGES, BasicBlock
+from pipeline import map_datasets
+from runs import cli, records
+from tests.helpers.runs import SHRUNK, slot
+from training import experiment
+from training.check import ConfigError, check
+from workloads import color, crops, decoding, large_images
+
+# The mini, shrunk to seconds, as one workload throughout, since each compiles anew. A ResNet-10,
+# one block a stage, compiles in half the time of a ResNet-18.
+SMALL = SHRUNK | {
+    "dataset.canvas": 96,
+    "augmentation.crop_size": 16,
+    "augmentation.flip": True,
+    "model.depth": 10,
+    "budget.fresh_examples": 160,
+    "evaluate_every_fresh_examples": 160,
+    "checkpoint_every_fresh_examples": 96,
+    "log_every_steps": 1,
+}
+SLOTS = ("none", "before_augmentation", "after_augmentation", "after_batching")
+
+
+@pytest.fixture(autouse=True)
+def _shallow(monkeypatch):
+    monkeypatch.setitem(STAGES, 10, (BasicBlock, (1, 1, 1, 1)))
+
+
+def mini(**fields):
+    config = imagenet.get_config("mini")
+    for name, value in (SMALL | {k.replace("__", "."): v for k, v in fields.items()}).items():
+        cli.set_field(config, name, value, base.FIELDS)
+    return config
+
+
+def batches_of(config):
+    iterator = iter(train.prepare(config).batches)
+    try:
+        return list(iterator)
+    finally:
+        iterator.close()
+
+
+def workload_of(config):
+    return train.prepare(config).program.task.workload
+
+
+# --- crops
+
+crop_and_resize = jax.jit(crops.crop_and_resize, static_argnums=3)
+
+
+@pytest.mark.parametrize("box", [(0, 0, 40, 30), (5, 7, 30, 20), (39, 29, 1, 1), (3, 0, 17, 30)])
+@pytest.mark.parametrize("out", [8, 24, 64])
+def test_cropping_is_jaxs_and_opencvs_bilinear_resize(box, out):
+    image = np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8)
+    y, x, h, w = box
+    mine = np.asarray(crop_and_resize(image, jnp.asarray(box), False, out)).astype(int)
+    part = image[y : y + h, x : x + w]
+    with_jax = jax.image.resize(part.astype(np.float32), (out, out, 3), "bilinear", antialias=False)
+    np.testing.assert_allclose(mine, with_jax, atol=0.51)
+    assert abs(mine - cv2.resize(part, (out, out))).max() <= 1
+    mirrored = crop_and_resize(image, jnp.asarray(box), True, out)
+    np.testing.assert_array_equal(mirrored, mine[:, ::-1])
+
+
+@pytest.mark.parametrize("size", [(480, 640), (30, 30), (640, 427)])
+def test_random_boxes_are_inceptions(size):
+    keys = jax.random.split(jax.random.key(0), 4000)
+    draw = jax.vmap(lambda key: crops.random_box(key, jnp.asarray(size), 0.08, 4 / 3))
+    y, x, h, w = np.asarray(draw(keys)).T
+    height, width = size
+    assert (h >= 1).all()
+    assert (w >= 1).all()
+    assert (y >= 0).all()
+    assert (x >= 0).all()
+    assert (y + h <= height).all()
+    assert (x + w <= width).all()
+    wanted = np.stack(_torchvision_shapes(size, 4000))
+    for mine, theirs in (
+        (h * w / (height * width), wanted[:, 0] * wanted[:, 1] / (height * width)),
+        (w / h, wanted[:, 1] / wanted[:, 0]),
+    ):
+        for quantile in (0.1, 0.5, 0.9):
+            assert np.quantile(mine, quantile) == pytest.approx(
+                np.quantile(theirs, quantile), abs=0.04
+            )
+
+
+def _torchvision_shapes(size, n):
+    """(height, width) of n boxes by the loop in torchvision's RandomResizedCrop.get_params."""
+    rng, shapes = np.random.default_rng(1), []
+    height, width = size
+    while len(shapes) < n:
+        area = height * width * rng.uniform(0.08, 1)
+        ratio = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+        w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            shapes.append((h, w))
+    return shapes
+
+
+def test_a_photograph_at_another_size_is_cropped_alike():
+    def draw(key, size):
+        return crops.random_box(key, jnp.asarray(size), 0.08, 4 / 3)
+
+    for key in jax.random.split(jax.random.key(0), 20):
+        small, large = draw(key, (288, 384)), draw(key, (480, 640))
+        np.testing.assert_allclose(large / 5, small / 3, atol=1)
+
+
+@pytest.mark.parametrize(
+    ("size", "box"), [((1, 700), (0, 350, 1, 1)), ((600, 100), (234, 0, 133, 100))]
+)
+def test_a_picture_too_long_for_any_crop_gives_its_middle(size, box):
+    drawn = [
+        crops.random_box(jax.random.key(i), jnp.asarray(size), 0.9, 4 / 3).tolist()
+        for i in range(5)
+    ]
+    y, x, h, w = box
+    for got in drawn:
+        np.testing.assert_allclose(got, (y, x, h, w), atol=1)
+
+
+def test_the_centre_crop_is_in_the_centre():
+    assert crops.centre_box(jnp.asarray((256, 340)), 0.875).tolist() == [16, 58, 224, 224]
+
+
+# --- canvas and fused decoding
+
+
+def test_a_picture_lies_on_its_canvas_as_it_is():
+    source, _ = sources.open_source("digits_jpeg", "train")
+    raw = [source[i] for i in range(20)]
+    data = workload_of(mini()).decode(raw)
+    assert data["image"].shape == (20, 96, 96, 3)
+    for row, record in enumerate(raw):
+        picture = decoding.decode(record["image"], 3)
+        height, width = data["size"][row]
+        np.testing.assert_array_equal(data["image"][row, :height, :width], picture)
+        assert not data["image"][row, height:].any()
+        assert not data["image"][row, :, width:].any()
+
+
+def test_fused_decoding_gives_the_crops_that_the_canvas_gives():
+    plain, fused = batches_of(mini()), batches_of(mini(dataset__fused_decode=True))
+    assert len(plain) == len(fused) == 5
+    for left, right in zip(plain, fused, strict=True):
+        np.testing.assert_array_equal(left.data["label"], right.data["label"])
+        difference_BxHxWxC = abs(left.data["image"].astype(int) - right.data["image"])
+        equal_B = (difference_BxHxWxC <= 1).all((1, 2, 3))  # to the rounding of OpenCV's resize
+        assert equal_B.mean() > 0.3  # the others are decoded at a half or a quarter of the size
+        assert difference_BxHxWxC.mean() < 12
+
+
+def test_fused_decoding_before_augmentation_is_refused_in_a_sentence():
+    with pytest.raises(ConfigError, match=r"fused_decode is true with echo.insertion='before_aug"):
+        check(mini(**slot("before_augmentation", 0), dataset__fused_decode=True))
+
+
+@pytest.mark.parametrize("insertion", SLOTS)
+def test_copy_zero_is_the_same_in_every_condition(insertion):
+    plain = {i: image for b in batches_of(mini()) for i, image in rows_of(b)}
+    echoed = batches_of(mini(**slot(insertion, 0, factor=2)))
+    for batch in echoed:
+        for copy, (index, image) in zip(batch.copy, rows_of(batch), strict=True):
+            if copy == 0 or insertion != "before_augmentation":
+                np.testing.assert_array_equal(image, plain[index])
+            else:
+                assert not np.array_equal(image, plain[index])
+
+
+def rows_of(batch):
+    return zip(batch.index.tolist(), batch.data["image"], strict=True)
+
+
+def test_the_device_augments_as_the_host_does():
+    on_host = batches_of(mini(**slot("before_augmentation", 20)))
+    config = mini(**slot("before_augmentation", 20), augment_on="device")
+    augment = jax.jit(workload_of(config).augment)
+    for host, raw in zip(on_host, batches_of(config), strict=True):
+        assert raw.data["image"].shape == (32, 96, 96, 3)
+        data = augment(
+            raw.data, np.uint32(0), raw.index.astype(np.uint32), raw.copy.astype(np.uint32)
+        )
+        np.testing.assert_array_equal(data["image"], host.data["image"])
+
+
+@pytest.mark.parametrize("insertion", SLOTS)
+def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
+    source, info = sources.open_source("digits_jpeg", "train")
+    raw = [source[i] for i in range(64)]
+    raw[40] = raw[40] | {"image": raw[40]["image"][:-40]}
+    columns = {name: np.asarray([r[name] for r in raw], object) for name in ("image", "label")}
+    broken = sources.ArraySource(**columns), info
+    monkeypatch.setattr(sources, "open_source", lambda *_: broken)
+    monkeypatch.setattr(experiment, "evaluation_batches", lambda *_: [])
+    config = mini(**slot(insertion, 8), budget__fresh_examples=64)
+    with pytest.raises(map_datasets.RecordError, match=r"record 40 .*label.* cannot be decoded: "):
+        batches_of(config)
+
+
+def test_an_unknown_label_is_named():
+    workload = workload_of(mini())
+    source, _ = sources.open_source("digits_jpeg", "train")
+    unlabelled = source[0] | {"label": -1}
+    with pytest.raises(ValueError, match="label -1; allowed: 0 to 9"):
+        workload.decode([source[1], unlabelled])
+
+
+# --- colour
+
+
+def test_colour_distortion_changes_colours_within_range_and_keeps_grey_grey():
+    images = np.random.default_rng(0).integers(0, 256, (64, 9, 9, 3), np.uint8)
+    keys = jax.random.split(jax.random.key(0), 64)
+    distorted = np.asarray(jax.vmap(color.distort)(keys, images))
+    assert distorted.dtype == np.uint8
+    means = distorted.mean((1, 2, 3))
+    assert means.std() > 5  # brightness differs from image to image
+    assert len({row.tobytes() for row in distorted}) == 64
+    grey = np.repeat(images[..., :1], 3, axis=-1)
+    distorted = np.asarray(jax.vmap(color.distort)(keys, grey)).astype(int)
+    assert np.ptp(distorted, axis=-1).max() <= 1
+    assert jax.vmap(color.distort)(keys, images[..., :1]).shape == (64, 9, 9, 1)
+
+
+# --- the mini, the whole
+
+
+def test_digits_as_jpegs_are_the_digits_at_many_sizes():
+    source, info = sources.open_source("digits_jpeg", "validation")
+    digits, _ = sources.open_source("digits", "validation")
+    assert len(source) == len(digits) == 300
+    assert (info.num_classes, info.image_shape, info.channels) == (10, None, 3)
+    sizes = {decoding.size(record["image"]) for record in source}
+    assert len(sizes) > 150
+    assert all(18 <= side <= 80 for size in sizes for side in size)
+    for jpeg, digit in zip(source, digits, strict=True):
+        assert jpeg["label"] == digit["label"]
+        small = cv2.resize(decoding.decode(jpeg["image"], 1), (8, 8), interpolation=cv2.INTER_AREA)
+        assert np.corrcoef(small.ravel(), digit["image"].ravel())[0, 1] > 0.9
+
+
+def test_the_full_model_is_resnet_50_and_classes_follow_the_data_set():
+    config = imagenet.get_config()
+    for classes, parameters in ((1000, 25_557_032), (50, 25_557_032 - 950 * 2049)):
+        info = sources.DatasetInfo("imagenet2012", "5.1.0", "", classes, None, 3)
+        workload = large_images.LargeImageClassification.from_config(config, info)
+        model = nnx.eval_shape(lambda w=workload: w.model(nnx.Rngs(0)))
+        leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
+        assert sum(leaf.size for leaf in leaves) == parameters
+    check(config)
+
+
+def test_label_smoothing_is_a_mixture_with_the_uniform_distribution():
+    workload = dataclasses.replace(workload_of(mini()), label_smoothing=0.1)
+    logits = np.random.default_rng(0).normal(size=(4, 10)).astype(np.float32)
+    labels = np.arange(4)
+    data = {"image": np.zeros((4, 8, 8, 3), np.uint8), "label": labels}
+    loss, _ = workload.loss(lambda images, train: jnp.asarray(logits), data)
+    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    wanted = -0.9 * log_p[labels, labels].mean() - 0.1 * log_p.mean()
+    assert float(loss) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("model__depth", 20, "allowed: .*18, 34, 50"),
+        ("model__stem", "vgg", "allowed: 'imagenet', 'cifar'"),
+        ("dataset__canvas", 0, "dataset.canvas is 0; allowed: a whole number from 8"),
+        ("augmentation__min_area", 1.5, r"allowed: a number above 0, up to 1"),
+        ("model__ghost_batch_size", 24, "does not divide the 32 examples"),
+        ("loss__label_smoothing", 1.0, r"loss.label_smoothing is 1.0; allowed"),
+        ("workload", "cifar10", "needs; choose another config.dataset.name"),
+    ],
+)
+def test_wrong_values_are_refused_in_a_sentence(field, value, says):
+    with pytest.raises(cli.InputError, match=says):
+        train.prepare(mini(**{field: value}))
+
+
+def test_the_mini_trains_alike_on_host_and_device_and_resumes_bit_for_bit(tmp_path, monkeypatch):
+    fields = slot("before_augmentation", 20, factor=1.5)
+    losses = {}
+    for place in ("host", "device"):
+        train.train(mini(**fields, augment_on=place), tmp_path / place)
+        lines = records.read_metrics(tmp_path / place)
+        losses[place] = [line["loss"] for line in lines if line["split"] == "train"]
+    assert len(losses["host"]) == 7
+    np.testing.assert_allclose(losses["device"][:3], losses["host"][:3], rtol=1e-4)
+
+    original = train._Run._train_on
+
+    def killed_after_step_5(run, batch):
+        original(run, batch)
+        if run.counters.step == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train._Run, "_train_on", killed_after_step_5)
+        with pytest.raises(KeyboardInterrupt):
+            train.train(mini(**fields), tmp_path / "stopped")
+    train.train(mini(**fields), tmp_path / "stopped")
+    again = records.read_metrics(tmp_path / "stopped")
+    assert [r["loss"] for r in again if r["split"] == "train"] == losses["host"]
+    result = json.loads((tmp_path / "stopped" / "result.json").read_text())
+    assert result["status"] == "exhausted"

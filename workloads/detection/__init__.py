@@ -1,0 +1,1 @@
+"""Object detection: decoding, augmentation, loss, and COCO metrics of an SSD."""

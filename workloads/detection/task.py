@@ -1,0 +1,327 @@
+"""Object detection with boxes: SSD on COCO, other TFDS data sets of its form, and the mini."""
+
+import dataclasses
+import functools
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from models.ssd import SSD, default_boxes
+from workloads import color, crops
+from workloads.classification import normalized
+from workloads.detection import augment, coco_metrics
+from workloads.detection import boxes as geometry
+from workloads.interface import Arrays, WorkloadError, copy_keys, field
+
+# Liu et al. 2016, section 2.2: at most three negatives, the hardest ones, for each positive.
+_NEGATIVES = 3
+
+# Liu et al. 2016, section 3.1: scores from 0.01, suppression at IoU 0.45, over the 200 best of each
+# class (the authors' code keeps 400). COCO looks at 100 detections of an image.
+_MIN_SCORE, _SUPPRESSION_IOU, _CANDIDATES, _DETECTIONS = 0.01, 0.45, 200, 100
+
+_MIN_SIZE = 32  # pixels: the network shrinks its images to an eighth, five times more by half
+
+# What boxes may stick out of their image before it is reported: rounding of about a pixel.
+_TOLERANCE = 0.002
+
+
+@dataclasses.dataclass(frozen=True)
+class Detection:
+    """SSD, multibox loss, and COCO's metrics.
+
+    An image with boxes is `image` uint8 [C, C, 3] (the whole photograph, its sides squeezed to
+    `canvas`), `boxes` float32 [M, 4] (ymin, xmin, ymax, xmax as shares of the image) and
+    `labels` int32 [M], -1 where there is no box.
+
+    Attributes:
+        canvas: rows and columns C of decoded images.
+        max_boxes: M.
+        crop_size: rows and columns S that the network takes.
+        min_area: smallest share of an image in a random crop; 1 = no crop.
+        flip, color: augmentation: random mirroring, colour distortion.
+        depth, width, ghost_batch_size: of the network.
+    """
+
+    num_classes: int
+    canvas: int
+    max_boxes: int
+    crop_size: int
+    min_area: float
+    flip: bool
+    color: bool
+    depth: int
+    width: int
+    ghost_batch_size: int
+    dtype: str
+
+    metrics = (*coco_metrics.NAMES, "loss", "bad_boxes")
+
+    @classmethod
+    def from_config(cls, config, info) -> "Detection":
+        if not info.has_boxes:
+            raise WorkloadError(
+                f"data set {info.name!r} has no images with labelled boxes, which workload "
+                f"{config.workload!r} needs; choose another config.dataset.name"
+            )
+        _check(config)
+        return cls(
+            num_classes=info.num_classes,
+            canvas=config.dataset.canvas,
+            max_boxes=config.dataset.max_boxes,
+            crop_size=config.augmentation.crop_size,
+            min_area=config.augmentation.min_area,
+            flip=config.augmentation.flip,
+            color=config.augmentation.color,
+            depth=config.model.depth,
+            width=config.model.width,
+            ghost_batch_size=config.model.ghost_batch_size,
+            dtype=config.dtype,
+        )
+
+    def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+        """Records to image, boxes and labels, and what evaluation needs besides.
+
+        Those are `crowd` bool [n, M] (a box around many objects: found or not, it does not count),
+        `area` float32 [n, M] (of the object, in pixels of the photograph; its box's, where the data
+        set gives none), `size` int32 [n, 2] (height, width of the photograph in pixels) and
+        `bad_boxes` int32 [n]: how many boxes were cut off at the edges or, being empty, dropped.
+
+        Raises:
+            ValueError: a damaged image, more than `max_boxes` boxes, or a label that is no class.
+        """
+        rows = [self._decode_one(record) for record in records]
+        data = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        if data["bad_boxes"].any():
+            # A text that never changes: Python shows it once a process.
+            warnings.warn(
+                "some boxes stick out of their image or have no area; the former are cut off, the "
+                "latter dropped (the metric bad_boxes counts both)",
+                stacklevel=2,
+            )
+        return data
+
+    def _decode_one(self, record: dict[str, Any]) -> dict[str, np.ndarray]:
+        image, size_2 = _decode_image(field(record, "image"), self.canvas)
+        objects = field(record, "objects")
+        given_Mx4 = np.asarray(field(objects, "bbox"), np.float32).reshape(-1, 4)
+        labels_M = np.asarray(field(objects, "label")).reshape(-1)
+        if len(labels_M) != len(given_Mx4):
+            raise ValueError(f"it has {len(given_Mx4)} boxes and {len(labels_M)} labels")
+        for label in labels_M:
+            if not 0 <= label < self.num_classes:
+                raise ValueError(f"a box has label {label}; allowed: 0 to {self.num_classes - 1}")
+        labels_M = labels_M.astype(np.int32)
+        boxes_Mx4 = np.clip(given_Mx4, 0.0, 1.0)
+        real_M = (boxes_Mx4[:, 2:] > boxes_Mx4[:, :2]).all(1)  # NaN is not larger either
+        cut_M = (np.abs(boxes_Mx4 - given_Mx4) > _TOLERANCE).any(1)
+        if (boxes := int(real_M.sum())) > self.max_boxes:
+            raise ValueError(
+                f"it has {boxes} boxes; allowed: up to config.dataset.max_boxes, {self.max_boxes}"
+            )
+        box_area_M = (boxes_Mx4[:, 2:] - boxes_Mx4[:, :2]).prod(1) * size_2.prod()
+        area_M = np.asarray(objects.get("area", box_area_M), np.float32).reshape(-1)
+        crowd_M = np.asarray(objects.get("is_crowd", np.zeros_like(labels_M)), bool).reshape(-1)
+        for name, values_M in (("area", area_M), ("is_crowd", crowd_M)):
+            if len(values_M) != len(given_Mx4):
+                raise ValueError(f"it has {len(given_Mx4)} boxes and {len(values_M)} {name}")
+        pad = functools.partial(_padded, length=self.max_boxes)
+        return {
+            "image": image,
+            "boxes": pad(boxes_Mx4[real_M], fill=0),
+            "labels": pad(labels_M[real_M], fill=-1),
+            "crowd": pad(crowd_M[real_M], fill=False),
+            "area": pad(area_M[real_M], fill=0),
+            "size": size_2,
+            "bad_boxes": np.int32((cut_M | ~real_M).sum()),
+        }
+
+    def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
+        """Random crop, mirroring and colours; image uint8 [B, S, S, 3] at the network's size.
+
+        Boxes follow the pixels. Those whose centre is cropped away are left out, and so are crowds:
+        in training they are neither object nor a reason to leave a region out (our choice).
+        """
+        keys = copy_keys(seed, index_B, copy_B)
+        labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
+        image, boxes, labels = jax.vmap(self._augment_one)(
+            data["image"], data["boxes"], labels_BxM, keys
+        )
+        return {"image": image, "boxes": boxes, "labels": labels, "bad_boxes": data["bad_boxes"]}
+
+    def _augment_one(self, image_CxCx3, boxes_Mx4, labels_M, key):
+        crop_key, flip_key, color_key = jax.random.split(key, 3)
+        window_4 = jnp.array([0, 0, self.canvas, self.canvas])
+        if self.min_area < 1:
+            window_4 = augment.random_window(
+                crop_key, boxes_Mx4, labels_M >= 0, self.canvas, self.min_area
+            )
+        boxes_Mx4, labels_M = augment.crop_boxes(boxes_Mx4, labels_M, window_4, self.canvas)
+        mirror = jax.random.bernoulli(flip_key) & self.flip
+        boxes_Mx4 = jnp.where(mirror, augment.mirror_boxes(boxes_Mx4), boxes_Mx4)
+        image_SxSx3 = crops.crop_and_resize(image_CxCx3, window_4, mirror, self.crop_size)
+        if self.color:
+            image_SxSx3 = color.distort(color_key, image_SxSx3)
+        return image_SxSx3, jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
+
+    def model(self, rngs: nnx.Rngs) -> SSD:
+        return SSD(
+            num_classes=self.num_classes,
+            image_size=self.crop_size,
+            depth=self.depth,
+            width=self.width,
+            ghost_batch_size=self.ghost_batch_size,
+            dtype=jnp.dtype(self.dtype),
+            rngs=rngs,
+        )
+
+    def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
+        losses = self._training_losses(model, data)
+        positives = jnp.maximum(losses["positives"].sum(), 1.0)
+        box_loss, class_loss = losses["box"].sum() / positives, losses["class"].sum() / positives
+        bad_boxes = data["bad_boxes"].sum().astype(jnp.float32)
+        metrics = {"box_loss": box_loss, "class_loss": class_loss, "bad_boxes": bad_boxes}
+        return box_loss + class_loss, {"loss": box_loss + class_loss, **metrics}
+
+    def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
+        """The weight of an image is the number of its positives."""
+        losses = self._training_losses(model, data)
+        return losses["box"] + losses["class"], losses["positives"]
+
+    def _training_losses(self, model: nnx.Module, data: Arrays) -> Arrays:
+        offsets_BxNx4, logits_BxNxK1 = model(normalized(data["image"]), train=True)
+        return self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], data["labels"])
+
+    def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
+        """Detections and truth of the batch (arrays [B, ...]), and sums for the loss."""
+        whole_4 = jnp.array([0, 0, self.canvas, self.canvas])
+        resize = functools.partial(
+            crops.crop_and_resize, box=whole_4, mirror=False, out=self.crop_size
+        )
+        images_BxSxSx3 = normalized(jax.vmap(resize)(data["image"]))
+        offsets_BxNx4, logits_BxNxK1 = model(images_BxSxSx3, train=False)
+        labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
+        losses = self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], labels_BxM)
+        sums = {name: (value_B * mask_B).sum() for name, value_B in losses.items()}
+        found = self.detect(offsets_BxNx4, logits_BxNxK1)
+        return {
+            "sums": {**sums, "bad_boxes": (data["bad_boxes"] * mask_B).sum()},
+            "found": found,
+            "truth": {name: data[name] for name in ("boxes", "labels", "crowd", "area", "size")},
+            "mask": mask_B,
+        }
+
+    def summarize(self, outputs: list[dict[str, Any]]) -> dict[str, float]:
+        def rows_of(group: str) -> dict[str, np.ndarray]:
+            return {
+                name: np.concatenate([out[group][name][out["mask"] > 0] for out in outputs])
+                for name in outputs[0][group]
+            }
+
+        values = coco_metrics.evaluate(rows_of("truth"), rows_of("found"), self.num_classes)
+        sums = {
+            name: float(sum(float(out["sums"][name]) for out in outputs))
+            for name in outputs[0]["sums"]
+        }
+        values["loss"] = (sums["box"] + sums["class"]) / max(sums["positives"], 1.0)
+        values["bad_boxes"] = sums["bad_boxes"]
+        return values
+
+    def detect(self, offsets_BxNx4: jax.Array, logits_BxNxK1: jax.Array) -> Arrays:
+        """The best detections of each image, in descending order of their scores.
+
+        Returns boxes [B, D, 4], labels [B, D] and scores [B, D], 0 where there is none.
+        """
+        boxes_BxNx4 = geometry.decode(offsets_BxNx4, default_boxes(self.crop_size))
+        scores_BxNxK = jax.nn.softmax(logits_BxNxK1)[..., 1:]
+        return jax.vmap(_detect_one)(jnp.clip(boxes_BxNx4, 0.0, 1.0), scores_BxNxK)
+
+    def _losses(self, offsets_BxNx4, logits_BxNxK1, boxes_BxMx4, labels_BxM) -> Arrays:
+        """Of each image: summed box loss, summed classification loss, number of positives, [B]."""
+        default_Nx4 = jnp.asarray(default_boxes(self.crop_size), offsets_BxNx4.dtype)
+        return jax.vmap(functools.partial(multibox_loss, default_Nx4))(
+            offsets_BxNx4, logits_BxNxK1, boxes_BxMx4, labels_BxM
+        )
+
+
+def multibox_loss(default_Nx4, offsets_Nx4, logits_NxK1, boxes_Mx4, labels_M) -> Arrays:
+    """SSD's loss of one image (Liu et al. 2016, eq. 1 to 3), not yet divided by the positives.
+
+    Args:
+        default_Nx4: default boxes as centres and sizes.
+        offsets_Nx4, logits_NxK1: what the network gave; class 0 is the background.
+        boxes_Mx4, labels_M: the truth; label -1 = no box.
+
+    Returns:
+        `box`, the smooth L1 loss over the positives; `class`, the cross-entropy over positives and
+        hardest negatives; `positives`, their number. All float32.
+    """
+    matched_N = geometry.match(boxes_Mx4, labels_M >= 0, geometry.to_corners(default_Nx4))
+    positive_N = matched_N >= 0
+    target_Nx4 = geometry.encode(boxes_Mx4[matched_N], default_Nx4)
+    target_Nx4 = jnp.where(positive_N[:, None], target_Nx4, 0.0)  # padding encodes to anything
+    box_N = optax.huber_loss(offsets_Nx4, target_Nx4, delta=1.0).sum(-1)
+    classes_N = jnp.where(positive_N, labels_M[matched_N] + 1, 0)
+    class_N = optax.softmax_cross_entropy_with_integer_labels(logits_NxK1, classes_N)
+
+    hardness_N = jnp.where(positive_N, -jnp.inf, jax.lax.stop_gradient(class_N))
+    rank_N = jnp.argsort(jnp.argsort(-hardness_N))  # 0 = the hardest
+    hard_N = ~positive_N & (rank_N < _NEGATIVES * positive_N.sum())
+    return {
+        "box": (box_N * positive_N).sum(),
+        "class": (class_N * (positive_N | hard_N)).sum(),
+        "positives": positive_N.sum().astype(jnp.float32),
+    }
+
+
+def _detect_one(boxes_Nx4: jax.Array, scores_NxK: jax.Array) -> Arrays:
+    """Per class: the best candidates, suppressed; then the best of all classes."""
+    candidates = min(_CANDIDATES, len(boxes_Nx4))
+    scores_KxC, places_KxC = jax.lax.top_k(scores_NxK.T, candidates)
+    scores_KxC = jnp.where(scores_KxC >= _MIN_SCORE, scores_KxC, 0.0)
+    boxes_KxCx4 = boxes_Nx4[places_KxC]
+    suppress = functools.partial(geometry.suppress, threshold=_SUPPRESSION_IOU)
+    scores_KxC = scores_KxC * jax.vmap(suppress)(boxes_KxCx4, scores_KxC)
+    detections = min(_DETECTIONS, scores_KxC.size)
+    scores_D, places_D = jax.lax.top_k(scores_KxC.reshape(-1), detections)
+    return {
+        "boxes": boxes_KxCx4.reshape(-1, 4)[places_D],
+        "labels": (places_D // candidates).astype(jnp.int32),
+        "scores": scores_D,
+    }
+
+
+def _decode_image(image, canvas: int) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 [canvas, canvas, 3], and (height, width) of the photograph, int32 [2]."""
+    from workloads import decoding  # here: a step on ready batches needs no decoder
+
+    height, width = decoding.size(image)
+    # A JPEG that is far larger is decoded at a reduced size.
+    factor = next((f for f in (8, 4, 2) if min(height, width) >= f * canvas), 1)
+    pixels = decoding.decode(image, 3, factor)
+    if pixels.shape[-1] == 1:  # an array that was grey
+        pixels = pixels.repeat(3, -1)
+    return decoding.resize(pixels, (canvas, canvas)), np.array([height, width], np.int32)
+
+
+def _padded(array: np.ndarray, length: int, fill) -> np.ndarray:
+    missing = length - len(array)
+    widths = ((0, missing),) + ((0, 0),) * (array.ndim - 1)
+    return np.pad(array, widths, constant_values=fill)
+
+
+def _check(config) -> None:
+    """Raises WorkloadError for the first field that this workload cannot be made from."""
+    if config.model.depth not in (18, 34):
+        raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: 18, 34")
+    for name in ("dataset.canvas", "augmentation.crop_size"):
+        group, field = name.split(".")
+        if config[group][field] < _MIN_SIZE:
+            raise WorkloadError(
+                f"config.{name} is {config[group][field]}; allowed: {_MIN_SIZE} or more"
+            )
