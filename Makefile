@@ -49,7 +49,7 @@ docs: $(VENV)/.installed-dev
 	rm -rf build/docs
 	mkdir -p build/docs
 	cp -R README.md CONTRIBUTING.md CHANGELOG.md docs results configs notebooks build/docs
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_overhead

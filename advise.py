@@ -1,15 +1,15 @@
-"""Measures a configuration's input pipeline and step; says whether, where and how much to echo.
+"""Advises whether, where and how much to echo, from measurements of a configuration.
 
     python advise.py --config=configs/cifar10.py:mini
     python advise.py --config=configs/imagenet.py --plot=advice.png
 
-It reads and decodes real examples and runs real training steps, for about a second a stage, and
-writes nothing. R is the time that the input needs for a batch of fresh examples over the time that
-the step needs: where R is above 1 the step waits, and echoing up to a factor of R costs no time.
-`echo.advise` does the same for a pipeline of your own.
+It reads and decodes real examples and runs real training steps, about a second per stage. It writes
+nothing but the plot. R is the time that the input takes for a batch of fresh examples, divided by
+the time of a step. If R is above 1, the step waits for its input, and echoing by a factor of up to
+R costs no time. `echo.advise` does the same for your own pipeline.
 """
 
-if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
+if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled during them
     from runs import signals
 
     signals.install(signals.end_at_once)
@@ -24,43 +24,44 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 import echo
 from configs import base
-from data.errors import RecordError
-from data.throttle import UpstreamError
+from data.sources import RecordError, UpstreamError
 from echo.advice.recommend import FACTORS, Advice, duration
 from pipeline import build
 from pipeline.map_datasets import CHUNK, CORES, Batch
-from pipeline.streams import joined
+from pipeline.streams import concatenate
 from runs import cli, terminal
-from training import check, experiment, footprint, optimizer, sharding
+from training import check, optimizer, sharding
+from training.experiment import Experiment, make_experiment
 from training.step import Program
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
-# Where an echo stage can stand, and the stage that it is behind.
+# The places for an echo stage, and the stage before each.
 PLACES = {
     "before_augmentation": "decode",
     "after_augmentation": "augment",
     "after_batching": "batch",
 }
 
-# Memory is told for the configuration's shuffle buffer, or, where it has none, for this many.
+# Memory is reported for the configuration's shuffle buffer, or for this one if it has none.
 BUFFER = 10_000  # examples
 
 
-def advise(config, seconds: float = 1.0) -> Advice:
-    """Measures the pipeline and the step of `config`, whatever its echo settings.
+def advise(config: ConfigDict, seconds: float = 1.0) -> Advice:
+    """Measures the pipeline and the step of `config`, regardless of its echo settings.
 
     Args:
         config: a resolved configuration.
-        seconds: to spend on each stage, about.
+        seconds: how long to measure each stage, approximately.
 
     Raises:
-        command.InputError: a configuration that cannot be run.
+        cli.InputError: a configuration that cannot be run.
     """
-    opened = experiment.opened(config)
+    opened = make_experiment(config)
     try:
         transfer, step = step_functions(config, opened.program)
         return measured(config, opened, transfer, step, seconds)
@@ -69,14 +70,14 @@ def advise(config, seconds: float = 1.0) -> Advice:
 
 
 def measured(
-    config,
-    opened: experiment.Opened,
+    config: ConfigDict,
+    opened: Experiment,
     transfer: Callable[[Batch], Any],
     step: Callable[[Any], Any],
     seconds: float,
     factors: Sequence[float] = FACTORS,
 ) -> Advice:
-    """The advice for what is opened already, with a step that may be another."""
+    """The advice for an opened run, with any transfer and step."""
     return echo.advise(
         [*host_stages(config, opened), ("transfer", transfer)],
         step,
@@ -91,26 +92,28 @@ def measured(
     )
 
 
-def host_stages(config, opened: experiment.Opened) -> list[tuple[str, Callable[[Any], Any]]]:
-    """The stages that pipeline/build.py puts an echo stage into, and batching."""
+def host_stages(config: ConfigDict, opened: Experiment) -> list[tuple[str, Callable[[Any], Any]]]:
+    """The stages of pipeline/build.py without echoing, and batching."""
     config = copy.deepcopy(config)
     config.echo.insertion, config.echo.factor = "none", 1.0
     workload = opened.program.task.workload
-    read = build.fresh_stream(config, opened.source, workload)
+    read = build.fresh_examples(config, opened.source, workload)
     chunk = math.gcd(CHUNK, config.batch_size)
-    example = build.first_example(config, opened.source, workload)
-    rows = sharding.local_rows(opened.program.task.mesh, config.batch_size)
-    footprint.check_batches(config, example, workload, opened.program, rows)
-    (name, first), *others = build.stages(config, workload, read, example)
+    augment = build.host_augmentation(config, workload, opened.first)
 
     def numbered(call: int) -> Batch:
-        return first(read.first_copy(None, range(call * chunk, (call + 1) * chunk)))
+        return read.read(read.first_copy(None, range(call * chunk, (call + 1) * chunk)))
 
-    return [(name, numbered), *others, ("batch", joined)]
+    return [
+        ("read", numbered),
+        ("decode", read.decode),
+        ("augment", augment),
+        ("batch", concatenate),
+    ]
 
 
-def step_functions(config, program: Program) -> tuple[Callable, Callable]:
-    """(transfer, step): what brings a batch to the devices, and what trains on it there."""
+def step_functions(config: ConfigDict, program: Program) -> tuple[Callable, Callable]:
+    """(transfer, step): sends a batch to the devices, and trains on it there."""
     mesh, seed = program.task.mesh, np.uint32(config.seed.data)
     hyper = optimizer.hyperparameters(config, 0.0)
     state = pending = None
@@ -120,7 +123,7 @@ def step_functions(config, program: Program) -> tuple[Callable, Callable]:
         return sharding.put_batch(mesh, rows)
 
     def step(rows: Any) -> None:
-        """As in training: the metrics of a step are fetched while the next one runs."""
+        """Like training: fetches the metrics of a step while the next one runs."""
         nonlocal state, pending
         state = program.init(config.seed.model) if state is None else state
         before, arguments = pending, (state, rows, hyper, seed)
@@ -130,8 +133,8 @@ def step_functions(config, program: Program) -> tuple[Callable, Callable]:
     return transfer, step
 
 
-def places(config) -> dict[str, str]:
-    """Where this configuration may echo, and the stage in front of it."""
+def places(config: ConfigDict) -> dict[str, str]:
+    """The places where this configuration may echo, and the stage before each."""
     allowed = {}
     for name, stage in PLACES.items():
         with contextlib.suppress(check.ConfigError):
@@ -145,14 +148,14 @@ def places(config) -> dict[str, str]:
     return allowed
 
 
-def buffer_examples(config) -> int:
-    """Examples in the shuffle buffer whose memory is told."""
+def buffer_examples(config: ConfigDict) -> int:
+    """Examples in the shuffle buffer whose memory is reported."""
     slots = config.echo.shuffle_buffer
     return slots * (config.batch_size if config.echo.insertion == "after_batching" else 1) or BUFFER
 
 
-def settings(config, advice: Advice) -> list[str]:
-    """The flags that make `config` what `advice` recommends, and those of its alternatives."""
+def settings(config: ConfigDict, advice: Advice) -> list[str]:
+    """The flags that make `config` follow `advice`, and the flags of its alternatives."""
     if advice.insertion is None:
         return []
     lines = [f"In flags: {_flags(config, _echoing(config, advice)) or 'as configured'}"]
@@ -163,27 +166,27 @@ def settings(config, advice: Advice) -> list[str]:
     if "before_augmentation" not in places(config):
         lines += [
             f"With {flag}, echoing before augmentation, where copies differ, is allowed as well."
-            for flag in _opening(config)
+            for flag in _enabling_flags(config)
         ]
     return lines
 
 
-def _echoing(config, advice: Advice) -> dict[str, Any]:
-    """The fields that echo as recommended: under `auto` at most as often as needed."""
+def _echoing(config: ConfigDict, advice: Advice) -> dict[str, Any]:
+    """The fields of the recommended echoing; under `auto` it sets the maximum factor."""
     fields: dict[str, Any] = {"dataset.spaced_epochs": 1, "echo.insertion": advice.insertion}
     if config.echo.policy == "auto":
         fields["echo.max_factor"] = max(config.echo.max_factor, math.ceil(advice.factor))
     else:
         fields["echo.factor"] = float(advice.factor)
     units = {config.echo.insertion == "after_batching", advice.insertion == "after_batching"}
-    if config.echo.shuffle_buffer and len(units) == 2:  # the same memory, in the other unit
+    if config.echo.shuffle_buffer and len(units) == 2:  # the same memory in the other unit
         unit = config.batch_size if advice.insertion == "after_batching" else 1
         fields["echo.shuffle_buffer"] = max(1, buffer_examples(config) // unit)
     return fields
 
 
-def _opening(config) -> list[str]:
-    """Flags each of which, by itself, allows echoing before augmentation."""
+def _enabling_flags(config: ConfigDict) -> list[str]:
+    """Flags each of which alone allows echoing before augmentation."""
     flags = []
     for field, value in (
         ("dataset.fused_decode", False),
@@ -198,8 +201,8 @@ def _opening(config) -> list[str]:
     return flags
 
 
-def _flags(config, fields: dict[str, Any]) -> str:
-    """The flags that set `fields`, of those that `config` has otherwise."""
+def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
+    """The flags that set those `fields` that differ in `config`."""
     return " ".join(
         f"--config.{field}={value}"
         for field, value in fields.items()
@@ -208,7 +211,7 @@ def _flags(config, fields: dict[str, Any]) -> str:
 
 
 def plot(advice: Advice, path: pathlib.Path) -> None:
-    """Predicted steps per second over the factor, for each place."""
+    """Plots the predicted steps per second over the factor, for each place."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -219,7 +222,7 @@ def plot(advice: Advice, path: pathlib.Path) -> None:
             factors,
             [1 / s for s in seconds],
             marker="o",
-            markersize=10 - 3 * number,  # where lines coincide, all are seen
+            markersize=10 - 3 * number,  # so that coinciding lines stay visible
             linewidth=5 - 2 * number,
             label=f"{point.name.replace('_', ' ')}, R = {point.ratio:.2f}",
         )
@@ -239,7 +242,7 @@ def main(argv: Sequence[str]) -> int:
         "--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=1.0, help="to spend on each stage, about (default 1)"
+        "--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)"
     )
     arguments, overrides = cli.parse(parser, argv)
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
@@ -254,7 +257,7 @@ def main(argv: Sequence[str]) -> int:
         )
     if not plot_file.absolute().parent.is_dir():
         raise cli.InputError(
-            f"--plot is {plot_file}, in a directory that is not there; make it first"
+            f"--plot is {plot_file}, in a directory that does not exist; create it first"
         )
     advice = advise(config, arguments.seconds)
     terminal.write("\n\n".join(map(str, (advice, *settings(config, advice)))))

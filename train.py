@@ -1,13 +1,13 @@
-"""Trains one configuration until its target, the end of its budget, or divergence.
+"""Trains one configuration until it reaches its target, uses up its budget, or diverges.
 
     python train.py --config=configs/cifar10.py:mini --workdir=DIR
     python train.py --evaluate DIR
 
-`train(config, workdir)` does the same for a caller. A run's directory can be started again at any
-time: a finished run says so, an interrupted one goes on, bit for bit as if it had not stopped.
+`train(config, workdir)` does the same from Python. A run can be started again at any time with the
+same command: a finished run says so, and an interrupted one resumes bit for bit.
 """
 
-if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
+if __name__ == "__main__":  # before slow imports, so that Ctrl-C never prints a traceback
     from runs import signals
 
     signals.install(signals.end_at_once)
@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from configs import base
 from pipeline import streams
@@ -31,67 +32,82 @@ from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.metrics_writer import Recorder
 from runs.progress import Progress, Status, duration
-from training import (
-    best_checkpoint,
-    divergence,
-    evaluation,
-    gradient_statistics,
-    optimizer,
-    sharding,
-)
-from training.experiment import Parts, open_data, prepare
-from training.state import Counters, TrainState
-
-__all__ = ["open_data", "prepare", "train", "turns"]
+from training import best_checkpoint, divergence, gradient_statistics, optimizer
+from training.experiment import Experiment, make_experiment
+from training.step import Rows
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
+# Called with the number of steps that a run has taken, after each of them.
+OnStep = Callable[[int], None]
+
 
 class Diverged(Exception):
-    """The run cannot recover; the message says why."""
+    """The run has diverged; the message says how."""
 
 
 class Preempted(Exception):
-    """The run was told to stop, and has saved itself."""
+    """The run was asked to stop, and has saved a checkpoint."""
 
 
 def train(
-    config, workdir: str | pathlib.Path, progress: Progress | None = None, *, locked: bool = False
+    config: ConfigDict,
+    workdir: str | pathlib.Path,
+    progress: Progress | None = None,
+    *,
+    locked: bool = False,
+    on_step: OnStep | None = None,
 ) -> dict[str, Any]:
-    """Trains `config` in `workdir`, from the start or from where an earlier call stopped.
+    """Trains `config` in `workdir`, from the start or from the last checkpoint.
 
     Args:
         config: a resolved configuration (see configs/base.py).
-        workdir: the run's directory; made if it is not there.
-        progress: where to show how it goes; None shows nothing.
+        workdir: the run's directory; created if it does not exist.
+        progress: displays the progress; None for none.
         locked: whether the caller holds the directory's lock.
+        on_step: called after each step.
 
     Returns:
         The content of WORKDIR/result.json.
 
     Raises:
-        command.InputError: wrong input, or a directory in use, with nothing written.
-        command.DiskFull: the run stands at its last checkpoint, and can be started again.
+        InputError: wrong input, or a directory in use. Nothing has been written.
+        DiskFull: the run can be resumed from its last checkpoint.
     """
-    parts = prepare(config)
+    experiment = make_experiment(config)
     with signals.stop_requested() as stop:
         progress = progress or Progress(quiet=True)
-        run = turns(parts, pathlib.Path(workdir), progress, stop, locked=locked)
-        return next(filter(None, run))
+        steps = step_by_step(
+            experiment, pathlib.Path(workdir), progress, stop, locked=locked, on_step=on_step
+        )
+        return next(result for result in steps if result is not None)
 
 
-def turns(
-    parts: Parts,
+def step_by_step(
+    experiment: Experiment,
     workdir: pathlib.Path,
     progress: Progress,
     stop: Callable[[int], bool],
     *,
     locked: bool = False,
+    on_step: OnStep | None = None,
 ) -> Iterator[dict[str, Any] | None]:
-    """Trains as `train` does, a step a turn: None after each, at last the result."""
+    """Trains like `train`, one step per iteration, so that several runs can take turns.
+
+    Args:
+        experiment: the run.
+        workdir: the run's directory; created if it does not exist.
+        progress: displays the progress.
+        stop: called before each step with the number of steps taken; whether to save and stop.
+        locked: whether the caller holds the directory's lock.
+        on_step: called after each step.
+
+    Yields:
+        None before the first step and after each one, then the content of WORKDIR/result.json.
+    """
     record = {
-        "config": parts.config.to_dict(),
-        "dataset": dataclasses.asdict(parts.info),
+        "config": experiment.config.to_dict(),
+        "dataset": dataclasses.asdict(experiment.info),
         **environment.describe(ROOT),
     }
     with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
@@ -107,11 +123,11 @@ def turns(
         if finished:
             yield finished
             return
-        run = _Run(parts, workdir, progress)
+        run = _Run(experiment, workdir, progress)
         error = None
         try:
-            yield None  # before the first batch, so that a caller sees where all of its runs stand
-            status = yield from run.loop(stop)
+            yield None  # the input is at its position, and no batch has been taken
+            status = yield from run.loop(stop, on_step or (lambda step: None))
         except Diverged as caught:
             status, error = "diverged", str(caught)
         except Preempted:
@@ -130,58 +146,81 @@ def turns(
     yield result  # the lock is free by now, whatever still refers to this generator
 
 
-class _Run:
-    """One run: the loop, and what it keeps between steps."""
+@dataclasses.dataclass
+class Counters:
+    """The position of a run; saved with every checkpoint.
 
-    def __init__(self, parts: Parts, workdir: pathlib.Path, progress: Progress):
-        self.parts, self.config, self.progress = parts, parts.config, progress
+    Attributes:
+        evaluated, saved: how many multiples of the cadences of evaluation and saving have passed.
+        evaluated_step: the step of the last evaluation; -1 before the first.
+        value: the target's metric there.
+        best: the best validation value so far, {metric, value, fresh_examples}, or None.
+        best_step: its step; -1 before the first evaluation.
+        initial_loss: the training loss of step 1, before any update; 0.0 before it is known.
+    """
+
+    step: int = 0
+    fresh_examples: int = 0
+    evaluated: int = 0
+    saved: int = 0
+    evaluated_step: int = -1
+    value: float | None = None
+    best: dict[str, Any] | None = None
+    best_step: int = -1
+    initial_loss: float = 0.0
+
+
+class _Run:
+    """One run: the training loop, and what it keeps between steps."""
+
+    def __init__(self, experiment: Experiment, workdir: pathlib.Path, progress: Progress):
+        self.config, self.progress = experiment.config, progress
+        self.experiment, self.policy = experiment, experiment.policy
+        self.transfer, self.stepper = experiment.transfer, experiment.stepper
         self.counters = Counters()
-        self.state: TrainState = parts.program.init(self.config.seed.model)
-        self.iterator = iter(parts.batches)
+        self.stepper.state = experiment.program.init(self.config.seed.model)
+        self.iterator = iter(experiment.batches)
         self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS)
-        self._step = None  # the compiled training step
-        self._pending: list[tuple[dict[str, Any], Any]] = []  # steps' (record, metrics), unread
-        self._data_seed = np.uint32(self.config.seed.data)
-        self.clock = Clock()  # from here on: what came before compiles, once a process
+        self.clock = Clock()  # starts here, after what is compiled once per process
+        self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes = self._restore(workdir)
-        self.first, fresh = distributed.is_first(), self.counters.fresh_examples
-        self.recorder = Recorder(workdir, keep_bytes, fresh, active=self.first)
-        self.auto, self.decisions = self.config.echo.policy == "auto", None
-        if self.auto:
-            self._resume_decisions(workdir / records.DECISIONS)
+        self.writes_records = distributed.is_first()
+        fresh = self.counters.fresh_examples
+        self.recorder = Recorder(workdir, keep_bytes, fresh, active=self.writes_records)
+        self.policy.resume(workdir, self.counters.step)
 
-    def loop(self, stop: Callable[[int], bool]) -> Generator[None, None, str]:
-        """Trains to the end, and yields after each step; returns 'reached' or 'exhausted'."""
+    def loop(self, stop: Callable[[int], bool], on_step: OnStep) -> Generator[None, None, str]:
+        """Trains to the end and yields after each step; returns 'reached' or 'exhausted'."""
         # The order is a contract: evaluate -> target? -> save -> next(batch) -> step -> log. The
-        # iterator moves only after the save, so that a checkpoint is one moment of the whole run.
+        # iterator moves only after the save, so a checkpoint is one moment of the whole run.
         while True:
             improved = False
             if self._crossed("evaluate_every_fresh_examples", "evaluated"):
                 improved = self._evaluate()
-                if self.parts.target.reached(self.counters.value):
+                if self._reached_target():
                     return self._end("reached")
             due = self._crossed("checkpoint_every_fresh_examples", "saved")
-            keeps = self.config.checkpoint_every_fresh_examples > 0
+            saves_best = improved and self.config.checkpoint_every_fresh_examples > 0
             stops = stop(self.counters.step)
-            if stops or due or (improved and keeps):
+            if stops or due or saves_best:
                 self._save()
             if stops:
                 raise Preempted
             batch = self._next_batch()
             if batch is None:
                 break
-            self._train_on(batch)
+            self._step(batch)
+            on_step(self.counters.step)
             yield
-            self._log(but=1)  # of the step before, which is done by now
+            self._log(keep=1)  # the last step is still running; the one before has ended
         if self.counters.evaluated_step != self.counters.step:
             self._evaluate()
-        reached = self.parts.target.reached(self.counters.value)
-        return self._end("reached" if reached else "exhausted")
+        return self._end("reached" if self._reached_target() else "exhausted")
 
     def result(self, status: str, error: str | None) -> dict[str, Any]:
         """The content of result.json."""
-        at, target = self.counters, self.parts.target
+        at, target = self.counters, self.experiment.target
         reached = status == "reached"
         return {
             "status": status,
@@ -199,135 +238,169 @@ class _Run:
         }
 
     def close(self) -> None:
-        """Ends threads and files; waits for a checkpoint that is being written."""
-        self.parts.exchange.close()
-        self.progress.close()
-        self.iterator.close()
-        self.checkpoints.close()
-        self.recorder.close()
-        if self.decisions:
-            self.decisions.close()
+        """Ends threads, closes files, and waits for a checkpoint that is being written."""
+        with contextlib.ExitStack() as last_to_first:
+            last_to_first.callback(self.recorder.close)
+            last_to_first.callback(self.checkpoints.close)
+            last_to_first.callback(self.iterator.close)
+            last_to_first.callback(self.progress.close)
+            last_to_first.callback(self.policy.close)
 
-    @contextlib.contextmanager
-    def _paused(self) -> Iterator[None]:
-        """Time in here is not training, and a limited upstream gives nothing."""
-        with self.clock.paused(), self.parts.upstream_clock.stopped():
-            yield
+    # Steps of the loop, in its order.
 
     def _crossed(self, cadence: str, counter: str) -> bool:
-        """Whether the fresh counter has passed multiples of a cadence not dealt with yet."""
+        """Whether the fresh examples have passed a multiple of a cadence since the last call."""
         every = self.config[cadence]
         passed = self.counters.fresh_examples // every if every else 0
         crossed = passed > getattr(self.counters, counter)
         setattr(self.counters, counter, passed)
         return crossed
 
-    def _next_batch(self):
-        waited = self.clock.waited
-        try:
-            with self.clock.waiting():
-                return next(self.iterator, None)
-        except Exception:
-            self._save_alone()  # the input has ended in an error, and stands where it was
-            raise
-        finally:
-            if self.auto:  # it waits while the device is busy
-                self.clock.waited -= self.parts.pace.busy(self.clock.waited - waited)
-
-    def _train_on(self, batch: Batch) -> None:
-        """Dispatches a step; its metrics are read after the next one is dispatched."""
-        at = self.counters
-        rows = self.parts.input.put(batch)
-        hyper = optimizer.hyperparameters(self.config, self._schedule_progress())
-        arguments = (self.state, rows, hyper, self._data_seed)
-        if self._step is None:
-            with self._paused():
-                self._step = self.parts.program.compile_train(*arguments)
-        gradients = self._gradient_statistics(batch, rows)  # first: the step is given the state
-        self.state, metrics = self._step(*arguments)
-        self.parts.pace.dispatched(metrics)
-        at.step += 1
-        at.fresh_examples = int(batch.fresh_examples)
-        if gradients:
-            self.recorder.write(self._place(records.GRADIENTS) | gradients)
-        record = self._place("train") | {"learning_rate": float(hyper.learning_rate)}
-        record["bytes_sent"] = self.parts.input.bytes_sent
-        self._pending.append((record, metrics))
-        if self.decisions:
-            if at.step > self._decided:
-                self.decisions.write({"step": at.step, "fresh": batch.decisions})
-            self.parts.copies.decided(batch.decisions)
-
-    def _gradient_statistics(self, batch: Batch, rows: Any) -> dict[str, float]:
-        """Those of the batch that the next step takes; nothing where they are not due."""
-        step, every = self.counters.step, self.config.gradient_statistics_every_steps
-        if not gradient_statistics.due(step, every):
-            return {}
-        self._log()
-        jax.block_until_ready(self.state)
-        program, state = self.parts.program, self.state
-        with self._paused():
-            repeat_B = self.parts.repeated_rows(step, batch.copy)
-            inputs = (rows, sharding.put_batch(program.task.mesh, repeat_B), self._data_seed)
-            measure = program.compile_statistics(state, *inputs)
-            values = measure(state.params, state.model_state, *inputs)
-            return gradient_statistics.defined(jax.device_get(values))
-
-    def _log(self, but: int = 0) -> None:
-        """Reads the metrics of steps but for the last `but`; checks them, and records them if
-        their turn has come."""
-        at = self.counters
-        while len(self._pending) > but:
-            place, metrics = self._pending.pop(0)
-            values = {name: float(value) for name, value in self.parts.pace.fetch(metrics).items()}
-            step, every = place["step"], self.config.log_every_steps
-            nonfinite = int(values.pop("nonfinite"))
-            if step % every == 0 and self.first:
-                copies = self.parts.copies.window(step - every, step)
-                self.recorder.write({**place, **values, **copies})
-            if step == 1:
-                at.initial_loss = values["loss"]
-            why = divergence.explanation(step, values["loss"], nonfinite, at.initial_loss)
-            if why:  # a step that was dispatched since does not count
-                at.step, at.fresh_examples = step, place["fresh_examples"]
-                raise Diverged(why)
-            self.progress.update(self._status())
-
-    def _schedule_progress(self) -> float:
-        """How far the learning-rate schedule is, from 0 to 1, where it stays past its horizon."""
-        horizon = self.config.optimizer.schedule.horizon_fresh_examples
-        budget = self.config.budget.fresh_examples
-        return min(1.0, self._share(self.parts.horizon_steps, horizon or budget))
-
-    def _share(self, steps: int | None, fresh_examples: int) -> float:
-        """How much of so many steps is done, or where their number is open, of so many fresh
-        examples. In steps, the prefill of a shuffle buffer is no leap."""
-        if steps is None:
-            return self.counters.fresh_examples / fresh_examples
-        return self.counters.step / steps
-
     def _evaluate(self) -> bool:
         """Evaluates on the validation split; whether the target's metric is the best so far."""
         self._log()
-        target, at = self.parts.target, self.counters
-        jax.block_until_ready(self.state)
+        target, at = self.experiment.target, self.counters
+        state = self.stepper.state
+        jax.block_until_ready(state)
         try:
             with self._paused():
-                values = evaluation.evaluate(self.parts.program, self.state, self.parts.validation)
+                values = self.experiment.program.evaluate(state, self.experiment.validation)
         except Exception:
-            at.evaluated = -1  # so that a resumed run evaluates here
-            self._save_alone()
+            at.evaluated = -1  # so that the run evaluates here when it is resumed
+            self._save_after_error()
             raise
         at.value, at.evaluated_step = values[target.metric], at.step
-        self.recorder.write({**self._place("validation"), **values})
-        improved = target.better(at.value, than=at.best and at.best["value"])
+        self.recorder.write({**self._position("validation"), **values})
+        improved = target.better(at.value, than=at.best["value"] if at.best else None)
         if improved:
             fresh = at.fresh_examples
             at.best = {"metric": target.metric, "value": at.value, "fresh_examples": fresh}
             at.best_step = at.step
         return improved
 
-    def _place(self, split: str) -> dict[str, Any]:
+    def _reached_target(self) -> bool:
+        value = self.counters.value
+        return value is not None and self.experiment.target.reached(value)
+
+    def _save(self) -> None:
+        """Saves model, optimizer, input position, counters, and clocks as of one moment."""
+        self._log()
+        at = self.counters
+        evaluated = at.evaluated_step == at.step
+        if self._saved == (at.step, evaluated):
+            return
+        state = self.stepper.state
+        jax.block_until_ready(state)
+        with self._paused():
+            extents = {records.METRICS: self.recorder.sync()} | self.policy.sync()
+            value = {
+                "input": streams.merge_states(distributed.gather(self.iterator.get_state())),
+                "counters": dataclasses.asdict(at),
+                "clock": self.clock.readings(),
+                "bytes_sent": self.transfer.bytes_sent,
+                "records": {name: dataclasses.asdict(extent) for name, extent in extents.items()},
+            }
+            self.checkpoints.save(at.step, state, value, at.best_step)
+        self._saved = (at.step, evaluated)
+
+    def _save_after_error(self) -> None:
+        """Saves, if this process is the only one. Several would have to save together, and the
+        others do not know of the error."""
+        if jax.process_count() == 1:
+            self._save()
+
+    def _next_batch(self) -> Batch | None:
+        """The next batch; None at the end of the input."""
+        waited = self.clock.waited
+        try:
+            with self.clock.waiting():
+                return next(self.iterator, None)
+        except Exception:
+            self._save_after_error()  # the iterator is still at its position before the batch
+            raise
+        finally:
+            self.clock.waited -= self.policy.busy(self.clock.waited - waited)
+
+    def _step(self, batch: Batch) -> None:
+        """Dispatches a step. `_log` reads its metrics after the next one has been dispatched."""
+        at = self.counters
+        rows = self.transfer.put(batch)
+        hyper = optimizer.hyperparameters(self.config, self._schedule_progress())
+        if not self.stepper.compiled:
+            with self._paused():
+                self.stepper.compile(rows, hyper)
+        gradients = self._gradient_statistics(batch, rows)  # before the step, which donates state
+        metrics = self.stepper.step(rows, hyper)
+        at.step += 1
+        at.fresh_examples = int(batch.fresh_examples)
+        if gradients:
+            self.recorder.write(self._position(records.GRADIENTS) | gradients)
+        record = self._position("train") | {"learning_rate": float(hyper.learning_rate)}
+        record["bytes_sent"] = self.transfer.bytes_sent
+        self._pending.append((record, metrics))
+        self.policy.stepped(at.step, batch)
+
+    def _gradient_statistics(self, batch: Batch, rows: Rows) -> dict[str, float]:
+        """The statistics of the gradient of the next step; empty if they are not due."""
+        step = self.counters.step
+        if not gradient_statistics.due(step, self.config.gradient_statistics_every_steps):
+            return {}
+        self._log()
+        state = self.stepper.state
+        jax.block_until_ready(state)
+        with self._paused():
+            repeat_b = self.experiment.repeated_rows(step, batch.copy)
+            data_seed = np.uint32(self.config.seed.data)
+            return self.experiment.program.gradient_statistics(state, rows, repeat_b, data_seed)
+
+    def _log(self, keep: int = 0) -> None:
+        """Reads the metrics of all unread steps but the last `keep`, checks them for divergence,
+        and records those that are due."""
+        at = self.counters
+        while len(self._pending) > keep:
+            position, metrics = self._pending.pop(0)
+            values = {name: float(value) for name, value in self.stepper.fetch(metrics).items()}
+            step, every = position["step"], self.config.log_every_steps
+            nonfinite = int(values.pop("nonfinite"))
+            if step % every == 0 and self.writes_records:
+                copies = self.experiment.copies.window(step - every, step)
+                self.recorder.write({**position, **values, **copies})
+            if step == 1:
+                at.initial_loss = values["loss"]
+            why = divergence.explanation(step, values["loss"], nonfinite, at.initial_loss)
+            if why:  # a step that has been dispatched since does not count
+                at.step, at.fresh_examples = step, position["fresh_examples"]
+                raise Diverged(why)
+            self.progress.update(self._status())
+
+    def _end(self, status: str) -> str:
+        self._log()
+        if self.config.checkpoint_every_fresh_examples:
+            self._save()
+        return status
+
+    # What the steps of the loop share.
+
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Excludes time from training, and stops a throttled upstream meanwhile."""
+        with self.clock.paused(), self.experiment.upstream_clock.stopped():
+            yield
+
+    def _schedule_progress(self) -> float:
+        """The progress of the learning-rate schedule, from 0 to 1; 1 past its horizon."""
+        horizon = self.config.optimizer.schedule.horizon_fresh_examples
+        budget = self.config.budget.fresh_examples
+        return min(1.0, self._fraction_done(self.policy.horizon_steps, horizon or budget))
+
+    def _fraction_done(self, steps: int | None, fresh_examples: int) -> float:
+        """The fraction of `steps` that has been taken; if that number is not known in advance,
+        the fraction of `fresh_examples`. In steps, filling a shuffle buffer is not a leap."""
+        if steps is None:
+            return self.counters.fresh_examples / fresh_examples
+        return self.counters.step / steps
+
+    def _position(self, split: str) -> dict[str, Any]:
         """The fields that every record begins with."""
         return {
             "step": self.counters.step,
@@ -338,71 +411,24 @@ class _Run:
             "split": split,
         }
 
-    def _end(self, status: str) -> str:
-        self._log()
-        if self.config.checkpoint_every_fresh_examples:
-            self._save()
-        return status
-
-    def _save(self) -> None:
-        """Saves model, optimizer, input position, counters and clocks as of one moment."""
-        self._log()
-        at = self.counters
-        evaluated = at.evaluated_step == at.step
-        if self._saved == (at.step, evaluated):
-            return
-        jax.block_until_ready(self.state)
-        with self._paused():
-            value = {
-                "input": streams.merged(distributed.gather(self.iterator.get_state())),
-                "counters": dataclasses.asdict(at),
-                "clock": self.clock.readings(),
-                "bytes_sent": self.parts.input.bytes_sent,
-                "records": self._extents(),
-            }
-            self.checkpoints.save(at.step, self.state, value, at.best_step)
-        self._saved = (at.step, evaluated)
-
-    def _save_alone(self) -> None:
-        """Saves after an error. Several processes must save together, and the others know nothing
-        of it."""
-        if jax.process_count() == 1:
-            self._save()
-
-    def _extents(self) -> dict[str, dict[str, Any]]:
-        """How far the files go that this moment needs, forced to disk."""
-        extents = {records.METRICS: self.recorder.sync()}
-        if self.decisions:
-            extents[records.DECISIONS] = self.decisions.sync()
-        return {name: dataclasses.asdict(extent) for name, extent in extents.items()}
-
     def _restore(self, workdir: pathlib.Path) -> int:
-        """Returns to the newest usable checkpoint, if any; the length of metrics.jsonl then."""
-        say = self.progress.say
-        usable = resuming.newest_usable(workdir, self.checkpoints, self.state, say)
+        """Restores the newest usable checkpoint, if there is one; returns the length of
+        metrics.jsonl at that moment."""
+        usable = resuming.newest_usable(
+            workdir, self.checkpoints, self.stepper.state, self.progress.say
+        )
         if usable is None:
             return 0
-        step, self.state, value = usable
+        step, self.stepper.state, value = usable
         self.iterator.set_state(value["input"])
         self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
-        self.parts.input.bytes_sent = value["bytes_sent"]
+        self.transfer.bytes_sent = value["bytes_sent"]
         self._saved = (step, self.counters.evaluated_step == step)
         return value["records"][records.METRICS]["bytes"]
 
-    def _resume_decisions(self, path: pathlib.Path) -> None:
-        """Has decisions that were recorded after the checkpoint repeated, before new ones."""
-        taken, length = distributed.decided_by_first(lambda: records.read_decisions(path))
-        step = self.counters.step
-        self.parts.earlier.update(enumerate(taken[step:], start=step))
-        self._decided = len(taken)
-        if self.first:
-            self.decisions = records.LinesWriter(path, length)
-            for fresh in taken[:step]:
-                self.parts.copies.decided(fresh)
-
     def _status(self) -> Status:
-        at, target, seconds = self.counters, self.parts.target, self.clock.train
-        done = self._share(self.parts.total_steps, self.config.budget.fresh_examples)
+        at, target, seconds = self.counters, self.experiment.target, self.clock.train
+        done = self._fraction_done(self.policy.total_steps, self.config.budget.fresh_examples)
         return Status(
             fresh_examples=at.fresh_examples,
             budget=self.config.budget.fresh_examples,
@@ -415,8 +441,9 @@ class _Run:
         )
 
 
-def main(argv: Sequence[str]) -> int:
-    parser = cli.Parser(__doc__, base.FIELDS)
+def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    parser = cli.Parser(__doc__ or "", base.FIELDS)
     parser.add_argument("--config", help="FILE[:VARIANT], such as configs/cifar10.py")
     parser.add_argument("--workdir", help="the run's directory; start it again to resume")
     parser.add_argument(
@@ -436,9 +463,9 @@ def main(argv: Sequence[str]) -> int:
     distributed.initialize()
     progress = Progress(quiet=not distributed.is_first())
     before = None
-    with contextlib.suppress(records.Damaged):  # `train` sets it aside, and says so
+    with contextlib.suppress(records.Damaged):  # `train` reports it and sets it aside
         before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
-    result = train(config, arguments.workdir, progress)
+    result = train(config, arguments.workdir, progress, on_step=on_step)
     if result["status"] == "failed" and not distributed.is_first():
         terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)
     already = "already finished: " if result == before else ""
@@ -450,12 +477,13 @@ def _evaluate(parser: cli.Parser, arguments: Any, overrides: Sequence[str]) -> i
     if arguments.config or arguments.workdir:
         parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
     distributed.initialize()
-    found = best_checkpoint.evaluate(pathlib.Path(arguments.evaluate), overrides)
+    evaluation = best_checkpoint.evaluate(pathlib.Path(arguments.evaluate), overrides)
     if distributed.is_first():
-        terminal.write(f"step {found['step']:,}, {found['fresh_examples']:,} fresh examples")
-        for split, values in found["splits"].items():
-            shown = ", ".join(f"{name} {x:.4g}" for name, x in values.items())
-            terminal.write(f"{split}: {shown}")
+        step, fresh = evaluation["step"], evaluation["fresh_examples"]
+        terminal.write(f"step {step:,}, {fresh:,} fresh examples")
+        for split, values in evaluation["splits"].items():
+            metrics = ", ".join(f"{name} {x:.4g}" for name, x in values.items())
+            terminal.write(f"{split}: {metrics}")
     return cli.OK
 
 

@@ -1,9 +1,6 @@
-"""`python -m analysis DIR [DIR ...]`: prints the table of a study and writes its report.
+"""`python -m analysis DIR [DIR ...]`: prints the table of a study and writes its report."""
 
-Effects live here: what is read, printed and written, and the exit code.
-"""
-
-if __name__ == "__main__":  # before what takes long, so that Ctrl-C is quiet in all of it
+if __name__ == "__main__":  # before the slow imports, so that Ctrl-C is quiet during them
     from runs import signals
 
     signals.install(signals.end_at_once)
@@ -18,146 +15,131 @@ import textwrap
 from collections.abc import Sequence
 
 from analysis import archive, caveats, load, report, scores, tables, watch
-from analysis.study import InputError, plain
-from runs.cli import guarded
+from runs import cli, terminal
+from runs.cli import InputError
+from runs.study import plain
 
-_WRONG_INPUT = 2
-_WIDEST = 100
+_MAX_WIDTH = 100
 
 _HELP = """\
-Turns run records into tables, figures and a report.
+Turns run records into tables, figures, and a report.
 
-Give the directory of one study (it holds study.json), or the directories of single runs (each
-holds config.json and metrics.jsonl; they are searched for below what you give). Single runs with
-equal echo settings and batch size are one condition; equal data seeds are one search (for runs of
-one schema version).
+Give the directory of one study (with study.json), or directories of single runs (they are searched
+for config.json and metrics.jsonl). Single runs with equal echo settings and batch size form one
+condition; runs with equal data seeds form one search (within one schema version).
 
 A trial scores the fresh examples at its first evaluation that reaches the target, a search the
-smallest score of its counted trials, a condition the median over its searches. A search that
-never reached the target scores more than its trials had used, written ">12,000". Ratios to the
-baseline are medians over pairs of searches. A study may score seconds, or the best value within
-the budget, instead (`score` in study.json). docs/statistics.md defines every number.
+smallest score of its counted trials, a condition the median over its searches. A search that never
+reached the target scores more than its trials had used, written ">12,000". Ratios to the baseline
+are medians over pairs of searches. A study may score seconds, or the best value within the budget,
+instead (`score` in study.json). docs/statistics.md defines every number.
 """
 
 _EXAMPLES = """\
 examples:
   python -m analysis results/cifar10                  table, figures in results/cifar10/report
   python -m analysis results/cifar10 --target=0.95    the same trials at an easier target
-  python -m analysis runs/a runs/b --out=compared     single runs, side by side
-  python -m analysis results/cifar10 --watch          how a study that is running stands
-  python -m analysis results/cifar10 --pack=cifar10.tar.xz      its records as one file, and
-  python -m analysis cifar10.tar.xz --out=report                 the same from that
+  python -m analysis runs/a runs/b --out=compared     single runs, compared
+  python -m analysis results/cifar10 --watch          the state of a running study
+  python -m analysis results/cifar10 --pack=cifar10.tar.xz      its records as one file
+  python -m analysis cifar10.tar.xz --out=report                a report from that file
 
-written to --out: report.html (all in one file), report.md, scores.csv (conditions), paired.csv
+written to --out: report.html (self-contained), report.md, scores.csv (conditions), paired.csv
                   (effects with matched seeds), trials.csv (trials), and each figure as PNG and
-                  PDF; a study that varies the echoing factor, batch size or shuffle buffer is
-                  drawn against it
+                  PDF; a study that varies the echo factor, batch size, or shuffle buffer is
+                  plotted against it
 exit codes: 0 done, 2 wrong input
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Answers wrong input with one sentence instead of a usage dump."""
-
-    def error(self, message: str):
-        raise InputError(f"{message}; see python -m analysis --help.")
-
-
-def _finite(value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(
-            f"--target is {value!r}; it has to be a number, a value of the study's metric such as "
-            "0.95."
-        )
-    return number
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m analysis",
-        description=_HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "directories",
-        nargs="+",
-        metavar="DIR",
-        help="one study, or directories of single runs",
-    )
-    parser.add_argument(
-        "--out", metavar="DIR", help="where to write (default: the first DIR/report)"
-    )
-    parser.add_argument(
+def _parser() -> cli.Parser:
+    parser = cli.Parser(_HELP)
+    parser.prog, parser.epilog = "python -m analysis", _EXAMPLES
+    add = parser.add_argument
+    add("directories", nargs="+", metavar="DIR", help="one study, or directories of single runs")
+    add("--out", metavar="DIR", help="where to write (default: the first DIR/report)")
+    add(
         "--target",
         metavar="X",
-        help="judge at this value of the study's metric, on the same side of it; whole curves are "
-        "kept, so nothing is trained again",
+        help="judge at this value of the study's metric; uses the recorded curves, so nothing is "
+        "trained again",
     )
-    parser.add_argument(
+    add(
         "--pack",
         metavar="FILE",
-        help="only put a study's records into FILE.tar.xz, which can be given as DIR, with --out",
+        help="only pack a study's records into FILE.tar.xz, which can be given as DIR with --out",
     )
-    parser.add_argument(
+    add(
         "--watch",
         action="store_true",
-        help="show how the study stands every few seconds until it has ended (Ctrl-C leaves)",
+        help="show the state of the study every few seconds until it has ended or Ctrl-C",
     )
     return parser
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Does what the arguments say; raises InputError where they cannot be followed."""
-    options = _parser().parse_args(arguments)
-    target = None if options.target is None else _finite(options.target)
-    if options.watch:
-        if len(options.directories) > 1 or options.out:
-            raise InputError("--watch takes one DIR and no --out; it writes nothing.")
-        return watch.watch(pathlib.Path(options.directories[0]), target)
-    if options.pack:
-        if len(options.directories) > 1 or options.out:
-            raise InputError("--pack takes one DIR and no --out.")
-        return archive.pack(options.directories[0], options.pack)
-    if not options.out and pathlib.Path(options.directories[0]).is_file():
-        raise InputError(f"{options.directories[0]} is a file; give --out, where to write.")
-    out = pathlib.Path(options.out or pathlib.Path(options.directories[0]) / "report")
-    found = load.read(options.directories, target)
-    roots = [os.path.abspath(archive.opened(path)) for path in options.directories]
+def _check(options: argparse.Namespace) -> None:
+    first, several = options.directories[0], len(options.directories) > 1
+    if options.watch and (several or options.out):
+        raise InputError("--watch takes one DIR and no --out; it writes nothing")
+    if options.pack and (several or options.out):
+        raise InputError("--pack takes one DIR and no --out")
+    if not (options.out or options.pack or options.watch) and pathlib.Path(first).is_file():
+        raise InputError(f"{first} is a file; give --out, the directory to write to")
+
+
+def _target(text: str | None) -> float | None:
+    if text is None:
+        return None
     try:
-        drawn = report.write(found, out, os.path.commonpath(roots))
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(
+            f"--target is {text!r}; allowed: a number, a value of the study's metric such as 0.95"
+        )
+    return number
+
+
+def _write_report(directories: Sequence[str], out: pathlib.Path, target: float | None) -> None:
+    loaded = load.read(directories, target)
+    roots = [os.path.abspath(archive.opened(path)) for path in directories]
+    try:
+        drawn = report.write(loaded, out, os.path.commonpath(roots))
     except OSError as error:
-        raise InputError(f"cannot write to {out} ({error}); give another --out.") from error
-    if warning := found.warning():
-        print(warning, file=sys.stderr)
-    width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
-    print(tables.text(found, scores.condition_scores(found.trials, found.study), width))
-    for caveat in caveats.find(found):
-        print(textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  "))
-    print(
-        f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv "
-        f"and {len(drawn)} figures (PNG, PDF)."
+        raise InputError(f"cannot write to {out} ({error}); give another --out") from error
+    if warning := loaded.warning():
+        terminal.write(warning, sys.stderr)
+    width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
+    conditions = scores.condition_scores(loaded.trials, loaded.study)
+    terminal.write(tables.text(loaded, conditions, width))
+    for caveat in caveats.find(loaded):
+        lines = textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  ")
+        terminal.write(lines)
+    terminal.write(
+        f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv, and "
+        f"{len(drawn)} figures (PNG, PDF)."
     )
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     try:
-        run(arguments)
-        sys.stdout.flush()
-    except InputError as error:
-        print(f"analysis: {plain(str(error))}", file=sys.stderr)
-        return _WRONG_INPUT
-    except BrokenPipeError:
-        # The reader of a pipe (`| head`) left; the report is written by then. Python would
-        # complain once more when it flushes at exit, so that goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        options = _parser().parse_args(argv)
+        target = _target(options.target)
+        _check(options)
+        first = pathlib.Path(options.directories[0])
+        if options.watch:
+            watch.watch(first, target)
+        elif options.pack:
+            archive.pack(first, options.pack)
+        else:
+            _write_report(
+                options.directories, pathlib.Path(options.out or first / "report"), target
+            )
+    except InputError as error:  # records may hold control characters
+        raise InputError(plain(str(error))) from error
+    return cli.OK
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(cli.guarded(main))

@@ -1,24 +1,25 @@
-"""Quantities known only to lie between two ends, because a trial ends at its budget.
+"""Arithmetic on quantities that are known only by lower and upper bounds.
 
-A score that the budget cut off at C is (C, inf); a score that was observed has equal ends. What is
-computed from such quantities again has two ends, so that nothing is dropped and nothing invented.
+A score that the budget censored at C is (C, inf); an observed score has equal bounds. What is
+computed from such quantities again has two bounds: censored ones are neither dropped nor imputed.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-FEWEST_FOR_INTERVAL = 5  # searches, below which the smallest and the largest are only a range
+MIN_SEARCHES_FOR_INTERVAL = 5  # with fewer, the smallest and the largest are only a range
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The median of several quantities, the smallest and the largest, each as its two ends.
+    """The median of several quantities, the smallest, and the largest, each with its two bounds.
 
-    Where an end is not known it is -inf (0 for ratios) or inf. `count` is how many there are; all
-    else is NaN where there are none.
+    An unknown bound is -inf (0 for ratios) or inf. `count` is the number of quantities; if it is 0,
+    everything else is NaN.
     """
 
     low: float
@@ -33,25 +34,25 @@ class Summary:
 FIELDS = tuple(field.name for field in dataclasses.fields(Summary))
 
 
-def summary(lows: Sequence[float], highs: Sequence[float]) -> Summary:
-    """Of quantities that lie in [low, high].
+def summary(lows: ArrayLike, highs: ArrayLike) -> Summary:
+    """Summarizes quantities that lie in [low, high]; NaN bounds are left out.
 
-    The median of the true values is not below the median of the low ends and not above the median
-    of the high ends; both are attained, so no closer statement holds. Of an even number, the median
-    is the mean of the two in the middle.
+    The median of the true values lies between the medians of the lower and of the upper bounds.
+    Both are attained, so these bounds are tight. For an even number of quantities, the median is
+    the mean of the two in the middle.
     """
-    lows, highs = np.asarray(lows, float), np.asarray(highs, float)
-    known = ~np.isnan(lows)
-    lows, highs = lows[known], highs[known]
-    if not len(lows):
-        return Summary(*[math.nan] * 6, 0)
-    ends = (np.median(lows), np.median(highs))
-    ends += (lows.min(), highs.min(), lows.max(), highs.max())
-    return Summary(*map(float, ends), len(lows))
+    low, high = np.asarray(lows, float), np.asarray(highs, float)
+    known = ~np.isnan(low)
+    low, high = low[known], high[known]
+    if not len(low):
+        return Summary(*[math.nan] * 6, count=0)
+    medians = (np.median(low), np.median(high))
+    extremes = (low.min(), high.min(), low.max(), high.max())
+    return Summary(*map(float, (*medians, *extremes)), count=len(low))
 
 
 def ratio(own: tuple, base: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) ends of own / base for positive quantities given by arrays of their ends."""
+    """(low, high) bounds of own / base, for positive quantities given as (lows, highs)."""
     own_low, own_high, base_low, base_high = (np.asarray(end, float) for end in (*own, *base))
     with np.errstate(divide="ignore", invalid="ignore"):
         low, high = own_low / base_high, own_high / base_low
@@ -60,43 +61,48 @@ def ratio(own: tuple, base: tuple) -> tuple[np.ndarray, np.ndarray]:
 
 
 def difference(own: tuple, base: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) ends of own - base, given by arrays of their ends."""
+    """(low, high) bounds of own - base, for quantities given as (lows, highs)."""
     own_low, own_high, base_low, base_high = (np.asarray(end, float) for end in (*own, *base))
     return own_low - base_high, own_high - base_low
 
 
 def level(count: int) -> float:
-    """Probability that the smallest and the largest of `count` independent draws lie on either side
-    of the median of their distribution: 1 - 2^(1 - count). Ties only raise it."""
+    """The probability that the median of a distribution lies between the smallest and the largest
+    of `count` independent draws: 1 - 2^(1 - count), or more with ties."""
     return 1 - 2.0 ** (1 - count)
 
 
 def interval_name(count: int) -> str:
-    """What the smallest and largest of `count` searches cover: "93.75 % interval", "range"."""
-    if count < FEWEST_FOR_INTERVAL:
+    """What the smallest and the largest of `count` searches are: "93.75 % interval", "range"."""
+    if count < MIN_SEARCHES_FOR_INTERVAL:
         return "range"
     return f"{100 * level(count):.4g} % interval"
 
 
-def text(low: float, high: float, words: Callable[[float], str], floor: float = 0.0) -> str:
-    """A quantity by its ends: "0.72", "≥0.90", "≤0.90", "0.50 to 0.70", "undetermined", "-"."""
+def text(low: float, high: float, number: Callable[[float], str], floor: float = 0.0) -> str:
+    """A quantity by its bounds: "0.72", "≥0.90", "≤0.90", "0.50 to 0.70", "undetermined", "-".
+
+    Args:
+        number: formats one number.
+        floor: the lower bound of an unknown quantity: 0 for ratios, -inf for differences.
+    """
     if math.isnan(low):
         return "-"
     if low == high:
-        return words(low)
+        return number(low)
     if low <= floor:
-        return "undetermined" if math.isinf(high) else f"≤{words(high)}"
-    return f"≥{words(low)}" if math.isinf(high) else f"{words(low)} to {words(high)}"
+        return "undetermined" if math.isinf(high) else f"≤{number(high)}"
+    return f"≥{number(low)}" if math.isinf(high) else f"{number(low)} to {number(high)}"
 
 
-def ends_text(
-    found: Summary, words: Callable[[float], str], floor: float = 0.0, join: str = ", "
+def range_text(
+    summary: Summary, number: Callable[[float], str], floor: float = 0.0, join: str = ", "
 ) -> str:
-    """The smallest and the largest: "0.40, 0.90", "0.40, >0.90", "<0.40, 0.90". An end of which
-    nothing is known is "-"."""
-    least, most = words(found.min), words(found.max)
-    if found.min <= floor:
-        least = "-" if math.isinf(found.min_high) else f"<{words(found.min_high)}"
-    if math.isinf(found.max):
-        most = "-" if found.max_low <= floor else f">{words(found.max_low)}"
-    return f"{least}{join}{most}"
+    """The smallest and the largest quantity: "0.40, 0.90", "0.40, >0.90", "<0.40, 0.90"; "-" if
+    nothing is known."""
+    smallest, largest = number(summary.min), number(summary.max)
+    if summary.min <= floor:
+        smallest = "-" if math.isinf(summary.min_high) else f"<{number(summary.min_high)}"
+    if math.isinf(summary.max):
+        largest = "-" if summary.max_low <= floor else f">{number(summary.max_low)}"
+    return f"{smallest}{join}{largest}"

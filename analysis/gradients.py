@@ -1,7 +1,8 @@
-"""Gradient statistics of a run, from its records: noise, and how repeats differ from fresh rows.
+"""Gradient statistics of a run with `gradient_statistics_every_steps`: noise, and repeats."""
 
-They are there where a run had `gradient_statistics_every_steps` set.
-"""
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,18 +26,18 @@ NAMES = (
 def gradient_statistics(
     trial: str | os.PathLike | Sequence[Mapping[str, Any]],
 ) -> pd.DataFrame:
-    """The gradient statistics of one run, a row a measured step.
+    """The gradient statistics of one run, one row per measured step.
 
     Args:
         trial: a run's directory, or its records (`runs.records.read_metrics`).
 
     Returns:
-        step, fresh_examples, train_seconds, and by name what training/gradient_statistics.py
-        defines, missing where it is undefined: a batch without repeats has no repeat_loss.
-        No rows where nothing was measured.
+        Columns step, fresh_examples, train_seconds, and the statistics that
+        training/gradient_statistics.py defines, missing where undefined (a batch without repeats
+        has no repeat_loss). No rows if nothing was measured.
     """
-    kept = records.read_metrics(trial) if isinstance(trial, str | os.PathLike) else trial
-    rows = [record for record in kept if record.get("split") == records.GRADIENTS]
+    metrics = records.read_metrics(trial) if isinstance(trial, str | os.PathLike) else trial
+    rows = [record for record in metrics if record.get("split") == records.GRADIENTS]
     frame = pd.DataFrame(rows, columns=["step", "fresh_examples", "train_seconds", *NAMES])
     return frame.astype(dict.fromkeys(NAMES, float))
 
@@ -45,10 +46,9 @@ def noise_scale(frame: pd.DataFrame) -> float:
     """The simple noise scale tr(Sigma) / |G|^2 of McCandlish et al. (2018, arXiv 1812.06162,
     equation 2.9), in examples, over the rows of `frame`.
 
-    It is the mean of the one estimate over the mean of the other, since a single step's are too
-    noisy to divide. Take the rows of a phase of training through which it changes little. NaN where
-    there are no rows or where they do not suffice to tell the gradient from its noise (their mean
-    estimate of |G|^2 is not positive).
+    It divides the means of the two estimates, since those of a single step are too noisy. Select
+    the rows of a phase of training in which it changes little. NaN if there are no rows, or too few
+    to separate the gradient from its noise (the mean estimate of |G|^2 is not positive).
     """
     squared_norm = frame["gradient_squared_norm"].mean()
     return (

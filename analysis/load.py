@@ -1,25 +1,28 @@
-"""Reads run records into tidy tables: one row a trial, one row a validation record.
+"""Reads run records into tables: one row per trial, or one row per validation record.
 
-A trial directory that cannot be read is named and set aside; the rest is analysed.
+Trial directories that cannot be read are set aside and named; the rest is analyzed.
 """
+
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
 import dataclasses
 import os
 import pathlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis import archive
-from analysis import study as studies
-from analysis.study import InputError, Study
+from analysis import archive, single_runs
 from runs import records, trial_records
-from runs.study import is_number, short
+from runs.cli import InputError
+from runs.study import Study, is_number, nested, parse_target, plain, short
 
-# Trials that a search may count: trained to their end without diverging or failing. Preempted and
-# unfinished ones are not over, so what they will score is not known yet.
+# Statuses of trials that a search may count: they ended without diverging or failing. Preempted and
+# unfinished trials have not ended, so their scores are unknown.
 COUNTABLE = ("reached", "exhausted")
 UNFINISHED = "unfinished"  # no result.json yet
 
@@ -27,19 +30,24 @@ _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed")
 _FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
 _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
-# Columns that a hyperparameter may not be named like; see `load`.
-_TAKEN = {"condition", "label", "insertion", "factor", "shuffle_buffer", "search"}
-_TAKEN |= {"trial", "hparams", "status", "counted", "device", "commit", "path", *_COUNTS, *_FLOATS}
+_SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
+# Column names that a hyperparameter may not have; see `load`.
+_RESERVED = {"condition", "label", "insertion", "factor", "shuffle_buffer", "search"}
+_RESERVED |= {"trial", "hparams", "status", "counted", "device", "commit", "path"}
+_RESERVED |= {*_COUNTS, *_FLOATS}
+
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OSError)  # errors of damaged records
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
+SetAside = list[tuple[pathlib.Path, str]]  # (directory, reason)
 
 
 @dataclasses.dataclass(frozen=True)
-class Records:
-    """What was found on disk.
+class LoadedStudy:
+    """A study and the records of its trials.
 
     Attributes:
-        study: what the trials set out to do.
-        trials: one row a trial, see `load`.
+        study: the plan.
+        trials: one row per trial, see `load`.
         set_aside: (directory, reason) of each trial that could not be read.
     """
 
@@ -48,67 +56,83 @@ class Records:
     set_aside: tuple[tuple[pathlib.Path, str], ...]
 
     def warning(self) -> str | None:
-        """One sentence that names what was set aside, or None where nothing was."""
+        """One sentence that names what was set aside; None if nothing was."""
         if not self.set_aside:
             return None
-        listed = "; ".join(studies.plain(f"{path} ({why})") for path, why in self.set_aside)
+        listed = "; ".join(plain(f"{path} ({reason})") for path, reason in self.set_aside)
         noun = "trial directory" if len(self.set_aside) == 1 else "trial directories"
         return f"Set aside {len(self.set_aside)} unreadable {noun}: {listed}."
 
 
 def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
-    """The trials below a study, or below one or several directories of single runs.
+    """The trials of a study, or of directories of single runs.
 
     Args:
         directories: one path or several; at most one study, which may be packed (see archive.py).
-        target: judge the trials at this value of the study's metric, from their kept curves.
+        target: judge the trials at this value of the study's metric, from their curves.
 
     Returns:
-        One row a trial, ordered by condition, search and trial: condition, label, insertion,
-        factor, shuffle_buffer, batch_size, search, trial, one column per hyperparameter by its
-        dotted name, status, fresh_examples_to_target, steps_to_target, seconds_to_target
-        (missing where the target was not reached), fresh_examples_before_target and
-        seconds_before_target (at the evaluation before that one, 0 where there was none; missing
-        likewise), best_value, best_fresh_examples,
-        steps, fresh_examples, train_seconds, counted, model_seed, evaluation_interval (fresh
-        examples), device, commit, path.
+        One row per trial, ordered by condition, search, and trial: condition, label, insertion,
+        factor, shuffle_buffer, batch_size, search, trial, one column per hyperparameter (by dotted
+        name), status, fresh_examples_to_target, steps_to_target, seconds_to_target (missing if the
+        target was not reached), fresh_examples_before_target, seconds_before_target (at the
+        evaluation before that one, 0 if there was none; missing likewise), best_value,
+        best_fresh_examples, steps, fresh_examples, train_seconds, counted, model_seed,
+        evaluation_interval (fresh examples), device, commit, path.
 
     Raises:
-        InputError: no such directory, nothing to read in it, or studies mixed.
+        InputError: no such directory, no records in it, or several studies.
     """
-    found = read(directories, target)
-    if found.set_aside:
-        warnings.warn(found.warning(), stacklevel=2)
-    return found.trials
+    loaded = read(directories, target)
+    if warning := loaded.warning():
+        warnings.warn(warning, stacklevel=2)
+    return loaded.trials
 
 
-def read(directories: Paths, target: float | None = None) -> Records:
-    """As `load`, and with it the study and the list of what was set aside."""
-    roots = _existing(directories)
-    planned = [root for root in roots if (root / records.STUDY).exists()]
-    if planned and len(roots) > 1:
+def read(directories: Paths, target: float | None = None) -> LoadedStudy:
+    """The study, its trials, and what was set aside; arguments and errors are those of `load`."""
+    single = isinstance(directories, str | os.PathLike)
+    roots = [archive.opened(path) for path in ([directories] if single else directories)]
+    for root in roots:
+        if not root.is_dir():
+            raise InputError(
+                f"no such directory: {root}; give a study's directory (with study.json) or the "
+                "directories of single runs"
+            )
+    studies = [root for root in roots if (root / records.STUDY).exists()]
+    if studies and len(roots) > 1:
         raise InputError(
-            f"{planned[0]} is a study; give one study alone, or several directories of single runs."
+            f"{studies[0]} is a study; give one study alone, or several directories of single runs"
         )
-    if planned:
-        study, places, set_aside = _study_places(planned[0])
-    else:
-        study, places, set_aside = _run_places(roots)
-    study = study.with_target_value(target)
+    study, places, set_aside = _study(studies[0]) if studies else _runs(roots)
+    if target is not None:
+        study = dataclasses.replace(study, target=dataclasses.replace(study.target, value=target))
     rows = []
-    for place in places:
+    for place, path in places:
         try:
-            rows.append(_trial_row(place, study))
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            set_aside.append((place.path, studies.plain(studies.describe(error))))
+            rows.append(_trial_row(place, path, study))
+        except _DAMAGE as error:
+            set_aside.append((path, plain(_reason(error))))
     if not rows:
         raise InputError(_nothing_in(roots, set_aside))
-    return Records(study, _table(rows, study), tuple(set_aside))
+    return LoadedStudy(study, _table(rows, study), tuple(set_aside))
+
+
+def read_study(directory: pathlib.Path) -> Study:
+    """The study at `directory`; raises InputError if study.json is damaged."""
+    path = directory / records.STUDY
+    try:
+        return Study.from_record(records.read_object(path) or {}, directory.name)
+    except _DAMAGE as error:
+        raise InputError(
+            f"{path} is not a readable study record ({plain(_reason(error))}); fix it, or give the "
+            "directories of single trials instead"
+        ) from error
 
 
 def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The validation records of `trials`: condition, label, insertion, factor, search, trial, step,
-    fresh_examples, train_seconds, value (of `metric`, missing where it was not finite)."""
+    fresh_examples, train_seconds, value (of `metric`; missing if it was not finite)."""
     kept = ["condition", "label", "insertion", "factor", "search", "trial"]
     rows = [
         {name: trial[name] for name in kept}
@@ -121,164 +145,145 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({"value": float})
 
 
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """A trial's directory and what its place says about it."""
-
-    condition: str
-    search: int
-    trial: int
-    path: pathlib.Path
+def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
+    """Which trials count: the first N of each search, in order of their numbers, that ended without
+    diverging or failing; all of them where no N is planned."""
+    ended = trials["status"].isin(COUNTABLE)
+    rank = ended.groupby([trials["condition"], trials["search"]]).cumsum()
+    return ended & (rank <= study.trials) if study.trials else ended
 
 
-def _existing(directories: Paths) -> list[pathlib.Path]:
-    given = [directories] if isinstance(directories, str | os.PathLike) else list(directories)
-    roots = [archive.opened(each) for each in given]
-    for root in roots:
-        if not root.is_dir():
-            raise InputError(
-                f"no such directory: {root}; give a study's directory (it holds study.json) or "
-                "the directories of single runs."
-            )
-    return roots
+_Places = list[tuple[records.TrialPath, pathlib.Path]]
 
 
-def _study_places(root: pathlib.Path) -> tuple[Study, list[_Place], list]:
-    study = studies.read_study(root)
+def _study(root: pathlib.Path) -> tuple[Study, _Places, SetAside]:
+    study = read_study(root)
     known = {condition.name for condition in study.conditions}
     places, set_aside = [], []
-    for where, path in records.trials_on_disk(root):
-        if where.condition in known:
-            places.append(_Place(where.condition, where.search, where.trial, path))
+    for place, path in records.trials_on_disk(root):
+        if place.condition in known:
+            places.append((place, path))
         else:
             set_aside.append((path, "its condition is not in study.json"))
     return study, places, set_aside
 
 
-def _run_places(roots: Sequence[pathlib.Path]) -> tuple[Study, list[_Place], list]:
-    """Single runs: a search per order of the data, which follows from data seed and version."""
-    readable, set_aside = [], []
+def _runs(roots: Sequence[pathlib.Path]) -> tuple[Study, _Places, SetAside]:
+    snapshots, set_aside = {}, []
     for path in sorted({path for root in roots for path in _run_directories(root)}):
         try:
             snapshot = trial_records.read_config(path)
-            studies.check_run(snapshot)
-            readable.append((path, snapshot, studies.run_condition(snapshot).name))
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            set_aside.append((path, studies.plain(studies.describe(error))))
-    if not readable:
+            single_runs.check(snapshot)
+            snapshots[path] = snapshot
+        except _DAMAGE as error:
+            set_aside.append((path, plain(_reason(error))))
+    if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
-    study = studies.study_of_runs(roots[0].resolve().name, [snap for _, snap, _ in readable])
-    seeds = [
-        (records.schema_version(snapshot), studies.field(snapshot["config"], "seed.data"))
-        for _, snapshot, _ in readable
-    ]
-    searches = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
-    places, taken = [], {}
-    for (path, _, condition), seed in zip(readable, seeds, strict=True):
-        search = searches[seed]
-        trial = taken.get((condition, search), 0)
-        taken[condition, search] = trial + 1
-        places.append(_Place(condition, search, trial, path))
-    return study, places, set_aside
+    study = single_runs.study_of(roots[0].resolve().name, list(snapshots.values()))
+    return study, list(single_runs.places(snapshots)), set_aside
 
 
-def _run_directories(root: pathlib.Path) -> Iterable[pathlib.Path]:
-    for path in root.rglob(records.CONFIG):
-        within = path.relative_to(root).parts
-        if records.CHECKPOINTS not in within and records.DAMAGED not in within:
-            yield path.parent
+def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
+    configs = [(path, path.relative_to(root).parts) for path in root.rglob(records.CONFIG)]
+    ignored = {records.CHECKPOINTS, records.DAMAGED}
+    return [path.parent for path, parts in configs if not ignored & set(parts)]
 
 
-def _nothing_in(roots: Sequence[pathlib.Path], set_aside: Sequence) -> str:
+def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> str:
     where = ", ".join(map(str, roots))
     if set_aside:
         path, reason = set_aside[0]
         return (
             f"no readable trial in {where} ({len(set_aside)} unreadable, the first is {path}: "
-            f"{reason})."
+            f"{reason})"
         )
     return (
         f"no run records in {where}; a study holds {records.STUDY} and CONDITION/SEARCH/TRIAL "
-        f"directories, a run holds {records.CONFIG} and {records.METRICS}."
+        f"directories, a run holds {records.CONFIG} and {records.METRICS}"
     )
 
 
-def _trial_row(place: _Place, study: Study) -> dict[str, Any]:
-    """One trial's row. Raises ValueError, KeyError or TypeError where its files are damaged."""
-    trial = trial_records.read(place.path)
-    result, validation = trial.result, trial.validation
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error) or repr(error)
+
+
+def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
+    """One trial's row; raises one of _DAMAGE if its files are damaged."""
+    trial = trial_records.read(path)
     config = trial.config.get("config") or {}
-    row = {"condition": place.condition, "search": place.search, "trial": place.trial}
-    row["hparams"] = dict(_hparams(config) if trial.hparams is None else trial.hparams)
-    _check_hparams(row["hparams"], study)
-    row["status"] = result.get("status", UNFINISHED)
-    row |= _score(result, validation, study.target) | _extent(result)
-    row["model_seed"] = _checked(studies.field(config, "seed.model"), "seed.model", whole=True)
-    interval = "evaluate_every_fresh_examples"
-    row["evaluation_interval"] = _checked(config.get(interval), interval)
-    row["device"] = _device(trial.config.get("hardware") or {})
-    row["commit"] = trial.config.get("commit") and studies.plain(trial.config["commit"])
-    return row | {"path": str(place.path)}
+    hparams = _optimizer_numbers(config) if trial.hparams is None else trial.hparams
+    _check_hparams(hparams, study)
+    commit = trial.config.get("commit")
+    return {
+        "condition": place.condition,
+        "search": place.search,
+        "trial": place.trial,
+        "hparams": dict(hparams),
+        "status": trial.result.get("status", UNFINISHED),
+        **_score(trial.result, trial.validation, study.target),
+        **_extent(trial.result),
+        "model_seed": _config_number(config, "seed.model", whole=True),
+        "evaluation_interval": _config_number(config, "evaluate_every_fresh_examples"),
+        "device": _device(trial.config.get("hardware") or {}),
+        "commit": commit and plain(commit),
+        "path": str(path),
+    }
 
 
-def _checked(value: Any, name: str, whole: bool = False) -> Any:
-    """A number of config.json, or None."""
+def _config_number(config: Mapping[str, Any], name: str, whole: bool = False) -> Any:
+    value = nested(config, name)
     if value is None:
         return None
     if is_number(value) and 0 <= value < 2**53 and (value == int(value) or not whole):
         return value
-    raise ValueError(f"{records.CONFIG}: {name} is {short(value)}, not a number that it may be")
+    raise ValueError(f"{records.CONFIG}: {name} is {short(value)}; allowed: a number >= 0")
 
 
 def _check_hparams(hparams: Mapping[str, Any], study: Study) -> None:
-    """Checks that what a study searched is there, and numbers where its axes are."""
-    for axis in study.search_space:
-        name, value = axis["field"], hparams.get(axis["field"])
-        if value is not None and axis["scale"] != "choice" and not is_number(value):
-            raise ValueError(f"{records.HPARAMS}: {name} is {short(value)}, not a number")
-    if hparams.keys() & _TAKEN:
-        raise ValueError(f"{records.HPARAMS}: {sorted(hparams.keys() & _TAKEN)[0]} is no field")
+    for axis in study.space:
+        value = hparams.get(axis.field)
+        if value is not None and not axis.values and not is_number(value):
+            raise ValueError(f"{records.HPARAMS}: {axis.field} is {short(value)}, not a number")
+    if reserved := sorted(hparams.keys() & _RESERVED):
+        raise ValueError(f"{records.HPARAMS}: {reserved[0]} is not a field")
 
 
-def _hparams(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer's numbers of a run that no search drew."""
+def _optimizer_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer's numbers of a run that is not part of a search."""
     optimizer = config.get("optimizer") or {}
-    numbers = {key: value for key, value in optimizer.items() if is_number(value)}
-    return {f"optimizer.{key}": value for key, value in numbers.items()}
+    return {f"optimizer.{key}": value for key, value in optimizer.items() if is_number(value)}
 
 
 def _score(result: Mapping, validation: Sequence[Mapping], target: records.Target) -> dict:
-    """Where the target was reached: from the result if it was judged at this target, else from
-    the curve, whose first record at the target or past it scores."""
-    names = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
-    score = dict.fromkeys(names)
-    judged_at = result.get("target")  # a trial that failed at its start may have none
-    if judged_at and studies.parse_target(judged_at) == target:
-        score = {name: _number(result, name) for name in names}
+    """Where the target was reached: from the result if the run had this target, else from its
+    curve, whose first record at the target or past it scores."""
+    columns = {
+        "fresh_examples_to_target": "fresh_examples",
+        "steps_to_target": "step",
+        "seconds_to_target": "train_seconds",
+    }
+    score = dict.fromkeys(columns)
+    run_target = result.get("target")  # a trial that failed early may have none
+    if run_target and parse_target(run_target) == target:
+        score = {name: _number(result, name) for name in columns}
     else:
         for record in validation:
             value = _number(record, target.metric)
             if value is not None and target.reached(value):
-                fields = ("fresh_examples", "step", "train_seconds")
-                score = {n: _number(record, key) for n, key in zip(names, fields, strict=True)}
+                score = {name: _number(record, key) for name, key in columns.items()}
                 break
-    return score | _before(score["fresh_examples_to_target"], validation)
-
-
-def _before(score: float | None, validation: Sequence[Mapping]) -> dict[str, float | None]:
-    """The last evaluation before the one that scored: the target was reached after it."""
-    if score is None:
-        return {"fresh_examples_before_target": None, "seconds_before_target": None}
-    earlier = [r for r in validation if _number(r, "fresh_examples") < score]
-    last = earlier[-1] if earlier else {"fresh_examples": 0, "train_seconds": 0.0}
-    return {
-        "fresh_examples_before_target": _number(last, "fresh_examples"),
-        "seconds_before_target": _number(last, "train_seconds"),
+    fresh, before = score["fresh_examples_to_target"], {}
+    if fresh is not None:
+        earlier = [record for record in validation if _number(record, "fresh_examples") < fresh]
+        before = earlier[-1] if earlier else {"fresh_examples": 0, "train_seconds": 0.0}
+    return score | {
+        "fresh_examples_before_target": _number(before, "fresh_examples"),
+        "seconds_before_target": _number(before, "train_seconds"),
     }
 
 
 def _extent(result: Mapping[str, Any]) -> dict[str, Any]:
-    """How far the trial went, and its best value; nothing yet where there is no result."""
+    """How far the trial went, and its best value; missing without a result."""
     best = result.get("best") or {}
     return {
         "best_value": _number(best, "value"),
@@ -289,7 +294,7 @@ def _extent(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _number(values: Mapping[str, Any], name: str) -> float | int | None:
+def _number(values: Mapping[str, Any], name: str) -> Any:
     value = values.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ValueError(f"{name} is {value!r}, not a number")
@@ -299,33 +304,23 @@ def _number(values: Mapping[str, Any], name: str) -> float | int | None:
 def _device(hardware: Mapping[str, Any]) -> str | None:
     if "device_kind" not in hardware:
         return None
-    return studies.plain(f"{hardware.get('devices', 1)} x {hardware['device_kind']}")
+    return plain(f"{hardware.get('devices', 1)} x {hardware['device_kind']}")
 
 
 def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
-    settings = {condition.name: dataclasses.asdict(condition) for condition in study.conditions}
-    places = {condition.name: number for number, condition in enumerate(study.conditions)}
-    kept = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
-    ordered = sorted(rows, key=lambda row: (places[row["condition"]], row["search"], row["trial"]))
-    full = [
-        row | {name: settings[row["condition"]][name] for name in kept} | row["hparams"]
-        for row in ordered
+    conditions = {condition.name: condition for condition in study.conditions}
+    order = list(conditions)
+    rows = sorted(rows, key=lambda r: (order.index(r["condition"]), r["search"], r["trial"]))
+    complete = [
+        {**row, **{name: getattr(conditions[row["condition"]], name) for name in _SETTINGS}}
+        | row["hparams"]
+        for row in rows
     ]
-    head = ["condition", *kept, "search", "trial"]
-    hparams = list(dict.fromkeys(name for row in ordered for name in row["hparams"]))
+    head = ["condition", *_SETTINGS, "search", "trial"]
+    hparams = list(dict.fromkeys(name for row in rows for name in row["hparams"]))
     hparams = [name for name in hparams if name not in head]  # a searched batch size
-    tail = [name for name in ordered[0] if name not in (*head, "hparams")]
-    table = pd.DataFrame(full, columns=[*head, *hparams, *tail])
-    table = table.astype(dict.fromkeys(_COUNTS, "Int64"))
-    for name in _FLOATS:
-        table[name] = table[name].astype(float)
+    tail = [name for name in rows[0] if name not in (*head, "hparams")]
+    table = pd.DataFrame(complete, columns=[*head, *hparams, *tail])
+    table = table.astype(dict.fromkeys(_COUNTS, "Int64") | dict.fromkeys(_FLOATS, float))
     table.insert(table.columns.get_loc("model_seed"), "counted", counted(table, study))
     return table
-
-
-def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
-    """Which trials count: the first N of each search, in trial order, that ended without diverging
-    or failing (N is the study's; where no study says, all of them)."""
-    ended = trials["status"].isin(COUNTABLE)
-    place = ended.groupby([trials["condition"], trials["search"]]).cumsum()
-    return ended if study.trials is None else ended & (place <= study.trials)

@@ -1,61 +1,34 @@
-"""The report of a study on disk: tables as CSV, figures, and all of it as Markdown and as HTML.
+"""The report of a study: tables as CSV, figures, and one page as Markdown and HTML.
 
-    report.write(found, "results/cifar10/report")     # what `load.read` found
+    report.write(loaded, "results/cifar10/report")     # what `load.read` returns
 
-Every file is written whole or not at all, so a report can be made again while someone reads it.
+Every file is written whole or not at all, so a report can be rewritten while someone reads it.
 """
 
+import base64
 import io
+import itertools
 import os
 import pathlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import pandas as pd
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from analysis import figures, page, scores, tables, uncertainty
-from analysis.load import Records
+from analysis import caveats, figures, scores, tables, uncertainty
+from analysis.load import LoadedStudy
+from analysis.tables import target_text
 from runs import records
+from runs.study import SECONDS, Study, plain
 
-_PALETTE = 64  # colours of a PNG file
 _DPI = 200  # of the PNG files; the PDF beside each is for print
-
-
-def write(found: Records, out: str | os.PathLike, root: os.PathLike | None = None) -> list[str]:
-    """Writes report.md, report.html, scores.csv, paired.csv, trials.csv and the figures (PNG and
-    PDF) into `out`; returns the names of the figures.
-
-    Paths in these files are relative to `root`, the analysed directory, so that they hold wherever
-    it is moved.
-    """
-    out = pathlib.Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    root = root or out
-    conditions = scores.condition_scores(found.trials, found.study)
-    effects = uncertainty.paired_effects(uncertainty.pairs(found.trials, found.study), found.study)
-    trials = found.trials.assign(
-        path=[os.path.relpath(path, root) for path in found.trials["path"]]
-    )
-    files = {
-        "scores.csv": conditions.to_csv(index=False).encode(),
-        "paired.csv": effects.to_csv(index=False).encode(),
-        "trials.csv": trials.to_csv(index=False).encode(errors="backslashreplace"),  # of paths
-    }
-    drawn = figures.of_study(found)
-    for name, figure in drawn.items():
-        for suffix, options in _FORMATS.items():
-            files[f"{name}.{suffix}"] = _rendered(figure, suffix, options)
-    text = page.markdown(found, conditions, root, list(drawn))
-    pngs = {name: content for name, content in files.items() if name.endswith(".png")}
-    html = page.html(tables.title(found.study), text, pngs)
-    files |= {"report.md": text.encode(), "report.html": html.encode()}
-    for name, content in files.items():
-        records.write_bytes(out / name, content)
-    return list(drawn)
-
-
+_PALETTE = 64  # colors of a PNG file, which keeps reports in repositories small
 # Without dates in them, the same records give the same files.
 _FORMATS: Mapping[str, Mapping[str, Any]] = {
     "png": {"dpi": _DPI},
@@ -63,15 +36,253 @@ _FORMATS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def write(
+    loaded: LoadedStudy, out: str | os.PathLike, root: str | os.PathLike | None = None
+) -> list[str]:
+    """Writes report.md, report.html, scores.csv, paired.csv, trials.csv, and the figures (PNG and
+    PDF) into `out`; returns the names of the figures.
+
+    Paths in these files are relative to `root` (default: `out`), so that they stay valid if the
+    analyzed directory is moved.
+    """
+    out, study = pathlib.Path(out), loaded.study
+    out.mkdir(parents=True, exist_ok=True)
+    root = root or out
+    conditions = scores.condition_scores(loaded.trials, study)
+    effects = uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study)
+    trials = loaded.trials.assign(
+        path=[os.path.relpath(path, root) for path in loaded.trials["path"]]
+    )
+    files = {
+        "scores.csv": conditions.to_csv(index=False).encode(),
+        "paired.csv": effects.to_csv(index=False).encode(),
+        "trials.csv": trials.to_csv(index=False).encode(errors="backslashreplace"),  # of paths
+    }
+    drawn = figures.of_study(loaded)
+    for name, figure in drawn.items():
+        for suffix, options in _FORMATS.items():
+            files[f"{name}.{suffix}"] = _rendered(figure, suffix, options)
+    page = markdown(loaded, conditions, effects, root, list(drawn))
+    pngs = {name: content for name, content in files.items() if name.endswith(".png")}
+    files["report.md"] = page.encode()
+    files["report.html"] = html(tables.title(study), page, pngs).encode()
+    for name, content in files.items():
+        records.write_bytes(out / name, content)
+    return list(drawn)
+
+
+def markdown(
+    loaded: LoadedStudy,
+    conditions: pd.DataFrame,
+    effects: pd.DataFrame,
+    root: str | os.PathLike,
+    drawn: Sequence[str],
+) -> str:
+    """The page; the figures `drawn` are expected beside it."""
+    study = loaded.study
+    notes = caveats.find(loaded, root) or ["None found in the records."]
+    parts = [
+        f"# {_escaped(tables.title(study))}",
+        _table(tables.columns(conditions, study), tables.condition_rows(conditions, study), left=2),
+        _score_definition(study),
+        _figure(drawn[0]),
+        "## Caveats",
+        "\n".join(f"- {_escaped(note)}" for note in notes),
+        "## Trials",
+        _table(tables.TRIAL_COLUMNS, tables.trial_rows(loaded, conditions), left=1),
+        "Censored trials count but did not reach the target; diverged trials do not count. The "
+        "score of a search is resampled from the condition's counted trials, at the size of the "
+        "largest search; the brackets hold the middle "
+        f"{uncertainty.LEVEL:.0%} of resampled searches, which is not a confidence interval.",
+        *_matched_seeds(effects, study),
+        *map(_figure, drawn[1:]),
+        "## How these numbers were made",
+        "\n".join(f"- {name}: {_escaped(value)}" for name, value in _origin(study).items()),
+        "Every trial is in `trials.csv`; every number of the tables of conditions and of matched "
+        "seeds is in `scores.csv` and `paired.csv`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_INTERVALS = (
+    "The range over five or more searches is an interval that covers the median effect with "
+    "probability 1 - 2^(1 - n): 93.75 % for five searches. Over fewer it is only a range."
+)
+
+
+def _score_definition(study: Study) -> str:
+    """The numbers in the table of conditions, in a few sentences."""
+    if study.scores_values:
+        return (
+            "Trials ran to the end of their budget. The score of a search is the best value of its "
+            "counted trials; the score of a condition is the median over searches. The difference "
+            "to the baseline with the same batch size is the median over pairs of searches. "
+            f"{_INTERVALS}"
+        )
+    cost = "seconds" if study.score == SECONDS else "fresh examples"
+    return (
+        f"The score of a search is the smallest number of {cost} over its counted trials; the "
+        "score of a condition is the median over searches. A score after > is a lower bound from "
+        "searches that ended without reaching the target. The ratio is the median, over pairs of "
+        "searches with the same number (hence the same data seed and hyperparameters), of the "
+        "search's score over that of the baseline with the same batch size; ≥ and ≤ mark bounds. "
+        f"{_INTERVALS} The resolution is the distance between the evaluation that scored and the "
+        "one before it, as a share of the score: smaller differences are not resolved. All other "
+        "columns describe the best trials and are medians over searches."
+    )
+
+
+def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
+    """The section on pairs of trials; empty if there are none."""
+    if effects.empty:
+        return []
+    below, above = uncertainty.verdicts(study)
+    if study.scores_values:
+        kind, ties = "differences", "equal values count for neither side"
+    else:
+        kind = "ratios"
+        ties = (
+            "a trial reached the target between the evaluation that scored and the one before it, "
+            "or later than its end, and a pair that may lie on either side counts for neither"
+        )
+    return [
+        "## Matched seeds",
+        _table(tables.paired_columns(study), tables.paired_rows(effects, study), left=1),
+        "Each trial is compared with the baseline's trial with the same data seed, model seed, and "
+        f"hyperparameters. The interval holds the {kind} that a two-sided sign test does not "
+        f"reject at {1 - uncertainty.PAIRED_LEVEL:.0%}; the number before it is where the signs "
+        f"balance; {ties}. The test assumes exchangeable pairs, but pairs of one search share "
+        f"their data seed, so the table also counts the searches in which most pairs were {below}, "
+        f"and {above}. p tests for no effect and is adjusted (Holm) for the conditions of this "
+        "page; the verdict is at 5 %. Conditions with fewer than "
+        f"{uncertainty.MIN_PAIRS} pairs in which a side reached the target have no interval.",
+    ]
+
+
+_BARS = (
+    "Bars are medians over searches, lines the range over searches, dots single searches, and "
+    "triangles searches that ended without reaching the target, whose scores are larger; the "
+    "dotted line is the baseline's median. Ratios and brackets are those of the table."
+)
+_POINTS = (
+    "Points are medians over searches, lines the range over searches. Triangles are lower bounds: "
+    "the target was not reached. Open markers: not all searches reached it."
+)
+_CAPTIONS = {
+    "best_values": "Large dots are medians over searches, lines the range over searches, small "
+    "dots single searches; the dotted line is the baseline's median. Differences and brackets are "
+    "those of the table.",
+    "best_trial_curves": "The best counted trial of each condition, by fresh examples.",
+    "best_trial_curves_by_step": "The best counted trial of each condition, by steps.",
+    "best_trial_curves_by_train_seconds": "The best counted trial of each condition, by seconds of "
+    "training.",
+    "score_by_trials": "The score of a search by its number of trials, resampled with replacement "
+    "from the counted trials: the median, and a band with the middle 90 % of such searches (not a "
+    "confidence interval; too narrow at the right). The baseline is gray.",
+    "trials_by_hyperparameter": "Every trial by each hyperparameter. Steps join the best trial of "
+    "each sixth of an axis; rings mark the best trial of each search, crosses trials without a "
+    "score. A yellow end of an axis holds the best trial of a search.",
+    "paired_effects": "Trials compared with the baseline's with matched seeds: strokes are pairs, "
+    "triangles pairs in which one side did not reach the target, dots the effect at which the "
+    "signs balance, lines its 95 % interval.",
+}
+
+
+def _figure(name: str) -> str:
+    caption = _CAPTIONS.get(name, _POINTS if "_by_" in name else _BARS)
+    return f"![{name.replace('_', ' ')}]({name}.png)\n\n*{caption}*"
+
+
+def _origin(study: Study) -> dict[str, str]:
+    """The protocol and the origin of the numbers, as far as the records tell."""
+    record = study.record
+    facts = {
+        "workload": record.get("workload"),
+        "configuration": study.config_flag,
+        "data set": _pairs(record.get("dataset")),
+        "target": _target_origin(study),
+        "budget": study.budget and f"{study.budget:,} fresh examples per trial",
+        "trials": study.trials
+        and f"the first {study.trials} of each search that neither diverge nor fail",
+        "maximum number of trials": study.max_trials,
+        "searches": study.searches and f"{study.searches} per condition",
+        "seeds of the first trial": _pairs(record.get("seeds"), " "),
+        "search space": "; ".join(map(str, study.space)),
+        "hardware": _pairs(record.get("hardware")),
+        "commit": record.get("commit"),
+        "packages": _pairs(record.get("packages"), " "),
+    }
+    return {name: str(value) for name, value in facts.items() if value}
+
+
+def _target_origin(study: Study) -> str:
+    if study.scores_values:
+        return f"none; the best {study.target.metric} counts ({study.target.mode} is better)"
+    target = f"{target_text(study.target)} ({study.target.metric} {study.target.mode})"
+    if study.target == study.planned_target:
+        return target
+    return f"{target}, judged from the curves; trained for {target_text(study.planned_target)}"
+
+
+def _pairs(values: Mapping[str, Any] | None, separator: str = " = ") -> str:
+    return ", ".join(f"{key}{separator}{value}" for key, value in (values or {}).items())
+
+
+# What CommonMark and GitHub would read as markup: emphasis, code, HTML, entities, links, and
+# images. Brackets and inequalities of the tables stay as they are.
+_MARKUP = re.compile(
+    r"[\\`*~$|]|<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|\](?=[(\[:])|!(?=\[)"
+    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+)
+
+
+def _escaped(text: str) -> str:
+    """Text from a record as Markdown that shows it literally, on one line."""
+    return _MARKUP.sub(r"\\\g<0>", plain(text))
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]], left: int) -> str:
+    """A Markdown table; the first `left` columns are flush left, the others flush right."""
+    rule = [":--"] * left + ["--:"] * (len(head) - left)
+    rows = [[_escaped(cell) for cell in row] for row in (head, *body)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
+
+
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title><style>
+body {{ max-width: 52rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.5 sans-serif; }}
+table {{ border-collapse: collapse; font-size: 14px; display: block; overflow-x: auto; }}
+th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; }}
+img {{ max-width: 100%; }}
+</style></head><body>
+{body}</body></html>
+"""
+
+
+def html(title: str, page: str, pngs: Mapping[str, bytes]) -> str:
+    """The Markdown page as one HTML file that fetches nothing: `pngs`, by file name, are embedded,
+    and any other image is left out."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(page)
+    for token in itertools.chain.from_iterable(block.children or () for block in tokens):
+        if token.type == "image":
+            content = base64.b64encode(pngs.get(str(token.attrs["src"]), b"")).decode()
+            token.attrs["src"] = f"data:image/png;base64,{content}"
+    body = parser.renderer.render(tokens, parser.options, {})
+    return _PAGE.format(title=escapeHtml(title), body=body)
+
+
 def _rendered(figure: Figure, suffix: str, options: Mapping[str, Any]) -> bytes:
     content = io.BytesIO()
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # text stays text
         figure.savefig(content, format=suffix, **options)
-    return _few_colours(content) if suffix == "png" else content.getvalue()
-
-
-def _few_colours(png: io.BytesIO) -> bytes:
-    """The picture with a palette, a third of the size: reports are kept in repositories."""
+    if suffix != "png":
+        return content.getvalue()
     small = io.BytesIO()
-    Image.open(png).convert("RGB").quantize(_PALETTE).save(small, format="png", optimize=True)
+    image = Image.open(content).convert("RGB").quantize(_PALETTE)
+    image.save(small, format="png", optimize=True)
     return small.getvalue()

@@ -1,32 +1,39 @@
-"""The protocol as arithmetic: from trials to the score of a search, from searches to a condition.
+"""The scores of trials, searches, and conditions, and the effects of conditions.
 
 A trial scores the fresh examples at the first evaluation that reaches the target. A search scores
-the smallest over its counted trials; where none reached, its score is only known to be above what
-its trials had used when they ended (it is censored). A condition scores the median over its
-searches. Conditions are compared search by search: search s of a condition and search s of its
-baseline have the same data seed and hyperparameters, and the effect is the median of those ratios.
-A study may score seconds to the target instead, or best values within the budget, which are
-compared by their differences. docs/statistics.md defines every number that is printed.
-Sources: Choi et al. 2019, arXiv 1907.05550, section 3 (which prints means over searches).
+the smallest over its counted trials. If none reached the target, the search is censored: its score
+is only known to be above what its trials had used when they ended. A condition scores the median
+over its searches. Conditions are compared search by search: search s of a condition and search s of
+its baseline share the data seed and the hyperparameters, and the effect is the median of the ratios
+of their scores. A study may score seconds to the target instead, or best values within the budget,
+which are compared by differences. docs/statistics.md defines every printed number. Source: Choi et
+al. 2019, arXiv 1907.05550, section 3 (which prints means over searches).
 """
 
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
+
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from analysis import bounds
-from analysis.study import Study
+from runs.study import Study
 
-REACHED = "fresh_examples_to_target"  # the trials' column that is missing where it was not reached
-# Of a search's best trial, by the trials' columns: at the target, at the trial's end.
+REACHED = "fresh_examples_to_target"  # a column of trials; missing if the target was not reached
+# By measure, the columns of trials that hold it: at the target, at the end of the trial.
 _COST_COLUMNS = {
     "fresh_examples": (REACHED, "fresh_examples"),
     "steps": ("steps_to_target", "steps"),
     "seconds": ("seconds_to_target", "train_seconds"),
 }
-_NOTHING_KNOWN = (0.0, float("inf"))  # of a search in which every trial diverged or failed
+_UNKNOWN = (0.0, float("inf"))  # the cost of a search whose trials all diverged or failed
+_ENDED = ("reached", "exhausted", "diverged", "failed")  # statuses
 MEASURES = (*_COST_COLUMNS, "best_value")
-# How each measure is compared with the baseline's.
+# By measure, the effect that compares it with the baseline.
 EFFECTS = {
     "fresh_examples": "ratio",
     "steps": "steps_ratio",
@@ -36,11 +43,9 @@ EFFECTS = {
 
 
 def best_trial(trials: pd.DataFrame, study: Study) -> pd.Series | None:
-    """The counted trial with the smallest score; where none reached, the one with the best value.
-
-    A study judged by its best value goes by that alone. The earlier trial wins a tie. None where no
-    trial counts, or none was ever evaluated.
-    """
+    """The counted trial with the smallest score, or with the best value if none reached the target
+    or if the study scores best values. The earlier trial wins a tie. None if no trial counts, or
+    none was evaluated."""
     eligible = trials[trials["counted"]]
     scores, values = eligible[study.score_column].astype(float), eligible["best_value"]
     if not study.higher_is_better and scores.notna().any():
@@ -50,24 +55,26 @@ def best_trial(trials: pd.DataFrame, study: Study) -> pd.Series | None:
     return None
 
 
-def best_trials(trials: pd.DataFrame, study: Study, by: tuple[str, ...] = ("condition",)):
-    """The best counted trial of each condition (or of each search: by=("condition", "search")), as
-    rows of `trials` in their order."""
+def best_trials(
+    trials: pd.DataFrame, study: Study, by: tuple[str, ...] = ("condition",)
+) -> pd.DataFrame:
+    """The rows of `trials` with the best counted trial of each condition, or of each search for
+    by=("condition", "search")."""
     groups = trials.groupby(list(by), sort=False)
-    found = [best_trial(group, study) for _, group in groups]
-    return trials.loc[[trial.name for trial in found if trial is not None]]
+    best = [best_trial(group, study) for _, group in groups]
+    return trials.loc[[trial.name for trial in best if trial is not None]]
 
 
 def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     """One row per condition and search.
 
     Columns: condition, label, insertion, search, trials (on disk), ended, counted, diverged,
-    reached (counted trials that reached the target), trial (the best one; missing where none
-    reached), resolution (fresh examples between the evaluation that scored and the one before it,
-    as a share of the score); fresh_examples, steps and seconds of the best trial and best_value
-    (over counted trials; where training stops at the target it says no more than that), each as
-    _low and _high: equal where it was observed, infinite above where no trial reached, missing
-    where no trial counts.
+    reached (counted trials that reached the target), trial (the best one; missing if none reached
+    it), resolution (fresh examples between the evaluation that scored and the one before it, as a
+    share of the score); fresh_examples, steps, and seconds of the best trial, and best_value (over
+    counted trials, up to the target where training stops there), each with the suffixes _low and
+    _high: equal if it was observed, infinite above if no trial reached the target, missing if no
+    trial counts.
     """
     groups = trials.groupby(["condition", "search"], sort=False)
     return pd.DataFrame([_search_row(group, study) for _, group in groups])
@@ -76,33 +83,33 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
 def _search_row(trials: pd.DataFrame, study: Study) -> dict:
     counted = trials[trials["counted"]]
     best = best_trial(trials, study)
-    scored = best is not None and pd.notna(best[REACHED])
+    scored = best if best is not None and pd.notna(best[REACHED]) else None
     values = counted["best_value"]
     value = values.max() if study.target.mode == "above" else values.min()
     row = {
         **trials.iloc[0][["condition", "label", "insertion", "search"]].to_dict(),
         "trials": len(trials),
-        "ended": int(trials["status"].isin(("reached", "exhausted", "diverged", "failed")).sum()),
+        "ended": int(trials["status"].isin(_ENDED).sum()),
         "counted": len(counted),
         "diverged": int((trials["status"] == "diverged").sum()),
         "reached": int(counted[REACHED].notna().sum()),
-        "trial": best["trial"] if scored else None,
-        "resolution": _resolution(best) if scored else float("nan"),
+        "trial": None if scored is None else scored["trial"],
+        "resolution": float("nan") if scored is None else _resolution(scored),
     }
     for measure in _COST_COLUMNS:
         known = row["counted"] or not row["ended"]
-        cost = _cost(counted, best if scored else None, measure) if known else _NOTHING_KNOWN
+        cost = _cost(counted, scored, measure) if known else _UNKNOWN
         row |= _ends(measure, *cost)
     return row | _ends("best_value", value, value)
 
 
 def _cost(counted: pd.DataFrame, best: pd.Series | None, measure: str) -> tuple[float, float]:
-    """The ends between which a search's cost lies.
+    """Lower and upper bound of a search's cost.
 
-    A trial that used up its budget scores nothing, and a search whose trials all did so is censored
-    at the earliest of their ends: with a larger budget its best trial would have scored more than
-    that. A trial that stopped at an easier target than the one it is judged at now was cut short
-    in the same way, also where another trial of its search did reach.
+    A trial that used up its budget has no score. A search whose trials all did so is censored at
+    the earliest of their ends: with a larger budget its best trial would have scored more. A trial
+    that stopped at an easier target than the one it is judged at is censored in the same way, even
+    if another trial of its search reached the target.
     """
     to_target, at_end = _COST_COLUMNS[measure]
     if counted.empty:
@@ -124,16 +131,16 @@ def _ends(name: str, low: float, high: float) -> dict[str, float]:
 
 
 def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """One row per condition, in the study's order, also for a condition without trials.
+    """One row per condition, in the study's order, including conditions without trials.
 
     Columns: condition, label, insertion, factor, shuffle_buffer, batch_size, searches (with a trial
     that ended), searches_reached, trials_counted, trials_censored (counted, not reached),
     trials_ended, trials_diverged, share_reached (of counted trials), share_diverged (of ended
     ones), resolution (the largest of its searches); baseline (the condition it is compared with),
-    ideal_ratio (1/e), ideal_fresh_examples (the baseline's median / e, missing where that is
-    censored). Of each of MEASURES, and of each effect in EFFECTS over pairs of searches, the fields
-    of `bounds.Summary` over searches: fresh_examples_low and _high (the median's two ends, equal
-    where it is known), _min, _min_high, _max_low, _max, _count; likewise ratio_low and so on.
+    ideal_ratio (1/e), ideal_fresh_examples (the baseline's median / e, missing if that is
+    censored). For each of MEASURES, and for each effect in EFFECTS over pairs of searches, the
+    fields of `bounds.Summary` over searches: fresh_examples_low and _high (bounds of the median,
+    equal if it is known), _min, _min_high, _max_low, _max, _count; likewise ratio_low and so on.
     """
     searches = search_scores(trials, study)
     rows = []
@@ -170,28 +177,27 @@ def _counts(searches: pd.DataFrame) -> dict:
 
 
 def _summaries(own: pd.DataFrame, base: pd.DataFrame) -> dict:
-    """What a condition's searches amount to, and they beside the baseline's of equal number."""
-    beside = own.merge(base, on="search", suffixes=("", "_of_baseline"))
-    found = {}
+    """Summaries of a condition's searches, and of its effects over pairs of searches."""
+    pairs = own.merge(base, on="search", suffixes=("", "_of_baseline"))
+    columns = {}
     for measure in MEASURES:
         low, high = f"{measure}_low", f"{measure}_high"
-        found |= flat(measure, bounds.summary(own[low], own[high]))
+        columns |= _columns(measure, bounds.summary(own[low], own[high]))
         compare = bounds.difference if measure == "best_value" else bounds.ratio
         effects = compare(
-            (beside[low], beside[high]),
-            (beside[f"{low}_of_baseline"], beside[f"{high}_of_baseline"]),
+            (pairs[low], pairs[high]),
+            (pairs[f"{low}_of_baseline"], pairs[f"{high}_of_baseline"]),
         )
-        found |= flat(EFFECTS[measure], bounds.summary(*effects))
-    return found
+        columns |= _columns(EFFECTS[measure], bounds.summary(*effects))
+    return columns
 
 
-def flat(name: str, found: bounds.Summary) -> dict[str, float]:
-    """A summary as columns of a table."""
-    return {f"{name}_{field}": value for field, value in dataclasses.asdict(found).items()}
+def _columns(name: str, summary: bounds.Summary) -> dict[str, float]:
+    return {f"{name}_{field}": value for field, value in dataclasses.asdict(summary).items()}
 
 
-def summary_of(row, name: str) -> bounds.Summary:
-    """The summary that `flat` wrote into a row of `condition_scores` (a mapping)."""
+def summary_of(row: Mapping[str, Any], name: str) -> bounds.Summary:
+    """The summary of a measure or an effect in a row of `condition_scores`."""
     return bounds.Summary(*(row[f"{name}_{field}"] for field in bounds.FIELDS))
 
 

@@ -1,85 +1,107 @@
-"""The tables of a study as text: what each condition scored, and what became of its trials."""
+"""The tables of a study as text: scores of conditions, outcomes of trials, effects of pairs."""
 
-import itertools
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
+
+import io
 import math
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from analysis import bounds, uncertainty
 from analysis import scores as scoring
-from analysis.load import Records
-from analysis.study import BEST_VALUE, SECONDS, Study, factor_text, target_text
+from analysis.load import LoadedStudy
+from runs import records
+from runs.study import SECONDS, Study
 
-_SETTING = ("condition", "insertion", "e", "shuffle buffer")
-TRIAL_COLUMNS = ("condition", "trials counted", "censored", "diverged")
-TRIAL_COLUMNS += (
+Row = tuple[str, ...]
+TRIAL_COLUMNS = (
+    *("condition", "trials counted", "censored", "diverged"),
     f"score of a resampled search: median [{uncertainty.LEVEL:.0%} of such searches]",
 )
+_SETTING = ("condition", "insertion", "e", "shuffle buffer")
 _PAIRED = ("condition", "pairs: both reached", "only the condition", "only the baseline", "neither")
-_WORD = 13  # columns that the longest word of a condition takes in a terminal
-# Where a cell of numbers is broken, and where also if the table would be too wide.
-_BREAKS = ((" (", " ["), (" (", " [", " to ", ", "))
 
 
-def columns(conditions: pd.DataFrame, study: Study) -> tuple[str, ...]:
-    """The head of the table of conditions; it says what stands in parentheses and brackets."""
-    spread = _spread(conditions, study, study.score)
-    effect = _spread(conditions, study, scoring.EFFECTS[study.score])
-    if study.score == BEST_VALUE:
-        return (
-            *(*_SETTING, "searches"),
+def title(study: Study) -> str:
+    """What the table shows, in one line."""
+    if study.scores_values:
+        within = f" within {study.budget:,} fresh examples" if study.budget else ""
+        return f"{study.name}: best validation {study.target.metric}{within}"
+    cost = "seconds of training" if study.score == SECONDS else "fresh examples"
+    return f"{study.name}: {cost} to reach {target_text(study.target)}"
+
+
+def target_text(target: records.Target) -> str:
+    """A target: '97% validation accuracy', 'a validation loss of 3.9'."""
+    if target.metric.endswith("accuracy") and target.value <= 1:
+        return f"{100 * target.value:.6g}% validation {target.metric}"
+    return f"a validation {target.metric} of {target.value:g}"
+
+
+def columns(conditions: pd.DataFrame, study: Study) -> Row:
+    """The head of the table of conditions; says what stands in parentheses and brackets."""
+    spread = _spread(conditions, study.score)
+    effect = _spread(conditions, scoring.EFFECTS[study.score])
+    if study.scores_values:
+        scores = (
+            "searches",
             f"best value: median ({spread})",
             f"difference to baseline [{effect}]",
         )
-    reached, ratio = "searches reached", f"ratio to baseline [{effect}]"
-    if study.score == SECONDS:
-        cost = ("train seconds", ratio, "fresh examples", f"their ratio [{effect}]")
-        return (
-            *_SETTING,
-            reached,
-            f"{cost[0]}: median ({spread})",
-            *cost[1:],
-            "resolution",
-            "steps",
+    elif study.score == SECONDS:
+        scores = (
+            *("searches reached", f"train seconds: median ({spread})"),
+            *(f"ratio to baseline [{effect}]", "fresh examples", f"their ratio [{effect}]"),
+            *("resolution", "steps"),
         )
-    cost = (f"fresh examples: median ({spread})", ratio, "ideal 1/e", "resolution")
-    return (*_SETTING, reached, *cost, "steps", "train seconds")
+    else:
+        scores = (
+            *("searches reached", f"fresh examples: median ({spread})"),
+            *(f"ratio to baseline [{effect}]", "ideal 1/e", "resolution", "steps", "train seconds"),
+        )
+    return (*_SETTING, *scores)
 
 
-def _spread(conditions: pd.DataFrame, study: Study, name: str) -> str:
+def _spread(conditions: pd.DataFrame, name: str) -> str:
     """What the ends beside a median are: "range of 3 searches", "93.75 % interval, 5 searches".
 
-    By the condition with the fewest, so that no row is promised more than it has.
+    The condition with the fewest searches decides.
     """
     others = conditions["condition"] != conditions["baseline"]
     counts = conditions.loc[others if others.any() else slice(None), f"{name}_count"]
-    least = int(counts[counts > 0].min()) if (counts > 0).any() else 0
-    words = bounds.interval_name(least)
-    noun = "search" if least == 1 else "searches"
-    return f"{words}{',' if words != 'range' else ' of'} {least} {noun}"
+    fewest = int(counts[counts > 0].min()) if (counts > 0).any() else 0
+    kind = bounds.interval_name(fewest)
+    separator = " of" if kind == "range" else ","
+    return f"{kind}{separator} {fewest} {'search' if fewest == 1 else 'searches'}"
 
 
-def condition_rows(conditions: pd.DataFrame, study: Study) -> list[tuple[str, ...]]:
-    """The table of conditions as text, one tuple per condition, in the order of `columns`."""
-    cells = {SECONDS: _seconds_cells, BEST_VALUE: _value_cells}.get(study.score, _target_cells)
+def condition_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:
+    """The table of conditions, one tuple per condition, in the order of `columns`."""
+    score_cells = _value_cells if study.scores_values else _target_cells
+    score_cells = _seconds_cells if study.score == SECONDS else score_cells
     return [
         (
             row["label"],
             row["insertion"].replace("_", " "),
-            factor_text(row["factor"]),
+            f"{row['factor']:g}",
             _count(row["shuffle_buffer"]),
-            *cells(row),
+            *score_cells(row),
         )
         for row in conditions.to_dict("records")
     ]
 
 
-def _target_cells(row: dict) -> tuple[str, ...]:
+def _target_cells(row: Mapping) -> Row:
     return (
         f"{row['searches_reached']}/{row['searches']}",
-        _with_range(row, "fresh_examples", _count),
+        _median_and_range(row, "fresh_examples", _count),
         effect_text(row, "ratio"),
         _number(row["ideal_ratio"], ".3g"),
         _number(row["resolution"], ".0%"),
@@ -88,10 +110,10 @@ def _target_cells(row: dict) -> tuple[str, ...]:
     )
 
 
-def _seconds_cells(row: dict) -> tuple[str, ...]:
+def _seconds_cells(row: Mapping) -> Row:
     return (
         f"{row['searches_reached']}/{row['searches']}",
-        _with_range(row, "seconds", _seconds),
+        _median_and_range(row, "seconds", _seconds),
         effect_text(row, "seconds_ratio"),
         score_text(row["fresh_examples_low"], row["fresh_examples_high"], _count),
         effect_text(row, "ratio"),
@@ -100,101 +122,108 @@ def _seconds_cells(row: dict) -> tuple[str, ...]:
     )
 
 
-def _value_cells(row: dict) -> tuple[str, ...]:
-    values = _with_range(row, "best_value", _value, -math.inf)
+def _value_cells(row: Mapping) -> Row:
+    values = _median_and_range(row, "best_value", _value, -math.inf)
     return str(row["searches"]), values, effect_text(row, "difference")
 
 
-def score_text(low: float, high: float, words: Callable[[float], str]) -> str:
-    """A score by its ends: "4,400", ">12,000" where it is only known to lie above that."""
+def score_text(low: float, high: float, number: Callable[[float], str]) -> str:
+    """A score by its bounds: "4,400", or ">12,000" if it is only known to be above that."""
     if math.isinf(high):
-        return f">{words(low)}" if low > 0 else "not known"
-    return bounds.text(low, high, words)
+        return f">{number(low)}" if low > 0 else "not known"
+    return bounds.text(low, high, number)
 
 
-def measure_words(study: Study) -> Callable[[float], str]:
-    """How the study's scores are written."""
-    return {SECONDS: _seconds, BEST_VALUE: _value}.get(study.score, _count)
+def score_format(study: Study) -> Callable[[float], str]:
+    """The function that formats the study's scores."""
+    if study.scores_values:
+        return _value
+    return _seconds if study.score == SECONDS else _count
 
 
-def _with_range(row: dict, name: str, words: Callable[[float], str], floor: float = 0.0) -> str:
-    found = scoring.summary_of(row, name)
-    middle = score_text(found.low, found.high, words)
-    if found.count < 2:
-        return middle
-    return f"{middle} ({bounds.ends_text(found, words, floor, ' to ')})"
+def _median_and_range(
+    row: Mapping, name: str, number: Callable[[float], str], floor: float = 0.0
+) -> str:
+    summary = scoring.summary_of(row, name)
+    median = score_text(summary.low, summary.high, number)
+    if summary.count < 2:
+        return median
+    return f"{median} ({bounds.range_text(summary, number, floor, ' to ')})"
 
 
-def effect_text(row: dict, name: str) -> str:
-    """A condition's effect with its ends over searches: "0.72 [0.57, 0.79]"; "1.00" of a baseline.
+def _effect_format(differences: bool) -> tuple[Callable[[float], str], float]:
+    """How effects are formatted, and the lower bound of an unknown one."""
+    return (_signed, -math.inf) if differences else (_ratio, 0.0)
+
+
+def effect_text(row: Mapping, name: str) -> str:
+    """A condition's effect and its range over searches: "0.72 [0.57, 0.79]"; "1.00" of a baseline.
 
     Args:
         row: of `scores.condition_scores`.
         name: one of `scores.EFFECTS`.
     """
-    differ = name == "difference"
+    differences = name == "difference"
     if row["baseline"] == row["condition"]:
-        return "-" if differ else "1.00"
-    words, floor = (_signed, -math.inf) if differ else (_ratio, 0.0)
-    found = scoring.summary_of(row, name)
-    middle = bounds.text(found.low, found.high, words, floor)
-    if found.count < 2:
-        return middle
-    return f"{middle} [{bounds.ends_text(found, words, floor)}]"
+        return "-" if differences else "1.00"
+    number, floor = _effect_format(differences)
+    summary = scoring.summary_of(row, name)
+    median = bounds.text(summary.low, summary.high, number, floor)
+    if summary.count < 2:
+        return median
+    return f"{median} [{bounds.range_text(summary, number, floor)}]"
 
 
-def trial_rows(found: Records, conditions: pd.DataFrame) -> list[tuple[str, ...]]:
-    """What became of the trials, and what a search of as many, resampled, scores."""
-    curves = uncertainty.score_by_trials(found.trials, found.study)
-    last = curves.groupby("condition").last()
-    words = measure_words(found.study)
-    by_value = found.study.score == BEST_VALUE
-    lines = []
+def trial_rows(loaded: LoadedStudy, conditions: pd.DataFrame) -> list[Row]:
+    """Outcomes of the trials, and the score of a resampled search of the same size."""
+    study = loaded.study
+    last = uncertainty.score_by_trials(loaded.trials, study).groupby("condition").last()
+    resampled = last.to_dict("index")
+    rows = []
     for row in conditions.to_dict("records"):
-        scored = "-"
-        if row["condition"] in last.index:
-            ends = [
-                f">{words(last.at[row['condition'], 'beyond'])}"
-                if math.isinf(score)
-                else words(score)
-                for score in last.loc[row["condition"], ["score", "low", "high"]]
-            ]
-            scored = f"{ends[0]} [{ends[1]}, {ends[2]}]"
-        lines.append(
+        censored = _of(row["trials_censored"], row["trials_counted"])
+        rows.append(
             (
                 row["label"],
                 str(row["trials_counted"]),
-                "-" if by_value else _of(row["trials_censored"], row["trials_counted"]),
+                "-" if study.scores_values else censored,
                 _of(row["trials_diverged"], row["trials_ended"]),
-                scored,
+                _resampled_text(resampled.get(row["condition"]), score_format(study)),
             )
         )
-    return lines
+    return rows
 
 
-def paired_columns(study: Study) -> tuple[str, ...]:
+def _resampled_text(curve: Mapping | None, number: Callable[[float], str]) -> str:
+    if curve is None:
+        return "-"
+    median, low, high = (
+        f">{number(curve['beyond'])}" if math.isinf(curve[name]) else number(curve[name])
+        for name in ("score", "low", "high")
+    )
+    return f"{median} [{low}, {high}]"
+
+
+def paired_columns(study: Study) -> Row:
     """The head of the table of effects with matched seeds."""
-    kind = "difference" if study.score == BEST_VALUE else "ratio"
+    counts = ("condition", "pairs") if study.scores_values else _PAIRED
+    kind = "difference" if study.scores_values else "ratio"
     effect = f"{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]"
-    less, more = uncertainty.verdicts(study)
-    searches = f"searches {less}/{more}"
-    counts = ("condition", "pairs") if study.score == BEST_VALUE else _PAIRED
-    return (*counts, effect, f"{less}/{more}", "p", "p (Holm)", searches, "verdict")
+    signs = "/".join(uncertainty.verdicts(study))
+    return (*counts, effect, signs, "p", "p (Holm)", f"searches {signs}", "verdict")
 
 
-def paired_rows(effects: pd.DataFrame, study: Study) -> list[tuple[str, ...]]:
-    """Each condition's trials beside the baseline's with matched seeds, a tuple per condition."""
-    counts = ("pairs",)
-    if study.score != BEST_VALUE:
-        counts += ("condition_alone", "baseline_alone", "neither")
+def paired_rows(effects: pd.DataFrame, study: Study) -> list[Row]:
+    """The table of effects with matched seeds, one tuple per condition."""
+    counts = ("pairs", "condition_alone", "baseline_alone", "neither")
     return [
         (
             row["label"],
-            *(str(row[name]) for name in counts),
+            *(str(row[name]) for name in (counts[:1] if study.scores_values else counts)),
             paired_text(row, study),
             f"{row['below']}/{row['above']}",
-            _p(row["p"]),
-            _p(row["p_holm"]),
+            _p_value(row["p"]),
+            _p_value(row["p_holm"]),
             f"{row['searches_below']}/{row['searches_above']}",
             row["verdict"],
         )
@@ -202,85 +231,38 @@ def paired_rows(effects: pd.DataFrame, study: Study) -> list[tuple[str, ...]]:
     ]
 
 
-def paired_text(row: dict, study: Study) -> str:
+def paired_text(row: Mapping, study: Study) -> str:
     """An effect with matched seeds and its interval: "0.67 [0.59, 0.78]"."""
-    differ = study.score == BEST_VALUE
-    words, floor = (_signed, -math.inf) if differ else (_ratio, 0.0)
-    middle = bounds.text(row["effect_low"], row["effect_high"], words, floor)
+    number, floor = _effect_format(study.scores_values)
+    effect = bounds.text(row["effect_low"], row["effect_high"], number, floor)
     if pd.isna(row["low"]):
-        return f"{middle} (too few pairs)"
-    low = "-" if row["low"] <= floor else words(row["low"])
-    return f"{middle} [{low}, {'-' if math.isinf(row['high']) else words(row['high'])}]"
+        return f"{effect} (too few pairs)"
+    low = "-" if row["low"] <= floor else number(row["low"])
+    return f"{effect} [{low}, {'-' if math.isinf(row['high']) else number(row['high'])}]"
 
 
-def text(found: Records, conditions: pd.DataFrame, width: int = 100) -> str:
-    """The table for a terminal of `width` columns, with its title.
-
-    Labels break to fit; where that does not do, lines are longer rather than columns left out.
-    """
-    table = [columns(conditions, found.study), *condition_rows(conditions, found.study)]
-    for breaks in _BREAKS:
-        numbers = _numbers(table, breaks)
-        widths = [_width(column) for column in zip(*numbers, strict=True)]
-        spare = width - sum(widths) - len(widths) - 1 - _WORD
-        if spare >= _WORD:
-            break
-    words = [[_broken(row[0], max(spare, _WORD)), textwrap.wrap(row[1], _WORD)] for row in table]
-    widths = [_width(row[place] for row in words) for place in (0, 1)] + widths
-    lines = [
-        line
-        for named, counted in zip(words, numbers, strict=True)
-        for line in _aligned([*named, *counted], widths)
+def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str:
+    """The table of conditions with its title, for a terminal of `width` columns. It is wider than
+    that if its longest words need it."""
+    rows = [columns(conditions, loaded.study), *condition_rows(conditions, loaded.study)]
+    widths = [
+        max(len(word) for cell in column for word in cell.split())
+        for column in zip(*rows, strict=True)
     ]
-    return "\n".join([title(found.study), "", *lines]) + "\n"
-
-
-def _numbers(table: Sequence[Sequence[str]], breaks: Sequence[str]) -> list[list[list[str]]]:
-    """The columns of numbers: each cell as lines, broken at `breaks`, the head to their width."""
-    cells = [[_split(cell, breaks) for cell in row[2:]] for row in table[1:]]
-    head = [
-        textwrap.wrap(cell, max(_width(column), *map(len, cell.split())), break_long_words=False)
-        for cell, column in zip(table[0][2:], zip(*cells, strict=True), strict=True)
-    ]
-    return [head, *cells]
-
-
-def _split(cell: str, breaks: Sequence[str]) -> list[str]:
-    for mark in breaks:
-        cell = cell.replace(mark, mark.replace(" ", "\n", 1))
-    return cell.split("\n")
-
-
-def _width(column: Iterable[Sequence[str]]) -> int:
-    return max(len(line) for cell in column for line in cell)
-
-
-def _broken(label: str, width: int) -> list[str]:
-    """A label in lines of `width`: whole if it fits, else broken at commas, then at words."""
-    if len(label) <= width:
-        return [label]
-    parts = label.replace(", ", ",\n").split("\n")
-    return [line for part in parts for line in textwrap.wrap(part, width)]
-
-
-def _aligned(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """One row of the table as lines of text: words flush left, numbers flush right."""
-    return [
-        " ".join(
-            f"{line:<{width}}" if place < 2 else f"{line:>{width}}"
-            for place, (line, width) in enumerate(zip(level, widths, strict=True))
-        ).rstrip()
-        for level in itertools.zip_longest(*cells, fillvalue="")
-    ]
-
-
-def title(study: Study) -> str:
-    """What the table is about, in one line."""
-    if study.score == BEST_VALUE:
-        within = f" within {study.budget:,} fresh examples" if study.budget else ""
-        return f"{study.name}: best validation {study.target.metric}{within}"
-    cost = "seconds of training" if study.score == SECONDS else "fresh examples"
-    return f"{study.name}: {cost} to reach {target_text(study.target)}"
+    spare = width - sum(widths) - len(widths)
+    widths[0] += max(0, min(spare, max(len(row[0]) for row in rows) - widths[0]))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for position, (name, column_width) in enumerate(zip(rows[0], widths, strict=True)):
+        justify = "left" if position < 2 else "right"
+        table.add_column(Text(name), justify=justify, width=column_width)
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
+    output = io.StringIO()
+    # In a notebook rich would display the table rather than write it.
+    width = sum(widths) + len(widths)
+    Console(file=output, width=width, color_system=None, force_jupyter=False).print(table)
+    lines = [line.rstrip() for line in output.getvalue().splitlines()]
+    return "\n".join([title(loaded.study), "", *(line for line in lines if line)]) + "\n"
 
 
 def _seconds(value: float) -> str:
@@ -288,7 +270,7 @@ def _seconds(value: float) -> str:
 
 
 def _count(value: float) -> str:
-    """A count to the unit below a million, in millions above; the CSV files hold it exactly."""
+    """A count, in millions from a million on; the CSV files hold it exactly."""
     if pd.isna(value):
         return "-"
     return f"{value:,.0f}" if value < 1e6 else f"{value / 1e6:,.2f}M"
@@ -306,13 +288,13 @@ def _signed(value: float) -> str:
     return _number(value, "+.3g")
 
 
-def _p(value: float) -> str:
-    return "-" if pd.isna(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else _number(value, ".3f")
 
 
 def _of(part: int, whole: int) -> str:
     return f"{part} ({part / whole:.0%})" if whole else "-"
 
 
-def _number(value: float, form: str) -> str:
+def _number(value: Any, form: str) -> str:
     return "-" if pd.isna(value) else format(value, form)

@@ -1,136 +1,143 @@
-"""`python -m analysis DIR --watch`: how a study stands, every few seconds until it has ended."""
+"""`python -m analysis DIR --watch`: the state of a study, every few seconds until it has ended."""
 
-import math
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
+
 import pathlib
 import time
+from collections.abc import Callable
 
 import pandas as pd
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from analysis import load, scores, study, tables
-from analysis.load import UNFINISHED, Records
+from analysis import load, scores, tables
+from analysis.load import UNFINISHED, LoadedStudy
 from runs import records
+from runs.cli import InputError
 
-EVERY_SECONDS = 5.0
-_HEAD = ("condition", "trials ended", "counted", "diverged", "reached", "best so far", "now")
+POLL_SECONDS = 5.0
+_HEAD = ("condition", "trials ended", "counted", "diverged", "reached", "best so far", "running")
 
 
 def watch(directory: pathlib.Path, target: float | None = None) -> None:
-    """Shows the study at `directory` until it has ended or the person signals.
+    """Shows the study at `directory` until it has ended or the user interrupts.
 
-    On a terminal one table is drawn anew; elsewhere a line is printed when something has changed.
+    A terminal shows a table that is redrawn; other output gets a line whenever something changes.
 
     Raises:
-        study.InputError: `directory` cannot be read as a study.
+        InputError: `directory` cannot be read as a study.
     """
     console = Console(highlight=False)
+    printed = ""
+
+    def print_change(loaded: LoadedStudy | None) -> None:
+        nonlocal printed
+        if line(loaded) != printed:
+            printed = line(loaded)
+            console.print(printed, soft_wrap=True, markup=False)
+
     try:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
-                _repeat(directory, target, lambda found: live.update(table(found), refresh=True))
+                _poll(directory, target, lambda loaded: live.update(table(loaded), refresh=True))
         else:
-            shown: list[str] = []
-            _repeat(directory, target, lambda found: _say_once(console, line(found), shown))
+            _poll(directory, target, print_change)
     except KeyboardInterrupt:
         pass
 
 
-def _repeat(directory: pathlib.Path, target: float | None, show) -> None:
+def _poll(
+    directory: pathlib.Path, target: float | None, show: Callable[[LoadedStudy | None], None]
+) -> None:
     while True:
-        found = _read(directory, target)
-        show(found)
-        if found is not None and ended(found):
+        loaded = _read(directory, target)
+        show(loaded)
+        if loaded is not None and ended(loaded):
             return
-        time.sleep(EVERY_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
-def _read(directory: pathlib.Path, target: float | None) -> Records | None:
-    """The records, or None where the study is there and no trial has begun."""
+def _read(directory: pathlib.Path, target: float | None) -> LoadedStudy | None:
+    """The records, or None for a study in which no trial has started."""
     try:
         return load.read(directory, target)
-    except study.InputError:
+    except InputError:
         if not (directory / records.STUDY).exists() or any(records.trials_on_disk(directory)):
             raise
         return None
 
 
-def _say_once(console: Console, words: str, shown: list[str]) -> None:
-    if words not in shown[-1:]:
-        shown.append(words)
-        console.print(words, soft_wrap=True, markup=False)
+def ended(loaded: LoadedStudy) -> bool:
+    """Whether each planned search has its trials, or has run as many as it may."""
+    study = loaded.study
+    if not study.trials:
+        return not (loaded.trials["status"] == UNFINISHED).any()
+    searches = scores.search_scores(loaded.trials, study)
+    done = (searches["counted"] >= study.trials) | (searches["ended"] >= study.max_trials)
+    return int(done.sum()) >= len(study.conditions) * study.searches
 
 
-def ended(found: Records) -> bool:
-    """Whether each planned search has its trials, or has tried as many as it may."""
-    plan = found.study
-    if plan.trials is None:
-        return not (found.trials["status"] == UNFINISHED).any()
-    searches = scores.search_scores(found.trials, plan)
-    most = plan.facts.get("max_trials", math.inf)
-    done = (searches["counted"] >= plan.trials) | (searches["ended"] >= most)
-    return int(done.sum()) >= len(plan.conditions) * plan.searches
+def line(loaded: LoadedStudy | None) -> str:
+    """The state of the study in one line of plain text."""
+    if loaded is None:
+        return "no trial has started"
+    status, study = loaded.trials["status"], loaded.study
+    planned = len(study.conditions) * study.searches * study.trials
+    parts = [
+        f"{int(loaded.trials['counted'].sum())}{f' of {planned:,}' if planned else ''} "
+        "trials counted",
+        f"{int((status == 'diverged').sum())} diverged",
+        f"{int((status == UNFINISHED).sum())} running",
+    ]
+    best = ((row[0], row[_HEAD.index("best so far")]) for row in _rows(loaded))
+    return " | ".join([*parts, *(f"{label} {score}" for label, score in best if score != "-")])
 
 
-def line(found: Records | None) -> str:
-    """The study in one line of plain text."""
-    if found is None:
-        return "no trial has begun"
-    status = found.trials["status"]
-    trials = f"{int(found.trials['counted'].sum())}{_planned(found)} trials counted"
-    parts = [trials, f"{int((status == 'diverged').sum())} diverged"]
-    parts.append(f"{int((status == UNFINISHED).sum())} running")
-    parts += [f"{row[0]} {row[5]}" for row in _rows(found) if row[5] != "-"]
-    return " | ".join(parts)
+def table(loaded: LoadedStudy | None) -> RenderableType:
+    """The state of the study as a table, one row per condition."""
+    if loaded is None:
+        return line(loaded)
+    title = Text(f"{tables.title(loaded.study)}: {line(loaded).split(' | ')[0]}")
+    rendered = Table(*_HEAD, title=title)
+    for row in _rows(loaded):
+        rendered.add_row(*map(Text, row))
+    return rendered
 
 
-def table(found: Records | None) -> RenderableType:
-    """The study as a table, a row per condition."""
-    if found is None:
-        return line(found)
-    shown = Table(*_HEAD, title=f"{tables.title(found.study)}: {line(found).split(' | ')[0]}")
-    for row in _rows(found):
-        shown.add_row(*row)
-    return shown
-
-
-def _rows(found: Records) -> list[tuple[str, ...]]:
-    searches = scores.search_scores(found.trials, found.study)
-    words = tables.measure_words(found.study)
+def _rows(loaded: LoadedStudy) -> list[tuple[str, ...]]:
+    study = loaded.study
+    searches = scores.search_scores(loaded.trials, study)
+    number = tables.score_format(study)
     rows = []
-    for row in scores.condition_scores(found.trials, found.study).to_dict("records"):
+    for row in scores.condition_scores(loaded.trials, study).to_dict("records"):
         own = searches[searches["condition"] == row["condition"]]
-        found_so_far = scores.summary_of(row, found.study.score)
-        ends = (found_so_far.min, found_so_far.min_high)
-        if found.study.higher_is_better:
-            ends = (found_so_far.max_low, found_so_far.max)
-        score = "-" if pd.isna(ends[0]) else tables.score_text(*ends, words)
+        summary = scores.summary_of(row, study.score)
+        low, high = summary.min, summary.min_high
+        if study.higher_is_better:
+            low, high = summary.max_low, summary.max
+        best = "-" if pd.isna(low) else tables.score_text(low, high, number)
         counts = (str(int(own[name].sum())) for name in ("ended", "counted", "diverged", "reached"))
-        rows.append((row["label"], *counts, score, _running(found, row["condition"])))
+        rows.append((row["label"], *counts, best, _running(loaded, row["condition"])))
     return rows
 
 
-def _running(found: Records, condition: str) -> str:
-    """The trials under way with how far they are: 'search 0, trial 3 at 2,400'."""
-    trials = found.trials
+def _running(loaded: LoadedStudy, condition: str) -> str:
+    """The running trials and how far they are: 'search 0, trial 3 at 2,400'."""
+    trials = loaded.trials
     own = trials[(trials["condition"] == condition) & (trials["status"] == UNFINISHED)]
-    words = []
-    for row in own.itertuples():
-        words.append(f"search {row.search}, trial {row.trial}{_how_far(row.path)}")
-    return "; ".join(words)
+    return "; ".join(
+        f"search {row['search']}, trial {row['trial']}{_position(row['path'])}"
+        for row in own.to_dict("records")
+    )
 
 
-def _how_far(path: str) -> str:
-    """' at 2,400' by a trial's last record, '' where there is none that says so."""
+def _position(path: str) -> str:
+    """' at 2,400' from a trial's last record; '' if there is none."""
     try:
         return f" at {records.read_metrics(path)[-1]['fresh_examples']:,}"
     except (IndexError, KeyError, TypeError, ValueError, OSError):
         return ""
-
-
-def _planned(found: Records) -> str:
-    plan = found.study
-    if plan.trials is None:
-        return ""
-    return f" of {len(plan.conditions) * plan.searches * plan.trials:,}"

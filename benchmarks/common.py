@@ -1,14 +1,17 @@
-"""Measuring several sides of a comparison so that a busy machine misleads none of them.
+"""Interleaved rounds, command lines, tables, figures, and pages, shared by all benchmarks.
 
-Sides take turns in short rounds, in an order that changes, so that what else the machine does falls
-on all of them alike. A result is a median with the smallest and the largest round beside it.
+A comparison is fair only if other load on the machine falls on every side alike. The sides are
+therefore measured in short, interleaved rounds in shuffled order. A result is the median over the
+rounds, reported with the smallest and the largest round.
 """
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import gc
 import importlib.metadata
+import math
 import multiprocessing
 import os
 import pathlib
@@ -17,13 +20,21 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ml_collections import ConfigDict
+
+from configs import base
+from runs import cli
+
+Plan = TypeVar("Plan")  # a frozen dataclass that holds how much a benchmark measures
+Panel = TypeVar("Panel")
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """What one side reached in each round."""
+    """One measured value per round; formats as `median (smallest to largest)`."""
 
     values: tuple[float, ...]
 
@@ -39,116 +50,207 @@ class Spread:
     def high(self) -> float:
         return max(self.values)
 
+    def __format__(self, spec: str) -> str:
+        return f"{self.median:{spec}} ({self.low:{spec}} to {self.high:{spec}})"
+
+
+# --- measuring
+
 
 def interleaved(
     sides: Mapping[str, Callable[[], float]], rounds: int, seed: int = 0
 ) -> dict[str, Spread]:
-    """Measures every side once a round, after one round that does not count.
+    """Measures every side once per round, after a warm-up round.
 
     Args:
-        sides: by name, what measures a side once.
-        rounds: rounds that count, at least 1.
-        seed: of the order within each round.
+        sides: functions that measure one side once, by name.
+        rounds: number of rounds after the warm-up, at least 1.
+        seed: seed of the order within the rounds.
     """
     order, shuffle = list(sides), random.Random(seed).shuffle
     gc.collect()
-    gc.freeze()  # or whoever makes many objects would search those of every import again and again
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(rounds + 1):
+    gc.freeze()  # keeps imported objects out of later collections, which would slow some sides
+    values: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
         shuffle(order)
         for name in order:
             value = sides[name]()
-            if turn:
-                found[name].append(value)
-        progress(f"round {turn} of {rounds}" if turn else "warmed up")
-    return {name: Spread(tuple(values)) for name, values in found.items()}
+            if number:
+                values[name].append(value)
+        progress(f"round {number} of {rounds}" if number else "warmed up")
+    return {name: Spread(tuple(measured)) for name, measured in values.items()}
 
 
-def rate(iterator: Iterator[Any], items_each: int, seconds: float) -> float:
-    """Items a second that `iterator` hands out, over at least `seconds`."""
+def rate(iterator: Iterator[Any], items_per_output: int, seconds: float) -> float:
+    """Items per second from `iterator`, measured over at least `seconds`."""
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
-        for _ in range(4):  # so that reading the clock costs nothing
+        for _ in range(4):  # amortizes reading the clock
             next(iterator)
         count += 4
-    return count * items_each / elapsed
+    return count * items_per_output / elapsed
 
 
-def rise_in_memory(
-    prepare: Callable[..., Any], work: Callable[[Any], None], *arguments
+def memory_increase(
+    prepare: Callable[..., Any], work: Callable[[Any], None], *arguments: Any
 ) -> int | None:
-    """Bytes by which a process's resident memory rises during `work(prepare(*arguments))`.
+    """Bytes by which resident memory peaks during `work(prepare(*arguments))`.
 
-    In a process of its own, counted from after `prepare` to the peak; both are functions of a
-    module. None where the system does not tell (it is Linux that does).
+    Runs both in a new process and measures from the end of `prepare` to the peak. Both must be
+    module-level functions. Returns None on systems without /proc (anything but Linux).
     """
     if not pathlib.Path("/proc/self/status").exists():
         return None
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_rise, args=(sender, prepare, work, arguments))
+    process = context.Process(target=_send_memory_increase, args=(sender, prepare, work, arguments))
     process.start()
     sender.close()
     try:
         return receiver.recv()
     except EOFError:
-        raise RuntimeError(f"{work.__name__}{arguments} failed; its message is above") from None
+        raise RuntimeError(f"{work.__name__}{arguments} failed; see its message above") from None
     finally:
         process.join()
 
 
-def _rise(sender, prepare, work, arguments) -> None:
+def _send_memory_increase(sender, prepare, work, arguments) -> None:
     prepared = prepare(*arguments)
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    before = _status("VmRSS")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = _status_bytes("VmRSS")
     work(prepared)
-    sender.send(_status("VmHWM") - before)
+    sender.send(_status_bytes("VmHWM") - before)
     sender.close()
-    os._exit(0)  # threads of either side may not be waited for
+    os._exit(0)  # does not wait for threads that a side may have left running
 
 
-def _status(field: str) -> int:
+def _status_bytes(field: str) -> int:
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
     raise KeyError(field)
 
 
-def arguments(name: str, about: str) -> argparse.ArgumentParser:
-    """The command line of a benchmark: what it says of itself, and --out for its report."""
+def progress(text: str) -> None:
+    """Prints a progress line to standard error; standard output carries only the report."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# --- command lines
+
+
+def arguments(
+    name: str, doc: str | None, full: Any = None, quick: Any = None, **plan_flags: str
+) -> argparse.ArgumentParser:
+    """The parser of a benchmark: its docstring, --out, --quick, and flags for fields of its plan.
+
+    Args:
+        name: module below `benchmarks`.
+        doc: the module's docstring.
+        full: default plan, a dataclass.
+        quick: plan of a smoke run; None for a benchmark without --quick.
+        plan_flags: help texts of the numeric fields of the plan that have a flag.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
-        description=about,
+        description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--out",
         type=pathlib.Path,
         metavar="FILE",
-        help="the report; if it has a figure, that goes beside it",
+        help="also write the report to FILE, and its figure, if any, beside it",
     )
+    if quick is not None:
+        parser.add_argument("--quick", action="store_true", help="a short smoke run")
+    for field, text in plan_flags.items():
+        default = getattr(full, field)
+        text += f" (default: {default}; with --quick: {getattr(quick, field)})"
+        spellings = dict.fromkeys((f"--{field}", f"--{field.replace('_', '-')}"))
+        kind = number(1 if isinstance(default, int) else 0.001)
+        parser.add_argument(*spellings, type=kind, help=text)
     return parser
 
 
-def publish(
-    report: str, out: pathlib.Path | None, draw: Callable[[pathlib.Path], None] | None = None
+def plan(options: argparse.Namespace, full: Plan, quick: Plan) -> Plan:
+    """The plan that the command line selects, with the fields that it sets."""
+    chosen: Any = quick if options.quick else full
+    fields = (field.name for field in dataclasses.fields(chosen))
+    given = {name: value for name in fields if (value := getattr(options, name, None)) is not None}
+    return dataclasses.replace(chosen, **given)
+
+
+def number(low: float, high: float = math.inf) -> Callable[[str], float]:
+    """Parses a number in [low, high), a whole one if `low` is an int; an argparse type."""
+    kind = type(low)
+
+    def parse(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if low <= (value := kind(text)) < high:
+                return value
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; allowed: {'whole ' * (kind is int)}numbers in [{low:g}, {high:g})"
+        )
+
+    return parse
+
+
+def one_of(allowed: Collection[str]) -> Callable[[str], str]:
+    """Parses one of the `allowed` names; an argparse type."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def add_list(
+    parser: argparse.ArgumentParser, flag: str, parse: Callable[[str], Any], default: str
 ) -> None:
-    """Prints a report, and writes it to `out`, if given, with the figure that `draw` saves."""
+    """Adds a flag for comma-separated values, each of which is parsed by `parse`."""
+    parser.add_argument(
+        flag,
+        type=lambda text: [parse(part) for part in text.split(",")],
+        default=default,
+        help="comma-separated (default: %(default)s)",
+    )
+
+
+def overridden(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
+    """A copy of `config` with other values of `fields`, by dotted name."""
+    config = copy.deepcopy(config)
+    for name, value in fields.items():
+        cli.set_field(config, name, value, base.FIELDS)
+    return config
+
+
+# --- reports
+
+
+def publish(
+    report: str,
+    out: pathlib.Path | None,
+    draw: Callable[[pathlib.Path], None] | None = None,
+) -> None:
+    """Prints a report; with `out`, also writes it there and saves the figure beside it."""
     print(report)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(report.rstrip("\n") + "\n", encoding="utf-8")
+        out.write_text(f"{report}\n", encoding="utf-8")
         if draw:
             draw(out.with_suffix(".png"))
 
 
 def machine(packages: Sequence[str]) -> str:
-    """What the numbers were measured on, in one line; packages that are missing are left out."""
+    """One line on the processor and the versions of those `packages` that are installed."""
     cpu = platform.processor() or platform.machine()
     info = pathlib.Path("/proc/cpuinfo")
     if info.exists():
-        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = names[0].split(":")[1].strip() if names else cpu
+        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = models[0].split(":")[1].strip() if models else cpu
     versions = [f"Python {platform.python_version()}"]
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -157,11 +259,36 @@ def machine(packages: Sequence[str]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is aligned left and the others right."""
+    """A Markdown table with a left-aligned first column and right-aligned others."""
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def progress(text: str) -> None:
-    """A line for whoever waits; results go to standard output alone."""
-    print(text, file=sys.stderr, flush=True)
+def save_panels(
+    panels: Mapping[str, Panel],
+    draw: Callable[[Any, Panel], None],
+    path: pathlib.Path,
+    rows: int = 1,
+    ylabel: str = "",
+) -> None:
+    """Saves a figure of small panels, titled by their keys.
+
+    Args:
+        panels: the data of each panel.
+        draw: draws the data of one panel onto its Matplotlib axes.
+        path: image file.
+        rows: rows of panels.
+        ylabel: label of a y axis shared by all panels; '' if each has its own.
+    """
+    from matplotlib.figure import Figure
+
+    columns = math.ceil(len(panels) / rows)
+    figure = Figure(figsize=(3.2 * columns, 3.0 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=bool(ylabel))
+    for axes, (title, panel) in zip(grid.flat, panels.items(), strict=True):
+        draw(axes, panel)
+        axes.set_title(title, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    if ylabel:
+        grid[0, 0].set_ylabel(ylabel)
+    figure.savefig(path, dpi=150)

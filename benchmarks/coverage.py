@@ -1,15 +1,14 @@
-"""How often the intervals that the project prints cover the truth, by simulation.
+"""Measures by simulation how often the intervals in reports cover the truth.
 
-    python -m benchmarks.coverage --out=results/coverage.md      some minutes
-    python -m benchmarks.coverage --quick                        seconds, to see it work
+    python -m benchmarks.coverage --out=results/coverage.md      minutes
+    python -m benchmarks.coverage --quick                        seconds, with few studies
 
-The protocol is the real one: the points of studies/plan.py's quasi-random searches, N trials that
-do not diverge of at most 2N, the first evaluation at the target or past it, a budget that censors,
-the best trial of each search. Only training is replaced, by a response surface: the logarithm of
-what a trial takes is quadratic in that of its effective learning rate, lr / (1 - momentum), plus
-normal noise of its own, plus an effect of its search. Above an effective learning rate trials
-diverge. The other condition takes `ratio` times as much, which is the truth that intervals are
-held against.
+The protocol is the real one: the quasi-random points of studies/search.py, N trials that do not
+diverge out of at most 2N, the first evaluation at the target or past it, a budget that censors, and
+the best trial of each search. Only training is replaced, by a response surface: the logarithm of a
+trial's cost is quadratic in the logarithm of its effective learning rate, lr / (1 - momentum), plus
+normal noise, plus an effect of its search. Above some effective learning rate trials diverge. The
+other condition costs `ratio` times as much, which is the truth that intervals are compared with.
 """
 
 import dataclasses
@@ -23,27 +22,30 @@ from scipy import stats
 from analysis import bounds, uncertainty
 from benchmarks import common, wall_time
 from configs import cifar10
-from studies import plan
+from runs.study import MAX_TRIALS_FACTOR
+from studies.search import point, resolved_axis
 
-BASE, CADENCE = 5000.0, 400.0  # fresh examples: the best a trial can expect, between evaluations
+BASE, CADENCE = 5000.0, 400.0  # fresh examples: cost of the best trial, and evaluation interval
 BEST_RATE, DIVERGES = 0.4, 1.0  # log10 of the effective learning rate
-CURVATURE = 0.25  # of the log, a squared decade away from the best
-LARGE = 20_000  # searches of each condition that a truth is computed from
+CURVATURE = 0.25  # of the log cost, per squared decade from the best rate
+LARGE = 20_000  # searches per condition from which the truth is computed
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One world that studies are made in.
+    """The parameters of simulated studies.
 
     Attributes:
-        ratio: what the condition takes, over what the baseline takes.
+        ratio: cost of the condition / cost of the baseline.
         noise: standard deviation of a trial's log cost.
-        between: of what a search adds to the log cost of all of its trials, in both conditions.
-        apart: of what a search adds to the log ratio of its trials.
-        shift: decades by which the condition's best learning rate lies below the baseline's.
-        searches, trials: of each condition.
-        censored: share of the baseline's searches (of its trials where `by_trial`) that the budget
-            cuts off.
+        between: standard deviation of a search's effect on the log cost of its trials, equal in
+            both conditions.
+        apart: standard deviation of a search's effect on the log ratio of its trials.
+        shift: decades by which the condition's best learning rate is below the baseline's.
+        searches, trials: per condition.
+        censored: share of the baseline's searches (of its trials if `by_trial`) that the budget
+            censors.
+        by_trial: see `censored`.
         cadence: fresh examples between evaluations.
     """
 
@@ -59,18 +61,18 @@ class Setting:
     cadence: float = CADENCE
 
     def text(self) -> str:
-        words = [f"ratio {self.ratio:g}", f"noise {self.noise:g}"]
-        words += [f"{self.censored:.0%} censored"] if self.censored else []
-        words += [f"between searches {self.between:g}"] if self.between else []
-        words += [f"ratio differs by search {self.apart:g}"] if self.apart else []
-        words += [f"optimum {self.shift:g} decades apart"] if self.shift else []
-        words += ["fine evaluations"] if self.cadence < CADENCE else []
-        return ", ".join(words)
+        parts = [f"ratio {self.ratio:g}", f"noise {self.noise:g}"]
+        parts += [f"{self.censored:.0%} censored"] if self.censored else []
+        parts += [f"between searches {self.between:g}"] if self.between else []
+        parts += [f"ratio differs by search {self.apart:g}"] if self.apart else []
+        parts += [f"optimum {self.shift:g} decades apart"] if self.shift else []
+        parts += ["fine evaluations"] if self.cadence < CADENCE else []
+        return ", ".join(parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How often an interval held what it is held against; `claimed` if the project says it does."""
+    """How often an interval covered the truth; `claimed` if the project says that it does."""
 
     interval: str
     setting: str
@@ -83,10 +85,11 @@ class Row:
 
 @functools.cache
 def rates(searches: int, trials: int) -> np.ndarray:
-    """log10 of the effective learning rate [searches, 2 * trials] at the points of searches."""
-    space = cifar10.get_search_space("mini")
+    """log10 of the effective learning rate at the points of searches: [searches, 2 * trials]."""
+    config = cifar10.get_config("mini")
+    space = [resolved_axis(axis, config) for axis in cifar10.get_search_space("mini")]
     points = [
-        [plan.point(space, search, trial) for trial in range(plan.MAX_TRIALS_FACTOR * trials)]
+        [point(space, search, trial) for trial in range(MAX_TRIALS_FACTOR * trials)]
         for search in range(searches)
     ]
     effective = [
@@ -100,8 +103,7 @@ def costs(
     random: np.random.Generator, setting: Setting, studies: int, pool: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(cost, counted, expected), each [studies, 2 (baseline, condition), searches, 2 * trials]:
-    what each trial takes to the target, whether it counts, and its cost without the trial's own
-    noise."""
+    the cost of each trial, whether it counts, and its cost without the trial's own noise."""
     drawn = rates(pool, setting.trials)
     chosen = np.argsort(random.random((studies, pool)), axis=1)[:, : setting.searches]
     rate = np.stack([drawn[chosen], drawn[chosen] + setting.shift], axis=1)
@@ -116,7 +118,7 @@ def costs(
 
 
 def scored(cost: np.ndarray, cadence: float) -> np.ndarray:
-    """The first evaluation at which a trial has reached the target."""
+    """The first evaluation at or after a trial's cost."""
     return np.ceil(cost / cadence) * cadence
 
 
@@ -126,7 +128,7 @@ def best(cost: np.ndarray, counted: np.ndarray, cadence: float) -> np.ndarray:
 
 
 def budget(random: np.random.Generator, setting: Setting, pool: int) -> float:
-    """The budget that censors the share of the baseline that the setting asks for."""
+    """The budget that censors the setting's share of the baseline."""
     if not setting.censored:
         return math.inf
     cost, counted, _ = costs(random, dataclasses.replace(setting, searches=1), 4000, pool)
@@ -139,13 +141,13 @@ def budget(random: np.random.Generator, setting: Setting, pool: int) -> float:
 
 
 def ends(score: np.ndarray, end: float, before: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) of what is known of scores: `before` is how much earlier an evaluation was."""
+    """(low, high) bounds of scores under a budget `end`; `before` is the evaluation interval."""
     reached = score <= end
     return np.where(reached, score - before, end), np.where(reached, score, np.inf)
 
 
 def true_ratio(random: np.random.Generator, setting: Setting, pool: int) -> float:
-    """The median ratio of two searches' scores as they are evaluated, budgets aside."""
+    """The median ratio of two searches' scores at evaluations, without a budget."""
     cost, counted, _ = costs(random, dataclasses.replace(setting, searches=1), LARGE, pool)
     score = best(cost, counted, setting.cadence)[..., 0]
     return float(np.median(score[:, 1] / score[:, 0]))
@@ -156,11 +158,11 @@ def by_search(random: np.random.Generator, setting: Setting, studies: int, pool:
     truth, end = true_ratio(random, setting, pool), budget(random, setting, pool)
     cost, counted, _ = costs(random, setting, studies, pool)
     low, high = ends(best(cost, counted, setting.cadence), end)
-    found = [
+    summaries = [
         bounds.summary(*bounds.ratio((low[k, 1], high[k, 1]), (low[k, 0], high[k, 0])))
         for k in range(studies)
     ]
-    intervals = np.array([(each.min, each.max) for each in found])
+    intervals = np.array([(summary.min, summary.max) for summary in summaries])
     name = f"ratio by search, [min, max] of {setting.searches}"
     rows = [_row(name, setting, bounds.level(setting.searches), intervals, truth)]
     if not setting.censored:
@@ -173,7 +175,7 @@ def by_search(random: np.random.Generator, setting: Setting, studies: int, pool:
 
 
 def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
-    """The sign test's interval with matched seeds, where there are pairs enough to print one."""
+    """The sign test's interval with matched seeds, if there are enough pairs for one."""
     end = budget(random, setting, pool)
     cost, counted, _ = costs(random, setting, studies, pool)
     low, high = ends(scored(cost, setting.cadence), end, setting.cadence)
@@ -181,7 +183,7 @@ def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: 
     for k in range(studies):
         both = counted[k, 0] & counted[k, 1]
         own, base = ((low[k, side][both], high[k, side][both]) for side in (1, 0))
-        if np.isfinite(np.minimum(own[1], base[1])).sum() < uncertainty.FEWEST_PAIRS:
+        if np.isfinite(np.minimum(own[1], base[1])).sum() < uncertainty.MIN_PAIRS:
             continue
         intervals.append(uncertainty.sign_interval(*bounds.ratio(own, base))[:2])
     name = f"matched seeds, {setting.searches * setting.trials} pairs"
@@ -193,10 +195,10 @@ def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: 
 def of_benchmark(
     random: np.random.Generator, setting: Setting, studies: int, pool: int
 ) -> list[Row]:
-    """benchmarks.wall_time: one search tunes each side, then ten new seeds run at what it found.
+    """benchmarks.wall_time: one search tunes each side, then ten new seeds run with the result.
 
-    Its interval is held against the ratio at the hyperparameters that were found, and against the
-    ratio in the median over searches, had each side been tuned again.
+    Its interval is compared with the ratio at the tuned hyperparameters, and with the median ratio
+    over searches, as if each side were tuned again.
     """
     setting = dataclasses.replace(setting, searches=1)
     cost, counted, expected = costs(random, setting, studies, pool)
@@ -222,8 +224,8 @@ def of_benchmark(
 
 
 def of_band(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
-    """The band of `score_by_trials` against the score of one more search, which the project does
-    not claim it covers."""
+    """The band of `score_by_trials` and the score of one more search, which it is not claimed to
+    cover."""
     more = dataclasses.replace(setting, searches=setting.searches + 1)
     cost, counted, _ = costs(random, more, studies, pool)
     score = np.where(counted, scored(cost, setting.cadence), np.inf)[:, 0]
@@ -257,16 +259,16 @@ def _row(
     return Row(name, setting.text(), nominal, float(covered), float(bounded.mean()), width, claimed)
 
 
-Study = Callable[[np.random.Generator, Setting, int, int], Sequence[Row]]
+Simulation = Callable[[np.random.Generator, Setting, int, int], Sequence[Row]]
 _PAIRS = ((1, 10), (2, 10), (4, 16))  # searches, trials
 
 
-def plans() -> list[tuple[Study, Setting]]:
-    """What is simulated for the page."""
-    found: list[tuple[Study, Setting]] = []
+def all_simulations() -> list[tuple[Simulation, Setting]]:
+    """The simulations of the page."""
+    plans: list[tuple[Simulation, Setting]] = []
     for noise in (0.05, 0.2, 0.4):
-        found += [(by_search, Setting(noise=noise, censored=share)) for share in (0, 0.2, 0.5)]
-    found += [
+        plans += [(by_search, Setting(noise=noise, censored=share)) for share in (0, 0.2, 0.5)]
+    plans += [
         (by_search, Setting(cadence=CADENCE / 40)),
         (by_search, Setting(ratio=0.25)),
         (by_search, Setting(between=0.2)),
@@ -278,12 +280,12 @@ def plans() -> list[tuple[Study, Setting]]:
     for searches, trials in _PAIRS:
         some = Setting(searches=searches, trials=trials, by_trial=True)
         for share in (0.0, 0.25, 0.5):
-            found += [
+            plans += [
                 (by_trial, dataclasses.replace(some, noise=noise, censored=share))
                 for noise in (0.05, 0.4)
             ]
     most = Setting(searches=4, trials=16, by_trial=True)
-    found += [
+    plans += [
         (by_trial, dataclasses.replace(most, **changes))
         for changes in (
             {"ratio": 1.0},
@@ -294,15 +296,15 @@ def plans() -> list[tuple[Study, Setting]]:
             {"apart": 0.2},
         )
     ]
-    found += [(of_benchmark, Setting(ratio=0.25, noise=noise)) for noise in (0.05, 0.2, 0.4)]
-    found.append((of_band, Setting(searches=3)))
-    return found
+    plans += [(of_benchmark, Setting(ratio=0.25, noise=noise)) for noise in (0.05, 0.2, 0.4)]
+    plans.append((of_band, Setting(searches=3)))
+    return plans
 
 
 def simulated(
-    chosen: Sequence[tuple[Study, Setting]], studies: int, pool: int, seed: int = 0
+    chosen: Sequence[tuple[Simulation, Setting]], studies: int, pool: int, seed: int = 0
 ) -> list[Row]:
-    """Each setting's rows, from `studies` studies whose searches are drawn from `pool` ones."""
+    """The rows of each setting, from `studies` studies whose searches are drawn from a pool."""
     return [
         row
         for number, (study, setting) in enumerate(chosen)
@@ -346,13 +348,13 @@ def report(rows: Sequence[Row], studies: int) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("coverage", __doc__)
+    parser = common.arguments("coverage", __doc__ or "")
     parser.add_argument("--studies", type=int, default=2000, help="in each line (default: 2000)")
     parser.add_argument("--quick", action="store_true", help="100 studies in each line")
     options = parser.parse_args(argv)
     studies = 100 if options.quick else options.studies
     pool = 20 if options.quick else 200
-    common.publish(report(simulated(plans(), studies, pool), studies), options.out)
+    common.publish(report(simulated(all_simulations(), studies, pool), studies), options.out)
 
 
 if __name__ == "__main__":

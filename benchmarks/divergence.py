@@ -1,35 +1,37 @@
-"""Whether runs end as diverged where they do: every mini, by learning rate and momentum.
+"""Whether training detects divergence at the right step, by workload, learning rate, and momentum.
 
     python -m benchmarks.divergence --out=results/divergence.md      about 10 minutes on two cores
     python -m benchmarks.divergence --workloads=cifar10              less than a minute
 
-For each cell a loop of its own takes the training steps, fetches all parameters to the host after
-each and looks for one that is not finite with NumPy; it also has the losses, and ignores what the
-compiled step says of either. Beside that stands where `train.train` ends, once as it is and once
-with no bound on the loss, which is passed before numbers overflow. The learning rate is constant.
+For each cell a separate loop takes the training steps, fetches all parameters after each step, and
+checks them and the loss with NumPy; it ignores what the compiled step reports. The result is
+compared with the step at which `train.train` ends, once as shipped and once without the bound on
+the loss, which is exceeded before numbers overflow. The learning rate is constant.
 
-Exits with 1 if a cell does not agree.
+Exits with 1 if a cell disagrees.
 """
 
+import argparse
 import dataclasses
-import functools
+import itertools
 import math
 import pathlib
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 import train
 from benchmarks import common
 from benchmarks.step_time import CONFIGS
 from training import divergence, optimizer
+from training.experiment import make_experiment
 
-# Enough for learning rates of 10 and more to overflow, and together for some minutes.
+# Enough for learning rates of 10 and more to overflow; all of them take a few minutes.
 STEPS = {"cifar10": 60, "imagenet": 20, "lm1b": 12, "common_crawl": 12, "coco": 10}
 
 HEADER = ("workload", "learning rate", "momentum", "parameter not finite after")
@@ -38,11 +40,13 @@ HEADER += ("train ends, no bound", "train ends", "agree")
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
-    """What the host saw of a run: the losses of its steps, and its first bad parameters.
+class HostView:
+    """A run as observed on the host.
 
     Attributes:
-        nonfinite_params: the first step after which a parameter is not finite, None: none is.
+        losses: the loss of every step taken.
+        nonfinite_params: the first step after which a parameter is not finite; None if there is
+            none.
     """
 
     losses: tuple[float, ...]
@@ -50,19 +54,19 @@ class Seen:
 
     @property
     def nonfinite_loss(self) -> int | None:
-        """The first step with a loss that is not finite, from 1 on."""
+        """The first step with a loss that is not finite, counted from 1."""
         return self._first(lambda loss: not math.isfinite(loss))
 
     @property
     def above_bound(self) -> int | None:
-        """The first step with a loss above the bound, from 1 on."""
+        """The first step with a loss above the bound, counted from 1."""
         return self._first(lambda loss: loss > divergence.MAX_LOSS_RATIO * self.losses[0])
 
     def _first(self, bad: Callable[[float], bool]) -> int | None:
         return next((step for step, loss in enumerate(self.losses, 1) if bad(loss)), None)
 
 
-def configuration(workload: str, steps: int, rate: float, momentum: float):
+def configuration(workload: str, steps: int, rate: float, momentum: float) -> ConfigDict:
     config = CONFIGS[workload].get_config("mini")
     config.optimizer.learning_rate, config.optimizer.momentum = rate, momentum
     config.optimizer.schedule.name = "constant"
@@ -72,40 +76,40 @@ def configuration(workload: str, steps: int, rate: float, momentum: float):
     return config
 
 
-def seen(config) -> Seen:
-    """Takes the steps of a run until a parameter is not finite, or to its end."""
-    parts = train.prepare(config)
+def observe(config: ConfigDict) -> HostView:
+    """Takes the steps of a run until a parameter is not finite or the run ends."""
+    parts = make_experiment(config)
     state, losses = parts.program.init(config.seed.model), []
     hyper, seed = optimizer.hyperparameters(config, 0.0), np.uint32(config.seed.data)
     batches = iter(parts.batches)
     try:
         for step, batch in enumerate(batches, 1):
-            arguments = (state, parts.input.put(batch), hyper, seed)
+            arguments = (state, parts.transfer.put(batch), hyper, seed)
             state, metrics = parts.program.compile_train(*arguments)(*arguments)
             losses.append(float(metrics["loss"]))
             arrays = jax.tree.leaves(jax.device_get(state.params))
             if not all(np.isfinite(array).all() for array in arrays):
-                return Seen(tuple(losses), step)
+                return HostView(tuple(losses), step)
     finally:
         batches.close()
-    return Seen(tuple(losses), None)
+    return HostView(tuple(losses), None)
 
 
-def ended(config, ratio: float = divergence.MAX_LOSS_RATIO) -> int | None:
-    """The step at which `train.train` ends a run as diverged, None if it trains to its end."""
+def detected_step(config: ConfigDict, ratio: float = divergence.MAX_LOSS_RATIO) -> int | None:
+    """The step at which `train.train` ends a run as diverged; None if it does not."""
     with (
         tempfile.TemporaryDirectory() as directory,
         mock.patch.object(divergence, "MAX_LOSS_RATIO", ratio),
     ):
         result = train.train(config, pathlib.Path(directory) / "run")
     if result["status"] == "failed":
-        sys.exit(f"a run failed, so nothing is known: {result['error']}")
+        sys.exit(f"a run failed: {result['error']}")
     return result["step"] if result["status"] == "diverged" else None
 
 
-def row(config) -> list[str]:
-    """What a cell's table row says after workload, learning rate and momentum."""
-    host, unbounded, run = seen(config), ended(config, math.inf), ended(config)
+def measured_columns(config: ConfigDict) -> list[str]:
+    """The columns of a table row after workload, learning rate, and momentum."""
+    host, unbounded, run = observe(config), detected_step(config, math.inf), detected_step(config)
     nonfinite = _earliest(host.nonfinite_params, host.nonfinite_loss)
     agree = (unbounded, run) == (nonfinite, _earliest(nonfinite, host.above_bound))
     largest = max(filter(math.isfinite, host.losses))
@@ -126,62 +130,39 @@ def _step(step: int | None) -> str:
     return "-" if step is None else str(step)
 
 
-def table(workloads: list[str], steps: int, rates: list[float], momenta: list[float]) -> Any:
+def measure(options: argparse.Namespace) -> list[list[str]]:
+    """The rows of the table."""
     rows = []
-    for workload in workloads:
-        for rate in rates:
-            for momentum in momenta:
-                config = configuration(workload, steps or STEPS[workload], rate, momentum)
-                rows.append([workload, f"{rate:g}", f"{momentum:g}", *row(config)])
-                common.progress(", ".join(rows[-1]))
+    for workload, rate, momentum in itertools.product(
+        options.workloads, options.learning_rates, options.momenta
+    ):
+        config = configuration(workload, options.steps or STEPS[workload], rate, momentum)
+        rows.append([workload, f"{rate:g}", f"{momentum:g}", *measured_columns(config)])
+        common.progress(", ".join(rows[-1]))
     return rows
 
 
-def parse(argv):
+def main(argv: list[str] | None = None) -> int:
     parser = common.arguments("divergence", __doc__)
-    numbers = functools.partial(_numbers, parser)
-    parser.add_argument("--workloads", default=",".join(CONFIGS), help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=0, help=f"0 = {STEPS}")
-    parser.add_argument("--learning_rates", default="0.1,1,10,100,1e4", help="default: %(default)s")
-    parser.add_argument("--momenta", default="0.9,0.99", help="default: %(default)s")
-    arguments = parser.parse_args(argv)
-    arguments.workloads = arguments.workloads.split(",")
-    for name in arguments.workloads:
-        if name not in CONFIGS:
-            parser.error(f"--workloads has {name!r}; allowed: {', '.join(CONFIGS)}")
-    if arguments.steps < 0:
-        parser.error(f"--steps is {arguments.steps}; allowed: 0 or more")
-    arguments.learning_rates = numbers("learning_rates", arguments.learning_rates, math.inf)
-    arguments.momenta = numbers("momenta", arguments.momenta, 1.0)
-    return arguments
-
-
-def _numbers(parser, name: str, text: str, below: float) -> list[float]:
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = [math.nan]
-    if not all(0 <= value < below for value in values):
-        parser.error(f"--{name} is {text!r}; allowed: numbers in [0, {below}), with commas between")
-    return values
-
-
-def main(argv=None) -> int:
-    arguments = parse(argv)
-    rows = table(arguments.workloads, arguments.steps, arguments.learning_rates, arguments.momenta)
-    disagree = sum(found[-1] != "yes" for found in rows)
-    steps = arguments.steps or ", ".join(f"{STEPS[name]} ({name})" for name in arguments.workloads)
+    common.add_list(parser, "--workloads", common.one_of(CONFIGS), ",".join(CONFIGS))
+    common.add_list(parser, "--learning_rates", common.number(0.0), "0.1,1,10,100,1e4")
+    common.add_list(parser, "--momenta", common.number(0.0, 1.0), "0.9,0.99")
+    parser.add_argument("--steps", type=common.number(0), default=0, help=f"0 = {STEPS}")
+    options = parser.parse_args(argv)
+    rows = measure(options)
+    disagreeing = sum(row[-1] != "yes" for row in rows)
+    steps = options.steps or ", ".join(f"{STEPS[name]} ({name})" for name in options.workloads)
     text = [
         "# Where runs diverge",
-        f"The minis with a constant learning rate, for {steps} steps; a dash: not in that many. "
-        "The first three steps were found on the host, from the losses and by looking at every "
+        f"The minis with a constant learning rate, for {steps} steps; a dash: not within these. "
+        "The first three step columns come from the host, from the losses and from checking every "
         f"parameter after each step. The bound is {divergence.MAX_LOSS_RATIO:g} times the first "
-        f"loss. {len(rows) - disagree} of {len(rows)} cells agree. "
+        f"loss. {len(rows) - disagreeing} of {len(rows)} cells agree. "
         + common.machine(["jax", "flax", "numpy"]),
         common.markdown_table(HEADER, rows),
     ]
-    common.publish("\n\n".join(text), arguments.out)
-    return 1 if disagree else 0
+    common.publish("\n\n".join(text), options.out)
+    return 1 if disagreeing else 0
 
 
 if __name__ == "__main__":

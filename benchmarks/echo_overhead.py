@@ -1,12 +1,12 @@
-"""What echoing costs: the library's stage beside Grain's and tf.data's own means.
+"""Cost of echoing: the library's stage compared with what Grain and tf.data offer themselves.
 
     python -m benchmarks.echo_overhead --out=results/echo_overhead.md      about 10 minutes
-    python -m benchmarks.echo_overhead --quick                             seconds, to see it work
+    python -m benchmarks.echo_overhead --quick                             a smoke run of seconds
 
 Every side repeats CIFAR-shaped examples (uint8 [32, 32, 3] and a label) e times, mixes the copies
-by a shuffle buffer, and hands over batches of 128. Two paths are measured: the stage alone, fed
-from memory in order; and the whole path, an endless run of epochs over examples in memory, each
-epoch in another order. Sides take turns, and memory is measured in a process for each side.
+in a shuffle buffer, and returns batches of 128. Two paths are measured: the stage alone, fed from
+memory in order, and the whole path, endless reshuffled epochs over examples in memory. Rounds of
+the sides are interleaved; memory is measured in one process per side.
 """
 
 import dataclasses
@@ -23,15 +23,15 @@ import echo
 from benchmarks import common
 
 BATCH = 128
-CHUNK = 256  # examples that tf.data repeats in one go, where it does
+CHUNK = 256  # examples that tf.data repeats in one call, in the side "in chunks"
 
-# Threads help where upstream waits, or lets other threads run; reading from memory does neither.
+# Threads only help a source that waits or releases the GIL; reading from memory does neither.
 NO_THREADS = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """What is measured."""
 
     examples: int = 50_000
     buffer: int = 10_000
@@ -44,7 +44,7 @@ QUICK = Sizes(examples=1_000, buffer=200, seconds=0.01, rounds=1, batches_for_me
 
 
 class Source:
-    """Examples in memory as a random-access source that can be read in chunks."""
+    """A random-access source of examples in memory that can be read in chunks."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray):
         self._images, self._labels = images, labels
@@ -60,7 +60,7 @@ class Source:
 
 
 class StackedSource(grain.MapDataset):
-    """The same, endless, handing over whole chunks as arrays: what a source of ours can offer."""
+    """Endless epochs over examples in memory, read in stacked chunks."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, shuffle: bool):
         super().__init__()
@@ -76,8 +76,8 @@ class StackedSource(grain.MapDataset):
     def stacked_items(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         epoch, place = np.divmod(indices, len(self._images))
         if self._shuffle:
-            for one in np.unique(epoch).tolist():
-                place[epoch == one] = self._order(one)[place[epoch == one]]
+            for number in np.unique(epoch).tolist():
+                place[epoch == number] = self._order(number)[place[epoch == number]]
         elif len(place) == place[-1] - place[0] + 1:
             place = slice(place[0], place[-1] + 1)  # a view, not a copy
         return {"image": self._images[place], "label": self._labels[place]}
@@ -94,7 +94,7 @@ def examples(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
     return images, np.arange(sizes.examples, dtype=np.int32)
 
 
-def ours_stacked(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
+def echo_stacked(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
     return iter(
         echo.EchoIterDataset(
             StackedSource(*data, shuffle=whole),
@@ -107,12 +107,12 @@ def ours_stacked(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
 
 
 def in_memory(data, whole: bool) -> grain.MapDataset:
-    """Epochs of the source in Grain's own terms."""
+    """Epochs over the source, made with Grain alone."""
     source = grain.MapDataset.source(Source(*data))
     return source.shuffle(seed=1).repeat() if whole else source.repeat()
 
 
-def ours(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
+def echo_grain(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
     return iter(
         echo.EchoIterDataset(
             in_memory(data, whole),
@@ -125,7 +125,7 @@ def ours(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
 
 
 class Repeat(grain.experimental.FlatMapTransform):
-    """An item and its copies. (They are one object: whoever changes one changes all.)"""
+    """Repeats an item; unlike the library's copies, the repeats are one object."""
 
     def __init__(self, factor: int):
         self.max_fan_out = self._factor = factor
@@ -134,7 +134,7 @@ class Repeat(grain.experimental.FlatMapTransform):
         return [element] * self._factor
 
 
-def grains_own(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
+def grain_alone(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
     read = in_memory(data, whole).to_iter_dataset(NO_THREADS)
     echoed = grain.experimental.FlatMapIterDataset(read, Repeat(factor))
     mixed = grain.experimental.WindowShuffleIterDataset(echoed, window_size=sizes.buffer, seed=1)
@@ -155,7 +155,7 @@ def tf_epochs(data, whole: bool):
     return (read.shuffle(len(data[1])) if whole else read).repeat()
 
 
-def tf_finished(echoed, sizes: Sizes) -> Iterator[Any]:
+def tf_batches(echoed, sizes: Sizes) -> Iterator[Any]:
     import tensorflow as tf
 
     mixed = echoed.shuffle(sizes.buffer)
@@ -169,7 +169,7 @@ def tf_as_in_the_study(data, sizes: Sizes, whole: bool, factor: int) -> Iterator
     def copies(*example):
         return tf.data.Dataset.from_tensors(example).repeat(factor)
 
-    return tf_finished(tf_epochs(data, whole).flat_map(copies), sizes)
+    return tf_batches(tf_epochs(data, whole).flat_map(copies), sizes)
 
 
 def tf_in_chunks(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
@@ -178,11 +178,11 @@ def tf_in_chunks(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
     def copies(*chunk):
         return tuple(tf.repeat(leaf, factor, axis=0) for leaf in chunk)
 
-    return tf_finished(tf_epochs(data, whole).batch(CHUNK).map(copies).unbatch(), sizes)
+    return tf_batches(tf_epochs(data, whole).batch(CHUNK).map(copies).unbatch(), sizes)
 
 
-def copies_alone(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
-    """A ceiling: only the copies into and out of a buffer, in a random order known beforehand."""
+def copying_alone(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
+    """An upper bound: copying into and out of a buffer in a precomputed random order."""
     images, labels = data
     kept = sizes.buffer * sum(1 / k for k in range(1, factor + 1)) / factor
     rng, rows = np.random.default_rng(0), min(round(kept), sizes.examples)
@@ -201,27 +201,27 @@ def copies_alone(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One way to echo: `load` gets the data ready, `batches` builds and starts the pipeline."""
+    """A way to echo: `load` prepares the data, `batches` builds and starts the pipeline."""
 
     load: Callable[[Sizes], Any]
     batches: Callable[[Any, Sizes, bool, int], Iterator[Any]]
 
 
-# By path and by name in the tables; ratios are those of the first side to the others.
+# By path, then by name in the tables; ratios compare the first side with the others.
 SIDES = {
     "stage": {
-        "echo": Side(examples, ours_stacked),
-        "Grain": Side(examples, grains_own),
+        "echo": Side(examples, echo_stacked),
+        "Grain": Side(examples, grain_alone),
         "tf.data, as in the study": Side(tensors, tf_as_in_the_study),
         "tf.data, in chunks": Side(tensors, tf_in_chunks),
-        "copying alone": Side(examples, copies_alone),
+        "copying alone": Side(examples, copying_alone),
     },
     "whole": {
-        "echo": Side(examples, ours),
-        "Grain": Side(examples, grains_own),
+        "echo": Side(examples, echo_grain),
+        "Grain": Side(examples, grain_alone),
         "tf.data, as in the study": Side(tensors, tf_as_in_the_study),
         "tf.data, in chunks": Side(tensors, tf_in_chunks),
-        "echo, stacked source": Side(examples, ours_stacked),
+        "echo, stacked source": Side(examples, echo_stacked),
     },
 }
 TITLES = {
@@ -230,8 +230,8 @@ TITLES = {
 }
 
 
-def sides_here(path: str) -> dict[str, Side]:
-    """The sides of a path that can run on this installation."""
+def available_sides(path: str) -> dict[str, Side]:
+    """The sides of a path whose packages are installed."""
     no_tensorflow = importlib.util.find_spec("tensorflow") is None
     return {
         name: side
@@ -241,9 +241,9 @@ def sides_here(path: str) -> dict[str, Side]:
 
 
 def speeds(path: str, factor: int, sizes: Sizes) -> dict[str, common.Spread]:
-    """Examples a second of each side."""
+    """Examples per second by side."""
     data, running = {}, {}
-    for name, side in sides_here(path).items():
+    for name, side in available_sides(path).items():
         if side.load not in data:
             data[side.load] = side.load(sizes)
         running[name] = side.batches(data[side.load], sizes, path == "whole", factor)
@@ -262,7 +262,7 @@ def speeds(path: str, factor: int, sizes: Sizes) -> dict[str, common.Spread]:
 
 
 def loaded(path: str, name: str, factor: int, sizes: Sizes) -> Callable[[], None]:
-    """A side with its data in place, ready to run `batches_for_memory` batches."""
+    """Loads the data of a side; returns a function that runs `batches_for_memory` batches."""
     side = SIDES[path][name]
     data = side.load(sizes)
 
@@ -285,31 +285,31 @@ def speed_table(path: str, by_factor: dict[int, dict[str, common.Spread]]) -> st
     rows = [
         [
             str(factor),
-            *(f"{s.median:,.0f} ({s.low:,.0f} to {s.high:,.0f})" for s in found.values()),
-            *(f"{found[first].median / found[name].median:.1f}" for name in others),
+            *(f"{spread:,.0f}" for spread in spreads.values()),
+            *(f"{spreads[first].median / spreads[name].median:.1f}" for name in others),
         ]
-        for factor, found in by_factor.items()
+        for factor, spreads in by_factor.items()
     ]
     return common.markdown_table(header, rows)
 
 
 def memory_table(path: str, factors: list[int], sizes: Sizes) -> str:
     rows = []
-    for name in sides_here(path):
+    for name in available_sides(path):
         row = [name]
         for factor in factors:
-            rise = common.rise_in_memory(loaded, call, path, name, factor, sizes)
-            row.append("not measured here" if rise is None else f"{rise / 1e6:,.0f}")
-            common.progress(f"memory of {name} at e={factor}: {row[-1]} MB")
+            increase = common.memory_increase(loaded, call, path, name, factor, sizes)
+            row.append("not measured here" if increase is None else f"{increase / 1e6:,.0f}")
+            common.progress(f"memory of {name} at e = {factor}: {row[-1]} MB")
         rows.append(row)
     return common.markdown_table(["MB", *(f"e = {factor}" for factor in factors)], rows)
 
 
 def report(factors: list[int], sizes: Sizes, memory: bool) -> str:
-    """The whole comparison as Markdown."""
+    """The report as Markdown."""
     parts = [
-        "# Echoing: speed and memory beside Grain and tf.data",
-        f"Examples a second, median of {sizes.rounds} rounds in turns (smallest to largest), "
+        "# Echoing: speed and memory compared with Grain and tf.data",
+        f"Examples per second, median of {sizes.rounds} interleaved rounds (smallest to largest), "
         f"batches of {BATCH} CIFAR-shaped examples, shuffle buffer {sizes.buffer:,}. "
         + common.machine(["numpy", "grain", "tensorflow-cpu", "tensorflow"]),
     ]
@@ -323,38 +323,26 @@ def report(factors: list[int], sizes: Sizes, memory: bool) -> str:
         parts += [f"## {title}", speed_table(path, by_factor)]
         if memory:
             parts += [
-                f"Rise of resident memory over {sizes.batches_for_memory} batches, besides data:",
+                f"Memory increase over {sizes.batches_for_memory} batches, without the data:",
                 memory_table(path, sorted({factors[0], factors[-1]}), sizes),
             ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = common.arguments("echo_overhead", __doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="little data, short rounds: a smoke run"
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments(
+        "echo_overhead",
+        __doc__,
+        Sizes(),
+        QUICK,
+        rounds="number of rounds",
+        seconds="seconds per side and round",
     )
-    parser.add_argument(
-        "--factors", default="1,2,4,8", help="echoing factors, whole numbers (default: %(default)s)"
-    )
-    parser.add_argument("--no-memory", action="store_true", help="leaves memory out")
-    parser.add_argument("--rounds", type=int, help="rounds that count (default: 5; quick: 1)")
-    parser.add_argument("--seconds", type=float, help="seconds a side a round (default: 1)")
-    options = parser.parse_args(arguments)
-    sizes = QUICK if options.quick else Sizes()
-    for field in ("rounds", "seconds"):
-        value = getattr(options, field)
-        if value is not None:
-            if value <= 0:
-                parser.error(f"--{field} is {value}; allowed: a number above 0")
-            sizes = dataclasses.replace(sizes, **{field: value})
-    factors = options.factors.split(",")
-    if not all(factor.isdecimal() and int(factor) >= 1 for factor in factors):
-        parser.error(
-            f"--factors is {options.factors!r}; allowed: whole numbers from 1, as in 1,2,4"
-        )
-    text = report([int(factor) for factor in factors], sizes, not options.no_memory)
-    common.publish(text, options.out)
+    common.add_list(parser, "--factors", common.number(1), "1,2,4,8")
+    parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
+    options = parser.parse_args(argv)
+    sizes = common.plan(options, Sizes(), QUICK)
+    common.publish(report(options.factors, sizes, not options.no_memory), options.out)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
-"""Images a second of decoding and augmenting JPEGs: this pipeline beside tf.data and PyTorch.
+"""JPEG decoding and augmentation in images per second, compared with tf.data and PyTorch.
 
     python -m benchmarks.input_throughput --out=results/input_throughput.md     about 5 minutes
-    python -m benchmarks.input_throughput --quick                               seconds
-    python -m benchmarks.input_throughput --data=coco_mini                      of TFDS_DATA_DIR
+    python -m benchmarks.input_throughput --quick                               a smoke run
+    python -m benchmarks.input_throughput --data=coco_mini                      from TFDS_DATA_DIR
 
-All sides read the same encoded files from memory, cut out the same random parts (drawn beforehand
-for tf.data and PyTorch, from keys while running for ours), resize them bilinearly to 224 x 224,
-mirror half of them, and hand over batches of 64 uint8 images, with as many workers as there are
-cores. tf.data decodes by `decode_and_crop_jpeg`; PyTorch is a DataLoader whose worker processes
-decode and crop with Pillow, as torchvision does by default. Columns appear where those packages are
-installed. Each side's images are compared with a plain crop of the decoded photograph first. On a
-machine that is busy with other work, processor time an image tells more than images a second.
+All sides read the same encoded files from memory, take the same random crops (precomputed for
+tf.data and PyTorch, drawn from keys at run time by this pipeline), resize them bilinearly to 224 x
+224, mirror half of them, and return batches of 64 uint8 images, with one worker per core. tf.data
+uses `decode_and_crop_jpeg`; the PyTorch side is a DataLoader whose worker processes decode and crop
+with Pillow, like torchvision by default. Sides whose packages are not installed are left out.
+
+The images of each side are first compared with a plain crop of the decoded photograph. On a busy
+machine, processor time per image is more reliable than images per second.
 """
 
+import argparse
+import dataclasses
 import importlib.util
 import io
 import multiprocessing
@@ -22,46 +25,73 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grain
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from benchmarks import common
 from configs import imagenet
-from data import sources
+from data import sources, splits
 from pipeline import build
 from workloads import decoding, large_images
 
 BATCH = 64
 PACKAGES = ("jax", "grain", "simplejpeg", "opencv-python-headless", "tensorflow-cpu", "torch")
 PACKAGES += ("pillow",)
-HEIGHT, WIDTH = 480, 640  # photographs made for want of a data set
+HEIGHT, WIDTH = 480, 640  # of the photographs that are made if no data set is given
 
 
-def main(argv=None) -> int:
-    arguments = parse(argv)
-    files = load(arguments.data, arguments.files)
-    sides = make_sides(files, arguments.cores)
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is measured."""
+
+    files: int = 256
+    rounds: int = 7
+    seconds: float = 4.0  # per side and round
+
+
+QUICK = Plan(files=32, rounds=1, seconds=0.2)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments(
+        "input_throughput",
+        __doc__,
+        Plan(),
+        QUICK,
+        files="distinct files to read",
+        rounds="number of rounds",
+        seconds="seconds per side and round",
+    )
+    parser.add_argument("--data", default="", help="a TFDS data set of JPEGs (default: made here)")
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args(argv)
+    plan = common.plan(options, Plan(), QUICK)
+    files = load(options.data, plan.files)
+    sides = make_sides(files, options.cores)
     common.progress(f"{len(files)} files, {np.mean([len(f) for f in files]) / 1e3:.0f} kB each")
     differences = {name: difference(files, next(iterator)) for name, iterator in sides.items()}
-    cpu_ms = {name: [] for name in sides}
+    cpu_ms: dict[str, list[float]] = {name: [] for name in sides}
     measures = {
-        name: measure(iterator, arguments.seconds, cpu_ms[name]) for name, iterator in sides.items()
+        name: measure(iterator, plan.seconds, cpu_ms[name]) for name, iterator in sides.items()
     }
-    spreads = common.interleaved(measures, arguments.rounds)
-    common.publish(report(arguments, files, spreads, cpu_ms, differences), arguments.out)
+    spreads = common.interleaved(measures, plan.rounds)
+    common.publish(report(options, plan, files, spreads, cpu_ms, differences), options.out)
     sys.stdout.flush()
-    os._exit(0)  # tf.data's and torch's threads may not be waited for
+    os._exit(0)  # does not wait for the threads of tf.data and PyTorch
 
 
 def measure(
     iterator: Iterator[np.ndarray], seconds: float, cpu_ms: list[float]
 ) -> Callable[[], float]:
-    """What measures images a second, and notes the processor time of each image in `cpu_ms`."""
+    """A function that measures images per second and appends the milliseconds of processor time per
+    image to `cpu_ms`."""
 
     def images_per_second() -> float:
-        for _ in range(8):  # what was made ready while others had their turn
+        for _ in range(8):  # prefetched while other sides were measured
             next(iterator)
         start, cpu = time.perf_counter(), cpu_seconds()
         speed = common.rate(iterator, BATCH, seconds)
@@ -73,7 +103,7 @@ def measure(
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process and of the worker processes that it has started (Linux)."""
+    """Processor time of this process and its worker processes (Linux)."""
     ticks = 0
     for child in multiprocessing.active_children():
         stat = pathlib.Path(f"/proc/{child.pid}/stat")
@@ -82,31 +112,17 @@ def cpu_seconds() -> float:
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def parse(argv):
-    parser = common.arguments("input_throughput", __doc__)
-    parser.add_argument("--data", default="", help="a TFDS data set with JPEGs; '' = made here")
-    parser.add_argument("--files", type=int, default=256, help="files to read, again and again")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=4.0, help="a side and round")
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
-    arguments = parser.parse_args(argv)
-    if arguments.quick:
-        arguments.rounds, arguments.seconds, arguments.files = 1, 0.2, 32
-    return arguments
-
-
 def load(name: str, count: int) -> list[bytes]:
-    """`count` encoded JPEGs: of a TFDS data set, or made of scikit-learn's two photographs."""
+    """`count` encoded JPEGs, from a TFDS data set or made from scikit-learn's two photographs."""
     if name:
-        splits = [sources.open_source(name, split)[0] for split in ("train", "validation")]
-        files = [record["image"] for source in splits for record in source]
+        opened = [splits.open_source(name, split)[0] for split in ("train", "validation")]
+        files = [record["image"] for source in opened for record in source]
         return files[:count]
     return [made_photograph(i) for i in range(count)]
 
 
 def made_photograph(number: int) -> bytes:
-    """A random part of one of scikit-learn's photographs at 640 x 480 pixels, quality 90."""
+    """A random crop of one of scikit-learn's photographs as a 640 x 480 JPEG of quality 90."""
     import cv2
     import simplejpeg
     from sklearn.datasets import load_sample_image
@@ -116,18 +132,18 @@ def made_photograph(number: int) -> bytes:
     share = rng.uniform(0.7, 1.0)
     height, width = int(427 * share), int(569 * share)
     y, x = rng.integers(0, 427 - height + 1), rng.integers(0, 640 - width + 1)
-    part = photograph[y : y + height, x : x + width]
-    part = cv2.resize(part, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)
-    return simplejpeg.encode_jpeg(part, quality=90, colorsubsampling="420")
+    crop = photograph[y : y + height, x : x + width]
+    crop = cv2.resize(crop, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)
+    return simplejpeg.encode_jpeg(crop, quality=90, colorsubsampling="420")
 
 
 def make_sides(files: list[bytes], cores: int) -> dict[str, Iterator[np.ndarray]]:
-    """An endless iterator of image batches, uint8 [B, 224, 224, 3], for each side."""
+    """Endless iterators of image batches, uint8 [B, 224, 224, 3], by side."""
     boxes = drawn_boxes(files, 64 * BATCH)
     sides = {
-        "ours, crop without a canvas": ours(files, fused_decode=True),
-        "ours, canvas, augmented on the host": ours(files),
-        "ours, canvas, left for the device to augment": ours(files, device=True),
+        "echo, crop without a canvas": this_pipeline(files, fused_decode=True),
+        "echo, canvas, augmented on the host": this_pipeline(files),
+        "echo, canvas, to be augmented on the device": this_pipeline(files, device=True),
     }
     if importlib.util.find_spec("tensorflow"):
         sides["tf.data, decode_and_crop_jpeg"] = tf_data(files, boxes, cores)
@@ -136,7 +152,7 @@ def make_sides(files: list[bytes], cores: int) -> dict[str, Iterator[np.ndarray]
     return sides
 
 
-def configuration(fused_decode: bool = False, device: bool = False):
+def configuration(fused_decode: bool = False, device: bool = False) -> ConfigDict:
     config = imagenet.get_config()
     config.batch_size = BATCH
     config.budget.fresh_examples = 10**8
@@ -145,23 +161,27 @@ def configuration(fused_decode: bool = False, device: bool = False):
     return config
 
 
-def workload(config) -> large_images.LargeImageClassification:
+def workload(config: ConfigDict) -> large_images.LargeImageClassification:
     info = sources.DatasetInfo("benchmark", "", "", 1000, None, 3)
     return large_images.LargeImageClassification.from_config(config, info)
 
 
-def ours(files: list[bytes], **options) -> Iterator[np.ndarray]:
+def this_pipeline(files: list[bytes], **options) -> Iterator[np.ndarray]:
     """The pipeline of the ImageNet configuration, without echoing."""
     config = configuration(**options)
     source = sources.ArraySource(
         image=np.asarray(files, object), label=np.zeros(len(files), np.int64)
     )
     batches = iter(build.build(config, source, workload(config)))
-    return (batch.data["image"] for batch in batches)
+    return map(_images, batches)
+
+
+def _images(batch: Any) -> np.ndarray:
+    return batch.data["image"]
 
 
 def drawn_boxes(files: list[bytes], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which file each of the first fresh examples is, and its crop, (y, x, height, width)."""
+    """(file numbers [N], crops as (y, x, height, width) [N, 4]) of the first fresh examples."""
     order = grain.MapDataset.range(len(files)).shuffle(seed=0).repeat()
     number_N = np.asarray([order[i] for i in range(count)])
     sizes = np.asarray([decoding.size(file) for file in files], np.int32)[number_N]
@@ -191,7 +211,7 @@ def tf_data(files, drawn, cores: int) -> Iterator[np.ndarray]:
 
 
 class PillowCrops:
-    """A map-style data set for torch's DataLoader: crop, resize and mirror with Pillow."""
+    """A map-style data set for torch's DataLoader that crops, resizes, and mirrors with Pillow."""
 
     def __init__(self, files, drawn):
         self._files, (self._number_N, self._box_Nx4) = files, drawn
@@ -209,18 +229,18 @@ class PillowCrops:
         image = image.resize((224, 224), Image.Resampling.BILINEAR)
         if self._rng.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.array(image)  # torch wants arrays that it could write to
+        return np.array(image)  # PyTorch requires a writable array
 
 
 def pytorch(files, drawn, cores: int) -> Iterator[np.ndarray]:
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     loader = torch.utils.data.DataLoader(
         PillowCrops(files, drawn),
         batch_size=BATCH,
         num_workers=cores,
         persistent_workers=True,
-        multiprocessing_context="spawn",  # a fork of a process with JAX's threads may hang
+        multiprocessing_context="spawn",  # forking a process with JAX's threads may hang
     )
 
     def endless():
@@ -231,21 +251,32 @@ def pytorch(files, drawn, cores: int) -> Iterator[np.ndarray]:
 
 
 def difference(files: list[bytes], images_BxHxWxC: np.ndarray) -> float | None:
-    """Mean difference of a side's first batch from plain crops, in grey levels; None where the
-    images are still canvases."""
+    """Mean absolute difference of a side's first batch from plain crops, in gray levels.
+
+    None if the images are still canvases.
+    """
     if images_BxHxWxC.shape[1] != 224:
         return None
     number_N, box_Nx4 = drawn_boxes(files, BATCH)
-    found = []
+    differences = []
     for number, (y, x, h, w), image in zip(number_N, box_Nx4, images_BxHxWxC, strict=True):
-        part = decoding.decode(files[number], 3)[y : y + h, x : x + w]
-        wanted = decoding.resize(part, (224, 224)).astype(int)
-        found.append(min(abs(wanted - image).mean(), abs(wanted[:, ::-1] - image).mean()))
-    return float(np.mean(found))
+        crop = decoding.decode(files[number], 3)[y : y + h, x : x + w]
+        expected = decoding.resize(crop, (224, 224)).astype(int)
+        mirrored = expected[:, ::-1]
+        differences.append(min(abs(expected - image).mean(), abs(mirrored - image).mean()))
+    return float(np.mean(differences))
 
 
-def report(arguments, files, spreads: dict[str, common.Spread], cpu_ms, differences) -> str:
-    data = arguments.data or "640 x 480 JPEGs made of scikit-learn's two photographs"
+def report(
+    options: argparse.Namespace,
+    plan: Plan,
+    files: list[bytes],
+    spreads: dict[str, common.Spread],
+    cpu_ms: dict[str, list[float]],
+    differences: dict[str, float | None],
+) -> str:
+    """The report as Markdown."""
+    data = options.data or "640 x 480 JPEGs made from scikit-learn's two photographs"
     size = np.mean([len(file) for file in files]) / 1e3
     rows = []
     for name, spread in spreads.items():
@@ -253,24 +284,17 @@ def report(arguments, files, spreads: dict[str, common.Spread], cpu_ms, differen
             f"{spread.median / spreads[other].median:.2f}x" if other in spreads else "-"
             for other in ("tf.data, decode_and_crop_jpeg", "PyTorch DataLoader, Pillow")
         ]
-        apart = "-" if differences[name] is None else f"{differences[name]:.1f}"
-        speed = f"{spread.median:,.0f} ({spread.low:,.0f} to {spread.high:,.0f})"
-        cpu = f"{statistics.median(cpu_ms[name][1:]):.2f}"  # the first round does not count
-        rows.append([name, speed, *ratios, cpu, apart])
-    header = ["side", "images a second", "/ tf.data", "/ PyTorch", "CPU ms an image"]
-    header.append("grey levels from a plain crop")
-    return "\n".join(
-        [
-            f"{len(files)} files of {data}, {size:.0f} kB on average; {arguments.cores} workers; "
-            f"median (smallest to largest) of {arguments.rounds} rounds of {arguments.seconds:g} s "
-            "in turns.",
-            "",
-            common.markdown_table(header, rows),
-            "",
-            common.machine(PACKAGES),
-        ]
+        gray_levels = "-" if differences[name] is None else f"{differences[name]:.1f}"
+        cpu = f"{statistics.median(cpu_ms[name][1:]):.2f}"  # the first value is from the warm-up
+        rows.append([name, f"{spread:,.0f}", *ratios, cpu, gray_levels])
+    header = ["side", "images per second", "/ tf.data", "/ PyTorch", "CPU ms per image"]
+    header.append("gray levels from a plain crop")
+    about = (
+        f"{len(files)} files of {data}, {size:.0f} kB on average; {options.cores} workers; "
+        f"median (smallest to largest) of {plan.rounds} interleaved rounds of {plan.seconds:g} s."
     )
+    return "\n\n".join([about, common.markdown_table(header, rows), common.machine(PACKAGES)])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

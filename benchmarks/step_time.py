@@ -1,18 +1,18 @@
-"""Speed of the training step of every workload, beside PyTorch's on the same device.
+"""Speed of the training step of every workload, compared with PyTorch on the same device.
 
     python -m benchmarks.step_time --out=results/step_time.md     a GPU or TPU: full size, bfloat16
     python -m benchmarks.step_time --size=mini --quick            a CPU: minutes, or seconds
 
-Random batches of the right shapes lie on the device, augmented already; a step is the one that
-train.py takes: forward, backward, optimizer. It needs jax, flax, optax and ml-collections alone.
-Where PyTorch is installed, the same networks (ResNets, Transformers) take turns with ours there, as
-one would write them: channels last, mixed precision, on a GPU `torch.compile`. Two differences
-remain: PyTorch's batch norm is over the whole batch (ours over ghost batches, as configured), and
-its loss holds all logits at once.
+Random, already augmented batches lie on the device. The step is that of train.py: forward,
+backward, optimizer. It requires only jax, flax, optax, and ml-collections. Where PyTorch is
+installed, the same networks (ResNets, Transformers) run there as well, interleaved with ours and
+written idiomatically: channels last, mixed precision, and `torch.compile` on a GPU. Two differences
+remain: PyTorch's batch norm covers the whole batch (ours ghost batches, as configured), and its
+loss holds all logits at once.
 
-Model FLOPs are those of the step as written, by XLA's count before it optimizes: products and
-convolutions done again to save memory do not count. Utilisation is their rate over the device's
-peak for dense bfloat16 products.
+Model FLOPs are those of the step as written, as counted by XLA before optimization, so
+rematerialized operations do not count. Utilization is their rate over the device's peak for dense
+bfloat16 matrix products.
 """
 
 import argparse
@@ -27,11 +27,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
-# Two frameworks share the device, so neither may take all of its memory.
+# Two frameworks share the device, so neither may preallocate its memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 import workloads
 from benchmarks import common
@@ -48,11 +49,11 @@ CONFIGS = {
     "coco": coco,
 }
 
-# What a data set would tell: classes, image shape. Full size, mini.
-CLASSES = {"cifar10": (10, 10), "imagenet": (1000, 10), "coco": (80, 10)}
+# Properties of the data sets, which are not opened: (full size, mini).
+NUM_CLASSES = {"cifar10": (10, 10), "imagenet": (1000, 10), "coco": (80, 10)}
 SMALL_IMAGES = {"full": (32, 32, 3), "mini": (8, 8, 1)}
 
-# Dense bfloat16 FLOP/s of a device, from the makers' data sheets, by the start of its kind's name.
+# Peak dense bfloat16 FLOP/s by the start of jax.Device.device_kind, from the vendors' data sheets.
 # A TPU v2 or v3 "device" is a core, half a chip.
 PEAKS = {
     "NVIDIA B200": 2250e12,
@@ -73,12 +74,12 @@ PEAKS = {
 
 @dataclasses.dataclass
 class Side:
-    """One framework's step, ready to run.
+    """A compiled step of one framework.
 
     Attributes:
         step: dispatches a step.
-        wait: returns when all that was dispatched is done.
-        gigabytes: of device memory in the step, None where it is not told.
+        wait: blocks until all dispatched steps are done.
+        gigabytes: device memory of the step; None where it is unknown.
     """
 
     step: Callable[[], None]
@@ -86,8 +87,8 @@ class Side:
     gigabytes: float | None
 
 
-def configuration(name: str, size: str, batch_size: int):
-    """The shipped configuration, on a CPU in float32, elsewhere in bfloat16."""
+def configuration(name: str, size: str, batch_size: int) -> ConfigDict:
+    """The shipped configuration, in float32 on a CPU and in bfloat16 elsewhere."""
     config = CONFIGS[name].get_config("mini" if size == "mini" else "")
     config.dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     config.batch_size = batch_size or config.batch_size
@@ -96,9 +97,9 @@ def configuration(name: str, size: str, batch_size: int):
     return config
 
 
-def data_set(name: str, size: str, config) -> types.SimpleNamespace:
-    """What the workload has to know of a data set, for want of one."""
-    classes = CLASSES.get(name, (None, None))[size == "mini"]
+def data_set(name: str, size: str, config: ConfigDict) -> Any:
+    """A stand-in for data.sources.DatasetInfo, because no data set is opened."""
+    classes = NUM_CLASSES.get(name, (None, None))[size == "mini"]
     return types.SimpleNamespace(
         name=name,
         num_classes=classes,
@@ -109,8 +110,8 @@ def data_set(name: str, size: str, config) -> types.SimpleNamespace:
     )
 
 
-def random_batch(config, info) -> dict[str, np.ndarray]:
-    """A batch as augmentation leaves it."""
+def random_batch(config: ConfigDict, info: Any) -> dict[str, np.ndarray]:
+    """A batch in the form that augmentation returns."""
     rng, rows = np.random.default_rng(0), config.batch_size
     if config.dataset.text:
         shape = (rows, config.dataset.sequence_length + 1)
@@ -120,7 +121,7 @@ def random_batch(config, info) -> dict[str, np.ndarray]:
     images = {"image": rng.integers(0, 256, (rows, *shape), np.uint8)}
     if not info.has_boxes:
         return images | {"label": rng.integers(0, info.num_classes, rows, np.int32)}
-    objects = min(7, config.dataset.max_boxes)  # COCO's images have seven in the mean
+    objects = min(7, config.dataset.max_boxes)  # COCO's images have seven on average
     low, sides = rng.uniform(0, 0.5, (rows, objects, 2)), rng.uniform(0.05, 0.5, (rows, objects, 2))
     missing = ((0, 0), (0, config.dataset.max_boxes - objects))
     labels = rng.integers(0, info.num_classes, (rows, objects), np.int32)
@@ -131,8 +132,8 @@ def random_batch(config, info) -> dict[str, np.ndarray]:
     }
 
 
-def ours(config, info, batch: dict[str, np.ndarray]) -> tuple[Side, float]:
-    """Our step, and its model FLOPs."""
+def jax_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> tuple[Side, float]:
+    """This project's step, and its model FLOPs."""
     mesh = sharding.make_mesh(1, 1)
     task = steps.Task(workloads.make(config, info), config.optimizer.name, False, mesh)
     program, zeros = steps.Program(task), np.zeros(config.batch_size, np.uint32)
@@ -153,13 +154,13 @@ def ours(config, info, batch: dict[str, np.ndarray]) -> tuple[Side, float]:
 
 def model_flops(task: steps.Task, arguments: Any) -> float:
     """FLOPs of a step as written."""
-    # With all logits at once: XLA counts the body of a loop once, however often it runs.
+    # Without the loop over groups of logits: XLA counts the body of a loop only once.
     with mock.patch.object(language, "LOGITS_BYTES", 2**60):
         return steps.Program(task).lower_train(*arguments).cost_analysis()["flops"]
 
 
-def pytorch(config, info, batch: dict[str, np.ndarray]) -> Side | None:
-    """The same network in PyTorch, where that is installed and the network is written."""
+def torch_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side | None:
+    """The PyTorch step; None if PyTorch is not installed or has no such network here."""
     if config.workload == "coco" or not importlib.util.find_spec("torch"):
         return None
     from benchmarks import step_time_torch
@@ -168,9 +169,9 @@ def pytorch(config, info, batch: dict[str, np.ndarray]) -> Side | None:
 
 
 def measure(side: Side, items: int, seconds: float) -> Callable[[], float]:
-    """What measures items a second; runs the step first, so that it is compiled and its time known.
+    """Compiles a side; returns a function that measures its items per second.
 
-    Steps are waited for in bursts, so that the device never idles between two.
+    Waits for several steps at once, so that the device does not idle between steps.
     """
     for _ in range(2):
         start = time.perf_counter()
@@ -190,98 +191,98 @@ def measure(side: Side, items: int, seconds: float) -> Callable[[], float]:
     return items_per_second
 
 
-def row(name: str, arguments) -> list[str]:
-    """One workload's row of the table."""
+def measured_row(name: str, options: argparse.Namespace) -> list[str]:
+    """The table row of one workload."""
     common.progress(f"{name}: compiling")
-    config = configuration(name, arguments.size, arguments.batch_size)
-    info = data_set(name, arguments.size, config)
+    config = configuration(name, options.size, options.batch_size)
+    info = data_set(name, options.size, config)
     batch = random_batch(config, info)
-    side, flops = ours(config, info, batch)
-    sides = {"ours": side, "torch": pytorch(config, info, batch)}
+    side, flops = jax_side(config, info, batch)
+    sides = {"jax": side, "torch": torch_side(config, info, batch)}
     items = config.batch_size * (config.dataset.sequence_length if config.dataset.text else 1)
-    found = common.interleaved(
-        {k: measure(s, items, arguments.seconds) for k, s in sides.items() if s}, arguments.rounds
+    spreads = common.interleaved(
+        {k: measure(s, items, options.seconds) for k, s in sides.items() if s}, options.rounds
     )
-    speed, theirs = found["ours"], found.get("torch")
+    speed, torch_speed = spreads["jax"], spreads.get("torch")
+    torch_memory = sides["torch"].gigabytes if sides["torch"] else None
     peak, rate = peak_flops(jax.devices()[0].device_kind), flops * speed.median / items
     return [
         f"{name}, batch {config.batch_size}",
-        f"{_spread(speed)} {'tokens' if config.dataset.text else 'images'}",
-        _spread(theirs) if theirs else "-",
-        f"{speed.median / theirs.median:.2f}" if theirs else "-",
+        f"{speed:,.0f} {'tokens' if config.dataset.text else 'images'}",
+        f"{torch_speed:,.0f}" if torch_speed else "-",
+        f"{speed.median / torch_speed.median:.2f}" if torch_speed else "-",
         f"{items / speed.median * 1e3:,.1f}",
         f"{side.gigabytes:.3g}",
-        f"{sides['torch'].gigabytes:.3g}" if theirs and sides["torch"].gigabytes else "-",
+        f"{torch_memory:.3g}" if torch_memory else "-",
         f"{rate / 1e12:.3g}",
         f"{rate / peak:.1%}" if peak else "-",
     ]
 
 
 def peak_flops(kind: str) -> float | None:
-    """Peak FLOP/s by jax.Device.device_kind; None for what is not in the table, as all CPUs."""
-    known = [name for name in PEAKS if kind.startswith(name)]
-    return PEAKS[max(known, key=len)] if known else None
+    """Peak FLOP/s of a jax.Device.device_kind; None if it is not in the table, like all CPUs."""
+    prefixes = [name for name in PEAKS if kind.startswith(name)]
+    return PEAKS[max(prefixes, key=len)] if prefixes else None
 
 
-def _spread(spread: common.Spread) -> str:
-    return f"{spread.median:,.0f} ({spread.low:,.0f} to {spread.high:,.0f})"
-
-
-def report(arguments) -> str:
-    """The whole comparison as Markdown."""
+def report(options: argparse.Namespace) -> str:
+    """The report as Markdown."""
     kind = jax.devices()[0].device_kind
-    header = ["workload", "ours, a second", "PyTorch", "ours / PyTorch", "ms a step", "GB"]
+    header = ["workload", "JAX, per second", "PyTorch", "JAX / PyTorch", "ms per step", "GB"]
     header += ["GB, PyTorch", "model TFLOP/s", "of the peak"]
-    table = common.markdown_table(header, [row(name, arguments) for name in arguments.workloads])
+    table = common.markdown_table(
+        header, [measured_row(name, options) for name in options.workloads]
+    )
     peak = peak_flops(kind)
-    peak_note = f"{peak / 1e12:,.0f} TFLOP/s" if peak else "not known for it"
+    peak_note = f"{peak / 1e12:,.0f} TFLOP/s" if peak else "unknown"
     notes = [
-        f"One {kind}, {arguments.size} size, {'bfloat16' if _accelerated() else 'float32'}; peak: "
-        f"{peak_note}. Median (smallest to largest) of {arguments.rounds} rounds of "
-        f"{arguments.seconds:g} s in turns. {common.machine(['jax', 'flax', 'torch'])}",
+        f"One {kind}, {options.size} size, {'bfloat16' if _accelerated() else 'float32'}; peak: "
+        f"{peak_note}. Median (smallest to largest) of {options.rounds} interleaved rounds of "
+        f"{options.seconds:g} s. {common.machine(['jax', 'flax', 'torch'])}",
     ]
     if not importlib.util.find_spec("torch"):
         notes.append("PyTorch is not installed here, so it is left out.")
     elif not _accelerated():
         notes.append("PyTorch runs without torch.compile here.")
-    return "\n\n".join([*notes, table]) + "\n"
+    return "\n\n".join([*notes, table])
 
 
 def _accelerated() -> bool:
     return jax.default_backend() != "cpu"
 
 
-def parser(name: str, about: str) -> argparse.ArgumentParser:
-    """The command line of a benchmark that measures steps."""
-    parser = common.arguments(name, about)
-    parser.add_argument("--workloads", default=",".join(CONFIGS), help="default: %(default)s")
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """How long is measured."""
+
+    rounds: int = 5
+    seconds: float = 2.0  # per side and round
+
+
+QUICK = Rounds(rounds=1, seconds=0.1)
+
+
+def step_arguments(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark that measures training steps."""
+    rounds, seconds = "number of rounds", "seconds per side and round"
+    parser = common.arguments(name, doc, Rounds(), QUICK, rounds=rounds, seconds=seconds)
+    common.add_list(parser, "--workloads", common.one_of(CONFIGS), ",".join(CONFIGS))
     parser.add_argument("--size", choices=("full", "mini"), help="default: mini on a CPU")
     parser.add_argument("--batch_size", type=int, default=0, help="0 = the configuration's")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--seconds", type=float, default=2.0, help="a side and round")
-    parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
     return parser
 
 
-def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Its arguments, checked."""
-    arguments = parser.parse_args(argv)
-    arguments.size = arguments.size or ("full" if _accelerated() else "mini")
-    arguments.workloads = arguments.workloads.split(",")
-    for name in arguments.workloads:
-        if name not in CONFIGS:
-            parser.error(f"--workloads has {name!r}; allowed: {', '.join(CONFIGS)}")
-    if arguments.quick:
-        arguments.rounds, arguments.seconds = 1, 0.1
-    for field, value in (("rounds", arguments.rounds), ("seconds", arguments.seconds)):
-        if value <= 0:
-            parser.error(f"--{field} is {value}; allowed: a number above 0")
-    return arguments
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parses the command line and fills in the defaults that depend on it."""
+    options = parser.parse_args(argv)
+    options.size = options.size or ("full" if _accelerated() else "mini")
+    vars(options).update(dataclasses.asdict(common.plan(options, Rounds(), QUICK)))
+    return options
 
 
-def main(argv=None) -> int:
-    arguments = parsed(parser("step_time", __doc__), argv)
-    common.publish(report(arguments), arguments.out)
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(step_arguments("step_time", __doc__), argv)
+    common.publish(report(options), options.out)
     return 0
 
 

@@ -1,17 +1,20 @@
-"""The PyTorch side of benchmarks/step_time.py: ResNets and a Transformer of the same sizes."""
+"""The PyTorch side of benchmarks/step_time.py: ResNets and a Transformer of equal sizes."""
 
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F  # noqa: N812
+import torch  # pyright: ignore[reportMissingImports]
+from ml_collections import ConfigDict
+from torch import nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional as F  # noqa: N812  # pyright: ignore[reportMissingImports]
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 
 
-def prepare(config, info, batch: dict[str, np.ndarray]) -> tuple[Any, Any, float | None]:
-    """(step, wait, gigabytes of the device's memory, None on a CPU)."""
+def prepare(
+    config: ConfigDict, info: Any, batch: dict[str, np.ndarray]
+) -> tuple[Any, Any, float | None]:
+    """(step, wait, gigabytes of device memory or None on a CPU)."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     network = make(config, info).to(device)
@@ -41,7 +44,7 @@ def prepare(config, info, batch: dict[str, np.ndarray]) -> tuple[Any, Any, float
 
 
 def image_loss(network, arrays):
-    images_BxCxHxW = arrays["image"].permute(0, 3, 1, 2)  # a view: it is channels last already
+    images_BxCxHxW = arrays["image"].permute(0, 3, 1, 2)  # a view: memory stays channels last
     return F.cross_entropy(network((images_BxCxHxW.float() - 127.5) / 64), arrays["label"].long())
 
 
@@ -51,7 +54,7 @@ def next_token_loss(network, arrays):
     return F.cross_entropy(logits_BxLxV.flatten(0, 1), tokens_BxT[:, 1:].flatten())
 
 
-def make(config, info) -> nn.Module:
+def make(config: ConfigDict, info: Any) -> nn.Module:
     model = config.model
     if config.dataset.text:
         return Transformer(info.vocabulary_size, config.dataset.sequence_length, model)
@@ -104,7 +107,7 @@ def resnet(channels, width, blocks_per_stage, stem, bottleneck, classes) -> nn.S
 
 
 class Layer(nn.Module):
-    """A Transformer's layer: causal attention and a perceptron, normalized before each."""
+    """A pre-norm Transformer layer: causal attention and an MLP."""
 
     def __init__(self, dim: int, heads: int, mlp_dim: int):
         super().__init__()
@@ -123,7 +126,7 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Decoder-only, with the embedding's weights for the logits."""
+    """A decoder-only Transformer that shares its embedding with the output layer."""
 
     def __init__(self, vocabulary_size: int, length: int, sizes):
         super().__init__()

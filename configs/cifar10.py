@@ -4,15 +4,20 @@
     python train.py --config=configs/cifar10.py:mini --workdir=DIR     (no download, one minute)
     python sweep.py --config=configs/cifar10.py:mini --study=demo --outdir=DIR
 
-From the study: model, batch size 128, Nesterov momentum, linear decay. Recalled, not verified:
-the target of 91 % top-1, augmentation (pad 4, crop, flip), plain batch norm. Our choice, since the
-study does not say: budget, weight decay, 45,000 / 5,000 images for training and validation, and the
-search ranges, which follow Shallue et al. (2018). Full size wants an accelerator.
+From the paper: model, batch size 128, Nesterov momentum, linear decay. Recalled, not verified: the
+target of 91 % top-1, augmentation (pad 4, crop, flip), plain batch norm. Our choice, since the
+paper does not specify them: budget, weight decay, 45,000 / 5,000 images for training and
+validation, and the search ranges, which follow Shallue et al. (2018). Full size requires an
+accelerator.
 """
+
+from typing import Any
+
+import ml_collections
 
 from configs import base, catalog
 
-# Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
+# Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
@@ -27,8 +32,7 @@ MINI_SEARCH_SPACE = (
     catalog.HORIZON,
 )
 
-
-# What the studies take from this workload, see configs/catalog.py.
+# Sizes for the studies of configs/catalog.py.
 NUMBERS = catalog.Numbers(
     batch_sizes=(128, 512, 2048),
     buffer=10_000,
@@ -53,11 +57,11 @@ MINI_NUMBERS = catalog.Numbers(
     searches=3,
     demo=(4, 2),
     demo_factors=(2, 4),
-    overrides={"checkpoint_every_fresh_examples": 0},  # trials of seconds start anew
+    overrides={"checkpoint_every_fresh_examples": 0},  # trials take seconds, so they start over
 )
 
 
-def get_config(variant: str = ""):
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'."""
     config = base.get_config()
     config.workload = "cifar10"
@@ -74,7 +78,7 @@ def get_config(variant: str = ""):
         config.dataset.train_split = "train"
         config.dataset.validation_split = "validation"
         config.augmentation.pad = 1
-        config.augmentation.flip = False  # a mirrored digit is no digit
+        config.augmentation.flip = False  # a mirrored digit is not a digit
         config.model.depth = 8
         config.model.width = 8
         config.batch_size = 32
@@ -89,11 +93,11 @@ def get_config(variant: str = ""):
     return config
 
 
-def get_search_space(variant: str = ""):
-    """The axes that a study searches for each condition."""
+def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
+    """The hyperparameters that a study searches for each condition."""
     return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
 
 
-def get_studies(variant: str = ""):
-    """Studies by name."""
+def get_studies(variant: str = "") -> catalog.Studies:
+    """The studies by name."""
     return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

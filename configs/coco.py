@@ -1,41 +1,46 @@
-"""SSD300 with a ResNet-34 backbone on COCO 2017, and its mini: a small SSD on composed scenes.
+"""SSD300 with a ResNet-34 backbone on COCO 2017, and its mini: a small SSD on synthetic scenes.
 
     python train.py --config=configs/coco.py --workdir=DIR         (coco/2017 prepared by TFDS)
     python train.py --config=configs/coco.py:mini --workdir=DIR    (no download, two minutes)
     python sweep.py --config=configs/coco.py:mini --study=demo --outdir=DIR
 
-Data sets of the same form need only their name: --config.dataset.name=NAME; the number of classes
-follows. Full size wants accelerators and, on their host, cores enough to decode some hundreds of
-photographs a second. Neither its hours nor its score have been measured here; the target is what
-the study's baseline is recalled to have reached. Hours are arithmetic: a step takes 91.5 GFLOP an
-image (benchmarks/step_time.py counts them), 100 epochs 1.1e18 FLOP: 3 hours at 100 TFLOP/s, a fifth
-of the peak of a TPU v3-8 (8 x 61.5).
+Other data sets with the same features need only --config.dataset.name=NAME; the number of classes
+is read from them. Full size requires accelerators and enough host cores to decode several hundred
+photographs per second. Neither its time nor its score has been measured here; the target is what
+the paper's baseline reached, as recalled. By arithmetic, a step takes 91.5 GFLOP per image
+(benchmarks/step_time.py counts them) and 100 epochs 1.1e18 FLOP: 3 hours at 100 TFLOP/s, a fifth of
+the peak of a TPU v3-8 (8 x 61.5).
 
-From the study: SSD, batch size 256, heavy-ball momentum, linear warm-up and then two step decays.
-Recalled, not verified: mAP 0.24, warm-up of 3.5 epochs, ghost batches of 128, crop, flip and
-colour. From the MLPerf training benchmark: 300 pixels, 8,732 default boxes, ResNet-34 as the
+From the paper: SSD, batch size 256, heavy-ball momentum, linear warmup, then two step decays.
+Recalled, not verified: mAP 0.24, warmup of 3.5 epochs, ghost batches of 128, crop, flip, and color
+distortion. From the MLPerf training benchmark: 300 pixels, 8,732 default boxes, the ResNet-34
 backbone, weight decay. From SSD's authors: the random crop, the loss, matching, suppression.
 
-Our choice, since the study does not say: the backbone starts from scratch, not from ImageNet; 100
-epochs with decays by 10 after 70 and 90; a learning rate of 0.02 (MLPerf's 2.5e-3 at batch 32,
-times 8); the search ranges. Photographs are decoded to 480x480 pixels, the shorter side of most, so
-that crops of a third of the side keep their detail and all have one size in the echo buffer: 0.7 MB
-an example. With config.dataset.canvas=300 they take 0.27 MB, and small crops blur.
+Our choice, since the paper does not specify them: the backbone is trained from scratch, without
+ImageNet; 100 epochs with decays by 10 after 70 and 90; a learning rate of 0.02 (MLPerf's 2.5e-3 at
+batch size 32, times 8); the search ranges. Photographs are decoded to 480x480 pixels, the shorter
+side of most, so that crops of a third of the side keep their detail and all examples in the echo
+buffer have one size: 0.7 MB. With config.dataset.canvas=300 they take 0.27 MB, and small crops are
+blurred.
 
 The mini's target, 0.3 AP at IoU 0.5, is our choice: seed 0 reaches it after 7,008 of 16,000 fresh
-examples. It is a small task to run everything on, not one to compare detectors by.
+examples. The mini exercises every stage; it is not meant for comparing detectors.
 """
+
+from typing import Any
+
+import ml_collections
 
 from configs import base, catalog
 
 EXAMPLES = 118_287  # of COCO 2017's training split
 EPOCHS = 100
 
-# Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
+# Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 1.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.3},
-    catalog.HORIZON,  # the steps stay at 0.7 and 0.9 of it
+    catalog.HORIZON,  # the decays stay at 0.7 and 0.9 of it
     {"field": "optimizer.schedule.step_factor", "scale": "log", "min": 0.01, "max": 0.5},
 )
 
@@ -45,8 +50,7 @@ MINI_SEARCH_SPACE = (
     catalog.HORIZON,
 )
 
-
-# What the studies take from this workload, see configs/catalog.py.
+# Sizes for the studies of configs/catalog.py.
 NUMBERS = catalog.Numbers(
     batch_sizes=(256, 1024),
     buffer=10_000,
@@ -69,11 +73,11 @@ MINI_NUMBERS = catalog.Numbers(
     trials=16,
     searches=3,
     demo=(3, 1),
-    overrides={"checkpoint_every_fresh_examples": 0},  # a trial starts anew
+    overrides={"checkpoint_every_fresh_examples": 0},  # an interrupted trial starts over
 )
 
 
-def get_config(variant: str = ""):
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'."""
     config = base.get_config()
     config.workload = "coco"
@@ -106,7 +110,7 @@ def get_config(variant: str = ""):
         config.augmentation.crop_size = 96
         config.augmentation.min_area = 0.5
         config.augmentation.color = False
-        config.augmentation.flip = False  # a mirrored digit is no digit
+        config.augmentation.flip = False  # a mirrored digit is not a digit
         config.model.depth = 18
         config.model.width = 16
         config.model.ghost_batch_size = 16
@@ -122,11 +126,11 @@ def get_config(variant: str = ""):
     return config
 
 
-def get_search_space(variant: str = ""):
-    """The axes that a study searches for each condition."""
+def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
+    """The hyperparameters that a study searches for each condition."""
     return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
 
 
-def get_studies(variant: str = ""):
-    """Studies by name."""
+def get_studies(variant: str = "") -> catalog.Studies:
+    """The studies by name."""
     return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

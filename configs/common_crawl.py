@@ -1,35 +1,36 @@
-"""A base-size Transformer on Common Crawl (C4), one window of a document an example, and its mini.
+"""A base-size Transformer on Common Crawl (C4), one window of a document per example; its mini.
 
     python train.py --config=configs/common_crawl.py --workdir=DIR       (c4/en prepared by TFDS)
     python train.py --config=configs/common_crawl.py:mini --workdir=DIR  (no download, 1-2 minutes)
     python sweep.py --config=configs/common_crawl.py --study=demo --outdir=DIR
 
-From the study: Transformer, batch size 1024, Nesterov momentum, constant learning rate, no
-augmentation. Recalled, not verified: the base size and the target, a cross-entropy of 3.9 nats a
-token. Our choice, since the study does not say: C4's English part for "Common Crawl", windows of
-256 tokens (each token of a document is predicted once, its first windows' context is not carried
-over; the rest of the last window is padding, in neither loss nor metric), 32,000 unigram pieces,
-learning rate and momentum, a budget of 30 million windows, the search ranges, shuffle buffers.
+From the paper: Transformer, batch size 1024, Nesterov momentum, constant learning rate, no
+augmentation. Recalled, not verified: the base size and the target, a cross-entropy of 3.9 nats per
+token. Our choice, since the paper does not specify them: C4's English part for "Common Crawl",
+windows of 256 tokens (each token of a document is predicted once, without context from earlier
+windows; loss and metrics ignore the padding of the last window), 32,000 unigram pieces, learning
+rate and momentum, a budget of 30 million windows, the search ranges, and the shuffle buffers.
 
-4 % of C4 are trained on, about 15 million documents and 30 million windows, so the budget is one
-pass. Which window is example i takes every document's length in tokens; they are counted once and
-kept beside the data, in about 26 core-minutes for 4 % and 11 core-hours for all of C4, 4 bytes a
-document. `--config.dataset.text=sentences` takes only each document's first window instead: no
-counting, at any size.
+Training uses 4 % of C4, about 15 million documents and 30 million windows, so the budget is one
+pass. Mapping examples to windows takes the length of every document in tokens. Lengths are counted
+once and cached beside the data, 4 bytes per document, in about 26 core-minutes for 4 % and 11
+core-hours for all of C4. `--config.dataset.text=sentences` uses only the first window of each
+document, which needs no counting.
 
-Insertions, hardware, vocabulary and searches are as in configs/lm1b.py. It has not been run at full
-size.
+For insertions, hardware, vocabulary, and searches see configs/lm1b.py. Full size has not been run.
 
-Mini: documents made of the docstrings of the standard library's modules, windows of 64, 512 pieces,
-2 layers of 64. The validation split's unigram entropy is 5.0 nats; the target of 4.0 is reached
-after about half the budget.
+The mini uses the docstrings of the standard library's modules as documents, windows of 64, 512
+pieces, and 2 layers of 64. Its validation split has a unigram entropy of 5.0 nats. It reaches the
+target of 4.0 after about half its budget.
 """
+
+import ml_collections
 
 from configs import lm1b
 
 
-def get_config(variant: str = ""):
-    """The configuration; `variant` is '' or 'mini'. What is not set here is as for LM1B."""
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    """The configuration; `variant` is '' or 'mini'. Other fields are those of lm1b."""
     if variant not in ("", "mini"):
         raise ValueError(
             f"configs/common_crawl.py has no variant {variant!r}; allowed: mini, or none"
@@ -49,7 +50,7 @@ def get_config(variant: str = ""):
     return config
 
 
-# The same searches and studies: budgets, batch sizes and buffers count examples alike.
+# Budgets, batch sizes, and buffers count examples, so searches and studies are those of lm1b.
 MINI_NUMBERS = lm1b.MINI_NUMBERS
 get_search_space = lm1b.get_search_space
 get_studies = lm1b.get_studies

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class FieldError(ValueError):
-    """A value that a field cannot have; the message is a sentence that says what is allowed."""
+    """A field cannot have this value; the message is one sentence that says what is allowed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Range:
     """Numbers from `low` to `high`.
 
     Attributes:
-        above: `low` itself is left out.
-        below: `high` itself is left out.
-        zero: 0 is allowed too, and means that something is off.
+        above: exclude `low` itself.
+        below: exclude `high` itself.
+        zero: also allow 0, which means that something is off.
     """
 
     low: float
@@ -34,7 +34,7 @@ class Range:
         low = self.low < value if self.above else self.low <= value
         return low and (value < self.high if self.below else value <= self.high)
 
-    def words(self, kind: type) -> str:
+    def describe(self, kind: type) -> str:
         number = "a whole number" if kind is int else "a number"
         low = f"{'above' if self.above else 'from'} {_number(self.low)}"
         high = f"{', up' if self.above else ''} to {'below ' if self.below else ''}"
@@ -50,36 +50,25 @@ class Choices:
     def __contains__(self, value: Any) -> bool:
         return value in self.values
 
-    def words(self, kind: type) -> str:
-        del kind
-        return ", ".join(map(repr, self.values))
+    def describe(self, kind: type) -> str:
+        return "true or false" if kind is bool else ", ".join(map(repr, self.values))
 
 
-@dataclasses.dataclass(frozen=True)
-class Switch:
-    """Yes or no."""
-
-    def __contains__(self, value: Any) -> bool:
-        return isinstance(value, bool)
-
-    def words(self, kind: type) -> str:
-        del kind
-        return "true or false"
+SWITCH = Choices((False, True))
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Printable text of so many characters."""
+    """Printable text of limited length."""
 
-    most: int
-    least: int = 0
+    max_length: int
+    min_length: int = 0
 
     def __contains__(self, value: Any) -> bool:
-        return self.least <= len(value) <= self.most and value.isprintable()
+        return self.min_length <= len(value) <= self.max_length and value.isprintable()
 
-    def words(self, kind: type) -> str:
-        del kind
-        return f"text of {self.least} to {self.most} printable characters"
+    def describe(self, kind: type) -> str:
+        return f"text of {self.min_length} to {self.max_length} printable characters"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,60 +76,60 @@ class Field:
     """A field of a configuration.
 
     Attributes:
-        default: of the field's type: bool, int, float or str.
-        help: what it means, in which unit.
+        default: a value of the field's type: bool, int, float, or str.
+        help: what the field means, with its unit.
         allowed: its range.
     """
 
     name: str
     default: bool | int | float | str
     help: str
-    allowed: Range | Choices | Switch | Text
+    allowed: Range | Choices | Text
 
     @property
-    def allowed_words(self) -> str:
-        """What is allowed, as help and messages say it."""
-        return self.allowed.words(type(self.default))
+    def range_text(self) -> str:
+        """The range, as help and messages state it."""
+        return self.allowed.describe(type(self.default))
 
     def read(self, value: Any) -> Any:
-        """`value`, or what it says as text, in the field's type.
+        """`value`, or the value that it represents as text, in the field's type.
 
         Raises:
-            FieldError: it is of another type or out of the range.
+            FieldError: it is of another type or out of range.
         """
         try:
             read = _READ[type(self.default)](value, self.allowed)
-        except (ValueError, ArithmeticError, TypeError):
+        except (ValueError, LookupError, ArithmeticError, TypeError):
             raise self._error(value) from None
         if read not in self.allowed:
             raise self._error(value)
         return read
 
     def check(self, value: Any) -> None:
-        """Checks a value that is in a configuration, so that nothing is left to be converted.
+        """Checks a value of a configuration, which must already have the field's type.
 
         Raises:
-            FieldError: it is of another type or out of the range.
+            FieldError: it is of another type or out of range.
         """
         kind = type(self.default)
-        if isinstance(value, bool) != (kind is bool) or not isinstance(value, _HELD[kind]):
+        if isinstance(value, bool) != (kind is bool) or not isinstance(value, _ACCEPTED[kind]):
             raise self._error(value)
         self.read(value)
 
     def _error(self, value: Any) -> FieldError:
-        return FieldError(f"config.{self.name} is {_shown(value)}; allowed: {self.allowed_words}")
+        return FieldError(f"config.{self.name} is {_quoted(value)}; allowed: {self.range_text}")
 
 
-# What a configuration may hold in a field, by the field's type.
-_HELD = {bool: bool, int: int, float: (int, float), str: str}
+# Types of value that a configuration may hold in a field, by the field's type.
+_ACCEPTED = {bool: bool, int: int, float: (int, float), str: str}
 
 
 def _read_bool(value: Any, allowed: Any) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+    return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
 
 
-def _read_int(value: Any, allowed: Range) -> int:
-    """The exact number: 1e6 is fine, 1.5 is not, nor is 1e999999999, whose digits fill memory."""
+def _read_int(value: Any, allowed: Any) -> int:
+    """The exact number: accepts 1e6, but neither 1.5 nor 1e999999999, whose digits fill memory."""
     if isinstance(value, bool) or not isinstance(value, str | numbers.Real):
         raise TypeError
     if not isinstance(value, str):
@@ -151,7 +140,7 @@ def _read_int(value: Any, allowed: Range) -> int:
     return int(exact)
 
 
-def _read_float(value: Any, allowed: Range) -> float:
+def _read_float(value: Any, allowed: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, str | numbers.Real):
         raise TypeError
     return float(value)
@@ -164,15 +153,17 @@ def _read_str(value: Any, allowed: Any) -> str:
 _READ = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str}
 
 
-def _shown(value: Any, most: int = 80) -> str:
-    """A value in a message: a number as it was written, other text in quotes, neither at length."""
+def _quoted(value: Any, max_length: int = 80) -> str:
+    """A value for a message, of limited length: numbers as written, other text in quotes."""
     try:
         decimal.Decimal(value)
         text = str(value).strip()
     except (ValueError, ArithmeticError, TypeError):
-        # an integer may have more digits than Python writes
+        # Python refuses to print integers of thousands of digits
         text = "a longer number" if isinstance(value, int) else repr(value)
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    if len(text) <= max_length:
+        return text
+    return f"{text[:max_length]}... ({len(text)} characters)"
 
 
 def _number(x: float) -> str:

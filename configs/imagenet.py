@@ -4,28 +4,32 @@
     python train.py --config=configs/imagenet.py:mini --workdir=DIR    (no download, a minute)
     python sweep.py --config=configs/imagenet.py:mini --study=demo --outdir=DIR
 
-From the study: ResNet-50, batch size 1024, Nesterov momentum, linear decay. Recalled, not verified:
-the target of 75 % top-1 (published ResNet-50s of 90 epochs end near 76 %), ghost batches of 32,
-random-resized crops with flips and colour distortion. Our choice, since the study does not say:
-budget, weight decay, crops of 8 to 100 % of the area at 224 pixels, the centre crop of 224 of 256
-for evaluation, colour distortion off unless asked for (config.augmentation.color), and the search
+From the paper: ResNet-50, batch size 1024, Nesterov momentum, linear decay. Recalled, not verified:
+the target of 75 % top-1 (published ResNet-50s reach about 76 % in 90 epochs), ghost batches of 32,
+random-resized crops with flips and color distortion. Our choice, since the paper does not specify
+them: budget, weight decay, crops of 8 to 100 % of the area at 224 pixels, the center crop of 224 of
+256 for evaluation, no color distortion by default (config.augmentation.color), and the search
 ranges, which follow Shallue et al. (2018).
 
-The target has not been reached here, nor has full size been run. Hours are arithmetic: a step takes
-23.7 GFLOP an image (benchmarks/step_time.py counts them), so 90 passes over 1,281,167 images are
-2.7e18 FLOP: 7.6 hours at 100 TFLOP/s, which are 4,200 images a second to read and decode.
+Full size has not been run here, so the target has not been verified. By arithmetic, a step takes
+23.7 GFLOP per image (benchmarks/step_time.py counts them), so 90 epochs of 1,281,167 images take
+2.7e18 FLOP: 7.6 hours at 100 TFLOP/s, or 4,200 images per second to read and decode.
 
-The canvas of 384 pixels is our choice: a photograph of ImageNet's usual 500 x 375 shrinks to
-384 x 288 on it, and 10,000 of them in a shuffle buffer take 4.4 GB. Runs that do not echo before
-augmentation can set config.dataset.fused_decode, which reads crops from the original pixels.
+The canvas of 384 pixels is our choice: a typical ImageNet photograph of 500 x 375 is reduced to
+384 x 288 on it, and 10,000 canvases in a shuffle buffer take 4.4 GB. Runs that do not echo before
+augmentation can set config.dataset.fused_decode, which crops the original pixels.
 
-The mini composes scikit-learn's digits into JPEGs of 21 to 74 pixels a side. Its crops are at
-least 35 % of the area, so that a digit can be told. It reaches 0.96 after about half its budget.
+The mini encodes scikit-learn's digits as JPEGs of 21 to 74 pixels per side. Its crops are at least
+35 % of the area, so that digits stay recognizable. It reaches 0.96 after about half its budget.
 """
+
+from typing import Any
+
+import ml_collections
 
 from configs import base, catalog
 
-# Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
+# Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 10.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.1},
@@ -41,8 +45,7 @@ MINI_SEARCH_SPACE = (
     catalog.HORIZON,
 )
 
-
-# What the studies take from this workload, see configs/catalog.py.
+# Sizes for the studies of configs/catalog.py.
 NUMBERS = catalog.Numbers(
     batch_sizes=(1024, 4096),
     buffer=10_000,
@@ -65,11 +68,11 @@ MINI_NUMBERS = catalog.Numbers(
     trials=16,
     searches=3,
     demo=(4, 1),
-    overrides={"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
+    overrides={"checkpoint_every_fresh_examples": 0},  # trials take a minute, so they start over
 )
 
 
-def get_config(variant: str = ""):
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'."""
     config = base.get_config()
     config.workload = "imagenet"
@@ -91,7 +94,7 @@ def get_config(variant: str = ""):
         config.dataset.test_split = "test"
         config.augmentation.crop_size = 24
         config.augmentation.min_area = 0.35
-        config.augmentation.flip = False  # a mirrored digit is no digit
+        config.augmentation.flip = False  # a mirrored digit is not a digit
         config.model.depth = 18
         config.model.width = 8
         config.model.stem = "cifar"
@@ -109,11 +112,11 @@ def get_config(variant: str = ""):
     return config
 
 
-def get_search_space(variant: str = ""):
-    """The axes that a study searches for each condition."""
+def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
+    """The hyperparameters that a study searches for each condition."""
     return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
 
 
-def get_studies(variant: str = ""):
-    """Studies by name."""
+def get_studies(variant: str = "") -> catalog.Studies:
+    """The studies by name."""
     return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

@@ -1,31 +1,36 @@
-"""A base-size Transformer on LM1B, one sentence an example, and its mini on Python's own manual.
+"""A base-size Transformer on LM1B, one sentence per example, and its mini on Python's manual.
 
     python train.py --config=configs/lm1b.py --workdir=DIR            (LM1B prepared by TFDS)
     python train.py --config=configs/lm1b.py:mini --workdir=DIR       (no download, one minute)
     python sweep.py --config=configs/lm1b.py --study=factor --outdir=DIR
 
-From the study: Transformer, batch size 1024 (also 4096: --config.batch_size=4096), Nesterov
+From the paper: Transformer, batch size 1024 (also 4096: --config.batch_size=4096), Nesterov
 momentum, constant learning rate, no augmentation. Recalled, not verified: the base size (6 layers
-of 512, 8 heads, 2048) and the target, a cross-entropy of 3.9 nats a token. Our choice, since the
-study does not say: 32,000 unigram pieces, 64 tokens an example (longer sentences are truncated,
-padding is in neither loss nor metric), learning rate and momentum, a budget of one pass over the 30
-million sentences, 20 % of the held-out sentences for validation, the search ranges, the shuffle
-buffers. A loss depends on the vocabulary, so 3.9 here need not be 3.9 there. Nothing is clipped,
-decayed or dropped out.
+of 512, 8 heads, 2048) and the target, a cross-entropy of 3.9 nats per token. Our choice, since the
+paper does not specify them: 32,000 unigram pieces, 64 tokens per example (longer sentences are
+truncated; loss and metrics ignore padding), learning rate and momentum, a budget of one pass over
+the 30 million sentences, 20 % of the held-out sentences for validation, the search ranges, and the
+shuffle buffers. The loss depends on the vocabulary, so 3.9 here need not equal the paper's 3.9.
+There is no clipping, weight decay, or dropout.
 
-With no augmentation, echo.insertion=before_augmentation and after_augmentation give the same
-batches; both are allowed, and studies use the first. Full size wants an accelerator; 35 million
-parameters. It has not been run at full size here: a step takes 13.8 GFLOP a sentence
-(benchmarks/step_time.py counts them), 30 million sentences 4.1e17 FLOP, or 2.3 hours at 50 TFLOP/s,
-by arithmetic. The vocabulary is trained once, in some minutes, and kept beside the data.
+Without augmentation, echo.insertion=before_augmentation and after_augmentation give the same
+batches; both are allowed, and studies use the first. Full size (35 million parameters) requires an
+accelerator and has not been run here. By arithmetic, a step takes 13.8 GFLOP per sentence
+(benchmarks/step_time.py counts them), and 30 million sentences 4.1e17 FLOP: 2.3 hours at 50
+TFLOP/s. The vocabulary is trained once, in a few minutes, and cached beside the data.
 
-Mini: 512 pieces, 2 layers of 64. The validation split's unigram entropy is 5.0 nats; the target of
-3.65 is reached after about half the budget, and much longer runs overfit the 2,180 sentences.
+The mini has 512 pieces and 2 layers of 64. Its validation split has a unigram entropy of 5.0 nats.
+It reaches the target of 3.65 after about half its budget; much longer runs overfit the 2,180
+sentences.
 """
+
+from typing import Any
+
+import ml_collections
 
 from configs import base, catalog
 
-# Searched anew for every echoing condition. `log_one_minus` spaces 1 - value evenly in log.
+# Searched separately for each condition. `log_one_minus` spaces 1 - value evenly in log.
 SEARCH_SPACE = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.003, "max": 3.0},
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.001, "max": 0.3},
@@ -36,8 +41,7 @@ MINI_SEARCH_SPACE = (
     {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.03, "max": 0.3},
 )
 
-
-# What the studies take from this workload, see configs/catalog.py.
+# Sizes for the studies of configs/catalog.py.
 NUMBERS = catalog.Numbers(
     batch_sizes=(1024, 4096),
     buffer=100_000,
@@ -64,11 +68,11 @@ MINI_NUMBERS = catalog.Numbers(
     demo=(4, 2),
     augments=False,
     decays=False,
-    overrides={"checkpoint_every_fresh_examples": 0},  # trials of a minute start anew
+    overrides={"checkpoint_every_fresh_examples": 0},  # trials take a minute, so they start over
 )
 
 
-def get_config(variant: str = ""):
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'."""
     config = base.get_config()
     config.workload = "lm1b"
@@ -109,11 +113,11 @@ def get_config(variant: str = ""):
     return config
 
 
-def get_search_space(variant: str = ""):
-    """The axes that a study searches for each condition."""
+def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
+    """The hyperparameters that a study searches for each condition."""
     return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
 
 
-def get_studies(variant: str = ""):
-    """Studies by name."""
+def get_studies(variant: str = "") -> catalog.Studies:
+    """The studies by name."""
     return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)

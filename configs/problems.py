@@ -1,19 +1,22 @@
-"""The problems of results/protocol.md: small enough for two cores, and of different kinds.
+"""The problems of results/protocol.md: diverse, and small enough for two cores.
 
     python sweep.py --config=configs/problems.py:digits --study=grid --outdir=DIR
 
-Variants, `mnist`, `photographs`, `scenes`, `sentences`, `documents` and `logistic` beside `digits`,
-and `manual` and `jpeg_digits`, which are set aside for the forecast. `photographs`, `sentences` and
-`documents` read `cifar10_jpeg`, `lm_books` and `lm_docs` in $TFDS_DATA_DIR (CIFAR-10 recompressed
-as JPEG; English sentences with the features of `lm1b`; technical documents with those of `c4`). In
-these three a budget is less than one pass over the data, so that what is fresh has never been seen.
+The variants are `digits`, `mnist`, `photographs`, `scenes`, `sentences`, `documents`, `logistic`,
+and, held out for the forecast, `manual` and `jpeg_digits`. `photographs`, `sentences`, and
+`documents` read `cifar10_jpeg`, `lm_books`, and `lm_docs` from $TFDS_DATA_DIR (CIFAR-10
+recompressed as JPEG; English sentences with the features of `lm1b`; technical documents with those
+of `c4`). Their budgets are below one pass over the data, so that every fresh example is new to the
+network.
 
-Each problem is a shipped mini but for what is set here. Search spaces are wider than the minis',
-since optima at their ends were seen. Targets follow the rule in the protocol.
+Each problem is a shipped mini except for the fields set here. Search spaces are wider than those of
+the minis, whose ends held some optima. Targets follow the rule in the protocol.
 """
 
 import dataclasses
 from typing import Any
+
+import ml_collections
 
 from configs import catalog, cifar10, coco, common_crawl, imagenet, lm1b
 
@@ -30,16 +33,16 @@ _DECAYING = (
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What makes a problem of a shipped mini.
+    """A problem, as changes to a shipped mini.
 
     Attributes:
         workload: the module whose mini it starts from.
-        fields: what differs from that.
+        fields: fields that differ from the mini.
         space: axes of its searches.
-        batch_sizes: the two that the grid compares.
-        factors: echoing factors before augmentation, besides 1.
-        trials: of each search that must not diverge.
-        augments: whether examples are augmented; without, two of the three slots are one.
+        batch_sizes: the two batch sizes that the grid compares.
+        factors: echo factors before augmentation, besides 1.
+        trials: trials of each search that must not diverge.
+        augments: whether examples are augmented; if not, the first two insertion points are equal.
     """
 
     workload: Any
@@ -51,8 +54,8 @@ class Problem:
     augments: bool = True
 
 
-SEARCHES = 5  # of each condition: the fewest whose range covers a median at above 90 %
-EVALUATIONS = 64  # over a budget without echoing: a score of a third of it is read to 5 %
+SEARCHES = 5  # per condition; the smallest number whose range covers a median above 90 %
+EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of the budget to 5 %
 
 PROBLEMS = {
     "digits": Problem(
@@ -158,14 +161,14 @@ PROBLEMS = {
 }
 
 
-def get_config(variant: str = ""):
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration of a problem."""
     problem = _problem(variant)
     config = problem.workload.get_config("mini")
     fields = problem.fields | {
         "batch_size": problem.batch_sizes[0],
         "evaluate_every_fresh_examples": problem.fields["budget.fresh_examples"] // EVALUATIONS,
-        "checkpoint_every_fresh_examples": 0,  # trials of seconds start anew
+        "checkpoint_every_fresh_examples": 0,  # trials take seconds and can start over
         "dataset.test_split": "",
         "gradient_statistics_every_steps": 100,
     }
@@ -179,7 +182,7 @@ def get_search_space(variant: str = ""):
 
 
 def get_studies(variant: str = ""):
-    """`grid`, and the `pilot` that its target comes from."""
+    """`grid`, and the `pilot` that determines its target."""
     problem = _problem(variant)
     numbers = dataclasses.replace(
         problem.workload.MINI_NUMBERS,

@@ -1,4 +1,4 @@
-"""Where and how often to echo on examples that are read once: small studies for two cores.
+"""Small studies on examples that are read only once: where to echo, and how often.
 
     python sweep.py --config=configs/real_data.py:photographs --study=insertion --outdir=DIR
     python sweep.py --config=configs/real_data.py:sentences --study=insertion --outdir=DIR
@@ -6,13 +6,15 @@
 
 `photographs` is configs/cifar10.py with ResNet-8 of width 8 on `cifar10_jpeg`, CIFAR-10
 recompressed as JPEG. `sentences` is configs/lm1b.py with a Transformer of two layers of 64 on
-`lm_books`, English sentences with the features of `lm1b`. Both are looked for in
-$TFDS_DATA_DIR. A budget is less than one pass over the data, so that, unlike in the minis, what is
-fresh has never been seen. Targets are what the default hyperparameters reach late in it, which is
-early in training.
+`lm_books`, English sentences with the features of `lm1b`. Both are read from $TFDS_DATA_DIR. The
+budget is below one pass over the data, so that, unlike in the minis, every fresh example is new to
+the network. Targets are what the default hyperparameters reach late in the budget, which is early
+in training.
 """
 
 import dataclasses
+
+import ml_collections
 
 from configs import catalog, cifar10, lm1b
 
@@ -21,31 +23,36 @@ PHOTOGRAPHS = dataclasses.replace(cifar10.MINI_NUMBERS, budget=20_000, trials=6,
 SENTENCES = dataclasses.replace(lm1b.MINI_NUMBERS, budget=10_000, trials=12, searches=3)
 
 
-def get_config(variant: str = ""):
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is 'photographs' or 'sentences'."""
     if variant == "photographs":
         config = cifar10.get_config()
-        config.dataset.name = "cifar10_jpeg"
-        config.dataset.validation_split = "train[45000:47000]"
-        config.dataset.test_split = ""
-        config.model.depth = 8
-        config.model.width = 8
-        config.batch_size = PHOTOGRAPHS.batch_size
-        config.optimizer.schedule.final_factor = 0.1
-        config.budget.fresh_examples = PHOTOGRAPHS.budget
-        config.evaluate_every_fresh_examples = 1_000
-        config.target.value = 0.4
+        fields = {
+            "dataset.name": "cifar10_jpeg",
+            "dataset.validation_split": "train[45000:47000]",
+            "dataset.test_split": "",
+            "model.depth": 8,
+            "model.width": 8,
+            "batch_size": PHOTOGRAPHS.batch_size,
+            "optimizer.schedule.final_factor": 0.1,
+            "budget.fresh_examples": PHOTOGRAPHS.budget,
+            "evaluate_every_fresh_examples": 1_000,
+            "target.value": 0.4,
+        }
     elif variant == "sentences":
         config = lm1b.get_config("mini")
-        config.dataset.name = "lm_books"
-        config.dataset.validation_split = "test[:25%]"
-        config.dataset.sequence_length = 32
-        config.dataset.vocabulary_size = 1_000
-        config.budget.fresh_examples = SENTENCES.budget
-        config.evaluate_every_fresh_examples = 500
-        config.target.value = 4.9
+        fields = {
+            "dataset.name": "lm_books",
+            "dataset.validation_split": "test[:25%]",
+            "dataset.sequence_length": 32,
+            "dataset.vocabulary_size": 1_000,
+            "budget.fresh_examples": SENTENCES.budget,
+            "evaluate_every_fresh_examples": 500,
+            "target.value": 4.9,
+        }
     else:
         raise ValueError(f"no variant {variant!r}; allowed: photographs, sentences")
+    config.update_from_flattened_dict(fields)
     return config
 
 
@@ -55,8 +62,8 @@ def get_search_space(variant: str = ""):
 
 
 def get_studies(variant: str = ""):
-    """The studies that were run of each."""
+    """The studies whose results are in results/studies."""
     if variant == "photographs":
         return {"insertion": catalog.of(PHOTOGRAPHS)["insertion"]}
-    of_sentences = catalog.of(SENTENCES)
-    return {"insertion": of_sentences["insertion"], "factor": of_sentences["factor"]}
+    studies = catalog.of(SENTENCES)
+    return {name: studies[name] for name in ("insertion", "factor")}

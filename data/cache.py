@@ -1,7 +1,7 @@
-"""Files that are computed once from a data set and kept: written whole, by whoever is first.
+"""Files that are computed once from a data set and kept: written atomically, by the first process.
 
-Beside each lies its SHA-256, as `sha256sum --check` reads it. A file without one, from an earlier
-version, is taken as it is.
+Beside each file lies its SHA-256 in the format of `sha256sum --check`. A file without one was
+written by an earlier version and is used as it is.
 """
 
 import hashlib
@@ -9,54 +9,63 @@ import json
 import os
 import pathlib
 import re
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from data.errors import SourceError, reason
+from data.sources import SourceError, reason
+from runs import cli, records
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
-def named(stem: str, suffix: str, settings: dict[str, Any]) -> str:
-    """A file name that carries a hash of all that its content depends on."""
-    described = json.dumps(settings, sort_keys=True).encode()
-    return f"{stem}-{hashlib.sha256(described).hexdigest()[:12]}{suffix}"
+def file_name(stem: str, suffix: str, settings: dict[str, Any]) -> str:
+    """A file name that contains a hash of everything that the content depends on."""
+    encoded = json.dumps(settings, sort_keys=True).encode()
+    return f"{stem}-{hashlib.sha256(encoded).hexdigest()[:12]}{suffix}"
 
 
-def kept(path: pathlib.Path, make: Callable[[], bytes]) -> bytes:
-    """The content of `path`, which `make` gives where there is no such file yet.
+def cached(path: pathlib.Path, make: Callable[[], bytes]) -> bytes:
+    """The content of `path`; `make` computes it if the file does not exist.
 
     Raises:
-        SourceError: the file is damaged, or the directory cannot be written to.
+        SourceError: the file is damaged, or the directory is not writable.
     """
     if _URL.match(str(path)):
         raise SourceError(
-            f"{path} is in a bucket, and what is computed from a data set once is kept in a "
-            "directory; give one as config.dataset.cache_dir"
+            f"{path} is in a bucket, but files computed from a data set are cached in a directory; "
+            "give one as config.dataset.cache_dir"
         )
     checksum = path.with_name(f"{path.name}.sha256")
     if not path.exists():
-        made = make()
-        _write(checksum, _described(path, made), os.replace)  # there may be one of a deleted file
-        publish(path, made)
-        if (there := _read(path)) != made:  # another process was first, on another processor
-            _write(checksum, _described(path, there), os.replace)
+        content = make()
+        _write(checksum, _checksum_line(path, content), os.replace)  # of a deleted file, if any
+        publish(path, content)
+        if (current := _read(path)) != content:  # another process, on other hardware, was first
+            _write(checksum, _checksum_line(path, current), os.replace)
     content = _read(path)
-    if checksum.exists() and _read(checksum) != _described(path, content):
+    if checksum.exists() and _read(checksum) != _checksum_line(path, content):
         raise damaged(path, f"it does not have the checksum in {checksum.name}")
     return content
 
 
 def damaged(path: pathlib.Path, error: Exception | str) -> SourceError:
-    """The error for a kept file that cannot be used."""
+    """The error for a cached file that cannot be used."""
     why = error if isinstance(error, str) else reason(error)
     return SourceError(
         f"{path} cannot be used ({why}); delete it, and it is made again from the data set"
     )
 
 
-def _described(path: pathlib.Path, content: bytes) -> bytes:
+def publish(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file atomically unless it exists: of several processes, the first one wins.
+
+    Raises:
+        SourceError: the directory is not writable.
+    """
+    _write(path, content, _link)
+
+
+def _checksum_line(path: pathlib.Path, content: bytes) -> bytes:
     return f"{hashlib.sha256(content).hexdigest()}  {path.name}\n".encode()
 
 
@@ -67,41 +76,26 @@ def _read(path: pathlib.Path) -> bytes:
         raise damaged(path, error) from error
 
 
-def publish(path: pathlib.Path, content: bytes) -> None:
-    """Puts a file at `path`, unless one is there: of several processes the first one wins, and
-    nobody ever sees half a file.
-
-    Raises:
-        SourceError: the directory cannot be written to.
-    """
-    _write(path, content, _link)
-
-
-def _write(path: pathlib.Path, content: bytes, put: Callable[[str, pathlib.Path], None]) -> None:
-    """Writes a file aside, and puts it at `path`."""
+def _write(
+    path: pathlib.Path, content: bytes, move: Callable[[pathlib.Path, pathlib.Path], None]
+) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with records.temporary_file(path, content) as temporary:
+            move(temporary, path)
     except OSError as error:
+        if cli.is_disk_full(error):
+            raise
         raise SourceError(
-            f"{path.parent} cannot be written to ({error.strerror}), and what is computed from a "
-            "data set once is kept there; give another directory as config.dataset.cache_dir"
+            f"{path.parent} is not writable ({error.strerror}), and files computed from a data set "
+            "are cached there; give another directory as config.dataset.cache_dir"
         ) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(aside, 0o644)  # a temporary file is its owner's alone
-        put(aside, path)
-    finally:
-        pathlib.Path(aside).unlink(missing_ok=True)
 
 
-def _link(aside: str, path: pathlib.Path) -> None:
+def _link(temporary: pathlib.Path, path: pathlib.Path) -> None:
     try:
-        os.link(aside, path)
+        os.link(temporary, path)
     except FileExistsError:
         pass
-    except OSError:  # a file system without hard links: the last one wins, with equal content
-        os.replace(aside, path)
+    except OSError:  # a file system without hard links: the last process wins, with equal content
+        os.replace(temporary, path)

@@ -1,9 +1,9 @@
-"""The process that serves a training split over HTTP; see http_source.
+"""The process that serves a training split over HTTP; see http_source.py.
 
     python -m data.http_server
 
-It is started by `http_source.HttpSource`: the first line of its standard input is config.dataset
-as JSON, the first line of its output where it listens. It ends when its standard input does.
+`http_source.HttpSource` starts it. The first line of its standard input is config.dataset as JSON;
+the first line of its output gives the port. It ends when its standard input is closed.
 """
 
 import json
@@ -12,13 +12,13 @@ import signal
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import ml_collections
 from flax import serialization
 
-from data.errors import reason
 from data.http_source import LENGTH_BYTES
-from data.sources import Source
+from data.sources import Source, reason
 from data.splits import open_splits
 
 
@@ -30,49 +30,49 @@ class _Server(ThreadingHTTPServer):
         self.source = source
 
     def handle_error(self, request, client_address):
-        """Nothing: a reader that went away has its own way of saying so."""
+        """Ignores a reader that went away, which reports its own errors."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"  # which keeps connections open
+    protocol_version = "HTTP/1.1"  # keeps connections open
     disable_nagle_algorithm = True
-    server: _Server
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_POST(self):
         indices = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         try:
             frames = [_frame(record) for record in self.server.source.__getitems__(indices)]
-        except Exception as error:  # is the reader's to raise
-            return self._answer(500, reason(error).encode())
-        self._answer(200, b"".join(frames))
+        except Exception as error:  # the reader raises it
+            return self._respond(500, reason(error).encode())
+        self._respond(200, b"".join(frames))
 
-    def _answer(self, status: int, content: bytes) -> None:
+    def _respond(self, status: int, content: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
     def log_message(self, *_):
-        """Nothing: the output is the reader's."""
+        """Logs nothing."""
 
 
-def _frame(record) -> bytes:
+def _frame(record: dict[str, Any]) -> bytes:
     content = serialization.msgpack_serialize(record)
     return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 
-def _end_with_input() -> None:
+def _exit_with_input() -> None:
     sys.stdin.buffer.read()
     os._exit(0)
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; ours saves
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the reader, which saves
     dataset = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    threading.Thread(target=_exit_with_input, daemon=True).start()
     try:
         source, _, _ = open_splits(ml_collections.ConfigDict(dataset))
-    except Exception as error:  # is the reader's to raise
+    except Exception as error:  # the reader raises it
         print(json.dumps({"error": reason(error)}), flush=True)
         return
     server = _Server(source)

@@ -1,8 +1,8 @@
-"""Records read over a real connection: from a process of their own, over HTTP on loopback.
+"""Records read over a real connection: from another process, over HTTP on loopback.
 
-`HttpSource` starts `python -m data.http_server` and asks it for records. A request is a POST of
-a JSON list of indices; the answer is a frame for each record, its length in four bytes and the
-record as msgpack. There is no pickle on the wire.
+`HttpSource` starts `python -m data.http_server` and requests records from it. A request is a POST
+of a JSON list of indices. The response holds a frame per record: the record's length in four bytes,
+then the record as msgpack. Nothing is pickled.
 """
 
 import contextlib
@@ -19,30 +19,29 @@ from typing import Any
 
 from flax import serialization
 
-from data.errors import SourceError, reason
-from data.throttle import UpstreamError
+from data.sources import Source, SourceError, UpstreamError, reason
 
 LENGTH_BYTES = 4
 
-_DISPLAYED_BYTES = 80  # of an answer that is not understood
+_QUOTED_BYTES = 80  # of an unexpected response, in messages
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class ServerLost(UpstreamError):
-    """The process that serves the records is gone."""
+    """The process that serves the records has ended."""
 
 
-class HttpSource:
+class HttpSource(Source):
     """The training split of a data set, served by a process that ends with this one.
 
     Args:
-        dataset: the fields config.dataset.
-        arrived: is called as each record arrives.
-        where: how a sentence names a record, see `sources.where`.
+        dataset: the fields of config.dataset.
+        arrived: called whenever a record arrives.
+        where: names a record in messages, see `Source.where`.
 
     Attributes:
-        server: the process.
+        server: the process that serves the records.
 
     Raises:
         SourceError: the server cannot open the data set.
@@ -55,16 +54,14 @@ class HttpSource:
         where: Callable[[int], str] = "record {}".format,
     ):
         self._arrived, self.where = arrived, where
-        self.server = _started(dataset)
-        weakref.finalize(self, _end, self.server)
-        self._port, self._length = _hello(self.server.stdout.readline())
-        self._idle: queue.SimpleQueue = queue.SimpleQueue()  # connections that are kept open
+        self.server = start_server(dataset)
+        weakref.finalize(self, _stop_server, self.server)
+        assert self.server.stdout is not None
+        self._port, self._length = _parse_hello(self.server.stdout.readline())
+        self._idle_connections: queue.SimpleQueue = queue.SimpleQueue()
 
     def __len__(self) -> int:
         return self._length
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         connection = self._connection()
@@ -72,58 +69,49 @@ class HttpSource:
             connection.request("POST", "/", json.dumps([int(index) for index in indices]))
             response = connection.getresponse()
             if response.status != http.HTTPStatus.OK:
-                raise UpstreamError(
-                    f"the HTTP upstream answers {response.status}: {_one_line(response.read())}"
-                )
+                text = " ".join(response.read().decode(errors="replace").split())
+                raise UpstreamError(f"the HTTP upstream answers {response.status}: {text}")
             records = [self._record(response, index) for index in indices]
-            response.read()  # what ends the answer; only then can the connection be used again
+            response.read()  # to the end, after which the connection can be reused
         except (OSError, http.client.HTTPException) as error:
             raise ServerLost(
                 f"the HTTP upstream on port {self._port} is gone ({reason(error)}) "
-                f"while record {indices[0]} and {len(indices) - 1} others were read; "
-                "start the run again to go on"
+                f"while reading record {indices[0]} and {len(indices) - 1} others; "
+                "start the run again to resume it"
             ) from error
-        self._idle.put(connection)
+        self._idle_connections.put(connection)
         return records
 
     def _connection(self) -> http.client.HTTPConnection:
         with contextlib.suppress(queue.Empty):
-            return self._idle.get_nowait()
+            return self._idle_connections.get_nowait()
         return http.client.HTTPConnection("127.0.0.1", self._port)
 
     def _record(self, response: http.client.HTTPResponse, index: int) -> dict[str, Any]:
-        length = int.from_bytes(_read(response, LENGTH_BYTES), "big")
-        content = _read(response, length)
+        content = _read(response, int.from_bytes(_read(response, LENGTH_BYTES), "big"))
         try:
             record = serialization.msgpack_restore(content)
-        except Exception as error:  # msgpack and its extensions have no common one
+            if not isinstance(record, dict):
+                raise ValueError(f"a {type(record).__name__}")
+        except Exception as error:  # msgpack and its extensions raise many types
             raise UpstreamError(
-                f"the HTTP upstream on port {self._port} answers with what is no record "
-                f"({reason(error)}) while {self.where(index)} was read; start the run again"
+                f"the HTTP upstream on port {self._port} answers with something that is not a "
+                f"record ({reason(error)}) while reading {self.where(index)}; start the run again"
             ) from error
-        if not isinstance(record, dict):
-            raise UpstreamError(
-                f"the HTTP upstream on port {self._port} answers with {type(record).__name__}, "
-                f"which is no record, while {self.where(index)} was read; start the run again"
-            )
         self._arrived()
         return record
 
 
-def _hello(line: bytes) -> tuple[int, int]:
-    """Port and number of records, from the first line that a server writes."""
+def _parse_hello(line: bytes) -> tuple[int, int]:
+    """The port and the number of records, from the first line that a server writes."""
     try:
         hello = json.loads(line or '{"error": "its process ended"}')
         if "error" not in hello:
             return int(hello["port"]), int(hello["length"])
         why = hello["error"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        why = f"it answers {line[:_DISPLAYED_BYTES]!r} ({reason(error)})"
+        why = f"it answers {line[:_QUOTED_BYTES]!r} ({reason(error)})"
     raise SourceError(f"the HTTP upstream cannot serve the training split: {why}")
-
-
-def _one_line(content: bytes) -> str:
-    return " ".join(content.decode(errors="replace").split())
 
 
 def _read(response: http.client.HTTPResponse, length: int) -> bytes:
@@ -133,20 +121,22 @@ def _read(response: http.client.HTTPResponse, length: int) -> bytes:
     return content
 
 
-def _started(dataset: dict[str, Any]) -> subprocess.Popen:
+def start_server(dataset: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Starts data/http_server.py and sends it the fields of config.dataset."""
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     server = subprocess.Popen(
         [sys.executable, "-m", "data.http_server"],
-        stdin=subprocess.PIPE,  # which closes when this process ends, however it does
+        stdin=subprocess.PIPE,  # closes whenever this process ends, which ends the server
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
     )
-    with contextlib.suppress(BrokenPipeError):  # then it says nothing, which is looked at next
+    assert server.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # then the server sends no hello, which is reported
         server.stdin.write(json.dumps(dataset).encode() + b"\n")
         server.stdin.flush()
     return server
 
 
-def _end(server: subprocess.Popen) -> None:
+def _stop_server(server: subprocess.Popen[bytes]) -> None:
     server.kill()
     server.communicate()

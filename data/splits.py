@@ -1,63 +1,55 @@
-"""Opens a run's data: what is trained on, as slow as config.upstream makes it, and what is not."""
+"""Opens the splits that a configuration names. `open_source` is the place to add a source."""
 
-import functools
 from typing import Any
 
-import jax
+import ml_collections
 
-from data import http_source, sources, text_sources, throttle
+from data import digits, python_text, text_sources, tfds, throttle
+from data.sources import DatasetInfo, Source
 
 
 def open_data(
-    config, clock: throttle.StoppableClock | None = None
-) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
-    """The training and validation splits, and what is known of the data set.
+    config: ml_collections.ConfigDict, clock: throttle.StoppableClock | None = None
+) -> tuple[Source, Source, DatasetInfo]:
+    """The training split, throttled by config.upstream, the validation split, and the data set.
 
     Args:
-        clock: that the limits of config.upstream go by; None: one that is never stopped.
+        clock: times the limits of config.upstream; None = a clock that is never stopped.
 
     Raises:
-        SourceError, RecordError: they cannot be opened; of text all records may be read for that.
+        SourceError, RecordError: a split cannot be opened. For text, all records may be read.
     """
     source, held_out, info = open_splits(config.dataset)
-    return _slowed(config, source, clock or throttle.StoppableClock()), held_out, info
+    return throttle.throttled(config, source, clock), held_out, info
 
 
-def open_splits(dataset: Any) -> tuple[sources.Source, sources.Source, sources.DatasetInfo]:
-    """The same, of the fields config.dataset, as fast as they are."""
+def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
+    """The training and validation splits of `dataset` (config.dataset), and the data set.
+
+    Raises:
+        SourceError, RecordError: a split cannot be opened. For text, all records may be read.
+    """
     if dataset.text:
-        return text_sources.open_text(dataset)
-    source, info = sources.open_source(dataset.name, dataset.train_split, dataset.data_dir)
-    held_out, _ = sources.open_source(dataset.name, dataset.validation_split, dataset.data_dir)
+        return text_sources.open_splits(dataset, open_source)
+    source, info = open_source(dataset.name, dataset.train_split, dataset.data_dir)
+    held_out, _ = open_source(dataset.name, dataset.validation_split, dataset.data_dir)
     return source, held_out, info
 
 
-def limits(config) -> throttle.Limits:
-    """How slow config.upstream makes the training examples that this process reads."""
-    settings = config.upstream
-    return throttle.Limits(
-        examples_per_second=settings.examples_per_second,
-        bytes_per_second=settings.bytes_per_second,
-        latency_seconds=settings.latency_seconds,
-        stall_every_seconds=settings.stall_every_seconds,
-        stall_seconds=settings.stall_seconds,
-        jitter=settings.jitter,
-        seed=config.seed.data,
-    ).shared_by(jax.process_count())
+def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, DatasetInfo]:
+    """The raw records of a split, and what is known of the data set.
 
+    Args:
+        name: one of digits.NAMES or python_text.NAMES, or a data set that TFDS has prepared as
+            array_record.
+        split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
+        data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
-def _slowed(config, source: sources.Source, clock: throttle.StoppableClock) -> sources.Source:
-    settings, slow = config.upstream, limits(config)
-
-    def opened(arrived):
-        fast = source
-        if settings.http:
-            where = functools.partial(sources.where, source)
-            fast = http_source.HttpSource(config.dataset.to_dict(), arrived, where)
-        if slow.none:
-            return fast
-        return throttle.SlowSource(fast, throttle.RateLimiter(slow, clock, clock.sleep), arrived)
-
-    if settings.timeout:
-        return throttle.TimeoutSource(opened, settings.timeout, clock)
-    return opened(lambda: None)
+    Raises:
+        SourceError: there is no such data set or split, or one of its files is missing or damaged.
+    """
+    if name in digits.NAMES:
+        return digits.open_source(name, split)
+    if name in python_text.NAMES:
+        return python_text.open_source(name, split)
+    return tfds.open_source(name, split, data_dir)

@@ -1,8 +1,8 @@
-"""Data sets that TFDS has prepared, opened so that whatever is damaged is named.
+"""Data sets that TFDS has prepared; any damage is reported with the file's name.
 
-Before a run it is checked that the description can be read and that every file of a split is there
-with as many records as the description says, which takes the ends of each file: 0.1 ms a file on a
-local disk. The bytes of a record have a checksum in the file and are checked when they are read.
+Opening a split checks that the description can be read and that each file holds as many records as
+the description says. This reads only the end of each file: 0.1 ms per file on a local disk. The
+checksum of a record is verified when the record is read.
 """
 
 import bisect
@@ -10,69 +10,83 @@ import concurrent.futures
 import contextlib
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from data.errors import RecordError, SourceError, reason
+from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint, reason
 
-# Files that are checked at once: what takes time is the way to a bucket.
-_CHECKED_AT_ONCE = 64
+# Larger than any real data set has, and small enough that the last layer does not fill the memory.
+MAX_CLASSES = 2**20
+
+# The latency of a bucket dominates, so many files are checked concurrently.
+_CONCURRENT_CHECKS = 64
+
+
+def open_source(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInfo]:
+    """The records of a split, with images still encoded, and what is known of the data set.
+
+    Raises:
+        SourceError: there is no such data set or split, it was not prepared as array_record, or one
+            of its files is missing or damaged.
+    """
+    prepared = builder(name, data_dir)
+    return _open_split(prepared, name, split), _dataset_info(prepared)
 
 
 def builder(name: str, data_dir: str) -> Any:
     """TFDS's builder of a data set that is prepared in `data_dir`.
 
     Raises:
-        SourceError: it is not prepared there, or its description is damaged.
+        SourceError: the data set is not prepared there, or its description is damaged.
     """
     import tensorflow_datasets as tfds
 
-    where = os.path.expanduser(
+    directory = os.path.expanduser(
         data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     )
     try:
-        made = tfds.builder(name, data_dir=where)  # may be gs://BUCKET
-        prepared = made.is_prepared()
-    except Exception as error:  # TFDS hands on whatever reading the description raises
-        _check_description(name, where, error)
-        prepared = False
+        opened = tfds.builder(name, data_dir=directory)  # may be gs://BUCKET
+        prepared = opened.is_prepared()
+    except Exception as error:  # TFDS passes on anything that reading the description raises
+        _check_description(name, directory, error)
+        opened, prepared = None, False
     if not prepared:
         raise SourceError(
-            f"data set {name!r} is not prepared in {where}; prepare it there with "
+            f"data set {name!r} is not prepared in {directory}; prepare it there with "
             f"tfds.builder({name!r}, file_format='array_record').download_and_prepare(), point "
             "TFDS_DATA_DIR or config.dataset.data_dir at it, or use --config=FILE:mini, "
             "which needs no download"
         )
-    return made
+    return opened
 
 
-def _check_description(name: str, where: str, error: Exception) -> None:
-    """Raises SourceError if the data set is there, so that its description must be to blame."""
+def _check_description(name: str, data_dir: str, error: Exception) -> None:
+    """Raises SourceError if the data set exists, since then its description caused `error`."""
     import tensorflow_datasets as tfds
 
-    for directory in _described_directories(name, where):
-        features = directory / "features.json"
+    for directory in _described_directories(name, data_dir):
         try:
             tfds.features.FeatureConnector.from_config(directory)
-        except Exception as found:
-            raise damaged(features, found) from error
-        raise damaged(directory / "dataset_info.json", error) from error
+        except Exception as cause:
+            raise _damaged(directory / "features.json", cause) from error
+        raise _damaged(directory / "dataset_info.json", error) from error
 
 
-def _described_directories(name: str, where: str) -> Iterator[Any]:
+def _described_directories(name: str, data_dir: str) -> Iterator[Any]:
     from etils import epath
 
     name, _, version = name.partition(":")
     if not name:
         return
-    with contextlib.suppress(Exception):  # no such directory, no name of one, no way to a bucket
-        root = epath.Path(where) / name
+    with contextlib.suppress(Exception):  # no such directory, or a bucket that is out of reach
+        root = epath.Path(data_dir) / name
         for pattern in ("*/dataset_info.json", "*/*/dataset_info.json"):
             directories = [path.parent for path in sorted(root.glob(pattern))]
             yield from (path for path in directories if version in ("", path.name))
 
 
-def damaged(file: Any, error: Exception | str) -> SourceError:
+def _damaged(file: Any, error: Exception | str) -> SourceError:
     """The error for a file of a data set that cannot be used."""
     why = error if isinstance(error, str) else reason(error)
     return SourceError(
@@ -80,12 +94,7 @@ def damaged(file: Any, error: Exception | str) -> SourceError:
     )
 
 
-def open_split(builder: Any, name: str, split: str) -> "PreparedSplit":
-    """The records of a split; images stay encoded.
-
-    Raises:
-        SourceError: no such split, not as array_record, or a file that is missing or damaged.
-    """
+def _open_split(builder: Any, name: str, split: str) -> "PreparedSplit":
     import tensorflow_datasets as tfds
 
     description = builder.data_path / "dataset_info.json"
@@ -95,19 +104,19 @@ def open_split(builder: Any, name: str, split: str) -> "PreparedSplit":
         files = builder.info.splits[split].file_instructions
     except NotImplementedError as error:
         raise SourceError(
-            f"data set {name!r} in {builder.data_path} is not in random-access form; prepare it "
+            f"data set {name!r} in {builder.data_path} does not support random access; prepare it "
             "with file_format='array_record'"
         ) from error
     except Exception as error:
         if not builder.info.splits or split in builder.info.splits:
-            raise damaged(description, error) from error
+            raise _damaged(description, error) from error
         raise SourceError(
             f"data set {name!r} has no split {split!r}; allowed: {', '.join(builder.info.splits)}, "
             "or a slice of one such as train[:90%]"
         ) from error
-    for part in builder.info.splits.values():  # TFDS leaves out files of a negative length
-        if (least := min(part.shard_lengths, default=0)) < 0:
-            raise damaged(description, f"split {part.name!r} has a file of {least} records")
+    for part in builder.info.splits.values():  # TFDS skips files of negative length
+        if (shortest := min(part.shard_lengths, default=0)) < 0:
+            raise _damaged(description, f"split {part.name!r} has a file of {shortest} records")
     if sum(file.take for file in files) < 1:
         raise SourceError(f"split {split!r} of data set {name!r} is empty; give another one")
     _check_files(files, description)
@@ -115,13 +124,13 @@ def open_split(builder: Any, name: str, split: str) -> "PreparedSplit":
 
 
 def _check_files(files: Sequence[Any], description: Any) -> None:
-    with concurrent.futures.ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:
+    with concurrent.futures.ThreadPoolExecutor(_CONCURRENT_CHECKS) as pool:
         try:
-            for file, there in zip(files, pool.map(_num_records, files), strict=True):
-                if there != file.examples_in_shard:
-                    raise damaged(
+            for file, actual in zip(files, pool.map(_num_records, files), strict=True):
+                if actual != file.examples_in_shard:
+                    raise _damaged(
                         file.filename,
-                        f"it has {there} records, and {description} says {file.examples_in_shard}",
+                        f"it has {actual} records, and {description} says {file.examples_in_shard}",
                     )
         finally:
             pool.shutdown(cancel_futures=True)
@@ -133,21 +142,21 @@ def _num_records(file: Any) -> int:
     reader = ArrayRecordReader(
         os.fspath(file.filename), options="readahead_buffer_size:0", file_reader_buffer_size=32768
     )
-    records = reader.num_records()
+    num_records = reader.num_records()
     try:
-        reader.close()  # which raises what was wrong when it was opened
+        reader.close()  # raises any error that occurred on opening
     except RuntimeError as error:
-        raise damaged(file.filename, str(error).partition("; ")[0]) from error
-    return records
+        raise _damaged(file.filename, str(error).partition("; ")[0]) from error
+    return num_records
 
 
-class PreparedSplit:
-    """Random access to the records of a split; a record that cannot be read is named.
+class PreparedSplit(Source):
+    """The records of a split; an error while reading names the record.
 
     Args:
         records: TFDS's data source.
-        split: as it was asked for.
-        files: where its records are, TFDS's `FileInstruction`s.
+        split: the split as requested.
+        files: TFDS's `FileInstruction`s for the split.
     """
 
     def __init__(self, records: Any, split: str, files: Sequence[Any]):
@@ -160,7 +169,7 @@ class PreparedSplit:
     def __getitem__(self, index: int) -> dict[str, Any]:
         try:
             return self._records[index]
-        except Exception as error:  # of the reader, of the parser, of what TFDS decodes
+        except Exception as error:  # from the reader, the parser, or a decoder of TFDS
             raise RecordError(
                 f"{self.where(index)} cannot be read: {reason(error)}; restore the file, or leave "
                 "the record out of the split"
@@ -170,11 +179,61 @@ class PreparedSplit:
         try:
             return self._records.__getitems__(indices)
         except Exception:
-            return [self[index] for index in indices]  # one of which raises, and is named
+            return [self[index] for index in indices]  # the damaged one raises, with its name
 
-    def where(self, number: int) -> str:
-        """How a sentence names record `number`: by its place in the split and in a file."""
-        place = bisect.bisect_right(self._ends, number)
+    def where(self, index: int, /) -> str:
+        """Names a record by its place in the split and in a file."""
+        place = bisect.bisect_right(self._ends, index)
         file = self._files[place]
-        in_file = number - (self._ends[place] - file.take) + file.skip
-        return f"record {number} of split {self._split!r} ({file.filename}, its record {in_file})"
+        in_file = index - (self._ends[place] - file.take) + file.skip
+        return f"record {index} of split {self._split!r} ({file.filename}, its record {in_file})"
+
+
+def _dataset_info(builder: Any) -> DatasetInfo:
+    features = builder.info.features
+    objects = _object_features(features)
+    has_boxes = "bbox" in objects and "label" in objects
+    shape = features["image"].shape if "image" in features else None
+    if not isinstance(shape, tuple) or len(shape) != 3:  # a feature of that name, but not an image
+        shape = None
+    return DatasetInfo(
+        name=builder.info.full_name,
+        version=str(builder.info.version),
+        fingerprint=_fingerprint(builder.data_path),
+        num_classes=_num_classes(builder, objects if has_boxes else features),
+        image_shape=None if shape is None or None in shape else shape,
+        channels=None if shape is None else shape[-1],
+        has_boxes=has_boxes,
+    )
+
+
+def _object_features(features: Any) -> Any:
+    """The features of each object in an image; empty if there are no objects."""
+    import tensorflow_datasets as tfds
+
+    inner = getattr(features["objects"], "feature", None) if "objects" in features else None
+    return inner if isinstance(inner, tfds.features.FeaturesDict) else {}
+
+
+def _num_classes(builder: Any, features: Any) -> int | None:
+    """The number of classes; None if the records have no labels."""
+    if "label" not in features:
+        return None
+    number = getattr(features["label"], "num_classes", None)
+    if number is not None and not 1 <= number <= MAX_CLASSES:
+        raise _damaged(
+            builder.data_path / "features.json",
+            f"label has {number} classes; allowed: 1 to {MAX_CLASSES:,}",
+        )
+    return number
+
+
+def _fingerprint(directory: Any) -> str:
+    """A hash of the description without its white space."""
+    parts = []
+    for name in ("dataset_info.json", "features.json"):
+        try:
+            parts.append(re.sub(r"\s", "", (directory / name).read_text()).encode())
+        except (OSError, UnicodeDecodeError) as error:
+            raise _damaged(directory / name, error) from error
+    return fingerprint(*parts)

@@ -1,7 +1,7 @@
-"""A slow upstream on purpose: limits, latency and stalls before a source, and a watch over it.
+"""A source made slow on purpose: rates, latency, stalls, a connection over HTTP, and a timeout.
 
-Storage that is slower than the accelerator is what echoing is for. Here its speed is a setting, so
-that a claim about wall-clock time can be tried anywhere.
+Echoing is for storage that is slower than the accelerator. Here the speed of the storage is a
+setting, so that claims about wall-clock time can be tested on any machine.
 """
 
 import concurrent.futures
@@ -13,25 +13,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
+import ml_collections
 import numpy as np
 
-from data import sources
-from data.sources import Source
-from echo.tree import Structure
+from data import http_source
+from data.sources import Source, UpstreamError
 
-# A sleep takes a little longer than asked for. So much of the time that a line was not used is
-# made up for, which keeps its rate; and waits too short to sleep for are left to add up.
+# A sleep takes slightly longer than requested. The limiter catches up by at most this much unused
+# time, which keeps its average rate; and waits that are too short for a sleep accumulate.
 _CREDIT_SECONDS = 0.02
-_SHORTEST_SLEEP = 0.001
-_ROUNDING = 1e-9  # seconds that may be left by adding up floats
-
-
-class UpstreamError(Exception):
-    """The upstream gives no more examples; the message says why."""
+_MIN_SLEEP_SECONDS = 0.001
+_ROUNDING_SECONDS = 1e-9  # of sums of floats
 
 
 class Stalled(UpstreamError):
-    """No example has come for longer than config.upstream.timeout."""
+    """No example has arrived for longer than config.upstream.timeout."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +36,11 @@ class Limits:
     """How slow an upstream is; 0 = unlimited, or off.
 
     Attributes:
-        examples_per_second, bytes_per_second: of all that ask together.
-        latency_seconds: of each request; those of several requests pass side by side.
-        stall_every_seconds, stall_seconds: after so many seconds nothing comes for so many.
-        jitter: share, in [0, 1], by which latencies and the times between stalls vary.
-        seed: of that.
+        examples_per_second, bytes_per_second: rates, shared by all concurrent requests.
+        latency_seconds: latency of each request; concurrent requests wait concurrently.
+        stall_every_seconds, stall_seconds: time between two stalls, and their length.
+        jitter: share in [0, 1] by which latencies and times between stalls vary.
+        seed: seed of the variation.
     """
 
     examples_per_second: float = 0.0
@@ -59,16 +56,20 @@ class Limits:
         """Whether nothing is limited."""
         return self == Limits(jitter=self.jitter, seed=self.seed)
 
-    def seconds_of(self, size: int) -> float:
-        """How long a record of `size` bytes takes at least, without jitter."""
+    def transfer_seconds(self, size: int) -> float:
+        """Seconds that a record of `size` bytes takes at these rates."""
         of_bytes = size / self.bytes_per_second if self.bytes_per_second else 0.0
         of_example = 1 / self.examples_per_second if self.examples_per_second else 0.0
-        passing = max(of_bytes, of_example)
-        stalls = passing // self.stall_every_seconds if self.stall_every_seconds else 0
-        return self.latency_seconds + passing + stalls * self.stall_seconds
+        return max(of_bytes, of_example)
+
+    def seconds_of(self, size: int) -> float:
+        """Seconds that a request for one record of `size` bytes takes, without jitter."""
+        transfer = self.transfer_seconds(size)
+        stalls = transfer // self.stall_every_seconds if self.stall_every_seconds else 0
+        return self.latency_seconds + transfer + stalls * self.stall_seconds
 
     def shared_by(self, processes: int) -> "Limits":
-        """The part of each of several processes that read equally much."""
+        """The limits of each of several processes that read at the same rate."""
         return dataclasses.replace(
             self,
             examples_per_second=self.examples_per_second / processes,
@@ -77,14 +78,15 @@ class Limits:
 
 
 class StoppableClock:
-    """Seconds that pass unless it is stopped; several threads may ask it and stop it.
+    """A clock that can be stopped; thread-safe.
 
-    A limited upstream goes by it and stands still while its run does not train: what came during an
-    evaluation would cost no seconds of training, and R would not be what the limits say. So nothing
-    that is done while it is stopped may wait for a training example.
+    A throttled upstream follows this clock, which is stopped while the run does not train. Examples
+    that arrive during an evaluation would take no training time, and R would not be what the limits
+    say. Therefore nothing that runs while the clock is stopped may wait for a training example.
 
     Args:
-        clock, sleep: seconds that always pass, and waiting for some to.
+        clock: returns the seconds of a clock that never stops.
+        sleep: waits that many of its seconds.
     """
 
     def __init__(
@@ -93,44 +95,76 @@ class StoppableClock:
         sleep: Callable[[float], None] = time.sleep,
     ):
         self._clock, self._sleep, self._lock = clock, sleep, threading.Lock()
-        self._stops, self._stopped_at, self._left_out = 0, 0.0, 0.0
-        self._passes = threading.Event()  # unless it is stopped
-        self._passes.set()
+        self._stops, self._stopped_at, self._stopped_seconds = 0, 0.0, 0.0
+        self._running = threading.Event()
+        self._running.set()
 
     def __call__(self) -> float:
         with self._lock:
-            return (self._stopped_at if self._stops else self._clock()) - self._left_out
+            return (self._stopped_at if self._stops else self._clock()) - self._stopped_seconds
 
     def sleep(self, seconds: float) -> None:
-        """Returns once so many of its seconds have passed."""
-        until = self() + seconds
-        while (left := until - self()) > _ROUNDING:
-            self._passes.wait()
+        """Returns once that many seconds have passed on this clock."""
+        end = self() + seconds
+        while (left := end - self()) > _ROUNDING_SECONDS:
+            self._running.wait()
             self._sleep(left)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Time in here does not pass."""
+        """Stops the clock within the context."""
         with self._lock:
             if not self._stops:
                 self._stopped_at = self._clock()
             self._stops += 1
-            self._passes.clear()
+            self._running.clear()
         try:
             yield
         finally:
             with self._lock:
                 self._stops -= 1
                 if not self._stops:
-                    self._left_out += self._clock() - self._stopped_at
-                    self._passes.set()
+                    self._stopped_seconds += self._clock() - self._stopped_at
+                    self._running.set()
+
+
+def limits(config: ml_collections.ConfigDict) -> Limits:
+    """The limits of config.upstream on the training examples that this process reads."""
+    fields = {field.name for field in dataclasses.fields(Limits)} - {"seed"}
+    settings = {name: config.upstream[name] for name in fields}
+    return Limits(**settings, seed=config.seed.data).shared_by(jax.process_count())
+
+
+def throttled(
+    config: ml_collections.ConfigDict, source: Source, clock: StoppableClock | None = None
+) -> Source:
+    """`source`, as slow as config.upstream says; unchanged where nothing is set.
+
+    Args:
+        clock: times the limits; None = a clock that is never stopped.
+    """
+    upstream, slow, timer = config.upstream, limits(config), clock or StoppableClock()
+
+    def open_slow(arrived: Callable[[], None]) -> Source:
+        opened = source
+        if upstream.http:
+            opened = http_source.HttpSource(config.dataset.to_dict(), arrived, source.where)
+        if slow.none:
+            return opened
+        return SlowSource(opened, RateLimiter(slow, timer, timer.sleep), arrived)
+
+    if upstream.timeout:
+        return TimeoutSource(open_slow, upstream.timeout, timer)
+    return open_slow(lambda: None)
 
 
 class RateLimiter:
-    """What all records pass, one after another, at the speed that `limits` allow.
+    """Lets records pass one after another, at the speed that `limits` allow.
 
     Args:
-        clock, sleep: seconds that pass, and waiting for some to.
+        limits: see `Limits`.
+        clock: returns seconds.
+        sleep: waits that many of the clock's seconds.
     """
 
     def __init__(
@@ -140,80 +174,72 @@ class RateLimiter:
         sleep: Callable[[float], None] = time.sleep,
     ):
         self._limits, self._clock, self._sleep = limits, clock, sleep
-        self._latencies = np.random.default_rng([limits.seed, 0])
-        self._stalls = np.random.default_rng([limits.seed, 1])
-        self._line = threading.Lock()  # held by the request whose records are passing
+        self._latency_rng = np.random.default_rng([limits.seed, 0])
+        self._stall_rng = np.random.default_rng([limits.seed, 1])
+        self._transfer_lock = threading.Lock()  # held by the request whose records are passing
         self._latency_lock = threading.Lock()
-        self._free = -math.inf  # when the last record is through
-        self._stall = (math.inf, math.inf)  # the next one, from and to
+        self._free_at = -math.inf  # when the last record has passed
+        self._stall = (math.inf, math.inf)  # start and end of the next stall
 
     def passed(self, sizes: Sequence[int]) -> Iterator[int]:
-        """The numbers 0, 1, ... of a request's records, each when it has come through.
+        """Yields the numbers 0, 1, ... of a request's records, each when the record has passed.
 
         Args:
-            sizes: the records' bytes.
+            sizes: bytes of each record.
         """
-        latency = self._latency()
+        with self._latency_lock:
+            latency = self._varied(self._limits.latency_seconds, self._latency_rng)
         if latency:
             self._sleep(latency)
-        with self._line:
+        with self._transfer_lock:
             for number, size in enumerate(sizes):
                 self._wait_for(size)
                 yield number
 
     def _wait_for(self, size: int) -> None:
         now = self._clock()
-        if self._free == -math.inf:
-            self._free, self._stall = now, self._stall_after(now)
-        limits = self._limits
-        seconds = 1 / limits.examples_per_second if limits.examples_per_second else 0.0
-        if limits.bytes_per_second:
-            seconds = max(seconds, size / limits.bytes_per_second)
-        self._free = self._served(max(self._free, now - _CREDIT_SECONDS), seconds)
-        if self._free - now > _SHORTEST_SLEEP:
-            self._sleep(self._free - now)
+        if self._free_at == -math.inf:
+            self._free_at, self._stall = now, self._stall_after(now)
+        start = max(self._free_at, now - _CREDIT_SECONDS)
+        self._free_at = self._end_of_transfer(start, self._limits.transfer_seconds(size))
+        if self._free_at - now > _MIN_SLEEP_SECONDS:
+            self._sleep(self._free_at - now)
 
-    def _served(self, start: float, seconds: float) -> float:
-        """When `seconds` of work that begin at `start` are done, stalls in between."""
+    def _end_of_transfer(self, start: float, seconds: float) -> float:
+        """When a transfer of `seconds` that begins at `start` ends, including stalls."""
         while start + seconds > self._stall[0]:
-            begin, end = self._stall
-            if start < end:
-                seconds -= max(0.0, begin - start)
-                start = end
-            self._stall = self._stall_after(end)
+            stall_start, stall_end = self._stall
+            if start < stall_end:
+                seconds -= max(0.0, stall_start - start)
+                start = stall_end
+            self._stall = self._stall_after(stall_end)
         return start + seconds
 
     def _stall_after(self, moment: float) -> tuple[float, float]:
         if not self._limits.stall_seconds:
             return math.inf, math.inf
-        begin = moment + self._varied(self._limits.stall_every_seconds, self._stalls)
-        return begin, begin + self._limits.stall_seconds
+        start = moment + self._varied(self._limits.stall_every_seconds, self._stall_rng)
+        return start, start + self._limits.stall_seconds
 
-    def _latency(self) -> float:
-        with self._latency_lock:
-            return self._varied(self._limits.latency_seconds, self._latencies)
-
-    def _varied(self, seconds: float, random: np.random.Generator) -> float:
-        return seconds * (1 + self._limits.jitter * random.uniform(-1, 1))
+    def _varied(self, seconds: float, rng: np.random.Generator) -> float:
+        return seconds * (1 + self._limits.jitter * rng.uniform(-1, 1))
 
 
-class SlowSource:
+class SlowSource(Source):
     """A source whose records pass a rate limiter.
 
     Args:
-        arrived: is called as each record comes through.
+        arrived: called whenever a record arrives.
     """
 
     def __init__(
         self, source: Source, limiter: RateLimiter, arrived: Callable[[], None] = lambda: None
     ):
         self._source, self._limiter, self._arrived = source, limiter, arrived
+        self.where = source.where
 
     def __len__(self) -> int:
         return len(self._source)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         records = self._source.__getitems__(indices)
@@ -221,75 +247,67 @@ class SlowSource:
             self._arrived()
         return records
 
-    def where(self, number: int) -> str:
-        """How a sentence names record `number`."""
-        return sources.where(self._source, number)
 
+class TimeoutSource(Source):
+    """A source that raises Stalled when no record has arrived for `timeout` seconds.
 
-class TimeoutSource:
-    """A source that raises Stalled once nothing has come for `timeout` seconds.
-
-    A request that is late is left to itself, on a thread of its own: it may never come back.
+    Each request runs on its own daemon thread, which is abandoned after a timeout, since the
+    request may never return.
 
     Args:
-        opened: makes the source; its argument is a function to call whenever an example arrives.
+        open_source: opens the source; its argument is to be called whenever a record arrives.
         timeout: seconds.
-        clock: of those.
+        clock: returns seconds.
     """
 
     def __init__(
         self,
-        opened: Callable[[Callable[[], None]], Source],
+        open_source: Callable[[Callable[[], None]], Source],
         timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._timeout, self._clock = timeout, clock
         self._arrived()
-        self._source = opened(self._arrived)
+        self._source = open_source(self._arrived)
+        self.where = self._source.where
 
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        began = self._clock()
-        request = _on_a_thread(self._source.__getitems__, indices)
+        start = self._clock()
+        request = _in_daemon_thread(self._source.__getitems__, indices)
         while not request.done():
-            left = max(began, self._last) + self._timeout - self._clock()
+            left = max(start, self._last_arrival) + self._timeout - self._clock()
             if left <= 0:
                 raise Stalled(
-                    f"no example has come from upstream for {self._timeout:g} s "
-                    f"(config.upstream.timeout) while record {indices[0]} and "
-                    f"{len(indices) - 1} others of the training split were waited for"
+                    f"no example has arrived from upstream for {self._timeout:g} s "
+                    f"(config.upstream.timeout) while waiting for record {indices[0]} and "
+                    f"{len(indices) - 1} others of the training split"
                 )
             concurrent.futures.wait([request], left)
         self._arrived()
         return request.result()
 
-    def where(self, number: int) -> str:
-        """How a sentence names record `number`."""
-        return sources.where(self._source, number)
-
     def _arrived(self) -> None:
-        self._last = self._clock()
+        self._last_arrival = self._clock()
 
 
-def _on_a_thread(function: Callable, argument: Any) -> concurrent.futures.Future:
+def _in_daemon_thread(function: Callable, argument: Any) -> concurrent.futures.Future:
     future: concurrent.futures.Future = concurrent.futures.Future()
 
-    def run():
+    def run() -> None:
         try:
             future.set_result(function(argument))
-        except BaseException as error:  # is raised where the result is asked for
+        except BaseException as error:  # raised by future.result()
             future.set_exception(error)
 
     threading.Thread(target=run, name="upstream", daemon=True).start()
     return future
 
 
-def record_bytes(record: dict[str, Any]) -> int:
-    """Bytes of a record's fields."""
-    leaves = Structure(record).leaves(record)
-    return sum(len(x) if isinstance(x, bytes | str) else np.asarray(x).nbytes for x in leaves)
+def record_bytes(value: Any) -> int:
+    """Bytes of a record, or of a field of one, as read from the source."""
+    if isinstance(value, dict):
+        return sum(map(record_bytes, value.values()))
+    return len(value) if isinstance(value, bytes | str) else np.asarray(value).nbytes

@@ -1,4 +1,4 @@
-"""Subword vocabularies: sentencepiece's unigram model (Kudo 2018), trained on the data set once."""
+"""Subword vocabularies: sentencepiece's unigram model (Kudo 2018), trained once per data set."""
 
 import hashlib
 import io
@@ -12,30 +12,29 @@ import numpy as np
 import sentencepiece
 
 from data import cache
-from data.errors import SourceError
-from data.sources import Source
+from data.sources import Source, SourceError
 
-# A piece each that no text is made into (BEGIN, END frame a document), then the unknown piece.
+# Pieces that no text is encoded as (BEGIN and END frame a document), and the unknown piece.
 PAD, BEGIN, END, UNKNOWN = range(4)
 
-# Training reads records in a random order until it has this much text: about half a million
-# sentences, minutes of work on several cores for 32,000 pieces, and some GB of memory.
+# Training samples this much text: about half a million sentences. For 32,000 pieces it takes
+# minutes on several cores and a few GB of memory.
 SAMPLE_BYTES = 2**26
 
-# sentencepiece leaves out lines of more than 4192 bytes; a character has up to 4.
+# sentencepiece skips lines of more than 4192 bytes; a character has at most 4.
 _LINE_CHARACTERS = 1000
 
 _READ_RECORDS = 256
 
 
 class Vocabulary:
-    """Text to pieces, numbers in [4, size) for what the vocabulary knows, and UNKNOWN.
+    """Encodes text as pieces: numbers in [4, size), or UNKNOWN.
 
     Args:
         model: a serialized sentencepiece model.
 
     Raises:
-        ValueError: it is none, or not one of `train`'s.
+        ValueError: it is not a sentencepiece model that `train` made.
     """
 
     def __init__(self, model: bytes):
@@ -43,31 +42,32 @@ class Vocabulary:
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            raise ValueError("it is no sentencepiece model") from error
+            raise ValueError("it is not a sentencepiece model") from error
         self.size = self._processor.vocab_size()
         ids = [getattr(self._processor, f"{name}_id")() for name in ("pad", "bos", "eos", "unk")]
         if self.size <= UNKNOWN or ids != [PAD, BEGIN, END, UNKNOWN]:
-            raise ValueError("it is no sentencepiece model of this project")
+            raise ValueError("it is not a sentencepiece model of this project")
         self.fingerprint = hashlib.sha256(model).hexdigest()[:16]
 
-    def encode(self, texts: list[bytes | str]) -> list[np.ndarray]:
-        """The pieces of each text, int32 [its length]; other threads run meanwhile.
+    def encode(self, texts: list[Any]) -> list[np.ndarray]:
+        """The pieces of each text (bytes or str), int32 [number of pieces].
 
-        Bytes that are not UTF-8 become the unknown piece; white space of any kind and length is one
-        blank, and none at the ends.
+        Bytes that are not UTF-8 become the unknown piece. Runs of white space become one blank;
+        leading and trailing ones are dropped. Releases the interpreter lock.
         """
         return self._processor.encode(texts, return_type="numpy", num_threads=1)
 
     def decode(self, pieces: np.ndarray) -> str:
-        """The text of pieces; PAD, BEGIN and END are left out."""
+        """The text of `pieces`, without PAD, BEGIN, and END."""
         return self._processor.decode([int(piece) for piece in pieces if piece > END])
 
 
-def settings(size: int, fingerprint: str, split: str) -> dict[str, Any]:
-    """All that a vocabulary's pieces depend on.
+def training_settings(size: int, fingerprint: str, split: str) -> dict[str, Any]:
+    """Everything that a vocabulary depends on.
 
     Args:
-        fingerprint, split: of the data set and the part of it that is trained on.
+        fingerprint: the data set's fingerprint.
+        split: the training split.
     """
     return {
         "vocabulary_size": size,
@@ -80,90 +80,93 @@ def settings(size: int, fingerprint: str, split: str) -> dict[str, Any]:
     }
 
 
-def cached(documents: Source, about: dict[str, Any], directory: pathlib.Path | None) -> Vocabulary:
-    """The vocabulary of `documents`, from `directory` or trained now and kept there.
+def cached(
+    documents: Source, settings: dict[str, Any], directory: pathlib.Path | None
+) -> Vocabulary:
+    """The vocabulary of `documents`, read from `directory`, or trained and written there.
 
     Args:
-        documents: records with a `text`, the training split.
-        about: its `settings`; they lie beside it as JSON.
-        directory: None keeps nothing.
+        documents: the training split, records with a `text`.
+        settings: see `training_settings`; written beside the vocabulary as JSON.
+        directory: None trains without writing.
 
     Raises:
-        SourceError: the text has fewer pieces than asked for, the directory cannot be written, or
-            the file in it is damaged.
+        SourceError: the text has fewer pieces than requested, the directory is not writable, or the
+            file in it is damaged.
     """
     if directory is None:
-        return Vocabulary(train(documents, about))
-    path = directory / cache.named(f"vocabulary-{about['vocabulary_size']}", ".model", about)
+        return Vocabulary(train(documents, settings))
+    size = settings["vocabulary_size"]
+    path = directory / cache.file_name(f"vocabulary-{size}", ".model", settings)
 
-    def made() -> bytes:
-        model = train(documents, about)
-        cache.publish(path.with_suffix(".json"), json.dumps(about, indent=2).encode())
+    def make() -> bytes:
+        model = train(documents, settings)
+        cache.publish(path.with_suffix(".json"), json.dumps(settings, indent=2).encode())
         return model
 
-    model = cache.kept(path, made)
+    model = cache.cached(path, make)
     try:
-        words = Vocabulary(model)
+        vocabulary = Vocabulary(model)
     except ValueError as error:
         raise cache.damaged(path, error) from error
-    if words.size != about["vocabulary_size"]:
-        raise cache.damaged(path, f"it has {words.size} pieces")
-    return words
+    if vocabulary.size != size:
+        raise cache.damaged(path, f"it has {vocabulary.size} pieces")
+    return vocabulary
 
 
-def train(documents: Source, about: dict[str, Any]) -> bytes:
-    """A serialized sentencepiece model, the same bytes whenever the settings are the same."""
+def train(documents: Source, settings: dict[str, Any]) -> bytes:
+    """A serialized sentencepiece model; equal settings give equal bytes."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(documents, about),
+            sentence_iterator=_lines(documents, settings),
             model_writer=model,
-            model_type=about["model_type"],
-            vocab_size=about["vocabulary_size"],
+            model_type=settings["model_type"],
+            vocab_size=settings["vocabulary_size"],
             pad_id=PAD,
             bos_id=BEGIN,
             eos_id=END,
             unk_id=UNKNOWN,
-            num_threads=16,  # sums are in the threads' order, so their number shapes the result
+            num_threads=16,  # threads determine the order of summation, and with it the result
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise SourceError(_explained(str(error), about)) from error
+        raise SourceError(_explanation(str(error), settings)) from error
     return model.getvalue()
 
 
-def _lines(documents: Source, about: dict[str, Any]) -> Iterator[str]:
-    """Lines of randomly chosen records, up to the sample's size."""
-    generator = np.random.Generator(np.random.PCG64(about["sample_seed"]))
-    order = _random_order(len(documents), generator)
-    left = about["sample_bytes"]
-    for indices in order:
+def _lines(documents: Source, settings: dict[str, Any]) -> Iterator[str]:
+    """Lines of randomly chosen records, up to the size of the sample."""
+    generator = np.random.Generator(np.random.PCG64(settings["sample_seed"]))
+    bytes_left = settings["sample_bytes"]
+    for indices in _random_chunks(len(documents), generator):
         for record in documents.__getitems__(indices.tolist()):
-            text = record["text"][:left]
-            left -= len(text)
+            text = record["text"][:bytes_left]
+            bytes_left -= len(text)
             text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
             for line in text.replace("\0", " ").splitlines():
                 for start in range(0, len(line), _LINE_CHARACTERS):
                     yield line[start : start + _LINE_CHARACTERS]
-        if left <= 0:
+        if bytes_left <= 0:
             return
 
 
-def _random_order(n: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """0 .. n - 1 in random chunks: whole runs of neighbours, which are cheaper to read."""
-    chunks = generator.permutation(-(-n // _READ_RECORDS))
-    for chunk in chunks:
+def _random_chunks(n: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """0 .. n - 1 in random order by chunks: neighboring records are cheaper to read together."""
+    for chunk in generator.permutation(-(-n // _READ_RECORDS)):
         yield np.arange(chunk * _READ_RECORDS, min((chunk + 1) * _READ_RECORDS, n))
 
 
-def _explained(error: str, about: dict[str, Any]) -> str:
-    """sentencepiece's complaint as a sentence with what is allowed."""
-    size, split = about["vocabulary_size"], about["split"]
+def _explanation(error: str, settings: dict[str, Any]) -> str:
+    """sentencepiece's error as a sentence that says what is allowed."""
+    size, split = settings["vocabulary_size"], settings["split"]
     start = f"config.dataset.vocabulary_size is {size}"
-    if most := re.search(r"set it to a value <= (\d+)", error):
-        return f"{start}, more than the text of split {split!r} gives; allowed: up to {most[1]}"
-    if least := re.search(
+    if maximum := re.search(r"set it to a value <= (\d+)", error):
+        return f"{start}, more than the text of split {split!r} gives; allowed: up to {maximum[1]}"
+    if minimum := re.search(
         r"(?:smaller than required_chars|<= required_chars)\D*(\d+) vs (\d+)", error
     ):
-        return f"{start}, fewer than the text's characters; allowed: more than {least[2]}"
-    return f"no vocabulary of {size} pieces can be made of split {split!r}: {error}"
+        return (
+            f"{start}, fewer than the text's distinct characters; allowed: more than {minimum[2]}"
+        )
+    return f"no vocabulary of {size} pieces can be made from split {split!r}: {error}"

@@ -6,18 +6,19 @@
     dataset = tf_dataset.apply(echo.tf_data.echo(factor=2, shuffle_buffer=10_000))
     batches = echo.OpportunisticIterDataset(grain_dataset, max_factor=8, shuffle_buffer=10_000)
 
-The only hard dependency is numpy; Grain, JAX and TensorFlow are imported where a name that needs
-them is first asked for.
+The only hard dependency is numpy. Grain, JAX and TensorFlow are imported on first use of a name
+that requires them.
 """
 
 import importlib
+from typing import Any
 
 from echo import tf_data
 from echo.advice.recommend import Advice, advise
 from echo.gather_plan import GatherPlan
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
 from echo.schedule import EchoCursor, EchoSchedule
-from echo.spec import INSERTIONS, PLACEMENTS, EchoSpec, EchoSpecError, missing_package
+from echo.spec import INSERTIONS, PLACEMENTS, EchoSpecError, missing_package
 
 __all__ = [
     "INSERTIONS",
@@ -29,7 +30,6 @@ __all__ = [
     "EchoIterable",
     "EchoIterator",
     "EchoSchedule",
-    "EchoSpec",
     "EchoSpecError",
     "Echoed",
     "GatherPlan",
@@ -40,19 +40,19 @@ __all__ = [
 ]
 
 
-# What needs more than numpy: the module that it is in, and the package.
-_NEEDS = {
+# Names that require more than numpy: (their module, the package).
+_LAZY = {
     "DeviceStore": ("device", "jax"),
     "EchoIterDataset": ("stage", "grain"),
     "Echoed": ("stage", "grain"),
-    "OpportunisticIterDataset": ("opportunistic", "grain"),
+    "OpportunisticIterDataset": ("stage", "grain"),
 }
 
 
-def __getattr__(name: str):
-    if name not in _NEEDS:
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
         raise AttributeError(f"module 'echo' has no attribute {name!r}")
-    module, package = _NEEDS[name]
+    module, package = _LAZY[name]
     try:
         return getattr(importlib.import_module(f"echo.{module}"), name)
     except ModuleNotFoundError as error:

@@ -1,20 +1,33 @@
-"""Which stored items an opportunistic batch shows again: index arithmetic, given its decisions."""
+"""The auto order: fresh items that are ready first, then stored ones, least repeated first.
+
+How many fresh items each batch takes is its *decision*. Decisions depend on time. Given the
+decisions, the order is a pure function of its settings.
+"""
+
+import base64
+import binascii
+import collections
+import copy
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from echo.spec import MAX_BUFFER, MAX_FACTOR, checked_integer
+from echo.order import Emission, Intake
+from echo.spec import MAX_BUFFER, MAX_FACTOR, MAX_POSITION, EchoSpecError, checked_integer
 
-# Separates counts of showings from item numbers in one sort key.
-_ITEMS = 2**40
+# Separates copy counts from item numbers in a sort key.
+_MAX_ITEMS = 2**40
 
 
 class Repeats:
-    """The items that are stored for repeating, by number, and how often each has been shown.
+    """The items that are stored for repeating, and how often each has been emitted.
 
     Args:
-        max_factor: the most showings of an item.
-        capacity: the most items that stay stored.
-        seed: of the choice between equally repeated items.
+        max_factor: the maximum number of copies of an item.
+        capacity: the maximum number of items that stay stored.
+        seed: seeds the choice between equally repeated items.
 
     Attributes:
         batches: batches so far.
@@ -28,7 +41,8 @@ class Repeats:
         self.max_factor = checked_integer("max_factor", max_factor, 1, MAX_FACTOR)
         self.capacity = checked_integer("shuffle_buffer", capacity, 1, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
-        self.go_to(0, 0, np.zeros((2, 0), np.int64))
+        self.batches, self.admitted = 0, 0
+        self._items, self._emitted = np.zeros((2, 0), np.int64)
 
     @property
     def settings(self) -> str:
@@ -36,69 +50,69 @@ class Repeats:
 
     @property
     def copies_left(self) -> int:
-        """How many showings the stored items have left in all."""
-        return int((self.max_factor - self._shown).sum())
+        """The number of copies left, over all stored items."""
+        return int((self.max_factor - self._emitted).sum())
 
     def oldest(self) -> int:
-        """The earliest item that batches to come may show."""
+        """The earliest item that later batches may contain."""
         return int(self._items[0]) if len(self._items) else self.admitted
 
-    def fresh_start(self) -> "Repeats":
-        """One with these settings that has seen nothing."""
-        return Repeats(self.max_factor, self.capacity, self.seed)
+    def at(self, batches: int, admitted: int, stored: np.ndarray) -> "Repeats":
+        """These settings at another position; `stored` as `stored()` returns it."""
+        other = Repeats(self.max_factor, self.capacity, self.seed)
+        other.batches, other.admitted = batches, admitted
+        other._items, other._emitted = stored
+        return other
 
-    def go_to(self, batches: int, admitted: int, stored: np.ndarray) -> None:
-        """Continues where another stood; `stored` as it gave it."""
-        self.batches, self.admitted = batches, admitted
-        self._items, self._shown = stored[0], stored[1]
+    def fresh_start(self) -> "Repeats":
+        """These settings before the first batch."""
+        return self.at(0, 0, np.zeros((2, 0), np.int64))
 
     def stored(self) -> np.ndarray:
-        """Numbers, ascending, and showings of the stored items, int64 [2, n]."""
-        return np.stack([self._items, self._shown])
+        """The stored items in ascending order, and how often each was emitted, int64 [2, n]."""
+        return np.stack([self._items, self._emitted])
 
-    def take(self, fresh: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The next batch, with the next `fresh` items first.
-
-        Returns:
-            What it shows as (item, copy number), both int64 [size], and the items that leave the
-            store with showings left, int64 [n].
+    def take(self, fresh: int, size: int) -> Emission:
+        """The next batch of `size` rows, beginning with the next `fresh` items.
 
         Raises:
-            ValueError: the stored items have too few showings left.
+            ValueError: the stored items have too few copies left.
         """
-        items, shown = self._items, self._shown.copy()
-        rows, copies = [], []
+        items, emitted = self._items, self._emitted.copy()
+        indices, copies = [], []
         draws = self._draws(len(items))
         missing = size - fresh
-        while missing:  # once, unless everything that is stored is in the batch
-            left = np.flatnonzero(shown < self.max_factor)
-            if not len(left):
+        while missing:  # once, unless the batch contains every stored item
+            open_items = np.flatnonzero(emitted < self.max_factor)
+            if not len(open_items):
                 raise ValueError(
                     f"batch {self.batches} of {size} takes {fresh} fresh items, and the stored "
-                    f"ones have {self.copies_left} showings left, which is too few; decisions "
-                    "can be replayed only over the settings that they were made under"
+                    f"ones have {self.copies_left} copies left, which is too few; decisions "
+                    "can be replayed only with the settings under which they were made"
                 )
-            chosen = left[np.lexsort((draws[left], shown[left]))[:missing]]
-            rows.append(items[chosen])
-            copies.append(shown[chosen])
-            shown[chosen] += 1
+            by_priority = np.lexsort((draws[open_items], emitted[open_items]))
+            chosen = open_items[by_priority[:missing]]
+            indices.append(items[chosen])
+            copies.append(emitted[chosen])
+            emitted[chosen] += 1
             missing -= len(chosen)
         new = np.arange(self.admitted, self.admitted + fresh)
         self.batches, self.admitted = self.batches + 1, self.admitted + fresh
-        leaving = self._keep(np.concatenate([items, new]), np.concatenate([shown, new * 0 + 1]))
-        first_copies = np.zeros(fresh, np.int64)
-        return np.concatenate([new, *rows]), np.concatenate([first_copies, *copies]), leaving
+        dropped = self._keep(np.concatenate([items, new]), np.concatenate([emitted, new * 0 + 1]))
+        copies = [np.zeros(fresh, np.int64), *copies]
+        return Emission(np.concatenate([new, *indices]), np.concatenate(copies), dropped)
 
-    def _keep(self, items: np.ndarray, shown: np.ndarray) -> np.ndarray:
-        """Stores what may be repeated; the most repeated, of equals the oldest, leave; returned."""
-        live = shown < self.max_factor
-        items, shown = items[live], shown[live]
+    def _keep(self, items: np.ndarray, emitted: np.ndarray) -> np.ndarray:
+        """Stores the items with copies left, up to the capacity, and returns the other ones with
+        copies left: the most repeated items, and of equals the oldest."""
+        live = emitted < self.max_factor
+        items, emitted = items[live], emitted[live]
         surplus = len(items) - self.capacity
-        stays = np.ones(len(items), bool)
+        kept = np.ones(len(items), bool)
         if surplus > 0:
-            stays[np.argpartition(items - shown * _ITEMS, surplus - 1)[:surplus]] = False
-        self._items, self._shown = items[stays], shown[stays]
-        return items[~stays]
+            kept[np.argpartition(items - emitted * _MAX_ITEMS, surplus - 1)[:surplus]] = False
+        self._items, self._emitted = items[kept], emitted[kept]
+        return items[~kept]
 
     def _draws(self, n: int) -> np.ndarray:
         """64 random bits for each stored item, a function of (seed, batch number)."""
@@ -106,15 +120,202 @@ class Repeats:
         return np.random.Philox(key=key).random_raw(n)
 
 
+class DecidedOrder:
+    """The outputs that follow from decisions, in the form of an `EchoCursor`.
+
+    Args:
+        repeats: the settings.
+        size: outputs per batch.
+
+    Attributes:
+        position: outputs taken so far.
+        decisions: fresh items of the batches that have not been taken yet.
+    """
+
+    def __init__(self, repeats: Repeats, size: int):
+        self._repeats, self._size = repeats.fresh_start(), size
+        self.position = 0
+        self.decisions: collections.deque[int] = collections.deque()
+
+    def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The next n outputs, a multiple of `size`, as (fresh item, copy), both int64 [n]."""
+        parts = [np.zeros((2, 0), np.int64)]
+        for _ in range(n // self._size):
+            batch = self._repeats.take(self.decisions.popleft(), self._size)
+            parts.append(np.stack([batch.index, batch.copy]))
+        fresh, copies = np.concatenate(parts, axis=1)
+        self.position += len(fresh)
+        return fresh, copies
+
+    def oldest(self) -> int:
+        """The earliest item that later batches may contain."""
+        return self._repeats.oldest()
+
+    def rewound(self, position: int) -> "DecidedOrder":
+        """This order: it only moves forward."""
+        del position
+        return self
+
+
+class AutoOrder:
+    """Decides how many fresh items each batch takes; see `echo.order.Order`.
+
+    Args:
+        repeats: the stored items.
+        size: outputs to take at a time.
+        slack, limit, decisions, earlier: see `echo.OpportunisticIterDataset`.
+    """
+
+    def __init__(
+        self,
+        repeats: Repeats,
+        size: int,
+        slack: Callable[[], float] | None,
+        limit: Callable[[], int] | None,
+        decisions: np.ndarray | None,
+        earlier: Callable[[int], int | None] | None,
+    ):
+        self._repeats, self._size = repeats, size
+        self._slack, self._limit = slack, limit
+        self._decisions, self._earlier = decisions, earlier
+
+    @property
+    def admitted(self) -> int:
+        return self._repeats.admitted
+
+    def next(self, intake: Intake) -> Emission:
+        return self._repeats.take(self._decide(intake), self._size)
+
+    def copies(self, fresh: np.ndarray) -> np.ndarray:
+        return np.full(len(fresh), self._repeats.max_factor)
+
+    def pending(self) -> dict[int, int]:
+        items, emitted = self._repeats.stored()
+        return dict(zip(items.tolist(), (self._repeats.max_factor - emitted).tolist(), strict=True))
+
+    def oldest(self) -> int:
+        return self._repeats.oldest()
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "batches": self._repeats.batches,
+            "admitted": self._repeats.admitted,
+            "stored": _pack(self._repeats.stored()),
+            "settings": self._repeats.settings,
+        }
+
+    def at(self, state: dict[str, Any], num_items: int | None) -> "AutoOrder":
+        if state["settings"] != self._repeats.settings:
+            raise ValueError(
+                f"the state is of a stage with {state['settings']}, this one has "
+                f"{self._repeats.settings}; restore it into an equal stage"
+            )
+        batches = checked_integer("batches", state["batches"], 0, MAX_POSITION)
+        max_admitted = MAX_POSITION if num_items is None else num_items
+        admitted = checked_integer("admitted", state["admitted"], 0, max_admitted)
+        repeats = self._repeats.at(batches, admitted, self._checked_stored(state))
+        order = copy.copy(self)
+        order._repeats = repeats
+        return order
+
+    def _decide(self, intake: Intake) -> int:
+        """The number of fresh items that the next batch takes; all of them have been read."""
+        admitted = self._repeats.admitted
+        minimum, maximum = max(0, self._size - self._repeats.copies_left), self._size
+        if self._limit is not None:
+            maximum = min(maximum, max(minimum, self._limit() - admitted))
+        decision = self._earlier_decision()
+        if decision is not None:
+            minimum = maximum = decision
+
+        def ready() -> int:
+            return intake.num_read - admitted
+
+        def ended() -> bool:
+            """Whether the stream has less than a batch of fresh items left."""
+            return intake.num_items is not None and intake.num_items - admitted < self._size
+
+        def read(seconds: float | None) -> None:
+            """Reads what is ready up to `maximum` items; waits up to `seconds` for the first."""
+            while ready() < maximum and intake.read(admitted + maximum, seconds):
+                seconds = 0.0
+
+        read(0.0)
+        while ready() < maximum and not ended() and self._slack and (left := self._slack()) > 0:
+            read(left)
+        while ready() < minimum and not ended():
+            read(None)
+        if ended():
+            raise StopIteration
+        return min(ready(), maximum)
+
+    def _earlier_decision(self) -> int | None:
+        """The decision of an earlier run for the next batch; None if there is none."""
+        batch = self._repeats.batches
+        if self._decisions is None:
+            return self._earlier(batch) if self._earlier else None
+        if batch == len(self._decisions):
+            raise StopIteration
+        return int(self._decisions[batch])
+
+    def _checked_stored(self, state: dict[str, Any]) -> np.ndarray:
+        """The stored items of a state, and how often each was emitted, int64 [2, n]."""
+        max_factor = self._repeats.max_factor
+        try:
+            stored = _unpack(state["stored"], self._repeats.capacity)
+        except (TypeError, ValueError, binascii.Error, zlib.error) as error:
+            raise ValueError(f"the state's stored items cannot be read: {error}") from error
+        items, emitted = stored
+        ascending = (np.diff(items, prepend=-1) > 0).all() and (items < state["admitted"]).all()
+        if not (ascending and ((emitted > 0) & (emitted < max_factor)).all()):
+            raise ValueError(
+                f"the state's stored items are not ascending numbers below {state['admitted']}, "
+                f"each emitted less than {max_factor} times; take the state from an equal stage"
+            )
+        return stored
+
+
 def store_rows(shuffle_buffer: int, batch_size: int) -> int:
-    """Rows of a store that holds what may be repeated and a batch of fresh items."""
+    """The rows of a store that holds the items to repeat and a batch of fresh items."""
     return shuffle_buffer + batch_size
 
 
 def round_size(batch_size: int) -> int:
-    """New items a round of an opportunistic stage's orders.
+    """New items in each round of an auto stage's `GatherPlan`.
 
-    How many are new changes from batch to batch, and rounds are filled up: an eighth of a batch
-    keeps both what is sent in vain and the number of rounds small.
+    The number of new items changes from batch to batch, and rounds are padded. An eighth of a
+    batch keeps both the padding and the number of rounds small.
     """
     return -(-batch_size // 8)
+
+
+def checked_decisions(decisions: Sequence[int], size: int) -> np.ndarray:
+    """The number of fresh items of each batch, from 0 to `size`, int64 [n].
+
+    Raises:
+        EchoSpecError: values that are not allowed.
+    """
+    array = np.asarray(decisions)
+    if not array.size:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() > size:
+        raise EchoSpecError(
+            "decisions", decisions, f"integers from 0 to {size}, one for each batch"
+        )
+    return array
+
+
+def _pack(stored: np.ndarray) -> str:
+    """int64 [2, n], ascending numbers and small ones, as text: about two bytes per item."""
+    steps = np.diff(stored, axis=1, prepend=0)
+    return base64.b64encode(zlib.compress(steps.tobytes())).decode()
+
+
+def _unpack(text: str, capacity: int) -> np.ndarray:
+    """The inverse of `_pack`, for at most `capacity` items: damaged text must not fill memory."""
+    decompressor = zlib.decompressobj()
+    max_bytes = 2 * np.dtype(np.int64).itemsize * capacity
+    content = decompressor.decompress(base64.b64decode(text, validate=True), max_bytes + 1)
+    if not decompressor.eof or len(content) > max_bytes:
+        raise ValueError(f"not complete, or more than {capacity} items")
+    return np.frombuffer(content, np.int64).reshape(2, -1).cumsum(axis=1)

@@ -1,13 +1,13 @@
-"""A store of fresh items in accelerator memory, which follows the orders of the echo stage.
+"""A store of fresh items in accelerator memory, which applies the plans of the echo stage.
 
     stage = echo.EchoIterDataset(examples, factor=4, batch_size=128, placement="device")
     store = echo.DeviceStore(item, stage.store_rows(len(examples)), stage.round_size)
-    for order in stage:
-        batch = store.follow(order)
+    for plan in stage:
+        batch = store.apply(plan)
 
-Each fresh item is sent once and kept; each batch is gathered from what is there. Over a mesh the
-store is split as batches are: the device that holds a sub-stream's rows of each batch holds its
-items too, so that nothing crosses devices.
+Each fresh item is sent once and stored; each batch is gathered from the stored items. Over a mesh
+the store is split like the batches: the device that holds a stream's rows of each batch also holds
+the stream's items, so no data moves between devices.
 """
 
 import functools
@@ -25,32 +25,32 @@ from echo.spec import checked_integer
 
 AXIS = "data"  # of the mesh
 
-# (examples with leaves [m, ...], their numbers uint32 [m]) -> examples as they are stored
+# (examples with leaves [m, ...], their numbers uint32 [m]) -> the examples to store
 Enter = Callable[[Any, jax.Array], Any]
 
 
 class DeviceStore:
-    """The pending items of several sub-streams, and the batches gathered from them.
+    """The pending items of one or several streams, and the batches gathered from them.
 
     Args:
         item: an item as it is sent, a pytree of anything with a shape and a dtype.
-        capacity: items a sub-stream (`EchoIterDataset.store_rows`).
-        round_size: new items a round (`EchoIterDataset.round_size`).
-        streams: sub-streams whose orders come joined; a multiple of the devices that this process
-            has along the mesh's axis `data`.
-        mesh: of devices; None is one device. Of several processes each has the store of its own
-            sub-streams, and the batches are of all.
-        batches: whether an item is a batch itself, with examples along a first axis.
-        enter: applied on the device to new items before they are stored. Hashable; equal ones share
-            what has been compiled.
+        capacity: items per stream (`EchoIterDataset.store_rows`).
+        round_size: new items in each round (`EchoIterDataset.round_size`).
+        streams: the number of streams, whose plans `gather_plan.joined` concatenates; a multiple of
+            the devices that this process has along the mesh axis `data`.
+        mesh: None uses one device. With several processes each process stores the items of its own
+            streams, and the batches are global.
+        batches: whether an item is itself a batch, with examples along a first axis.
+        enter: applied on the device to new items before they are stored. Hashable; equal functions
+            share compiled programs.
 
     Raises:
         ValueError: a count or a mesh that is not allowed.
-        TypeError: an item with a leaf that has no shape and dtype.
+        TypeError: an item has a leaf without shape and dtype.
 
     Attributes:
-        bytes_sent: from this process's host to its devices so far, indices and what rounds are
-            filled up with included.
+        bytes_sent: bytes sent from this process's host to its devices so far, including indices and
+            padding.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class DeviceStore:
         if mesh is not None and AXIS not in getattr(mesh, "axis_names", ()):
             raise ValueError(f"mesh is {mesh}; allowed: a jax.sharding.Mesh with an axis {AXIS!r}")
         self._mesh = mesh or Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
-        # Programs run on this process's devices alone: how many rounds its sub-streams have to
-        # place is its own affair.
+        # Programs run only on this process's devices, since processes differ in their numbers of
+        # rounds.
         local = self._mesh.local_mesh
         if streams % local.shape[AXIS]:
             raise ValueError(
@@ -81,9 +81,9 @@ class DeviceStore:
         self._streams, self._capacity, self._round_size = streams, capacity, round_size
         self._sharding = NamedSharding(local, PartitionSpec(AXIS))
         self._batches, self._enter = batches, enter
-        self._sent = jax.tree.map(_spec, item)
-        self._stored = self._stored_item()
-        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self._stored))
+        self._sent_item = jax.tree.map(_spec, item)
+        self._stored_item = self._entered_item()
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self._stored_item))
         self._place, self._gather = _programs(local, shapes, batches, enter)
         self._leaves: Any = None  # of the store, [streams, capacity, elements]
         self.bytes_sent = 0
@@ -91,48 +91,52 @@ class DeviceStore:
     @property
     def item_bytes(self) -> int:
         """Bytes of one stored item."""
-        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self._stored))
+        return sum(
+            math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self._stored_item)
+        )
 
     @property
     def device_bytes(self) -> int:
-        """Bytes that the store takes of each device's memory."""
+        """Bytes of the store in each device's memory."""
         return self._streams // self._sharding.mesh.shape[AXIS] * self._capacity * self.item_bytes
 
     def allocate(self, outputs: int) -> None:
-        """Reserves the memory, and compiles for orders of `outputs` a sub-stream.
+        """Reserves the memory, and compiles for plans with `outputs` per stream.
 
-        Without it the first order does, which then takes longer. The store is empty afterwards.
+        Otherwise the first `apply` does so. The store is empty afterwards.
         """
 
         def empty():
             shape = (self._streams, self._capacity)
-            return jax.tree.map(lambda x: jnp.zeros(_flat(shape, x.shape), x.dtype), self._stored)
+            return jax.tree.map(
+                lambda x: jnp.zeros(_flat(shape, x.shape), x.dtype), self._stored_item
+            )
 
         self._leaves = jax.jit(empty, out_shardings=self._sharding)()
-        jax.block_until_ready(self.follow(self._nothing(outputs)))
+        jax.block_until_ready(self.apply(self._empty_plan(outputs)))
         self.bytes_sent = 0
 
-    def follow(self, order: GatherPlan) -> Any:
-        """Places the order's new items, then gathers what it shows.
+    def apply(self, plan: GatherPlan) -> Any:
+        """Places the new items of a plan, then gathers its output.
 
         Returns:
-            B examples over the whole mesh, leaves [B, ...] split over `data`.
+            A batch of B examples over the whole mesh, leaves [B, ...] split over `data`.
         """
         if self._leaves is None:
-            self.allocate(order.gather.shape[1])
-        for number, rows in enumerate(order.rows):
-            items = jax.tree.map(lambda leaf, i=number: leaf[i], order.items)
-            fresh = order.fresh[number].astype(np.uint32) if self._enter else None
+            self.allocate(plan.gather.shape[1])
+        for number, rows in enumerate(plan.rows):
+            items = jax.tree.map(lambda leaf, i=number: leaf[i], plan.items)
+            fresh = plan.fresh[number].astype(np.uint32) if self._enter else None
             self._leaves = self._place(self._leaves, *self._put((items, rows, fresh)))
-        return jax.tree.map(self._whole, self._gather(self._leaves, self._put(order.gather)))
+        return jax.tree.map(self._global, self._gather(self._leaves, self._put(plan.gather)))
 
     def _put(self, arrays: Any) -> Any:
         arrays = jax.device_put(arrays, self._sharding)
         self.bytes_sent += sum(array.nbytes for array in jax.tree.leaves(arrays))
         return arrays
 
-    def _whole(self, array: jax.Array) -> jax.Array:
-        """This process's part of an array as one over the whole mesh."""
+    def _global(self, array: jax.Array) -> jax.Array:
+        """The array over the whole mesh of which `array` is this process's part."""
         if self._sharding.mesh == self._mesh:
             return array
         processes = self._mesh.shape[AXIS] // self._sharding.mesh.shape[AXIS]
@@ -142,35 +146,33 @@ class DeviceStore:
             [shard.data for shard in array.addressable_shards],
         )
 
-    def _stored_item(self) -> Any:
-        """What `enter` makes of the shapes of an item."""
+    def _entered_item(self) -> Any:
+        """The shapes of an item after `enter`."""
         if self._enter is None:
-            return self._sent
-        nothing = self._nothing(1)
-        first = jax.tree.map(
-            lambda x: _spec(x[0]), (nothing.items, nothing.fresh.astype(np.uint32))
-        )
+            return self._sent_item
+        empty = self._empty_plan(1)
+        first = jax.tree.map(lambda x: _spec(x[0]), (empty.items, empty.fresh.astype(np.uint32)))
         stored = jax.eval_shape(functools.partial(_entered, self._enter), *first)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), stored)
 
-    def _nothing(self, outputs: int) -> GatherPlan:
-        """An order of one round of no items."""
+    def _empty_plan(self, outputs: int) -> GatherPlan:
+        """A plan with one round that contains only padding."""
         shape = (1, self._streams, self._round_size)
         rows = np.broadcast_to(
             np.arange(NOWHERE, NOWHERE + self._round_size, dtype=np.int32), shape
         )
-        examples = jax.tree.leaves(self._sent)[0].shape[:1] if self._batches else ()
-        items = jax.tree.map(lambda x: np.zeros(shape + x.shape, x.dtype), self._sent)
+        examples = jax.tree.leaves(self._sent_item)[0].shape[:1] if self._batches else ()
+        items = jax.tree.map(lambda x: np.zeros(shape + x.shape, x.dtype), self._sent_item)
         gather = np.zeros((self._streams, outputs), np.int32)
         return GatherPlan(items, rows, np.zeros(shape + examples, np.int64), gather)
 
 
 @functools.lru_cache(maxsize=8)
 def _programs(mesh: Mesh, shapes: tuple, batches: bool, enter: Enter | None):
-    """(place, gather) over the mesh, for stored items of these shapes, by leaf.
+    """(place, gather) over the mesh, for stored items whose leaves have these shapes.
 
-    An item lies flat in its row: on some accelerators, what ends in small axes takes many times its
-    bytes. Neither communicates.
+    Each item is flat in its row, since some accelerators pad small trailing axes to many times
+    their size. Neither program communicates.
     """
     merged = 3 if batches else 2  # axes of the gathered examples: streams, outputs, their examples
 
@@ -198,7 +200,7 @@ def _programs(mesh: Mesh, shapes: tuple, batches: bool, enter: Enter | None):
 
 
 def _entered(enter: Enter, items: Any, fresh: jax.Array) -> Any:
-    """`enter` of examples whose first axes are those of `fresh`."""
+    """Applies `enter` to items whose first axes are those of `fresh`."""
     axes = fresh.ndim
     examples = jax.tree.map(lambda x: x.reshape(-1, *x.shape[axes:]), items)
     entered = enter(examples, fresh.reshape(-1))
@@ -212,5 +214,5 @@ def _spec(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def _flat(first: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of items that lie flat behind the axes `first`."""
+    """The shape of flat items after the axes `first`."""
     return (*first, math.prod(shape)) if shape else first

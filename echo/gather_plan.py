@@ -1,7 +1,7 @@
-"""Orders: what a store in an accelerator's memory has to place and to gather for each batch.
+"""Gather plans: what a store in accelerator memory has to place and to gather for each batch.
 
-The host follows the schedule, keeps the books of the store's rows, and holds no item that it has
-handed over: `OrderStore` stands where `ArrayStore` would, and `echo.device.DeviceStore` follows.
+The host follows the order of the stage and tracks row allocation, but keeps no item. `PlanStore`
+takes the place of `echo.stores.ArrayStore`, and `echo.device.DeviceStore` applies its plans.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,25 +9,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from echo.rows import RowAllocator
+from echo.stores import RowAllocator
 from echo.tree import Layout, Structure
 
-# Rounds are filled up with rows from here on, past the end of any store, and different ones, so
-# that no two entries of a round are ever put into the same row.
+# Rounds are padded with rows from here on. They are past the end of any store, and distinct, so
+# that no two entries of a round ever write to the same row.
 NOWHERE = 2**30
 
 
 class GatherPlan(NamedTuple):
-    """First place the items of each round, then gather.
+    """One batch: first place the items of each round, then gather.
 
-    New items come in rounds of K, a number that never changes, so that one compiled program places
-    any number of them. Sub-streams side by side have a store of rows each.
+    New items come in rounds of K, which never changes, so that one compiled program places any
+    number of them. Each of several streams has a store of its own.
 
     Attributes:
-        items: new items, leaves [rounds, streams, K, ...]; zeros where a round is filled up.
-        rows: where they go, int32 [rounds, streams, K]; from NOWHERE on where a round is filled up.
-        fresh: their numbers, int64 [rounds, streams, K]; 0 where a round is filled up.
-        gather: the rows that make up the output, int32 [streams, n].
+        items: new items, leaves [rounds, streams, K, ...]; padded with zeros.
+        rows: where they go, int32 [rounds, streams, K]; padded with rows from NOWHERE on.
+        fresh: their numbers, int64 [rounds, streams, K]; padded with zeros.
+        gather: the rows of the output, int32 [streams, n].
     """
 
     items: Any
@@ -36,63 +36,63 @@ class GatherPlan(NamedTuple):
     gather: np.ndarray
 
 
-class OrderStore:
-    """Takes items in as `ArrayStore` does; what it shows are orders for a store elsewhere.
+class PlanStore:
+    """Accepts items as `ArrayStore` does, and emits plans for a store elsewhere.
 
     Args:
-        rows: the most items that can be pending at once.
-        round_size: new items a round. What is put between two showings is in the second's order.
+        rows: the maximum number of items that can be pending at once.
+        round_size: new items in each round. Items put between two plans are in the second one.
     """
 
     def __init__(self, rows: int, round_size: int):
         self.rows = RowAllocator(rows)
         self._round_size = round_size
-        self._layout = Layout()  # known from the first item on
+        self._layout = Layout()  # known after the first item
         self._new: list[tuple[list[np.ndarray], np.ndarray, np.ndarray]] = []  # leaves, rows, fresh
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
-        """Admits items as they come; see ArrayStore.put."""
-        came: list[list[np.ndarray]] = []
+        """Accepts items; see ArrayStore.put."""
+        accepted: list[list[np.ndarray]] = []
         try:
             for number, item in zip(fresh.tolist(), items, strict=False):
-                came.append([leaf.copy() for leaf in self._layout.leaves(number, item)])
-        finally:  # what came before an error stays, so that the stream can go on behind it
-            if came:
-                leaves = [np.stack(column) for column in zip(*came, strict=True)]
-                self._enter(leaves, fresh[: len(came)], copies[: len(came)])
+                accepted.append([leaf.copy() for leaf in self._layout.leaves(number, item)])
+        finally:  # keeps the items before an error, so that the stream can continue after it
+            if accepted:
+                leaves = [np.stack(column) for column in zip(*accepted, strict=True)]
+                self._enter(leaves, fresh[: len(accepted)], copies[: len(accepted)])
 
     def put_stacked(self, fresh: np.ndarray, items: Any, copies: np.ndarray) -> None:
-        """Admits n items that came as one, its leaves stacked along a first axis; else as `put`."""
+        """Accepts n items that came as one; see ArrayStore.put_stacked."""
         self._enter(self._layout.leaves(int(fresh[0]), items, stacked=True), fresh, copies)
 
-    def show(self, fresh: np.ndarray) -> GatherPlan:
-        """The order that gathers the items `fresh` (int64 [n], repeats allowed)."""
+    def emit(self, fresh: np.ndarray) -> GatherPlan:
+        """The plan that gathers the items `fresh` (int64 [n], repeats allowed)."""
         new, self._new = self._new, []
         count = sum(len(rows) for _, rows, _ in new)
         rounds = -(-count // self._round_size)
-        filled = rounds * self._round_size
-        arrays = [np.zeros((filled, *shape), dtype) for shape, dtype in self._layout.specs]
-        rows = np.arange(NOWHERE, NOWHERE + filled, dtype=np.int32)
-        numbers = np.zeros(filled, np.int64)
+        padded = rounds * self._round_size
+        arrays = [np.zeros((padded, *shape), dtype) for shape, dtype in self._layout.specs]
+        rows = np.arange(NOWHERE, NOWHERE + padded, dtype=np.int32)
+        numbers = np.zeros(padded, np.int64)
         start = 0
-        for leaves, entered, entered_numbers in new:
-            stop = start + len(entered)
+        for leaves, new_rows, new_numbers in new:
+            stop = start + len(new_rows)
             for array, leaf in zip(arrays, leaves, strict=True):
                 array[start:stop] = leaf
-            rows[start:stop], numbers[start:stop] = entered, entered_numbers
+            rows[start:stop], numbers[start:stop] = new_rows, new_numbers
             start = stop
-        items, rows, numbers = (
-            [array.reshape(rounds, 1, self._round_size, *array.shape[1:]) for array in part]
-            for part in (arrays, [rows], [numbers])
+        *items, rows, numbers = (
+            array.reshape(rounds, 1, self._round_size, *array.shape[1:])
+            for array in (*arrays, rows, numbers)
         )
-        gather = self.rows.show(fresh).astype(np.int32)
-        return GatherPlan(self._layout.build(items), rows[0], numbers[0], gather[None])
+        gather = self.rows.take(fresh).astype(np.int32)
+        return GatherPlan(self._layout.build(items), rows, numbers, gather[None])
 
     def drop(self, fresh: np.ndarray) -> None:
-        """Forgets items that have been shown (int64 [n], each once), whatever they have left."""
+        """Deletes items that have been emitted (int64 [n], each once) and have copies left."""
         self.rows.drop(fresh)
 
     def _enter(self, leaves: list[np.ndarray], fresh: np.ndarray, copies: np.ndarray) -> None:
@@ -101,27 +101,27 @@ class OrderStore:
         self._new.append((leaves, rows, fresh))
 
 
-def joined(orders: Sequence[GatherPlan]) -> GatherPlan:
-    """One order of those of sub-streams, side by side; the fewer rounds of some are filled up."""
-    if len(orders) == 1:
-        return orders[0]
-    rounds = max(len(order.rows) for order in orders)
-    structure = Structure(orders[0].items)
-    columns = zip(*(_columns(order, structure, rounds) for order in orders), strict=True)
+def joined(plans: Sequence[GatherPlan]) -> GatherPlan:
+    """Concatenates the plans of several streams; those with fewer rounds are padded."""
+    if len(plans) == 1:
+        return plans[0]
+    rounds = max(len(plan.rows) for plan in plans)
+    structure = Structure(plans[0].items)
+    columns = zip(*(_padded_columns(plan, structure, rounds) for plan in plans), strict=True)
     *items, rows, fresh = (np.concatenate(column, axis=1) for column in columns)
-    gather = np.concatenate([order.gather for order in orders])
+    gather = np.concatenate([plan.gather for plan in plans])
     return GatherPlan(structure.build(items), rows, fresh, gather)
 
 
-def _columns(order: GatherPlan, structure: Structure, rounds: int) -> list[np.ndarray]:
-    """Everything of an order that comes in rounds, filled up to so many."""
-    columns = [*structure.leaves(order.items), order.rows, order.fresh]
-    there, _, size = order.rows.shape
-    if there == rounds:
+def _padded_columns(plan: GatherPlan, structure: Structure, rounds: int) -> list[np.ndarray]:
+    """All arrays of a plan that have an axis of rounds, padded to `rounds` of them."""
+    columns = [*structure.leaves(plan.items), plan.rows, plan.fresh]
+    num_rounds, _, size = plan.rows.shape
+    if num_rounds == rounds:
         return columns
     *items, rows, fresh = (
-        np.concatenate([column, np.zeros((rounds - there, *column.shape[1:]), column.dtype)])
+        np.concatenate([column, np.zeros((rounds - num_rounds, *column.shape[1:]), column.dtype)])
         for column in columns
     )
-    rows[there:] = np.arange(NOWHERE, NOWHERE + size)
+    rows[num_rounds:] = np.arange(NOWHERE, NOWHERE + size)
     return [*items, rows, fresh]

@@ -1,11 +1,11 @@
-"""Echoing for any Python iterable: a generator, a list, someone's PyTorch DataLoader."""
+"""Echoing for any Python iterable: a generator, a list, a PyTorch DataLoader."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
 
-from echo.schedule import EchoSchedule
+from echo.schedule import EchoSchedule, FixedOrder
 from echo.spec import MAX_POSITION, checked_integer
 from echo.stores import ItemStore
 
@@ -18,17 +18,17 @@ def echo_iterable(
     """Repeats each item of `iterable` about `factor` times, mixed by a streaming shuffle buffer.
 
     Over examples this is example echoing; over a loader's batches it is batch echoing. The result
-    can be iterated as often as `iterable` can, each time from the start.
+    can be iterated over as often as `iterable` can, each time from the start.
 
     Args:
         iterable: yields items of any kind that `copy.deepcopy` can copy.
         factor: the echoing factor e >= 1; k items give floor(k*e) outputs.
         shuffle_buffer: slots of the shuffle buffer, in items; 0 leaves copies adjacent.
-        seed: of the buffer's choices.
+        seed: seeds the buffer's choices.
 
     Raises:
         EchoSpecError: a factor, buffer or seed that is not allowed.
-        TypeError: `iterable` cannot be iterated.
+        TypeError: `iterable` cannot be iterated over.
     """
     return EchoIterable(iterable, EchoSchedule(factor, shuffle_buffer, seed))
 
@@ -38,9 +38,7 @@ class EchoIterable(Iterable[T]):
 
     def __init__(self, iterable: Iterable[T], schedule: EchoSchedule):
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
-            raise TypeError(
-                f"iterable is a {type(iterable).__name__}; allowed: what can be iterated"
-            )
+            raise TypeError(f"iterable is a {type(iterable).__name__}; allowed: an iterable")
         if not isinstance(schedule, EchoSchedule):
             raise TypeError(f"schedule is a {type(schedule).__name__}; allowed: an EchoSchedule")
         self._iterable = iterable
@@ -50,7 +48,8 @@ class EchoIterable(Iterable[T]):
         return EchoIterator(iter(self._iterable), self._schedule)
 
     def __len__(self) -> int:
-        return self._schedule.num_outputs(len(self._iterable))
+        num_items = len(self._iterable)  # pyright: ignore[reportArgumentType] # or a TypeError
+        return self._schedule.num_outputs(num_items)
 
 
 class EchoIterator(Iterator[T]):
@@ -61,52 +60,53 @@ class EchoIterator(Iterator[T]):
         fresh_examples: items taken from the iterable so far, each counted once.
     """
 
+    num_items = None  # unknown to the order until the source ends
+
     def __init__(self, source: Iterator[T], schedule: EchoSchedule):
         self._source = source
-        self._schedule = schedule
-        self._cursor = schedule.cursor()
+        self._order = FixedOrder(schedule.cursor(), 1, drop_remainder=True)
         self._store = ItemStore()
         self.position = 0
         self.fresh_examples = 0
 
     def __next__(self) -> T:
-        fresh = self._next_fresh()
-        if fresh is None:
-            raise StopIteration
-        return self._store.show(fresh)
+        return self._store.emit(self._next_fresh())
 
     def skip(self, outputs: int) -> None:
-        """Passes over outputs by replaying the source, as a resumed run must.
+        """Skips outputs by replaying the source, as a resumed run must.
 
         Raises:
-            ValueError: there are fewer outputs, or `outputs` is no count.
+            ValueError: there are fewer outputs, or `outputs` is not a count.
         """
         outputs = checked_integer("outputs", outputs, 0, MAX_POSITION)
         for _ in range(outputs):
-            fresh = self._next_fresh()
-            if fresh is None:
+            try:
+                fresh = self._next_fresh()
+            except StopIteration:
                 raise ValueError(
                     f"cannot skip {outputs} outputs: the stream ends at {self.position}"
-                )
+                ) from None
             self._store.skip(fresh)
 
-    def _next_fresh(self) -> int | None:
-        """The item that the next output shows, in the store; None at the end."""
-        self._admit(self._schedule.admitted(self.position + 1, self._cursor.num_fresh))
-        fresh, _ = self._cursor.take(1)
-        if not len(fresh):
-            return None
-        self.position += 1
-        return int(fresh[0])
+    @property
+    def num_read(self) -> int:
+        """The number of items read from the source; see `echo.order.Intake`."""
+        return self.fresh_examples
 
-    def _admit(self, count: int) -> None:
-        """Takes items from the source until `count` have entered the store, or the source ends."""
-        while self.fresh_examples < count:
-            try:
-                item = next(self._source)
-            except StopIteration:
-                self._cursor = self._cursor.ending(self.fresh_examples)
-                return
-            fresh = self.fresh_examples
-            self._store.put(np.asarray([fresh]), [item], self._schedule.copies(fresh, fresh + 1))
-            self.fresh_examples += 1
+    def read(self, stop: int, seconds: float | None = None) -> bool:
+        """Moves one item from the source to the store; False at the end of the source."""
+        del stop, seconds
+        try:
+            item = next(self._source)
+        except StopIteration:
+            return False
+        fresh = np.asarray([self.fresh_examples])
+        self._store.put(fresh, [item], self._order.copies(fresh))
+        self.fresh_examples += 1
+        return True
+
+    def _next_fresh(self) -> np.ndarray:
+        """The item of the next output, which is in the store, int64 [1]."""
+        fresh = self._order.next(self).index
+        self.position += 1
+        return fresh

@@ -1,43 +1,38 @@
-"""What the stage reads from: a Grain data set, with random access or front to back.
+"""Where the Grain stage reads fresh items: with random access, sequentially, or in the background.
 
-Both readers hand over fresh items in order, each produced once, and can start again where a
-checkpoint stood. They differ in how they come back to items that were read before it.
+All readers hand over fresh items in order, each produced once, and can resume from a checkpoint.
+They differ in how they return to items that were read before it.
 """
 
-import atexit
 import collections
-import concurrent.futures
 import copy
-import queue
-import sys
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import grain
 import numpy as np
 
 from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
-from echo.tree import Structure
+from echo.threads import DaemonPool, done_within
+from echo.tree import Structure, nbytes
 
 # Items are read together in chunks: handing over one item costs more than copying it, and many
-# sources are several times faster when asked for many. A chunk begins with one item and doubles as
-# long as it takes less than this long, so that a slow source still delivers steadily.
+# sources are several times faster when asked for many. Chunks start at one item and double as long
+# as one takes less than CHUNK_SECONDS, so that a slow source still delivers steadily.
 CHUNK_ITEMS = 256
 CHUNK_BYTES = 2**20
 CHUNK_SECONDS = 0.25
 
-# How long a program that ends waits for reads that are under way.
-PROGRAM_ENDS_SECONDS = 2.0
-
-# Read-ahead is given in items, and bounded in bytes for the sake of items that are whole batches.
+# Read-ahead is given in items. This bounds it in bytes, since an item may be a whole batch.
 READ_AHEAD_BYTES = 2**26
 
-# An IterDataset's state is noted every so many items: each note costs a get_state() of the parent,
-# and restoring reads at most that many items that it then drops.
+# An IterDataset's state is saved after every so many items. Each snapshot costs a get_state() of
+# the parent; restoring reads and discards at most that many items.
 SNAPSHOT_EVERY = 16
+# Snapshots that are no longer required are deleted after every so many items.
+_FORGET_EVERY = 64 * SNAPSHOT_EVERY
 
 _NOTHING = np.arange(0)
 
@@ -45,56 +40,64 @@ _NOTHING = np.arange(0)
 class RandomAccessReader:
     """Reads a MapDataset in order, in chunks, on threads ahead of the stage.
 
-    Where the stage wants stacked items and the parent has a method `stacked_items(indices)`, that
-    is asked for a chunk as one item whose leaves are stacked; `stacked` says so. With `exact` what
-    has been read too early is held back, until it is asked for.
+    Args:
+        parent: the data set. If it has a method `stacked_items(indices)`, that returns a chunk of
+            items as one with stacked leaves.
+        num_threads: 0 reads when the stage asks.
+        read_ahead: items to read ahead; 0 is without threads.
+        stacked: whether the stage takes stacked items.
+        exact: whether to hold back what was read beyond `needed`.
+
+    Attributes:
+        stacked: whether several items come as one with stacked leaves, instead of as a list.
+        next_index: the number of items handed over so far.
+        num_items: the length of the stream. Other readers know it only after the end (None).
     """
 
     def __init__(
         self,
         parent: grain.MapDataset,
-        options: grain.ReadOptions,
+        num_threads: int,
+        read_ahead: int,
+        *,
         stacked: bool,
         exact: bool = False,
     ):
         self._parent = parent
         self._exact = exact
-        self._ahead = options.prefetch_buffer_size  # items
-        self._threads = options.num_threads if self._ahead else 0
+        self._ahead = read_ahead
+        self._num_threads = num_threads if read_ahead else 0
         self._pool: DaemonPool | None = None
-        self._chunks: collections.deque = collections.deque()  # (indices, future), in order
-        self._chunk = 1  # items of the next one
-        self._largest_chunk: int | None = None  # known from the first item on
+        # (indices, future of (items, seconds)), in order
+        self._chunks: collections.deque[tuple[np.ndarray, Future]] = collections.deque()
+        self._chunk_size = 1  # items of the next chunk
+        self._max_chunk_size = 0  # known after the first item
         self._growing = True
         self.stacked = stacked and hasattr(parent, "stacked_items")
-        self.num_items = len(parent)
+        self.num_items: int | None = len(parent)
         self._seek(0)
 
-    def read(self, needed: int, oldest: Callable[[], int]) -> tuple[np.ndarray, Any]:
-        """The next chunk as (indices, list or stacked item), without any indices at the end.
+    def read(self, needed: int, seconds: float | None) -> tuple[np.ndarray, Any] | None:
+        """The next items as (indices, items).
 
-        Being read ahead, a chunk may be smaller than `needed`, and, unless `exact`, larger.
-        """
-        return self.read_within(needed, None, oldest)
-
-    def read_within(
-        self, needed: int, seconds: float | None, oldest: Callable[[], int]
-    ) -> tuple[np.ndarray, Any] | None:
-        """As `read`, or None where nothing is there within `seconds` (None: waits for it).
+        Args:
+            needed: the number of items to read, at least 1. There may be fewer, and, if they are
+                read ahead, more. There are none at the end.
+            seconds: how long to wait for items that are read ahead (None: without limit). If none
+                are ready by then, the result is None.
 
         Raises:
-            Exception: what the parent raised; asking again reads the same items again.
+            Exception: the parent's; the next call tries to read the same items again.
         """
-        del oldest
         try:
-            found = self._held_back or self._next_chunk(seconds)
+            chunk = self._held_back or self._next_chunk(seconds)
         except BaseException:
             self._seek(self.next_index)
             raise
-        if found is None:
+        if chunk is None:
             return None
         self._held_back = None
-        indices, items = found
+        indices, items = chunk
         if self._exact and len(indices) > needed:
             items, later = self._split_items(items, needed)
             self._held_back = indices[needed:], later
@@ -102,31 +105,27 @@ class RandomAccessReader:
         self.next_index += len(indices)
         return indices, items
 
-    def state(self, oldest: int) -> dict[str, Any]:
-        """Nothing: any item can be read again by its index."""
-        del oldest
+    def state(self) -> dict[str, Any]:
+        """The newest state from which the pending items can be read again: here, any."""
         return {}
 
     def checked(self, state: dict[str, Any]) -> int | None:
-        """How many items there are where a state was taken, None while no end was known.
-
-        Raises:
-            ValueError: `rewind` cannot go there.
-        """
+        """The length of the stream according to `state`; ValueError if `rewind` cannot use it."""
         del state
         return self.num_items
 
     def rewind(self, state: dict[str, Any]) -> None:
-        """Nothing: `read_again` goes where it must."""
+        """Returns to a state that `checked` allows: here, `read_again` does."""
 
     def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
-        """Reads the items `pending`, all before item `stop`, from which `read` will go on."""
+        """Reads the items `pending` again, all before item `stop`, where `read` then continues."""
         self._seek(stop, pending)
         done = 0
         while done < len(pending):
-            indices, items = self._next_chunk()
-            done += len(indices)
-            yield indices, items
+            chunk = self._next_chunk(None)
+            assert chunk is not None  # it was waited for without a limit
+            done += len(chunk[0])
+            yield chunk
 
     def close(self) -> None:
         """Ends the threads, each when it has read what it is reading."""
@@ -141,24 +140,25 @@ class RandomAccessReader:
         self._chunks.clear()
         self._held_back: tuple[np.ndarray, Any] | None = None
         self.next_index = index
-        self._to_read = self._split(before, index)
+        self._indices_to_read = self._split_indices(before, index)
 
-    def _split(self, before: Sequence[int], start: int) -> Iterator[np.ndarray]:
-        """What to read, in chunks: the items `before`, then those from `start` to the end."""
+    def _split_indices(self, before: Sequence[int], start: int) -> Iterator[np.ndarray]:
+        """Chunks of indices: the items `before`, then those from `start` to the end."""
         while len(before):
-            chunk, before = before[: self._chunk], before[self._chunk :]
+            chunk, before = before[: self._chunk_size], before[self._chunk_size :]
             yield np.asarray(chunk)
-        while start < self.num_items:
-            stop = min(start + self._chunk, self.num_items)
+        num_items = len(self._parent)
+        while start < num_items:
+            stop = min(start + self._chunk_size, num_items)
             yield np.arange(start, stop)
             start = stop
 
-    def _next_chunk(self, seconds: float | None = None) -> tuple[np.ndarray, Any] | None:
-        # The first item is read by the caller's own thread: it tells the size of items, and what a
-        # Grain data set sets up when first asked is not safe to set up from several threads.
-        if self._largest_chunk is None or not self._threads:
-            indices = next(self._to_read, _NOTHING)
-            items, took = self._read_now(indices)
+    def _next_chunk(self, seconds: float | None) -> tuple[np.ndarray, Any] | None:
+        # The caller's thread reads the first item: its size bounds the chunks, and a Grain data set
+        # sets up things on first use, which is not safe from several threads.
+        if not self._max_chunk_size or not self._num_threads:
+            indices = next(self._indices_to_read, _NOTHING)
+            items, duration = self._read_now(indices)
         else:
             self._read_ahead()
             if not self._chunks:
@@ -166,25 +166,24 @@ class RandomAccessReader:
             if not done_within(seconds, self._chunks[0][1]):
                 return None
             indices, future = self._chunks.popleft()
-            items, took = future.result()
-        if self._largest_chunk is None and len(indices):
-            self._measure(items)
-        if self._growing and len(indices) == self._chunk:
-            self._growing = took < CHUNK_SECONDS and self._chunk < self._largest_chunk
-            self._chunk = (
-                min(2 * self._chunk, self._largest_chunk) if self._growing else self._chunk
-            )
+            items, duration = future.result()
+        if not self._max_chunk_size and len(indices):
+            self._bound_chunks(items)
+        if self._growing and len(indices) == self._chunk_size:
+            self._growing = duration < CHUNK_SECONDS and self._chunk_size < self._max_chunk_size
+            if self._growing:
+                self._chunk_size = min(2 * self._chunk_size, self._max_chunk_size)
         return indices, items
 
     def _read_ahead(self) -> None:
-        """Keeps as many chunks under way or ready as the options ask for."""
+        """Keeps as many chunks in progress or ready as the options ask for."""
         if self._pool is None:
-            self._pool = DaemonPool(self._threads)
-        wanted = max(self._threads, self._ahead // self._chunk)
+            self._pool = DaemonPool(self._num_threads)
+        num_chunks = max(self._num_threads, self._ahead // self._chunk_size)
         if self._growing:
-            wanted = min(wanted, 2 * self._threads)
-        while len(self._chunks) < wanted:
-            indices = next(self._to_read, None)
+            num_chunks = min(num_chunks, 2 * self._num_threads)
+        while len(self._chunks) < num_chunks:
+            indices = next(self._indices_to_read, None)
             if indices is None:
                 return
             self._chunks.append((indices, self._pool.submit(self._read_now, indices)))
@@ -195,29 +194,30 @@ class RandomAccessReader:
             return items[:n], items[n:]
         structure = Structure(items)
         leaves = structure.leaves(items)
-        parts = ([leaf[:n] for leaf in leaves], [leaf[n:] for leaf in leaves])
-        return structure.build(parts[0]), structure.build(parts[1])
+        first, others = [leaf[:n] for leaf in leaves], [leaf[n:] for leaf in leaves]
+        return structure.build(first), structure.build(others)
 
-    def _measure(self, items: Any) -> None:
+    def _bound_chunks(self, items: Any) -> None:
         """Bounds chunks and read-ahead by the size of the first item."""
-        size = memory_of(items)
-        self._ahead = min(self._ahead, READ_AHEAD_BYTES // size)
-        # With threads at least two chunks each, one that is read while one waits.
-        ahead = self._ahead // (2 * self._threads) if self._threads else CHUNK_ITEMS
-        self._largest_chunk = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // size))
+        item_bytes = max(1, nbytes(items))
+        self._ahead = min(self._ahead, READ_AHEAD_BYTES // item_bytes)
+        # At least two chunks per thread: one in progress while another one waits.
+        ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
+        self._max_chunk_size = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // item_bytes))
 
     def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
-        """The items, stacked or listed, and the seconds it took."""
+        """The items, stacked or as a list, and the seconds it took."""
         if not len(indices):
             return [], 0.0
         start = time.perf_counter()
-        items = (
-            self._parent.stacked_items(indices) if self.stacked else self._items(indices.tolist())
-        )
+        if self.stacked:
+            items = self._parent.stacked_items(indices)  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            items = self._items(indices.tolist())
         return items, time.perf_counter() - start
 
     def _items(self, indices: list[int]) -> list[Any]:
-        if hasattr(self._parent, "_getitems"):  # Grain's reading in chunks, not public yet
+        if hasattr(self._parent, "_getitems"):  # Grain reads chunks with it; not public yet
             items = self._parent._getitems(indices)
         else:
             items = [self._parent[index] for index in indices]
@@ -227,100 +227,39 @@ class RandomAccessReader:
                     f"element {index} of {self._parent} is missing (a filter dropped it); "
                     "call .to_iter_dataset() before echoing, which skips missing elements"
                 )
-        return items
-
-
-def memory_of(items: Any) -> int:
-    """About the bytes that items take, at least 1."""
-    leaves = Structure(items).leaves(items)
-    return max(1, sum(getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in leaves))
-
-
-def done_within(seconds: float | None, future: concurrent.futures.Future) -> bool:
-    """Whether `future` is done, after waiting for it so long; None = as long as it takes."""
-    return bool(future.done() or concurrent.futures.wait([future], seconds).done)
-
-
-class DaemonPool:
-    """Threads that run functions in order of submission.
-
-    Unlike those of concurrent.futures they are daemons, so that a program which ends, by an error
-    perhaps, does not first wait for everything that a slow source was asked to read ahead.
-    """
-
-    def __init__(self, num_threads: int):
-        self._tasks: queue.SimpleQueue = queue.SimpleQueue()
-        self._num_threads = num_threads
-        for i in range(num_threads):
-            thread = threading.Thread(target=_serve, args=(self._tasks,), daemon=True)
-            thread.name = f"echo-read-{i}"
-            _THREADS[thread] = self._tasks
-            thread.start()
-
-    def submit(self, function: Callable, argument: Any) -> concurrent.futures.Future:
-        future: concurrent.futures.Future = concurrent.futures.Future()
-        self._tasks.put((future, function, argument))
-        return future
-
-    def close(self) -> None:
-        for _ in range(self._num_threads):
-            self._tasks.put(None)
-
-
-_THREADS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # each with its queue
-_program_ends = threading.Event()
-
-
-@atexit.register
-def _let_threads_finish() -> None:
-    """Waits a moment for what is being read.
-
-    The interpreter ends daemon threads where they stand, and one that stands below C++ code (a
-    compiled function, a decoder) takes the process down with it.
-    """
-    _program_ends.set()
-    until = time.monotonic() + PROGRAM_ENDS_SECONDS
-    threads = dict(_THREADS)
-    for tasks in threads.values():
-        tasks.put(None)  # wakes one that is idle
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-
-
-def _serve(tasks: queue.SimpleQueue) -> None:
-    while (task := tasks.get()) is not None and not _program_ends.is_set():
-        future, function, argument = task
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function(argument))
-            except BaseException as error:  # is raised where the result is asked for
-                future.set_exception(error)
-        del task, future, function, argument  # or they would live until the next task
+        return list(items)
 
 
 class SequentialReader:
-    """Reads an IterDataset front to back, noting its state now and then so as to come back."""
+    """Reads an IterDataset when the stage asks, with snapshots of its state to return to.
+
+    The interface is that of `RandomAccessReader`.
+
+    Args:
+        iterator: the parent's.
+        oldest: the earliest item that may have to be read again.
+        read_ahead: ignored; see `BackgroundReader`.
+    """
 
     stacked = False
 
-    def __init__(self, iterator: grain.DatasetIterator):
-        self._iterator = iterator
+    def __init__(
+        self, iterator: grain.DatasetIterator, oldest: Callable[[], int], read_ahead: int = 0
+    ):
+        del read_ahead
+        self._iterator, self._oldest = iterator, oldest
         self._snapshots: collections.deque = collections.deque()  # (next index, parent's state)
         self.next_index = 0
-        self.num_items: int | None = None  # known once the parent has ended
-        self._note()
+        self.num_items: int | None = None
+        self._take_snapshot()
 
-    def read(self, needed: int, oldest: Callable[[], int]) -> tuple[np.ndarray, Iterator[Any]]:
-        """The next `needed` items, or fewer at the end, as (indices, items as they come).
+    def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Iterator[Any]]:
+        """The next items, which are read while they are iterated over; `seconds` is ignored."""
+        del seconds
+        return np.arange(self.next_index, self.next_index + needed), self._items(needed)
 
-        `oldest()` is the earliest item that may have to be read again.
-        """
-        indices = np.arange(self.next_index, self.next_index + needed)
-        return indices, self._items(needed, oldest)
-
-    def state(self, oldest: int) -> dict[str, Any]:
-        """The newest state from which item `oldest` can be read again."""
-        self._forget_before(oldest)
+    def state(self) -> dict[str, Any]:
+        self.forget_before(self._oldest())
         index, parent = self._snapshots[0]
         return {
             "num_items": -1 if self.num_items is None else self.num_items,
@@ -329,11 +268,6 @@ class SequentialReader:
         }
 
     def checked(self, state: dict[str, Any]) -> int | None:
-        """How many items there are where a state was taken, None while no end was known.
-
-        Raises:
-            ValueError: `rewind` cannot go there.
-        """
         checked_integer("next_index", state["next_index"], 0, MAX_POSITION)
         num_items = checked_integer("num_items", state["num_items"], -1, MAX_POSITION)
         if 0 <= num_items < state["next_index"]:
@@ -341,26 +275,32 @@ class SequentialReader:
         return None if num_items < 0 else num_items
 
     def rewind(self, state: dict[str, Any]) -> None:
-        """Goes back to where a state was taken, which `checked` allows."""
         self._iterator.set_state(state["parent"])
         self.next_index = state["next_index"]
         self.num_items = None if state["num_items"] < 0 else state["num_items"]
         self._snapshots.clear()
-        self._note()
+        self._take_snapshot()
 
     def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
-        """Reads forward to item `stop`, handing over the items `pending` on the way."""
-        wanted, start = set(pending), self.next_index
-        items = self._items(stop - start, lambda: start)
-        yield np.asarray(pending), (x for i, x in enumerate(items, start) if i in wanted)
-        collections.deque(items, maxlen=0)  # the rest of the way
+        still_pending, start = set(pending), self.next_index
+        items = self._items(stop - start)
+        yield np.asarray(pending), (x for i, x in enumerate(items, start) if i in still_pending)
+        collections.deque(items, maxlen=0)  # advances to `stop`
         if self.next_index < stop:
             raise ValueError(
                 f"the parent ended after {self.next_index} items, but {stop} had been read when "
                 "the state was taken; restore it over the same data"
             )
 
-    def _items(self, n: int, oldest: Callable[[], int]) -> Iterator[Any]:
+    def close(self) -> None:
+        """Does nothing: the stage's iterator closes the parent's."""
+
+    def forget_before(self, oldest: int) -> None:
+        """Deletes the snapshots that are not required to read item `oldest` again."""
+        while len(self._snapshots) > 1 and self._snapshots[1][0] <= oldest:
+            self._snapshots.popleft()
+
+    def _items(self, n: int) -> Iterator[Any]:
         for _ in range(n):
             try:
                 item = next(self._iterator)
@@ -369,17 +309,107 @@ class SequentialReader:
                 return
             self.next_index += 1
             if self.next_index % SNAPSHOT_EVERY == 0:
-                self._note()
-            if self.next_index % (64 * SNAPSHOT_EVERY) == 0:
-                self._forget_before(oldest())
+                self._take_snapshot()
+            if self.next_index % _FORGET_EVERY == 0:
+                self.forget_before(self._oldest())
             yield item
 
-    def close(self) -> None:
-        """Nothing: the parent's iterator is closed with the stage's own."""
-
-    def _note(self) -> None:
+    def _take_snapshot(self) -> None:
         self._snapshots.append((self.next_index, copy.deepcopy(self._iterator.get_state())))
 
-    def _forget_before(self, oldest: int) -> None:
-        while len(self._snapshots) > 1 and self._snapshots[1][0] <= oldest:
-            self._snapshots.popleft()
+
+class BackgroundReader:
+    """Reads an IterDataset on a thread, ahead of a stage that does not wait for it.
+
+    Items are copied, since the parent may reuse their memory. The interface is that of
+    `RandomAccessReader`.
+
+    Args:
+        iterator: the parent's.
+        oldest: the earliest item that may have to be read again.
+        read_ahead: items to read ahead, at most 64 MiB of them.
+    """
+
+    stacked = False
+
+    def __init__(self, iterator: grain.DatasetIterator, oldest: Callable[[], int], read_ahead: int):
+        # Only the thread reads with it. It forgets nothing by itself: `oldest` is not thread-safe.
+        self._reader = SequentialReader(iterator, lambda: 0)
+        self._oldest = oldest
+        self._max_ahead = self._ahead = read_ahead
+        self._pool: DaemonPool | None = None
+        self._futures: collections.deque[Future] = collections.deque()  # one per item, in order
+        self._error: BaseException | None = None
+        self.next_index = 0
+        self.num_items: int | None = None  # known when the end has been handed over
+
+    def read(self, needed: int, seconds: float | None) -> tuple[np.ndarray, list[Any]] | None:
+        """The next item; `needed` is ignored."""
+        del needed
+        if self.num_items is not None:
+            return _NOTHING, []
+        self._pool = self._pool or DaemonPool(1)
+        while len(self._futures) < self._ahead:
+            self._futures.append(self._pool.submit(self._read_one))
+        if not done_within(seconds, self._futures[0]):
+            return None
+        items = self._futures.popleft().result()
+        if not items:
+            self.num_items = self.next_index
+            return _NOTHING, []
+        if self.next_index % _FORGET_EVERY == 0:
+            item_bytes = max(1, nbytes(items))
+            self._ahead = max(1, min(self._max_ahead, READ_AHEAD_BYTES // item_bytes))
+            self._reader.forget_before(self._oldest())
+        self.next_index += 1
+        return np.arange(self.next_index - 1, self.next_index), items
+
+    def state(self) -> dict[str, Any]:
+        self._reader.forget_before(self._oldest())
+        return self._reader.state() | {
+            "num_items": -1 if self.num_items is None else self.num_items
+        }
+
+    def checked(self, state: dict[str, Any]) -> int | None:
+        return self._reader.checked(state)
+
+    def rewind(self, state: dict[str, Any]) -> None:
+        self._discard_read_ahead()
+        self._reader.rewind(state)
+        self.num_items, self._reader.num_items = self._reader.num_items, None
+        self.next_index, self._error = self._reader.next_index, None
+
+    def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
+        self.next_index = stop
+        return self._reader.read_again(pending, stop)
+
+    def close(self) -> None:
+        for future in self._futures:
+            future.cancel()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _discard_read_ahead(self) -> None:
+        """Waits until the thread is idle, and discards what it has read ahead."""
+        for future in self._futures:
+            future.cancel()
+        for future in self._futures:
+            if not future.cancelled():
+                done_within(None, future)
+        self._futures.clear()
+
+    def _read_one(self) -> list[Any]:
+        if self._error is not None:
+            raise self._error  # the items after an error are not the next ones
+        if self._reader.num_items is not None:
+            return []
+        try:
+            _, items = self._reader.read(1)
+            return [copy.deepcopy(item) for item in items]
+        except BaseException as error:
+            self._error = error
+            raise
+
+
+Reader = RandomAccessReader | SequentialReader | BackgroundReader

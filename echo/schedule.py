@@ -1,40 +1,43 @@
-"""Which fresh item each output of the echo stage shows, as pure index arithmetic.
+"""The fixed order: which fresh item each output of an echo stage repeats, in closed form.
 
-Everything else in this library asks this file. Two integer sequences describe the stage:
+Two integer sequences describe it:
 
 * The *echoed stream*: fresh item i fills the echoed positions floor(i*e) .. floor((i+1)*e) - 1, so
-  that any k items are repeated floor(k*e) times in all (error diffusion, no coin flips).
+  that any first k items have floor(k*e) copies in all (error diffusion, no coin flips).
 * The *output stream*: the echoed stream behind a streaming shuffle buffer of S slots. Before output
-  t the buffer is filled; then the item of slot r_t is shown and its slot is the next to be filled.
+  t the buffer is filled. Then the item in slot r_t is emitted, and its slot is the next one to
+  fill.
 
-r_t depends on (seed, t) alone: Philox is counter-based, so draw number t is computed without the
-draws before it. That makes the state of the whole stage one number, the count of outputs: what a
-slot holds at output t is the echoed position that was put there by the last earlier draw of that
-slot, and is found again by looking back, in about S*ln(S) draws.
+r_t depends only on (seed, t): Philox is counter-based, so draw number t is computed without the
+draws before it. The state of the whole stage is therefore one number, the count of outputs. What a
+slot holds at output t is the echoed position that the last earlier draw of that slot put there. It
+is recovered by looking back about S*ln(S) draws.
 """
 
-import dataclasses
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from echo.order import Emission, Intake
 from echo.spec import MAX_BUFFER, MAX_POSITION, MAX_SEED, checked_integer, exact_factor
 
-# Outputs planned ahead in one vectorised go. Larger amortises numpy's call overhead, and nothing
-# outside this file can tell.
-_PLAN = 4096
+# Outputs computed in one vectorized block. Larger blocks amortize numpy's call overhead; the
+# outputs do not depend on it.
+_BLOCK = 4096
 
-_LARGEST = np.iinfo(np.int64).max
+_MAX_INT64 = np.iinfo(np.int64).max
+_NO_ITEMS = np.empty(0, np.int64)
 
 
 class EchoSchedule:
-    """The order in which fresh items are shown.
+    """The order in which copies of fresh items are emitted.
 
     Args:
         factor: the echoing factor e >= 1, read as the exact decimal that was written.
         shuffle_buffer: slots S of the streaming shuffle buffer; 0 leaves copies adjacent.
-        seed: of the buffer's choices.
+        seed: seeds the buffer's choices.
 
     Raises:
         EchoSpecError: a value that is not allowed; the message names it.
@@ -44,8 +47,7 @@ class EchoSchedule:
         self.factor = exact_factor(factor)
         self.shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, 0, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, MAX_SEED)
-        # A buffer of one slot shows each item as it comes, which is what no buffer does.
-        self.slots = max(1, self.shuffle_buffer)
+        self.slots = max(1, self.shuffle_buffer)  # one slot changes no order
 
     def __repr__(self) -> str:
         return (
@@ -53,40 +55,44 @@ class EchoSchedule:
         )
 
     def num_outputs(self, num_fresh: int) -> int:
-        """How many outputs `num_fresh` items give in all: floor(num_fresh * e)."""
+        """The number of outputs of `num_fresh` items: floor(num_fresh * e)."""
         return num_fresh * self.factor.numerator // self.factor.denominator
 
     def copies(self, start: int, stop: int) -> np.ndarray:
-        """How often each of the fresh items start .. stop-1 is shown: floor(e) or ceil(e)."""
+        """The number of copies of each fresh item start .. stop-1, floor(e) or ceil(e), int64."""
         return np.diff(self._first_echoed(np.arange(start, stop + 1)))
 
     def admitted(self, num_outputs: int, num_fresh: int | None = None) -> int:
-        """How many fresh items have entered the stage once `num_outputs` outputs have left it.
+        """The number of fresh items that have entered the stage after `num_outputs` outputs.
 
-        Includes the prefill of the buffer. This is the count of fresh items that echoing is judged
-        by. `num_fresh` is the length of the fresh stream, None while it is not known to end.
+        It includes the prefill of the buffer. This is the count by which echoing is judged.
+
+        Args:
+            num_outputs: outputs so far.
+            num_fresh: the length of the fresh stream; None if it has no known end.
         """
         echoed = self._echoed_admitted(num_outputs, num_fresh)
         return self._fresh_of(echoed - 1) + 1 if echoed else 0
 
     def max_pending(self, num_outputs: int, num_fresh: int | None = None) -> int:
-        """The most items that wait at once, where outputs are taken `num_outputs` at a time.
+        """The maximum number of stored items, if outputs are taken `num_outputs` at a time.
 
-        Every slot may hold another item, and what those outputs let in enters before any leaves.
+        Each slot may hold a different item, and the items that those outputs admit enter before
+        any of them leaves.
         """
-        most = self.slots + num_outputs
-        return most if num_fresh is None else min(most, max(1, num_fresh))
+        bound = self.slots + num_outputs
+        return bound if num_fresh is None else min(bound, max(1, num_fresh))
 
     def max_admitted(self, num_outputs: int) -> int:
-        """The most items that so many outputs let in, the first ones aside: ceil(n / e)."""
+        """The maximum number of items that n outputs admit after the prefill: ceil(n / e)."""
         return -(-num_outputs * self.factor.denominator // self.factor.numerator)
 
     def cursor(self, position: int = 0, num_fresh: int | None = None) -> "EchoCursor":
-        """A reader of the outputs from `position` on, for `num_fresh` items or without an end.
+        """A reader of the outputs from `position` on, over `num_fresh` items (None: endless).
 
         Raises:
-            ValueError: `num_fresh` items give fewer outputs than `position`, or one of the two is
-                no count.
+            ValueError: `num_fresh` items have fewer outputs than `position`, or one of the two is
+                not a count.
         """
         position = checked_integer("position", position, 0, MAX_POSITION)
         if num_fresh is not None:
@@ -97,7 +103,7 @@ class EchoSchedule:
         """The endless output stream as (fresh item, copy) pairs."""
         cursor = self.cursor()
         while True:
-            fresh, copy = cursor.take(_PLAN)
+            fresh, copy = cursor.take(_BLOCK)
             yield from zip(fresh.tolist(), copy.tolist(), strict=True)
 
     def _echoed_admitted(self, num_outputs: int, num_fresh: int | None) -> int:
@@ -107,40 +113,27 @@ class EchoSchedule:
         return echoed if num_fresh is None else min(echoed, self.num_outputs(num_fresh))
 
     def _fresh_of(self, echoed):
-        """The fresh item at an echoed position, or at each: the largest i with floor(i*e) <= it."""
+        """The fresh item at an echoed position p (or array): the largest i with floor(i*e) <= p."""
         e = self.factor
         return _scale(echoed + 1, e.denominator, e.numerator, -1)
 
     def _first_echoed(self, fresh):
-        """The first echoed position of a fresh item, or of each: floor(i*e)."""
+        """The first echoed position of fresh item i (or array): floor(i*e)."""
         return _scale(fresh, self.factor.numerator, self.factor.denominator)
 
     def _draws(self, start: int, stop: int) -> np.ndarray:
         """64 random bits for each of the outputs start .. stop-1, as uint64 [stop - start]."""
-        per_counter = 4  # Philox gives four words a counter value
+        per_counter = 4  # Philox yields four words per counter value
         philox = np.random.Philox(key=self.seed, counter=start // per_counter)
         skip = start % per_counter
         return philox.random_raw(skip + stop - start)[skip:]
-
-
-@dataclasses.dataclass
-class _Plan:
-    """Outputs worked out ahead of `EchoCursor.position`: outputs start .. start + len - 1."""
-
-    start: int
-    fresh: np.ndarray
-    copy: np.ndarray
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.fresh)
 
 
 class EchoCursor:
     """Reads a schedule's output stream from any position.
 
     Attributes:
-        position: outputs taken so far; with the schedule, the whole of the state.
+        position: outputs taken so far; with the schedule, this is the entire state.
         num_fresh: length of the fresh stream, or None while no end is known.
     """
 
@@ -154,26 +147,41 @@ class EchoCursor:
                 f"output {position} is beyond the end: {num_fresh} fresh items at factor "
                 f"{schedule.factor} give {self._total}"
             )
-        self._contents = self._look_back(position)  # echoed position in each slot; drawn = refilled
-        self._plan = _Plan(position, np.empty(0, np.int64), np.empty(0, np.int64))
+        # Echoed position in each slot. The slot that is drawn next is already refilled.
+        self._contents = self._look_back(position)
+        self._fresh = self._copy = _NO_ITEMS  # outputs computed ahead, from `position` on
+
+    @property
+    def admitted(self) -> int:
+        """The number of fresh items that have entered the stage so far."""
+        return self.schedule.admitted(self.position, self.num_fresh)
 
     def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The next n outputs (fewer at the end) as (fresh item, copy number), both int64 [n]."""
-        while self._plan.stop < self.position + n and self._extend_plan():
+        while len(self._fresh) < n and self._compute_more():
             pass
-        start = self.position - self._plan.start
-        fresh = self._plan.fresh[start : start + n]
+        fresh, copy = self._fresh[:n], self._copy[:n]
+        self._fresh, self._copy = self._fresh[n:], self._copy[n:]
         self.position += len(fresh)
-        return fresh, self._plan.copy[start : start + n]
+        return fresh, copy
 
     def ending(self, num_fresh: int) -> "EchoCursor":
-        """The same cursor, now knowing that the fresh stream ends after `num_fresh` items."""
+        """This cursor, for a fresh stream that is now known to end after `num_fresh` items."""
         return EchoCursor(self.schedule, self.position, num_fresh)
 
-    def live(self) -> dict[int, int]:
-        """Fresh items that have entered the stage and have showings left, with how many.
+    def rewound(self, position: int) -> "EchoCursor":
+        """A cursor at or before output `position` that has yet to emit a copy of every item that
+        is pending there."""
+        if 0 <= position - self.position <= self.schedule.slots:
+            return self  # emitting the outputs between is faster than looking back
+        oldest = self.schedule.cursor(position, self.num_fresh).oldest()
+        enters = self.schedule.num_outputs(oldest) - self.schedule.slots + 1
+        return self.schedule.cursor(min(max(enters, 0), position), self.num_fresh)
 
-        This is what a store must hold at this position; in order of entry.
+    def live(self) -> dict[int, int]:
+        """Fresh items that have entered the stage, with the number of copies left if not 0.
+
+        A store must contain exactly these items at this position. They are in order of entry.
         """
         schedule = self.schedule
         admitted = schedule._echoed_admitted(self.position, self.num_fresh)
@@ -185,60 +193,55 @@ class EchoCursor:
         left = dict(zip(items.tolist(), counts.tolist(), strict=True))
         # The newest item may have copies that have not entered the buffer yet.
         newest = schedule._fresh_of(admitted - 1)
-        to_come = schedule.num_outputs(newest + 1) - admitted
-        if to_come:
-            left[newest] = left.pop(newest, 0) + to_come
+        outside = schedule.num_outputs(newest + 1) - admitted
+        if outside:
+            left[newest] = left.pop(newest, 0) + outside
         return left
 
     def oldest(self) -> int:
-        """The earliest fresh item that the outputs to come show; past every item if none come."""
-        planned = self._plan.fresh[self.position - self._plan.start :]
-        waiting = self.schedule._fresh_of(int(self._contents.min(initial=_LARGEST)))
-        return min(waiting, int(planned.min(initial=_LARGEST)))
+        """The earliest fresh item among the remaining outputs; past every item if none remain."""
+        waiting = self.schedule._fresh_of(int(self._contents.min(initial=_MAX_INT64)))
+        return min(waiting, int(self._fresh.min(initial=_MAX_INT64)))
 
-    def _extend_plan(self) -> bool:
-        """Works out the next block of outputs; False at the end of a finite stream."""
-        start = self._plan.stop
+    def _compute_more(self) -> bool:
+        """Computes more outputs; False at the end of a finite stream."""
+        start = self.position + len(self._fresh)
         drain_from = None if self._total is None else max(0, self._total - self.schedule.slots)
         if drain_from is not None and start >= drain_from:
-            block = self._drain(start)
+            echoed = self._drain(start)
         else:
-            stop = start + _PLAN if drain_from is None else min(start + _PLAN, drain_from)
-            block = self._stream(start, stop)
-        fresh = self.schedule._fresh_of(block)
-        copy = block - self.schedule._first_echoed(fresh)
-        taken = self.position - self._plan.start
-        self._plan = _Plan(
-            self.position,
-            np.concatenate([self._plan.fresh[taken:], fresh]),
-            np.concatenate([self._plan.copy[taken:], copy]),
-        )
-        return len(block) > 0
+            stop = start + _BLOCK if drain_from is None else min(start + _BLOCK, drain_from)
+            echoed = self._stream(start, stop)
+        fresh = self.schedule._fresh_of(echoed)
+        copy = echoed - self.schedule._first_echoed(fresh)
+        self._fresh = np.concatenate([self._fresh, fresh])
+        self._copy = np.concatenate([self._copy, copy])
+        return len(echoed) > 0
 
     def _stream(self, start: int, stop: int) -> np.ndarray:
-        """Outputs while the buffer is refilled: draw a slot, show it, refill it."""
+        """Echoed positions of outputs while the buffer is refilled: draw a slot, emit, refill."""
         size = self.schedule.slots
         slots = (self.schedule._draws(start, stop) % np.uint64(size)).astype(np.int64)
         refills = np.arange(start, stop) + size
-        # A slot drawn twice within the block shows, the second time, what the first draw put there.
+        # The second draw of a slot within the block emits what the first draw put there.
         # (numpy sorts 16-bit integers many times faster than wider ones.)
-        order = np.argsort(slots.astype(np.min_scalar_type(size - 1)), kind="stable")
-        again = slots[order[1:]] == slots[order[:-1]]
-        shown = self._contents[slots]
-        shown[order[1:][again]] = refills[order[:-1][again]]
-        self._contents[slots] = refills  # the last of equal slots wins
-        return shown
+        by_slot = np.argsort(slots.astype(np.min_scalar_type(size - 1)), kind="stable")
+        again = slots[by_slot[1:]] == slots[by_slot[:-1]]
+        emitted = self._contents[slots]
+        emitted[by_slot[1:][again]] = refills[by_slot[:-1][again]]
+        self._contents[slots] = refills  # of equal slots, the last one wins
+        return emitted
 
     def _drain(self, start: int) -> np.ndarray:
-        """All outputs that are left once nothing is refilled: the shrinking buffer, drawn empty."""
-        draws = self.schedule._draws(start, self._total)
-        shown, self._contents = _draw_without_refill(self._contents[: len(draws)], draws)
-        return shown
+        """Echoed positions of the outputs after the last refill, as the buffer shrinks."""
+        draws = self.schedule._draws(start, self._total or 0)
+        emitted, self._contents = _draw_without_refill(self._contents[: len(draws)], draws)
+        return emitted
 
     def _look_back(self, position: int) -> np.ndarray:
-        """What each slot holds just before output `position`, as echoed positions.
+        """The echoed position in each slot just before output `position`.
 
-        A slot holds what its last draw refilled it with, or, if never drawn, its first filling.
+        The last draw of a slot refilled it. A slot that was never drawn has its first filling.
         """
         size = self.schedule.slots
         steady = position
@@ -259,22 +262,82 @@ class EchoCursor:
         return contents
 
 
+class FixedOrder:
+    """The outputs of a schedule, as the Grain stage takes them; see `echo.order.Order`.
+
+    Args:
+        cursor: the next output.
+        size: outputs to take at a time.
+        drop_remainder: whether to drop the last outputs if there are fewer than `size`.
+    """
+
+    def __init__(self, cursor: EchoCursor, size: int, drop_remainder: bool):
+        self._cursor, self._size, self._drop_remainder = cursor, size, drop_remainder
+        self._schedule = cursor.schedule
+
+    @property
+    def admitted(self) -> int:
+        return self._cursor.admitted
+
+    def next(self, intake: Intake) -> Emission:
+        stop = self._cursor.position + self._size
+        required = self._schedule.admitted(stop, self._cursor.num_fresh)
+        while intake.num_read < required and intake.read(required):
+            pass
+        if intake.num_read < required:
+            self._cursor = self._cursor.ending(intake.num_read)
+        num_fresh = self._cursor.num_fresh
+        ends = num_fresh is not None and self._schedule.num_outputs(num_fresh) < stop
+        index, copy = _NO_ITEMS, _NO_ITEMS
+        if not (ends and self._drop_remainder):
+            index, copy = self._cursor.take(self._size)
+        if not len(index):
+            raise StopIteration
+        return Emission(index, copy, _NO_ITEMS)
+
+    def copies(self, fresh: np.ndarray) -> np.ndarray:
+        return self._schedule.copies(int(fresh[0]), int(fresh[-1]) + 1)
+
+    def pending(self) -> dict[int, int]:
+        return self._cursor.live()
+
+    def oldest(self) -> int:
+        return self._cursor.oldest()
+
+    def get_state(self) -> dict[str, Any]:
+        return {"position": self._cursor.position, "schedule": self._settings}
+
+    def at(self, state: dict[str, Any], num_items: int | None) -> "FixedOrder":
+        if state["schedule"] != self._settings:
+            raise ValueError(
+                f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
+                f"({state['schedule']}), this one has ({self._settings}); "
+                "restore it into an equal stage"
+            )
+        cursor = self._schedule.cursor(state["position"], num_items)
+        return FixedOrder(cursor, self._size, self._drop_remainder)
+
+    @property
+    def _settings(self) -> str:
+        return f"{self._schedule.factor}, {self._schedule.shuffle_buffer}, {self._schedule.seed}"
+
+
 def _scale(number, numerator: int, denominator: int, offset: int = 0):
-    """(number * numerator + offset) // denominator, exact, of an int or an int64 array."""
+    """(number * numerator + offset) // denominator, exactly, for an int or an int64 array."""
     if isinstance(number, int):
         return (number * numerator + offset) // denominator
     largest = (int(number.max(initial=0)) + 1) * numerator
-    if max(largest, denominator) > _LARGEST:  # a factor of many decimals
+    if max(largest, denominator) > _MAX_INT64:  # a factor with many decimals
         number = number.astype(object)
     return ((number * numerator + offset) // denominator).astype(np.int64)
 
 
 def _draw_without_refill(contents: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What is shown by `draws` from a buffer that shrinks with each, and what is left in it."""
-    left, shown = contents.tolist(), []
+    """Draws from a buffer that shrinks with each draw; returns (emitted, left)."""
+    left, emitted = contents.tolist(), []
     for draw in draws.tolist():
         slot = draw % len(left)
-        shown.append(left[slot])
+        emitted.append(left[slot])
         left[slot] = left[-1]  # the last slot moves into the hole
         left.pop()
-    return np.asarray(shown, np.int64), np.asarray(left, np.int64)
+    return np.asarray(emitted, np.int64), np.asarray(left, np.int64)

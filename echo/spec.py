@@ -1,26 +1,34 @@
-"""What to echo, where and how often: one value that is checked when it is made."""
+"""The settings of echoing: what is allowed, and how a wrong value is reported."""
 
-import dataclasses
 import decimal
 import fractions
 import numbers
+from typing import Any, cast
 
 INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
 PLACEMENTS = ("host", "device")
 
-# Far beyond any use, and small enough for echoed positions to be counted in 64 bits.
+# Far beyond any use, and small enough to count echoed positions in 64 bits.
 MAX_FACTOR = 1_000_000
 MAX_BUFFER = 2**40  # slots
 MAX_SEED = 2**128 - 1  # of Philox
 MAX_BATCH = 2**31 - 1
 MAX_POSITION = 2**62 - 1
 
+_MAX_VALUE_CHARACTERS = 80  # of a value in an error message
+
 
 class EchoSpecError(ValueError):
-    """A setting that is not allowed. The message names the field, its value and the rule."""
+    """A setting has a value that is not allowed.
+
+    Attributes:
+        field: the name of the setting.
+        value: its value.
+        allowed: the allowed values, in words.
+    """
 
     def __init__(self, field: str, value: object, allowed: str):
-        super().__init__(f"{field} is {_shown(value)}; allowed: {allowed}")
+        super().__init__(f"{field} is {_abbreviated(value)}; allowed: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
 
@@ -28,11 +36,11 @@ def exact_factor(factor: object) -> fractions.Fraction:
     """The echoing factor as the exact decimal that was written: 1.1 is 11/10, not a binary float.
 
     Raises:
-        EchoSpecError: not a number, not finite, below 1 or beyond a million.
+        EchoSpecError: not a number, not finite, below 1, or above MAX_FACTOR.
     """
     try:
         text = str(factor)
-        # '1e999999999' is compared before it becomes a fraction, whose digits would fill memory
+        # '1e999999999' is compared before it becomes a fraction, whose digits would fill memory.
         number = fractions.Fraction(text) if "/" in text else decimal.Decimal(text)
         if 1 <= number <= MAX_FACTOR:
             return fractions.Fraction(text)
@@ -41,86 +49,57 @@ def exact_factor(factor: object) -> fractions.Fraction:
     raise EchoSpecError("factor", factor, f"a number from 1 to {MAX_FACTOR}, such as 2 or 1.5")
 
 
-def checked_integer(field: str, value: object, minimum: int, maximum: int) -> int:
-    """`value` as an int from `minimum` to `maximum`, or an EchoSpecError that names `field`."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or not minimum <= value <= maximum:
+def checked_integer(field: str, value: Any, minimum: int, maximum: int) -> int:
+    """`value` as an int from `minimum` to `maximum`.
+
+    Raises:
+        EchoSpecError: not an integer, or out of range.
+    """
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_integer or not minimum <= int(value) <= maximum:
         allowed = f"an integer of at least {minimum} and at most {maximum}"
         raise EchoSpecError(field, value, allowed)
     return int(value)
 
 
-def checked_number(field: str, value: object, minimum: float, maximum: float) -> float:
-    """`value` as a float from `minimum` to `maximum`, or an EchoSpecError that names `field`."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not real or not minimum <= value <= maximum:
-        raise EchoSpecError(
-            field, value, f"a number of at least {minimum:g} and at most {maximum:g}"
-        )
+def checked_number(field: str, value: Any, minimum: float, maximum: float) -> float:
+    """`value` as a float from `minimum` to `maximum`.
+
+    Raises:
+        EchoSpecError: not a real number, or out of range.
+    """
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_real or not minimum <= cast(Any, value) <= maximum:
+        allowed = f"a number of at least {minimum:g} and at most {maximum:g}"
+        raise EchoSpecError(field, value, allowed)
     return float(value)
 
 
-def missing_package(what: str, package: str, extra: str) -> ImportError:
-    """The error for something of this library that needs a package which is not there."""
+def checked_choice(field: str, value: object, choices: tuple[str, ...]) -> str:
+    """`value`, which must be one of `choices`.
+
+    Raises:
+        EchoSpecError: it is not.
+    """
+    if isinstance(value, str) and value in choices:
+        return value
+    raise EchoSpecError(field, value, ", ".join(map(repr, choices)))
+
+
+def missing_package(name: str, package: str, extra: str) -> ImportError:
+    """The error of `name`, a part of this library that requires a missing package."""
     return ImportError(
-        f"{what} needs {package}, which is not installed; pip install {package} "
+        f"{name} needs {package}, which is not installed; pip install {package} "
         f"(or this library with [{extra}])",
         name=package,
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class EchoSpec:
-    """Where to echo, how often, and how copies are mixed.
-
-    Attributes:
-        insertion: the slot of the pipeline that the stage fills. At "none" there is no stage, so
-            factor must be 1 and a buffer would do nothing.
-        factor: how often each fresh item is shown on average, at least 1; fractions allowed.
-        shuffle_buffer: slots of the streaming shuffle buffer behind the stage, counted in items of
-            the slot (examples, or whole batches after batching); 0 leaves copies adjacent.
-        seed: of the shuffle buffer's choices, from 0 to MAX_SEED.
-        placement: where repeated items are kept: "host" or "device" memory.
-
-    Raises:
-        EchoSpecError: on construction; the message names the field, its value and what is allowed.
-    """
-
-    insertion: str = "none"
-    factor: float | int | str | fractions.Fraction = 1
-    shuffle_buffer: int = 0
-    seed: int = 0
-    placement: str = "host"
-
-    def __post_init__(self):
-        if self.insertion not in INSERTIONS:
-            raise EchoSpecError("insertion", self.insertion, one_of(INSERTIONS))
-        if self.placement not in PLACEMENTS:
-            raise EchoSpecError("placement", self.placement, one_of(PLACEMENTS))
-        factor = exact_factor(self.factor)
-        checked_integer("shuffle_buffer", self.shuffle_buffer, 0, MAX_BUFFER)
-        checked_integer("seed", self.seed, 0, MAX_SEED)
-        if self.insertion == "none" and factor != 1:
-            raise EchoSpecError(
-                "factor",
-                self.factor,
-                "1 where insertion is 'none', since nothing is repeated there",
-            )
-
-    @property
-    def exact_factor(self) -> fractions.Fraction:
-        return exact_factor(self.factor)
-
-
-def _shown(value: object) -> str:
-    """A value in a message, not at length."""
+def _abbreviated(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # an integer of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python converts
         return "a longer number"
-    return text if len(text) <= 80 else f"{text[:80]}... ({len(text)} characters)"
-
-
-def one_of(values: tuple[str, ...]) -> str:
-    """The allowed values as a message lists them."""
-    return ", ".join(repr(value) for value in values)
+    if len(text) <= _MAX_VALUE_CHARACTERS:
+        return text
+    return f"{text[:_MAX_VALUE_CHARACTERS]}... ({len(text)} characters)"

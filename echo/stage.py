@@ -1,14 +1,28 @@
-"""The echo stage as a Grain data set: `EchoIterDataset`."""
+"""The echo stage as a Grain data set: `EchoIterDataset` and `OpportunisticIterDataset`.
 
-from typing import Any, NamedTuple
+Both read, store, emit and restore items alike. They differ in the order of the copies, which is
+`echo.schedule.FixedOrder` or `echo.auto_order.AutoOrder`.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import grain
 import numpy as np
 
-from echo.gather_plan import OrderStore
-from echo.readers import CHUNK_ITEMS, RandomAccessReader, SequentialReader
-from echo.schedule import EchoCursor, EchoSchedule
-from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer, one_of
+from echo.auto_order import AutoOrder, Repeats, checked_decisions, round_size, store_rows
+from echo.gather_plan import PlanStore
+from echo.order import Order
+from echo.readers import (
+    CHUNK_ITEMS,
+    BackgroundReader,
+    RandomAccessReader,
+    Reader,
+    SequentialReader,
+)
+from echo.schedule import EchoSchedule, FixedOrder
+from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_choice, checked_integer
 from echo.stores import ArrayStore, ItemStore
 
 DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=2048)
@@ -19,8 +33,8 @@ class Echoed(NamedTuple):
 
     Attributes:
         item: the example; with `batch_size` B, examples stacked along a first axis of length B.
-        index: the number of the fresh item that is shown, int64 scalar or [B].
-        copy: which of its copies this is, 0 for the first, int64 scalar or [B].
+        index: the number of the fresh item, int64 scalar or [B].
+        copy: the copy number of the item, 0 for the first, int64 scalar or [B].
         fresh: fresh items admitted to the stage so far, prefill included and read-ahead excluded.
     """
 
@@ -30,35 +44,105 @@ class Echoed(NamedTuple):
     fresh: int
 
 
-class EchoIterDataset(grain.IterDataset):
+class _EchoStage(grain.IterDataset, abc.ABC):
+    """What both stages share; the arguments are documented there.
+
+    Attributes:
+        outputs: the number of items emitted at a time.
+    """
+
+    sequential_reader: type[SequentialReader | BackgroundReader]
+
+    def __init__(
+        self,
+        parent: grain.MapDataset | grain.IterDataset,
+        batch_size: int | None,
+        annotate: bool,
+        read_options: grain.ReadOptions,
+        placement: str,
+    ):
+        if not isinstance(parent, grain.MapDataset | grain.IterDataset):
+            raise TypeError(
+                f"parent is a {type(parent).__name__}; allowed: a Grain MapDataset or IterDataset "
+                "(for another iterable use echo.echo_iterable)"
+            )
+        if not isinstance(read_options, grain.ReadOptions):
+            raise TypeError(
+                f"read_options is a {type(read_options).__name__}; allowed: a grain.ReadOptions"
+            )
+        super().__init__(parent)
+        if batch_size is not None:
+            batch_size = checked_integer("batch_size", batch_size, 1, MAX_BATCH)
+        self.batch_size = batch_size
+        self.outputs = batch_size or 1
+        self.annotate = annotate
+        self.num_threads = cast(int, read_options.num_threads)
+        self.read_ahead = cast(int, read_options.prefetch_buffer_size)
+        self.placement = checked_choice("placement", placement, PLACEMENTS)
+
+    @property
+    @abc.abstractmethod
+    def round_size(self) -> int:
+        """New items in each round of a `GatherPlan`."""
+
+    def store_rows(self, num_items: int | None = None) -> int:
+        """The rows of a store that applies this stage's plans, for `num_items` fresh items (None:
+        for any number)."""
+        return self._store_rows(self.outputs, num_items)
+
+    @abc.abstractmethod
+    def new_order(self, num_items: int | None) -> Order:
+        """The order of a pass over `num_items` fresh items (None: unknown)."""
+
+    @abc.abstractmethod
+    def _store_rows(self, outputs: int, num_items: int | None) -> int:
+        """The rows of a store, if up to `outputs` items are stored before they are emitted."""
+
+    def new_store(self, num_items: int | None) -> ItemStore | ArrayStore | PlanStore:
+        """An empty store for a pass over `num_items` fresh items (None: unknown)."""
+        if self.placement == "device":
+            return PlanStore(self.store_rows(num_items), self.round_size)
+        if self.batch_size is None:
+            return ItemStore()
+        # Items are read and stored in chunks.
+        return ArrayStore(self._store_rows(self.batch_size + CHUNK_ITEMS, num_items))
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _EchoIterator(self)
+
+
+class EchoIterDataset(_EchoStage):
     """Repeats each item of a Grain data set about `factor` times, mixed by a shuffle buffer.
 
-    The parent's work is done once a fresh item: a MapDataset is read ahead on threads, an
-    IterDataset as it comes (end it with Grain's own prefetch). Copies share no memory, with each
-    other or with what the parent made; an IterDataset may even reuse the memory of its last item.
-    The state is a handful of integers (and the parent's own, for an IterDataset) at any point.
+    The parent produces each fresh item once: a MapDataset is read ahead on threads, an IterDataset
+    when an item is required (append Grain's own prefetch to it). Copies share no memory with each
+    other or with the parent's items; an IterDataset may even reuse the memory of its last item. The
+    state is always a handful of integers (and the parent's own state, for an IterDataset).
 
     Args:
-        parent: a MapDataset, or an IterDataset. Over batches this is batch echoing.
+        parent: a MapDataset or IterDataset. Over batches this is batch echoing.
         factor: the echoing factor e >= 1; k items give floor(k*e) outputs.
         shuffle_buffer: slots of the streaming shuffle buffer, in items; 0 leaves copies adjacent.
-        seed: of the buffer's choices.
-        batch_size: gathers batches of this many examples straight from the store, which is many
-            times faster than batching afterwards. Needs items of one shape; otherwise items are
-            emitted one by one.
-        drop_remainder: with `batch_size`, whether a last batch with fewer examples is left out.
-        annotate: emit `Echoed` tuples, which say what is shown and how much is fresh so far.
-        read_options: threads and read-ahead for a MapDataset, in items (and at most 64 MiB, or an
-            item a thread). Without threads it is read when needed, which is best for a parent that
-            does Python's work over data in memory.
-        placement: "host" keeps items here and emits them. "device" emits a `GatherPlan` in place of
-            each output, which an `echo.device.DeviceStore` applies: each item is then sent to the
-            accelerator once. Needs items of one shape.
+        seed: seeds the buffer's choices.
+        batch_size: gathers batches of this many examples directly from the store, which is many
+            times faster than batching afterwards. It requires items of one shape. None emits items
+            one by one.
+        drop_remainder: with `batch_size`, whether to drop a last batch with fewer examples.
+        annotate: whether to emit `Echoed` tuples, which add item and copy numbers and the count of
+            fresh items.
+        read_options: threads and read-ahead for a MapDataset, in items (and at most 64 MiB, or one
+            item per thread). Without threads each item is read when it is required, which is best
+            for a parent that runs Python code over data in memory.
+        placement: "host" stores items in host memory and emits them. "device" emits a `GatherPlan`
+            in place of each output. An `echo.device.DeviceStore` applies it, so that each item is
+            sent to the accelerator once. It requires items of one shape.
 
     Raises:
         EchoSpecError: a factor, buffer, seed, batch size or placement that is not allowed.
-        TypeError: a parent that is no Grain data set, or read options of another kind.
+        TypeError: `parent` is not a Grain data set, or `read_options` not a grain.ReadOptions.
     """
+
+    sequential_reader = SequentialReader
 
     def __init__(
         self,
@@ -73,184 +157,216 @@ class EchoIterDataset(grain.IterDataset):
         read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
         placement: str = "host",
     ):
-        if not isinstance(parent, grain.MapDataset | grain.IterDataset):
-            raise TypeError(
-                f"parent is a {type(parent).__name__}; allowed: a Grain MapDataset or IterDataset "
-                "(for another iterable use echo.echo_iterable)"
-            )
-        batch_size = checked_settings(batch_size, read_options, placement)
-        super().__init__(parent)
+        super().__init__(parent, batch_size, annotate, read_options, placement)
         self.schedule = EchoSchedule(factor, shuffle_buffer, seed)
-        self.batch_size = batch_size
         self.drop_remainder = drop_remainder
-        self.annotate = annotate
-        self.read_options = read_options
-        self.placement = placement
 
     @property
     def round_size(self) -> int:
-        """New items a round of each `GatherPlan`: those that a batch lets in, ceil(batch / e)."""
-        return self.schedule.max_admitted(self.batch_size or 1)
+        return self.schedule.max_admitted(self.outputs)
 
-    def store_rows(self, num_items: int | None = None) -> int:
-        """Rows that a store needs which follows the orders, for so many fresh items or any."""
-        return self.schedule.max_pending(self.batch_size or 1, num_items)
+    def new_order(self, num_items: int | None) -> FixedOrder:
+        return FixedOrder(self.schedule.cursor(0, num_items), self.outputs, self.drop_remainder)
+
+    def _store_rows(self, outputs: int, num_items: int | None) -> int:
+        return self.schedule.max_pending(outputs, num_items)
 
     def __str__(self) -> str:
         return f"EchoIterDataset({self.schedule}, batch_size={self.batch_size})"
 
-    def __iter__(self) -> grain.DatasetIterator:
-        return _EchoIterator(self)
 
+class OpportunisticIterDataset(_EchoStage):
+    """Emits each fresh item of a Grain data set at once; repeats stored ones instead of waiting.
 
-def checked_settings(batch_size: int | None, read_options: Any, placement: str) -> int | None:
-    """The batch size of a stage, after a check of it and of two other settings."""
-    if placement not in PLACEMENTS:
-        raise EchoSpecError("placement", placement, one_of(PLACEMENTS))
-    if not isinstance(read_options, grain.ReadOptions):
-        raise TypeError(
-            f"read_options is a {type(read_options).__name__}; allowed: a grain.ReadOptions"
+    Fresh items that are ready fill a batch first, in order. Stored ones, least repeated first, fill
+    the rest, up to `max_factor` copies of each. Only if those do not suffice does the batch wait
+    for more fresh items. A batch contains an item twice only if it contains every stored one. With
+    fast input the output is exactly the parent in batches.
+
+    The stream ends when less than a batch of fresh items is left. Do not put a prefetch thread
+    after it: that would ask, and so decide, before a batch is required.
+
+    Args:
+        parent: a MapDataset or IterDataset. Over batches this is batch echoing.
+        max_factor: the maximum number of copies of an item; 1 repeats nothing.
+        shuffle_buffer: the number of items stored for repeating. The most repeated one leaves
+            first, of equals the oldest.
+        batch_size: examples per batch, of one shape; None emits items one by one.
+        seed: seeds the choice between equally repeated items.
+        annotate: whether to emit `Echoed` tuples. The number of rows whose copy is 0 is the batch's
+            decision.
+        read_options: threads and read-ahead, in items; both at least 1.
+        slack: returns the seconds that a batch may wait for more fresh items before it asks again;
+            0 or less if it is required now. None: it is always required at once.
+        limit: returns the number of fresh items to emit at most up to and with the next batch, so
+            that one of several streams does not run ahead. A batch exceeds it only if stored items
+            do not suffice. None: no limit.
+        decisions: the number of fresh items in each batch of an earlier run. The stream repeats
+            that run and ends with it.
+        earlier: called with the number of a batch, from 0, returns its decision if it was emitted
+            before an interruption, and None if it is to be decided now.
+        placement: "host" or "device", the memory that stores items. With "device" the stage emits a
+            `GatherPlan` for each batch, as `EchoIterDataset` does.
+
+    Raises:
+        EchoSpecError: a setting that is not allowed.
+        TypeError: `parent` is not a Grain data set, `read_options` not a grain.ReadOptions, or
+            `slack` or `limit` not a function.
+    """
+
+    sequential_reader = BackgroundReader
+
+    def __init__(
+        self,
+        parent: grain.MapDataset | grain.IterDataset,
+        *,
+        max_factor: int,
+        shuffle_buffer: int,
+        batch_size: int | None = None,
+        seed: int = 0,
+        annotate: bool = False,
+        read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
+        slack: Callable[[], float] | None = None,
+        limit: Callable[[], int] | None = None,
+        decisions: Sequence[int] | None = None,
+        earlier: Callable[[int], int | None] | None = None,
+        placement: str = "host",
+    ):
+        super().__init__(parent, batch_size, annotate, read_options, placement)
+        if not (self.num_threads and self.read_ahead):
+            raise EchoSpecError(
+                "read_options", read_options, "threads and a buffer, both at least 1, to read ahead"
+            )
+        for name, function in (("slack", slack), ("limit", limit)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} is {function!r}; allowed: a function, or None")
+        self._repeats = Repeats(max_factor, shuffle_buffer, seed)
+        self._slack, self._limit, self._earlier = slack, limit, earlier
+        self._decisions = None if decisions is None else checked_decisions(decisions, self.outputs)
+
+    @property
+    def round_size(self) -> int:
+        return round_size(self.outputs)
+
+    def new_order(self, num_items: int | None) -> AutoOrder:
+        del num_items
+        repeats = self._repeats.fresh_start()
+        return AutoOrder(
+            repeats, self.outputs, self._slack, self._limit, self._decisions, self._earlier
         )
-    return None if batch_size is None else checked_integer("batch_size", batch_size, 1, MAX_BATCH)
 
+    def _store_rows(self, outputs: int, num_items: int | None) -> int:
+        del num_items
+        return store_rows(self._repeats.capacity, outputs)
 
-def check_fields(state: Any, own: dict[str, Any]) -> None:
-    """Checks that `state` has the fields of a stage's own one; ValueError if not."""
-    if not isinstance(state, dict) or state.keys() != own.keys():
-        is_dict = isinstance(state, dict)
-        given = f"has the fields {sorted(map(str, state))}" if is_dict else f"is a {type(state)}"
-        raise ValueError(
-            f"the state {given}, one of this echo stage has the fields {sorted(own)}; restore "
-            "it into a pipeline equal to the one it is of"
-        )
-
-
-def check_reaches(state: dict[str, Any], oldest: int) -> None:
-    """Checks that a parent that resumes where `state` says still gives item `oldest`."""
-    if state.get("next_index", 0) > oldest:
-        raise EchoSpecError("next_index", state["next_index"], f"up to {oldest}, an item to come")
+    def __str__(self) -> str:
+        return f"OpportunisticIterDataset({self._repeats.settings}, batch_size={self.batch_size})"
 
 
 class _EchoIterator(grain.DatasetIterator):
-    """One pass over the echoed stream."""
+    """One pass over an echoed stream. Its order says what to emit, and as its `echo.order.Intake`
+    this iterator reads."""
 
-    def __init__(self, dataset: EchoIterDataset):
+    def __init__(self, dataset: _EchoStage):
         self._dataset = dataset
-        self._schedule = dataset.schedule
-        self._batched = dataset.batch_size is not None
-        self._take = dataset.batch_size or 1
-        self._orders = dataset.placement == "device"
         parent = dataset._parent
         if isinstance(parent, grain.MapDataset):
             super().__init__()
-            self._reader = RandomAccessReader(
-                parent, dataset.read_options, stacked=self._batched, exact=self._orders
+            self._reader: Reader = RandomAccessReader(
+                parent,
+                dataset.num_threads,
+                dataset.read_ahead,
+                stacked=dataset.batch_size is not None,
+                exact=dataset.placement == "device",
             )
         else:
             iterator = iter(parent)
             super().__init__(iterator)
-            self._reader = SequentialReader(iterator)
-        self._cursor = self._schedule.cursor(0, self._reader.num_items)
-        self._store = self._empty_store()
+            self._reader = dataset.sequential_reader(
+                iterator, lambda: self._order.oldest(), dataset.read_ahead
+            )
+        self._order = dataset.new_order(self._reader.num_items)
+        self._store = dataset.new_store(self._reader.num_items)
 
-    def __next__(self):
+    def __next__(self) -> Any:
         self._assert_not_closed()
-        stop = self._cursor.position + self._take
-        self._admit(self._schedule.admitted(stop, self._cursor.num_fresh))
-        if self._batched and self._ends_short_of(stop):
-            raise StopIteration
-        index, copy = self._cursor.take(self._take)
-        if not len(index):
-            raise StopIteration
-        item = self._store.show(index if self._batched or self._orders else int(index[0]))
-        if not self._batched:
+        index, copy, dropped = self._order.next(self)
+        item = self._store.emit(index)
+        if len(dropped):
+            self._store.drop(dropped)
+        if not self._dataset.annotate:
+            return item
+        if self._dataset.batch_size is None:
             index, copy = index[0], copy[0]
-        return Echoed(item, index, copy, self._admitted()) if self._dataset.annotate else item
+        return Echoed(item, index, copy, self._order.admitted)
+
+    @property
+    def num_read(self) -> int:
+        return self._reader.next_index
+
+    @property
+    def num_items(self) -> int | None:
+        return self._reader.num_items
+
+    def read(self, stop: int, seconds: float | None = None) -> bool:
+        """Moves the next fresh items to the store; see `echo.order.Intake`."""
+        start = self.num_read
+        chunk = self._reader.read(stop - start, seconds)
+        if chunk is not None and len(chunk[0]):
+            self._put(*chunk, self._order.copies(chunk[0]))
+        return self.num_read > start
 
     def get_state(self) -> dict[str, Any]:
-        """Where this iterator stands: small, of one structure throughout, valid in any process."""
-        return {
-            "position": self._cursor.position,
-            "schedule": self._identity(),
-            **self._reader.state(self._cursor.oldest()),
-        }
+        """The position of this iterator: small, of fixed structure, valid in any process."""
+        return {**self._order.get_state(), **self._reader.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken.
+        """Continues from `state`.
 
         Raises:
-            ValueError: the state is of another stage, or of other data; this iterator still stands
-                where it did.
+            ValueError: the state belongs to another stage or other data. This iterator remains at
+                its position.
         """
-        before = self.get_state()
-        check_fields(state, before)
-        if state["schedule"] != self._identity():
-            raise ValueError(
-                f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
-                f"({state['schedule']}), this one has ({self._identity()}); "
-                "restore it into an equal stage"
-            )
+        before, order_before = self.get_state(), self._order
+        _check_fields(state, before)
         num_items = self._reader.checked(state)
-        cursor = self._schedule.cursor(state["position"], num_items)
-        check_reaches(state, cursor.oldest())
+        order = order_before.at(state, num_items)
+        oldest = order.oldest()
+        if state.get("next_index", 0) > oldest:
+            raise EchoSpecError("next_index", state["next_index"], f"at most {oldest}")
         try:
-            self._go_to(state, cursor)
-        except Exception:  # the parent has less, or refuses its part
-            self._go_to(
-                before, self._schedule.cursor(before["position"], self._reader.checked(before))
-            )
+            self._restore(state, order)
+        except Exception:  # the parent has fewer items, or refuses its state
+            self._restore(before, order_before)
             raise
 
-    def _go_to(self, state: dict[str, Any], cursor: EchoCursor) -> None:
-        self._reader.rewind(state)
-        self._cursor = cursor
-        self._store = self._empty_store()
-        left = self._cursor.live()
-        for indices, items in self._reader.read_again(list(left), self._admitted()):
-            self._put(indices, items, np.asarray([left[index] for index in indices.tolist()]))
-
     def close(self) -> None:
-        """Ends the threads that read ahead; asking for more is an error from then on."""
+        """Ends the threads that read ahead; `next` is an error from then on."""
         super().close()
         self._reader.close()
 
-    def _empty_store(self) -> ItemStore | ArrayStore | OrderStore:
-        if self._orders:
-            rows = self._dataset.store_rows(self._reader.num_items)
-            return OrderStore(rows, self._dataset.round_size)
-        if not self._batched:
-            return ItemStore()
-        # Items are read in chunks, and stored as they come.
-        ahead = self._take + CHUNK_ITEMS
-        return ArrayStore(self._schedule.max_pending(ahead, self._reader.num_items))
-
-    def _identity(self) -> str:
-        return f"{self._schedule.factor}, {self._schedule.shuffle_buffer}, {self._schedule.seed}"
-
-    def _admitted(self) -> int:
-        return self._schedule.admitted(self._cursor.position, self._cursor.num_fresh)
-
-    def _admit(self, count: int) -> None:
-        """Reads fresh items until `count` have entered the store, or there are no more."""
-        while (start := self._reader.next_index) < count:
-            indices, items = self._reader.read(count - start, self._cursor.oldest)
-            if len(indices):
-                self._put(indices, items, self._schedule.copies(start, start + len(indices)))
-            if self._reader.next_index == start:
-                self._cursor = self._cursor.ending(start)
-                return
+    def _restore(self, state: dict[str, Any], order: Order) -> None:
+        self._order = order
+        self._reader.rewind(state)
+        self._store = self._dataset.new_store(self._reader.num_items)
+        pending = order.pending()
+        for indices, items in self._reader.read_again(list(pending), order.admitted):
+            self._put(indices, items, np.asarray([pending[index] for index in indices.tolist()]))
 
     def _put(self, indices: np.ndarray, items: Any, copies: np.ndarray) -> None:
         if self._reader.stacked:
+            assert not isinstance(self._store, ItemStore)  # which is for single items
             self._store.put_stacked(indices, items, copies)
         else:
             self._store.put(indices, items, copies)
 
-    def _ends_short_of(self, position: int) -> bool:
-        """Whether the stream ends before `position` outputs and its last batch is to be dropped."""
-        num_fresh = self._cursor.num_fresh
-        return (
-            self._dataset.drop_remainder
-            and num_fresh is not None
-            and self._schedule.num_outputs(num_fresh) < position
+
+def _check_fields(state: Any, own: dict[str, Any]) -> None:
+    """Checks that `state` has the fields of a stage's own state; ValueError if not."""
+    if not isinstance(state, dict) or state.keys() != own.keys():
+        is_dict = isinstance(state, dict)
+        actual = f"has the fields {sorted(map(str, state))}" if is_dict else f"is a {type(state)}"
+        raise ValueError(
+            f"the state {actual}, one of this echo stage has the fields {sorted(own)}; restore "
+            "it into a pipeline equal to the one it is from"
         )

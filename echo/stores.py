@@ -1,11 +1,11 @@
-"""Where repeated items wait: each is kept once, however many of its showings are pending.
+"""Where repeated items wait: each is stored once, however many of its copies are pending.
 
-`ItemStore` keeps any Python object and hands out single independent copies. `ArrayStore` keeps
-items of one fixed shape in contiguous memory and hands out whole batches, each one gather.
-`echo.gather_plan.OrderStore` has the same interface, and leaves the keeping to an accelerator.
+`ItemStore` keeps any Python object and returns single independent copies. `ArrayStore` keeps items
+of one fixed shape in contiguous memory and returns whole batches, each with one gather.
+`echo.gather_plan.PlanStore` has the same interface, but an accelerator keeps the items.
 
-All take items in as they come, so that an item which was produced in a reused buffer is copied
-before the next one is asked for.
+All of them consume items as an iterator, so that an item in a reused buffer is copied before the
+next one is produced.
 """
 
 import copy
@@ -14,60 +14,62 @@ from typing import Any
 
 import numpy as np
 
-from echo.rows import RowAllocator
 from echo.tree import Layout
 
 
 class ItemStore:
-    """Items of any kind, by the number of the fresh item. Copies handed out share no memory.
+    """Items of any kind, by the number of the fresh item. Copies that it returns share no memory.
 
-    The store copies an item when it enters, and at each showing but the last, which hands over the
-    stored object itself: an item shown n times is copied n times in all.
+    The store copies an item when it enters, and at each copy but the last, for which it returns the
+    stored object itself: an item with n copies is copied n times in all.
     """
 
     def __init__(self):
-        self._items: dict[int, list] = {}  # fresh item -> [object, showings left]
+        self._items: dict[int, list] = {}  # fresh item -> [object, copies left]
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
-        """Admits items as they come; `copies` says how many each has left, at least 1."""
+        """Stores items; `copies` are left of each, at least 1."""
         for number, left, item in zip(fresh.tolist(), copies.tolist(), items, strict=False):
             self._items[number] = [copy.deepcopy(item), left]
 
-    def show(self, fresh: int) -> Any:
-        """An independent copy of an item; the last one empties its place."""
-        entry = self._items[fresh]
+    def emit(self, fresh: np.ndarray) -> Any:
+        """The next copy of the item `fresh` (int64 [1])."""
+        number = int(fresh[0])
+        entry = self._items[number]
         if entry[1] == 1:
-            return self._items.pop(fresh)[0]
+            return self._items.pop(number)[0]
         item = copy.deepcopy(entry[0])
         entry[1] -= 1
         return item
 
-    def drop(self, fresh: int) -> None:
-        """Lets go of an item that has showings left."""
-        del self._items[fresh]
+    def drop(self, fresh: np.ndarray) -> None:
+        """Deletes items (int64 [n], each once) that have copies left."""
+        for number in fresh.tolist():
+            del self._items[number]
 
-    def skip(self, fresh: int) -> None:
-        """Counts a showing of an item that nobody looks at."""
-        self._items[fresh][1] -= 1
-        if not self._items[fresh][1]:
-            del self._items[fresh]
+    def skip(self, fresh: np.ndarray) -> None:
+        """Counts the next copy of the item `fresh` (int64 [1]) without making it."""
+        number = int(fresh[0])
+        self._items[number][1] -= 1
+        if not self._items[number][1]:
+            del self._items[number]
 
 
 class ArrayStore:
-    """Items of one structure, shape and dtype in one contiguous array a leaf.
+    """Items of one structure, shape and dtype, in one contiguous array per leaf.
 
     Args:
-        rows: the most items that can be pending at once. Memory for all of them is reserved but not
-            touched; the memory that the process comes to own is that of the most rows ever in use
-            together.
+        rows: the maximum number of items that can be pending at once. Memory for all of them is
+            reserved but not touched; resident memory is that of the maximum number of rows ever in
+            use together.
     """
 
     def __init__(self, rows: int):
         self.rows = RowAllocator(rows)
-        self._layout = Layout()  # known from the first item on
+        self._layout = Layout()  # known after the first item
         self._leaves: list[np.ndarray] = []  # each [rows, ...]
 
     def __len__(self) -> int:
@@ -79,42 +81,45 @@ class ArrayStore:
         return sum(leaf[:1].nbytes for leaf in self._leaves)
 
     def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
-        """Admits items as they come.
+        """Stores items.
 
         Args:
             fresh: their numbers, int64 [n], ascending.
             items: at most n items.
-            showings: how many showings each has left, int64 [n], each at least 1.
+            copies: the number of copies left of each, int64 [n], at least 1.
 
         Raises:
-            ValueError: an item of another structure, shape or dtype than the first one.
+            ValueError: an item has another structure, shape or dtype than the first one.
         """
         rows = self.rows.free(len(fresh))
-        came = 0
+        num_stored = 0
         try:
             for number, row, item in zip(fresh.tolist(), rows.tolist(), items, strict=False):
                 leaves = self._layout.leaves(number, item)
                 for stored, leaf in zip(self._arrays(), leaves, strict=True):
                     stored[row] = leaf
-                came += 1
-        finally:  # what came before an error stays, so that the stream can go on behind it
-            self.rows.occupy(rows[:came], fresh[:came], copies[:came])
+                num_stored += 1
+        finally:  # keeps the items before an error, so that the stream can continue after it
+            self.rows.occupy(rows[:num_stored], fresh[:num_stored], copies[:num_stored])
 
     def put_stacked(self, fresh: np.ndarray, items: Any, copies: np.ndarray) -> None:
-        """Admits n items that came as one, its leaves stacked along a first axis; else as `put`."""
+        """Stores n items that came as one, its leaves stacked along a first axis.
+
+        `fresh`, `copies` and errors are those of `put`.
+        """
         leaves = self._layout.leaves(int(fresh[0]), items, stacked=True)
         rows = self.rows.free(len(fresh))
         for stored, leaf in zip(self._arrays(), leaves, strict=True):
             stored[rows] = leaf
         self.rows.occupy(rows, fresh, copies)
 
-    def show(self, fresh: np.ndarray) -> Any:
+    def emit(self, fresh: np.ndarray) -> Any:
         """Copies of the items `fresh` (int64 [n], repeats allowed), as one with stacked leaves."""
-        rows = self.rows.show(fresh)
+        rows = self.rows.take(fresh)
         return self._layout.build([leaf.take(rows, axis=0) for leaf in self._leaves])
 
     def drop(self, fresh: np.ndarray) -> None:
-        """Forgets items (int64 [n], each once) whatever showings they have left."""
+        """Deletes items (int64 [n], each once) that have copies left."""
         self.rows.drop(fresh)
 
     def _arrays(self) -> list[np.ndarray]:
@@ -122,3 +127,87 @@ class ArrayStore:
             specs = self._layout.specs
             self._leaves = [np.empty((self.rows.capacity, *shape), dtype) for shape, dtype in specs]
         return self._leaves
+
+
+class RowAllocator:
+    """Assigns the rows of a store, and frees each after the last copy of its item.
+
+    Rows are reused last in, first out, so that as few as possible are ever in use.
+
+    Args:
+        capacity: the maximum number of items that can be pending at once.
+
+    Attributes:
+        peak: the maximum number of rows ever in use together.
+    """
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.peak = 0
+        self._free = np.arange(capacity - 1, -1, -1)  # a stack; its top is at _num_free - 1
+        self._num_free = capacity
+        self._left = np.zeros(capacity, np.int64)  # copies left, by row
+        self._fresh = np.zeros(capacity, np.int64)  # fresh item, by row
+        # A hash table: the row of fresh item i is at i modulo the length, a power of two. Where two
+        # pending items would collide, the length doubles. `capacity` marks an empty place.
+        self._row_of = np.full(1 << (2 * capacity).bit_length(), capacity)
+
+    def __len__(self) -> int:
+        return self.capacity - self._num_free
+
+    def free(self, n: int) -> np.ndarray:
+        """The next n rows to use, int64 [n]; they stay free until they are occupied."""
+        return self._free[self._num_free - n : self._num_free][::-1].copy()
+
+    def occupy(self, rows: np.ndarray, fresh: np.ndarray, copies: np.ndarray) -> None:
+        """Puts items into the first free rows.
+
+        Args:
+            rows: a prefix of what `free` returned, int64 [n].
+            fresh: the items' numbers, int64 [n], ascending.
+            copies: the number of copies left of each, int64 [n], at least 1.
+        """
+        if not len(rows):
+            return
+        self._num_free -= len(rows)
+        self.peak = max(self.peak, len(self))
+        self._left[rows] = copies
+        self._fresh[rows] = fresh
+        places = self._places(fresh)
+        collide = fresh[-1] - fresh[0] >= len(self._row_of)
+        if collide or (self._row_of[places] != self.capacity).any():
+            self._grow_table()
+        else:
+            self._row_of[places] = rows
+
+    def take(self, fresh: np.ndarray) -> np.ndarray:
+        """The rows of items (int64 [n], repeats allowed); counts one copy per mention."""
+        rows = self._row_of[self._places(fresh)]
+        np.subtract.at(self._left, rows, 1)
+        spent = rows[self._left[rows] == 0]
+        if len(spent):
+            self._vacate(np.unique(spent))
+        return rows
+
+    def drop(self, fresh: np.ndarray) -> None:
+        """Frees the rows of items (int64 [n], each once) that have copies left."""
+        rows = self._row_of[self._places(fresh)]
+        self._left[rows] = 0
+        self._vacate(rows)
+
+    def _vacate(self, rows: np.ndarray) -> None:
+        self._row_of[self._places(self._fresh[rows])] = self.capacity
+        self._free[self._num_free : self._num_free + len(rows)] = rows
+        self._num_free += len(rows)
+
+    def _places(self, fresh: np.ndarray) -> np.ndarray:
+        return fresh & (len(self._row_of) - 1)
+
+    def _grow_table(self) -> None:
+        """Doubles the table until no two pending items collide."""
+        rows = np.flatnonzero(self._left)
+        places = np.empty(0, np.int64)
+        while len(np.unique(places)) < len(rows):
+            self._row_of = np.full(2 * len(self._row_of), self.capacity)
+            places = self._places(self._fresh[rows])
+        self._row_of[places] = rows

@@ -1,27 +1,28 @@
-"""The echo stage for tf.data, in the form that the study gives: `dataset.apply(echo(factor=2))`."""
+"""The echo stage for tf.data, in the form of the paper: `dataset.apply(echo(factor=2))`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from echo.schedule import EchoSchedule
 from echo.spec import EchoSpecError, checked_integer, missing_package
 
-# Counts are 64-bit integers inside TensorFlow, and squares of the denominator must fit.
+# TensorFlow counts in 64-bit integers, and squares of the denominator must fit.
 _MAX_DENOMINATOR = 10**9
 
 
-def echo(factor, shuffle_buffer: int = 0, seed: int = 0):
+def echo(factor, shuffle_buffer: int = 0, seed: int = 0) -> Callable[[Any], Any]:
     """A function for `tf.data.Dataset.apply` that repeats each element about `factor` times.
 
     Over examples this is example echoing, after `.batch(...)` batch echoing. It is
     `flat_map` over `from_tensors(element).repeat(n)` and then `shuffle`, as in Choi et al. (2019),
     with the counts of `echo.EchoSchedule`: k elements give floor(k * factor). The order is that of
-    tf.data's own shuffle buffer, the same in every pass over the data set; it follows from `seed`
-    (and from tf.random.set_seed, where that is called).
+    tf.data's own shuffle buffer, the same in every pass over the data set. It depends on `seed`
+    (and on tf.random.set_seed, if that is called).
 
     Args:
         factor: the echoing factor e >= 1, with at most nine decimals.
         shuffle_buffer: slots of the shuffle buffer, in elements; 0 leaves copies adjacent.
-        seed: of the buffer's choices.
+        seed: seeds the buffer's choices.
 
     Raises:
         EchoSpecError: a factor, buffer or seed that is not allowed.
@@ -32,22 +33,22 @@ def echo(factor, shuffle_buffer: int = 0, seed: int = 0):
         raise EchoSpecError("factor", factor, "at most nine decimals")
     seed = checked_integer("seed", seed, 0, 2**63 - 1)
     try:
-        import tensorflow as tf
+        import tensorflow as tf  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise missing_package("echo.tf_data.echo", "tensorflow", "tf") from error
 
     whole, rest = divmod(schedule.factor.numerator, schedule.factor.denominator)
 
     def echoed(index, element):
-        # floor((i + 1) * e) - floor(i * e), in numbers that stay small however large i is
-        place = index % schedule.factor.denominator
-        before, after = (n * rest // schedule.factor.denominator for n in (place, place + 1))
+        # floor((i + 1) * e) - floor(i * e), with numbers that stay small for any i
+        phase = index % schedule.factor.denominator
+        before, after = (n * rest // schedule.factor.denominator for n in (phase, phase + 1))
         return tf.data.Dataset.from_tensors(element).repeat(whole + after - before)
 
     def apply(dataset: Any) -> Any:
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(f"dataset is a {type(dataset).__name__}; allowed: a tf.data.Dataset")
-        outputs = dataset.enumerate().flat_map(echoed)
+        outputs = dataset.enumerate().flat_map(echoed)  # pyright: ignore[reportArgumentType]
         cardinality = int(dataset.cardinality())
         if cardinality != tf.data.UNKNOWN_CARDINALITY:
             finite = cardinality != tf.data.INFINITE_CARDINALITY

@@ -1,5 +1,6 @@
-"""Taking examples apart and putting them together: nested dicts, tuples and lists of arrays."""
+"""Nested dicts, tuples and lists of arrays: taking examples apart and putting them together."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,15 +8,15 @@ import numpy as np
 
 
 class Structure:
-    """How one example nests dicts, lists, tuples and named tuples; everything else is a leaf.
+    """How an example nests dicts, lists, tuples and named tuples; everything else is a leaf.
 
-    Made from a first example, it takes others of the same structure apart. Keys are looked up by
-    name, so dicts may come in another order than the first one's.
+    Made from a first example, it takes apart others of the same structure. Keys are looked up by
+    name, so dicts may be in another order than the first one.
     """
 
     def __init__(self, example: Any):
         self._type = type(example)
-        self._keys = None  # of a leaf
+        self._keys: tuple | None = None  # of a leaf
         if isinstance(example, dict):
             self._keys = tuple(example)
         elif isinstance(example, tuple | list):
@@ -27,28 +28,28 @@ class Structure:
         """The leaves of `item`, always in the order of the first example.
 
         Raises:
-            ValueError: `item` is nested in another way.
+            ValueError: `item` has another structure.
         """
-        found: list[Any] = []
-        self._collect(item, found)
-        return found
+        leaves: list[Any] = []
+        self._collect(item, leaves)
+        return leaves
 
     def build(self, leaves: list[Any]) -> Any:
-        """An item with `leaves` in their places."""
+        """An item of this structure with these leaves."""
         return self._build(iter(leaves))
 
-    def _collect(self, item: Any, found: list[Any]) -> None:
+    def _collect(self, item: Any, leaves: list[Any]) -> None:
         if self._keys is None:
-            found.append(item)
+            leaves.append(item)
             return
         same = isinstance(item, self._type) and len(item) == len(self._keys)
         if not same or (isinstance(item, dict) and item.keys() != self._key_set):
             raise ValueError(f"an item holds {_outline(item)} where earlier items hold {self}")
         for key, part in self._parts:
             if part._keys is None:
-                found.append(item[key])
+                leaves.append(item[key])
             else:
-                part._collect(item[key], found)
+                part._collect(item[key], leaves)
 
     def _build(self, leaves: Iterator[Any]) -> Any:
         if self._keys is None:
@@ -65,10 +66,10 @@ class Structure:
 
 
 class Layout:
-    """The structure, shapes and dtypes that all items of a store have: those of the first one.
+    """The structure, shapes and dtypes that all items of a store share, set by the first one.
 
     Attributes:
-        specs: shape and dtype of an item, by leaf; empty before the first one.
+        specs: shape and dtype of each leaf of an item; empty before the first item.
     """
 
     def __init__(self):
@@ -76,16 +77,16 @@ class Layout:
         self.specs: list[tuple[tuple[int, ...], np.dtype]] = []
 
     def leaves(self, fresh: int, item: Any, stacked: bool = False) -> list[np.ndarray]:
-        """The leaves of fresh item number `fresh`, or of several that are stacked.
+        """The leaves of fresh item number `fresh`, or, `stacked`, of several items from there on.
 
         Raises:
-            ValueError: they are not like those of the first item, or are Python objects.
+            ValueError: they differ from those of the first item, or are Python objects.
         """
         structure = self._structure or Structure(item)
         leaves = [np.asarray(leaf) for leaf in structure.leaves(item)]
         specs = [(leaf.shape[1:] if stacked else leaf.shape, leaf.dtype) for leaf in leaves]
         if self._structure is None:
-            _check_numbers(specs)
+            _check_no_objects(specs)
             self._structure, self.specs = structure, specs
         if specs != self.specs:
             raise ValueError(
@@ -96,11 +97,18 @@ class Layout:
         return leaves
 
     def build(self, leaves: list[Any]) -> Any:
-        """What nests as an item does, with `leaves` in their places."""
+        """An item of this structure with these leaves."""
+        assert self._structure is not None  # there has been a first item
         return self._structure.build(leaves)
 
 
-def _check_numbers(specs: list[tuple[tuple[int, ...], np.dtype]]) -> None:
+def nbytes(item: Any) -> int:
+    """Approximate bytes of an item in memory: exact for arrays, sys.getsizeof for other leaves."""
+    leaves = Structure(item).leaves(item)
+    return sum(getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in leaves)
+
+
+def _check_no_objects(specs: list[tuple[tuple[int, ...], np.dtype]]) -> None:
     if any(dtype.hasobject for _, dtype in specs):
         raise ValueError(
             f"items have leaves {specs}; batches are gathered from numbers, booleans or "

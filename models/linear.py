@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on flattened images: a convex problem, for studies of one."""
+"""Multinomial logistic regression on flattened images, for studies of a convex problem."""
 
 import jax
 import jax.numpy as jnp
@@ -6,13 +6,15 @@ from flax import nnx
 
 
 class LogisticRegression(nnx.Module):
-    """One linear layer on all pixels and channels, float32. It starts at zero, as is usual where
-    the loss is convex, so that the initial loss is ln(num_classes) whatever the seed.
+    """One linear layer on all pixels and channels, float32.
+
+    Parameters are initialized to zero, as is usual for convex losses, so that the initial loss is
+    ln(num_classes) for every seed.
 
     Args:
         in_features: H * W * C of the images.
         num_classes: number K of logits.
-        rngs: as of any network; nothing is drawn from it.
+        rngs: not used; accepted for consistency with the other networks.
     """
 
     def __init__(self, *, in_features: int, num_classes: int, rngs: nnx.Rngs):

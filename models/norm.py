@@ -1,4 +1,4 @@
-"""Batch normalization over groups of examples: the one norm of the convolutional networks."""
+"""Batch normalization over groups of examples, used by all convolutional networks."""
 
 import jax
 import jax.numpy as jnp
@@ -10,23 +10,23 @@ from models.precision import at_least_float32
 class GhostBatchNorm(nnx.Module):
     """Batch normalization whose training statistics come from contiguous groups of examples.
 
-    With `group_size` 0 one group is the whole batch: ordinary batch normalization. Otherwise
+    With `group_size` 0 the whole batch is one group: ordinary batch normalization. Otherwise
     examples 0..group_size-1 are normalized together, then the next `group_size`, and so on (Hoffer
-    et al. 2017, section 3); a batch smaller than a group is one group. Groups are made by a reshape
-    of the batch axis alone, so a batch that is sharded in whole groups is normalized without
-    communication between devices.
+    et al. 2017, section 3); a batch smaller than a group is one group. Grouping only reshapes the
+    batch axis, so a batch that is sharded into whole groups is normalized without communication
+    between devices.
 
-    There is one set of running statistics. A training step moves it towards the mean over the
+    There is one set of running statistics. A training step moves them toward the mean over the
     groups of each group's mean and (biased) variance.
 
     Args:
         num_features: size C of the last axis.
-        group_size: examples in a group, 0 = all of the batch.
-        momentum: share of the running statistics that one step keeps.
+        group_size: examples in a group; 0 = the whole batch.
+        momentum: share of the running statistics that each step keeps.
         epsilon: added to the variance.
         initial_scale: initial value of `scale`; 0 makes a residual branch start as zero.
-        dtype: dtype of the output. Parameters and statistics are float32; so is the arithmetic,
-            unless the input has more digits.
+        dtype: dtype of the output. Parameters and statistics are float32. Arithmetic is float32, or
+            wider if the input is.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class GhostBatchNorm(nnx.Module):
         self.var = nnx.BatchStat(jnp.ones(num_features, jnp.float32))
 
     def __call__(self, x_BxSxC: jax.Array, *, train: bool) -> jax.Array:
-        """Normalizes x_BxSxC, where S stands for any number of axes, none included.
+        """Normalizes x_BxSxC (S: zero or more axes); returns the same shape in `dtype`.
 
-        With `train` the statistics are those of each group, and the running ones are updated;
-        without, the running ones are used. Returns the same shape, in `dtype`. Raises ValueError
-        when `train` and the batch is not a whole number of groups.
+        With `train`, uses the statistics of each group and updates the running ones; otherwise uses
+        the running ones. Raises ValueError if `train` is set and the batch is not a whole number of
+        groups.
         """
         if not train:
             return self._normalize(x_BxSxC, self.mean[...], self.var[...])
@@ -86,7 +86,7 @@ class GhostBatchNorm(nnx.Module):
 
 
 def _moments(x_GxNxSxC: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance of each group and channel, with the reduced axes kept as 1."""
+    """Mean and biased variance of each group and channel; reduced axes have length 1."""
     axes = tuple(range(1, x_GxNxSxC.ndim - 1))
     mean_Gx1xC = x_GxNxSxC.mean(axes, keepdims=True)
     square_Gx1xC = jnp.square(x_GxNxSxC).mean(axes, keepdims=True)

@@ -1,4 +1,4 @@
-"""Residual networks for small images (CIFAR), and the blocks that all residual networks share."""
+"""Residual networks for small images (CIFAR), and the blocks shared by all residual networks."""
 
 import jax
 import jax.numpy as jnp
@@ -7,16 +7,16 @@ from flax import nnx
 from models.norm import GhostBatchNorm
 from models.precision import at_least_float32
 
-# Fan-out keeps the variance of the gradients (He et al. 2015, section 2.2), as the published code
-# of the residual networks does. One object at module level, so that equal networks have equal
-# graph definitions: an initializer made in a constructor would differ at each call.
+# Fan-out preserves the variance of the gradients (He et al. 2015, section 2.2), as in the published
+# code of residual networks. Defined at module level so that equal networks have equal graph
+# definitions: an initializer created in a constructor would differ between instances.
 CONV_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class ConvNorm(nnx.Module):
     """Convolution without bias, followed by batch normalization.
 
-    Padded by kernel // 2 on both sides, so the output has ceil(size / stride) rows and columns.
+    Pads by kernel // 2 on both sides, so the output has ceil(size / stride) rows and columns.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class ConvNorm(nnx.Module):
 class BasicBlock(nnx.Module):
     """Two 3x3 convolutions with a shortcut, relu after the sum (He et al. 2016, figure 2).
 
-    Where the shape changes, the shortcut is a 1x1 convolution with batch norm (option B), or
-    without `projection` the identity, subsampled and padded with zero channels (option A).
+    If the shape changes, the shortcut is a 1x1 convolution with batch norm (option B), or without
+    `projection` the identity, subsampled and padded with zero channels (option A).
     """
 
     expansion = 1  # output channels of the block / `features`
@@ -97,16 +97,16 @@ class BasicBlock(nnx.Module):
 class CifarResNet(nnx.Module):
     """Residual network for small images (He et al. 2016, section 4.2): ResNet-20, -32, -44, ...
 
-    A 3x3 convolution, three stages of (depth - 2) / 6 basic blocks with `width`, 2 `width` and
-    4 `width` channels, the later two at half the resolution of the one before, shortcuts without
-    parameters (option A), global average pooling and a linear layer.
+    A 3x3 convolution, three stages of (depth - 2) / 6 basic blocks with `width`, 2 `width`,
+    and 4 `width` channels, each of the last two at half the previous resolution, shortcuts without
+    parameters (option A), global average pooling, and a linear layer.
 
     Args:
         depth: number of layers with weights, 6n + 2.
         num_classes: number K of logits.
         width: channels of the first stage.
         in_channels: channels of the images.
-        ghost_batch_size: examples normalized together, 0 = the whole batch.
+        ghost_batch_size: examples normalized together; 0 = the whole batch.
         dtype: dtype of the convolutions and activations; parameters are float32.
         rngs: source of the initial weights (stream `params`).
     """
@@ -134,7 +134,7 @@ class CifarResNet(nnx.Module):
                 blocks.append(BasicBlock(features, width * 2**stage, **options))
                 features = width * 2**stage
         self.blocks = nnx.List(blocks)
-        # In float32: costs nothing at this size and spares the loss the rounding of the logits.
+        # float32 costs nothing at this size and avoids rounding the logits.
         self.head = nnx.Linear(features, num_classes, rngs=rngs)
 
     def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:

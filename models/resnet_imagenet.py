@@ -1,4 +1,4 @@
-"""Residual networks for large images: ResNet-18, -34 and -50 (v1.5), and their feature maps."""
+"""Residual networks for large images: ResNet-18, -34, and -50 (v1.5), and their feature maps."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from flax import nnx
 from models.precision import at_least_float32
 from models.resnet import BasicBlock, ConvNorm
 
-# Goyal et al. 2017, section 5.1, like the zero scales that end the residual branches.
+# Goyal et al. 2017, section 5.1, as are the zero scales at the end of the residual branches.
 HEAD_INIT = nnx.initializers.normal(0.01)
 
 
 class Bottleneck(nnx.Module):
-    """1x1, 3x3 and 1x1 convolution with a shortcut (He et al. 2016, figure 5, right).
+    """1x1, 3x3, and 1x1 convolution with a shortcut (He et al. 2016, figure 5, right).
 
-    The stride sits in the 3x3 convolution ("v1.5"); in the paper it is in the first 1x1.
+    The 3x3 convolution has the stride ("v1.5"); in the paper the first 1x1 has it.
     """
 
     expansion = 4  # output channels of the block / `features`
@@ -69,7 +69,7 @@ class ResNetBackbone(nnx.Module):
         stage_strides: stride of each stage; fewer than four strides leave out the last stages.
         stem: "imagenet" = 7x7 convolution and 3x3 max pooling, each of stride 2;
             "cifar" = one 3x3 convolution of stride 1, for images of about 64 pixels and less.
-        ghost_batch_size: examples normalized together, 0 = the whole batch.
+        ghost_batch_size: examples normalized together; 0 = the whole batch.
         dtype: dtype of the convolutions and activations; parameters are float32.
         rngs: source of the initial weights (stream `params`).
     """
@@ -106,7 +106,7 @@ class ResNetBackbone(nnx.Module):
         """Returns the feature map x_BxHxWxC of each stage, in `dtype`. `train` as in the norm."""
         x_BxHxWxC = nnx.relu(self.stem(images_BxHxWxC, train=train))
         if self.max_pools:
-            x_BxHxWxC = nnx.max_pool(x_BxHxWxC, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+            x_BxHxWxC = nnx.max_pool(x_BxHxWxC, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))  # pyright: ignore[reportArgumentType]
         feature_maps = []
         for blocks in self.stages:
             for block in blocks:
@@ -118,12 +118,12 @@ class ResNetBackbone(nnx.Module):
 class ImageNetResNet(nnx.Module):
     """Residual network for classification: `ResNetBackbone`, average pooling, a linear layer.
 
-    Depth 50 is ResNet-50 v1.5. Every residual branch starts as zero, so that the network starts
-    out shallow (Goyal et al. 2017, section 5.1).
+    Depth 50 is ResNet-50 v1.5. Every residual branch is initialized to zero, so that the
+    network starts out shallow (Goyal et al. 2017, section 5.1).
 
     Args:
         num_classes: number K of logits.
-        others: see `ResNetBackbone`.
+        depth, width, in_channels, stem, ghost_batch_size, dtype, rngs: see `ResNetBackbone`.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ImageNetResNet(nnx.Module):
             dtype=dtype,
             rngs=rngs,
         )
-        # In float32: costs nothing at this size and spares the loss the rounding of the logits.
+        # float32 costs nothing at this size and avoids rounding the logits.
         self.head = nnx.Linear(
             self.backbone.out_features, num_classes, kernel_init=HEAD_INIT, rngs=rngs
         )
@@ -160,7 +160,7 @@ class ImageNetResNet(nnx.Module):
 
 
 def _stage(block_type, blocks: int, in_features: int, features: int, stride: int, **common):
-    """`blocks` blocks, of which the first has the stride and may change the channels."""
+    """A stage of `blocks` blocks; the first has the stride and may change the channels."""
     common |= {"last_scale": 0.0}
     first = block_type(in_features, features, stride=stride, **common)
     out_features = features * block_type.expansion

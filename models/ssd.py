@@ -1,4 +1,4 @@
-"""SSD object detector with a ResNet-34 backbone, and the default boxes its outputs refer to."""
+"""SSD object detector with a ResNet backbone, and the default boxes of its outputs."""
 
 import itertools
 
@@ -10,22 +10,22 @@ from flax import nnx
 from models.precision import at_least_float32
 from models.resnet_imagenet import ResNetBackbone
 
-# Liu et al. 2016, in the variant of the MLPerf training benchmark (COCO, 300 x 300 pixels). The
-# sides of the default boxes are in pixels of a 300-pixel image, and scale with the image.
+# Liu et al. 2016, in the variant of the MLPerf training benchmark (COCO, 300 x 300 pixels). Sides
+# of default boxes are in pixels of a 300-pixel image and scale with the image.
 REFERENCE_SIZE = 300
 BOX_SIDES = (21, 45, 99, 153, 207, 261, 315)
 ASPECT_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
 BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in ASPECT_RATIOS)
 FIRST_STRIDE = 8  # of the backbone's last stage
 
-# Channels of the extra layers in units of `width`: of the 1x1 and of the 3x3 convolution.
+# Channels of each extra layer in units of `width`: of its 1x1 and its 3x3 convolution.
 EXTRA_CHANNELS = ((4, 8), (4, 8), (2, 4), (2, 4), (2, 4))
 
 CONV_INIT = nnx.initializers.xavier_uniform()
 
 
 class ExtraLayer(nnx.Module):
-    """1x1 and 3x3 convolution, each with bias and relu, that make the next smaller feature map."""
+    """1x1 and 3x3 convolution, each with bias and relu, for the next smaller feature map."""
 
     def __init__(
         self,
@@ -49,19 +49,20 @@ class ExtraLayer(nnx.Module):
 
 
 class SSD(nnx.Module):
-    """Single-shot detector: one box offset and one classification for each default box.
+    """Single-shot detector: a box offset and a classification for each default box.
 
-    The backbone is ResNet-34 without its last stage, the third stage with stride 1, so that the
-    first feature map has 1/8 of the resolution. Five extra layers give the smaller maps. Names and
-    shapes in `backbone` are those of `ImageNetResNet(depth=34)`, whose weights may be put there.
+    The backbone is ResNet-34 without its last stage and with stride 1 in the third stage, so that
+    the first feature map has 1/8 of the resolution. Five extra layers produce the smaller maps.
+    Names and shapes in `backbone` are those of `ImageNetResNet(depth=34)`, whose weights can be
+    used.
 
     Args:
-        num_classes: number K of classes, the background not counted.
+        num_classes: number K of classes without the background.
         image_size: rows and columns of the images; 300 gives N = 8,732 boxes.
-        depth: 34, or 18 for a smaller backbone, by the names of the whole residual networks.
-        width: channels of the backbone's first stage; all others are in proportion.
+        depth: 34, or 18 for a smaller backbone, named after the complete residual networks.
+        width: channels of the backbone's first stage; all others are proportional.
         in_channels: channels of the images.
-        ghost_batch_size: examples normalized together in the backbone, 0 = the whole batch.
+        ghost_batch_size: examples normalized together in the backbone; 0 = the whole batch.
         dtype: dtype of the convolutions and activations; parameters are float32.
         rngs: source of the initial weights (stream `params`).
     """
@@ -103,7 +104,8 @@ class SSD(nnx.Module):
         """Returns box_offsets_BxNx4 and class_logits_BxNx(K+1) in float32; class 0 is background.
 
         N runs over the boxes of `default_boxes(image_size)`, in their order. Images are floating
-        point, `image_size` rows and columns, otherwise ValueError. `train` updates batch norm.
+        point. Raises ValueError unless they have `image_size` rows and columns. `train` updates
+        batch norm.
         """
         if images_BxHxWxC.shape[1:3] != (self.image_size, self.image_size):
             raise ValueError(
@@ -127,18 +129,19 @@ class SSD(nnx.Module):
 
 
 def default_boxes(image_size: int = 300) -> np.ndarray:
-    """Default boxes_Nx4 in float32 as (centre x, centre y, width, height), clipped to [0, 1].
+    """Default boxes_Nx4 in float32 as (center x, center y, width, height), clipped to [0, 1].
 
-    Order: feature maps from fine to coarse, rows, columns, boxes of a cell; as in SSD's outputs.
+    Ordered by feature map (fine to coarse), row, column, and box of a cell, as SSD's outputs are.
     """
     boxes = []
     for index, size in enumerate(feature_map_sizes(image_size)):
-        # The four finer maps have cells of their stride (the last ones may pass the edge); the two
-        # coarser ones divide the image. At 300 pixels: 8, 16, 32, 64, 100 and 300 pixels.
+        # Cells of the four finer maps have the size of the stride (the last ones may cross the
+        # edge); those of the two coarser maps divide the image. At 300 pixels: 8, 16, 32, 64, 100,
+        # and 300 pixels.
         cell = FIRST_STRIDE * 2**index / image_size if index < 4 else 1 / size
         for row, column in itertools.product(range(size), repeat=2):
-            centre = ((column + 0.5) * cell, (row + 0.5) * cell)
-            boxes.extend((*centre, *shape) for shape in box_shapes(index))
+            center = ((column + 0.5) * cell, (row + 0.5) * cell)
+            boxes.extend((*center, *shape) for shape in box_shapes(index))
     return np.clip(np.array(boxes, np.float32), 0, 1)
 
 
@@ -165,8 +168,8 @@ def _first_size(image_size: int) -> int:
 def _extra_layers(image_size: int) -> list[tuple[int, int, int]]:
     """(stride, padding, output size) of the 3x3 convolution of each extra layer.
 
-    The last two have neither stride nor padding, except on a map of fewer than 3 cells (smaller
-    images than 300 pixels), where nothing would be left.
+    The last two have neither stride nor padding, except on maps of fewer than 3 cells (images below
+    300 pixels), where nothing would be left.
     """
     layers, size = [], _first_size(image_size)
     for index in range(len(EXTRA_CHANNELS)):
@@ -177,7 +180,7 @@ def _extra_layers(image_size: int) -> list[tuple[int, int, int]]:
 
 
 def _heads(channels: list[int], outputs: int, **common) -> nnx.List:
-    """A 3x3 convolution for each feature map, with `outputs` channels for each box of a cell."""
+    """A 3x3 convolution per feature map, with `outputs` channels per box of a cell."""
     return nnx.List(
         nnx.Conv(features, boxes * outputs, (3, 3), padding=1, kernel_init=CONV_INIT, **common)
         for features, boxes in zip(channels, BOXES_PER_CELL, strict=True)

@@ -1,4 +1,4 @@
-"""Decoder-only Transformer for language modelling, of the original's base size by default."""
+"""Decoder-only Transformer for language modeling, by default of the original's base size."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ KERNEL_INIT = nnx.initializers.xavier_uniform()
 
 
 class Attention(nnx.Module):
-    """Causal self-attention of several heads; q, k, v and out have no bias."""
+    """Causal multi-head self-attention; q, k, v, and out have no bias."""
 
     def __init__(self, model_dim: int, num_heads: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         heads = (num_heads, model_dim // num_heads)
@@ -27,7 +27,7 @@ class Attention(nnx.Module):
 
 
 class DecoderLayer(nnx.Module):
-    """Attention, then a two-layer perceptron with relu, each normalized before and added after."""
+    """Pre-norm residual branches: attention, then a two-layer perceptron with relu."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Transformer(nnx.Module):
     """Decoder-only Transformer: logits of the next token at every position.
 
     Layers as in Vaswani et al. 2017 (relu, sinusoidal positions without parameters, embeddings
-    multiplied by sqrt(model_dim)), with one difference: normalization stands before each branch
-    and once at the end, which trains without a long warm-up (Xiong et al. 2020).
+    multiplied by sqrt(model_dim)), with one difference: normalization precedes each branch and
+    follows the last layer, which trains without a long warmup (Xiong et al. 2020).
 
     Args:
         vocab_size: number V of tokens.
@@ -68,8 +68,8 @@ class Transformer(nnx.Module):
         model_dim: size D of the residual stream, even.
         num_heads: attention heads, a divisor of `model_dim`.
         mlp_dim: hidden size of the perceptron.
-        max_length: longest sequence that is accepted.
-        dropout_rate: probability of dropping, on the embeddings and on each branch.
+        max_length: maximum length of a sequence.
+        dropout_rate: dropout probability on the embeddings and on each branch.
         tie_embedding: whether the logits use the embedding's weights, or their own.
         dtype: dtype of the activations and products; parameters are float32.
         rngs: source of the initial weights (stream `params`).
@@ -109,13 +109,13 @@ class Transformer(nnx.Module):
     def __call__(
         self, tokens_BxL: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:
-        """Returns logits_BxLxV in float32; those at position t depend on tokens 0..t alone.
+        """Returns logits_BxLxV in float32; those at position t depend only on tokens 0..t.
 
         Args:
-            tokens_BxL: int32 in [0, V); a larger one makes the logits NaN.
-            train: whether dropout acts.
-            dropout_key: needed when it does. A key per step, given by the caller, keeps random
-                state out of the model.
+            tokens_BxL: int32 in [0, V); a larger token makes the logits NaN.
+            train: whether to apply dropout.
+            dropout_key: required for dropout. The caller passes a key per step, so that the model
+                has no random state.
 
         Raises ValueError for a sequence longer than `max_length` or a missing key.
         """
@@ -128,9 +128,9 @@ class Transformer(nnx.Module):
     def hidden(
         self, tokens_BxL: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
     ) -> jax.Array:
-        """Returns hidden_BxLxD, of which `logits` makes the logits; arguments as in a call.
+        """Returns hidden_BxLxD, the input of `logits`; the arguments are those of a call.
 
-        For large vocabularies, whose logits at all positions at once are many times larger.
+        With a large vocabulary, the logits of all positions take many times more memory.
         """
         if tokens_BxL.shape[1] > self.max_length:
             raise ValueError(
@@ -144,7 +144,7 @@ class Transformer(nnx.Module):
         """Returns logits_BxLxV in float32."""
         weights = self.embed if self.unembed is None else self.unembed
         weights_VxD = weights.embedding[...].astype(self.dtype)
-        # Accumulated and returned in float32: the loss exponentiates these.
+        # Accumulated and returned in float32, since the loss exponentiates them.
         return jnp.einsum(
             "bld,vd->blv",
             hidden_BxLxD,
@@ -154,7 +154,7 @@ class Transformer(nnx.Module):
 
     def _hidden(self, x_BxLxD: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
         positions_LxD = sinusoidal_positions(*x_BxLxD.shape[1:])
-        # JAX takes the positions as float32, where float64 is not switched on.
+        # JAX converts the positions to float32 unless float64 is enabled.
         x_BxLxD = (x_BxLxD * self.model_dim**0.5 + positions_LxD).astype(self.dtype)
         x_BxLxD = self.dropout(x_BxLxD, deterministic=rngs is None, rngs=rngs)
         for layer in self.layers:
@@ -174,8 +174,8 @@ class Transformer(nnx.Module):
 def sinusoidal_positions(length: int, model_dim: int) -> np.ndarray:
     """Position encoding positions_LxD in float64 (Vaswani et al. 2017, section 3.5).
 
-    The sines fill the first half of D and the cosines the second; the paper interleaves them,
-    which differs by a permutation only.
+    Sines fill the first half of D and cosines the second. The paper interleaves them, which differs
+    only by a permutation.
     """
     frequency_F = 10_000.0 ** (-np.arange(0, model_dim, 2) / model_dim)
     angle_LxF = np.arange(length)[:, None] * frequency_F

@@ -1,1 +1,1 @@
-"""Input: from a data set on disk to the batches that the step takes."""
+"""The input pipeline: from a data set on disk to the batches that the training step takes."""

@@ -1,68 +1,78 @@
-"""What a run's input gives, in closed form: how many batches, how many fresh examples, how its
-repeats lie in them."""
+"""Closed-form properties of a run's input: how many batches and fresh examples, how far apart
+repeats are, and how much memory echoing needs."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 import echo
 from echo.auto_order import Repeats, round_size, store_rows
 from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
 from echo.readers import CHUNK_ITEMS
-from pipeline import epoch_repeats, seeds
+from pipeline import epoch_repeats
+from pipeline.map_datasets import derived_seed
 
-# The number of a batch, from 0, and the copy numbers of its rows int64 [b], to whether an earlier
-# row, of that batch or one before, shows the same example, bool [b].
+# (batch number from 0, copy numbers of its rows int64 [b]) -> whether an earlier row, of this batch
+# or of one before, contains the same example, bool [b]
 RepeatedRows = Callable[[int, np.ndarray], np.ndarray]
 
 
-def total_steps(config) -> int:
-    """How many batches a run's budget gives: as many as the shortest stream has."""
+def total_steps(config: ConfigDict) -> int:
+    """The number of batches in a run's budget: those of its shortest stream."""
     return min(counts.batches for counts in Counts.of_all(config))
 
 
-def horizon_steps(config) -> int:
-    """How many batches the fresh examples of the schedule's horizon would give this condition."""
+def horizon_steps(config: ConfigDict) -> int:
+    """The number of batches that this condition makes of the schedule's horizon."""
     fresh = config.optimizer.schedule.horizon_fresh_examples or config.budget.fresh_examples
     return min(counts.batches for counts in Counts.of_all(config, fresh))
 
 
-def copy_diagnostics(config, num_examples: int) -> CopyDiagnostics:
-    """How a run's repeats lie in its batches, over all sub-streams of so many training examples."""
+def copy_diagnostics(config: ConfigDict, num_examples: int) -> CopyDiagnostics:
+    """How repeats are spread over a run's batches, over all streams.
+
+    Args:
+        config: a resolved configuration.
+        num_examples: the size of the training split.
+    """
     if config.dataset.spaced_epochs > 1:
         passes = epoch_repeats.passes_of(config, num_examples)
         return CopyDiagnostics(config.batch_size, [PassesRows(passes, config.batch_size)])
-    counts = Counts.of_all(config)
     if config.echo.policy == "fixed":
-        rows = [EchoedRows(c.schedule, c.items, c.outputs_per_batch) for c in counts]
-        return CopyDiagnostics(config.batch_size, rows)
-    seeds_and_slots = [(echo_seed(config, s), buffer_slots(config, s)) for s in range(len(counts))]
-    repeats = [Repeats(config.echo.max_factor, slots, seed) for seed, slots in seeds_and_slots]
-    rows = [DecidedRows(r, c.outputs_per_batch) for r, c in zip(repeats, counts, strict=True)]
+        return CopyDiagnostics(config.batch_size, _echoed_rows(config, range(config.echo.streams)))
+    rows = []
+    for stream, counts in enumerate(Counts.of_all(config)):
+        slots, seed = buffer_slots(config, stream), echo_seed(config, stream)
+        repeats = Repeats(config.echo.max_factor, slots, seed)
+        rows.append(DecidedRows(repeats, counts.outputs_per_batch))
     return CopyDiagnostics(config.batch_size, rows)
 
 
-def repeated_rows(config, held: range) -> RepeatedRows:
-    """Tells which rows are repeats, of those that the sub-streams `held` fill; fastest for batches
-    in ascending order."""
+def repeated_rows(config: ConfigDict, held: range) -> RepeatedRows:
+    """A function that says which rows are repeats, of those that the streams `held` fill. It is
+    fastest for batches in ascending order."""
     buffered = config.echo.insertion != "none" and config.echo.shuffle_buffer > 0
     if config.echo.policy != "fixed" or not buffered:
         return lambda number, copy_b: copy_b > 0
-    # Copies are numbered as they enter the buffer, and leave it in any order.
-    streams = [Counts.of(config, stream) for stream in held]
-    rows = [EchoedRows(c.schedule, c.items, c.outputs_per_batch) for c in streams]
+    # Copies are numbered when they enter the buffer, and can leave it in any order.
     local = config.batch_size // config.echo.streams * len(held)
-    diagnostics = CopyDiagnostics(local, rows)
+    diagnostics = CopyDiagnostics(local, _echoed_rows(config, held))
     return lambda number, copy_b: diagnostics.repeats(number)
 
 
+def _echoed_rows(config: ConfigDict, streams: range) -> list[EchoedRows]:
+    counts = [Counts.of(config, stream) for stream in streams]
+    return [EchoedRows(c.schedule, c.items, c.outputs_per_batch) for c in counts]
+
+
 class Counts(NamedTuple):
-    """What a sub-stream gives, in closed form. An item of its slot is an example, or a batch.
+    """The size of a stream. An item is what its echo stage repeats: an example or a batch.
 
     Attributes:
-        schedule: of the slot's items.
-        items: how many fresh ones there are.
+        schedule: of the stream's items.
+        items: the number of fresh items.
         examples_per_item, outputs_per_batch: one of the two is 1.
     """
 
@@ -72,8 +82,9 @@ class Counts(NamedTuple):
     outputs_per_batch: int
 
     @classmethod
-    def of(cls, config, stream: int, num_fresh: int | None = None) -> "Counts":
-        """Those of one stream, where all of them have `num_fresh` examples (None: the budget)."""
+    def of(cls, config: ConfigDict, stream: int, num_fresh: int | None = None) -> "Counts":
+        """Counts of one stream, for `num_fresh` fresh examples in all streams (None: the
+        budget)."""
         rows = config.batch_size // config.echo.streams
         total = config.budget.fresh_examples if num_fresh is None else num_fresh
         fresh = len(range(stream, total, config.echo.streams))
@@ -89,7 +100,7 @@ class Counts(NamedTuple):
         return cls(schedule, fresh, 1, rows)
 
     @classmethod
-    def of_all(cls, config, num_fresh: int | None = None) -> list["Counts"]:
+    def of_all(cls, config: ConfigDict, num_fresh: int | None = None) -> list["Counts"]:
         return [cls.of(config, stream, num_fresh) for stream in range(config.echo.streams)]
 
     @property
@@ -97,22 +108,33 @@ class Counts(NamedTuple):
         return self.schedule.num_outputs(self.items) // self.outputs_per_batch
 
     def admitted(self, batches: int) -> int:
-        """Fresh examples that have been admitted once so many batches have been given."""
+        """Fresh examples admitted by the time that `batches` batches have been emitted."""
         outputs = batches * self.outputs_per_batch
         return self.schedule.admitted(outputs, self.items) * self.examples_per_item
 
 
-def echo_seed(config, stream: int) -> int:
+def stage_settings(config: ConfigDict, stream: int) -> dict[str, Any]:
+    """The arguments of a stream's echo stage that do not depend on the policy."""
+    return {
+        "shuffle_buffer": buffer_slots(config, stream),
+        "seed": echo_seed(config, stream),
+        "annotate": True,
+        "placement": config.echo.placement,
+    }
+
+
+def echo_seed(config: ConfigDict, stream: int) -> int:
     """The seed of a stream's echo stage."""
-    return seeds.derived("echo stage", config.seed.data, stream)
+    return derived_seed("echo stage", config.seed.data, stream)
 
 
-def buffer_slots(config, stream: int) -> int:
+def buffer_slots(config: ConfigDict, stream: int) -> int:
     """Slots of a stream's shuffle buffer, in items of its echo stage.
 
-    config.echo.shuffle_buffer is the total of all streams. Before batching they share its examples,
-    the first streams taking one more where they cannot do so evenly. After batching a slot of each
-    stream holds its block of rows, so that as many slots in every stream hold that many batches.
+    config.echo.shuffle_buffer is the total over all streams. Before batching it counts examples;
+    if the streams cannot share them evenly, the first streams get one more. After batching a slot
+    of each stream holds that stream's rows of one batch, so every stream gets the full number of
+    slots.
     """
     total, streams = config.echo.shuffle_buffer, config.echo.streams
     if config.echo.insertion == "after_batching":
@@ -121,14 +143,14 @@ def buffer_slots(config, stream: int) -> int:
 
 
 class StoreSize(NamedTuple):
-    """Of a stream's store on the devices: outputs per batch, rows, new items per round."""
+    """The size of a stream's store on the devices: outputs per batch, rows, new items per round."""
 
     outputs: int
     rows: int
     round_size: int
 
 
-def store_size(config, held: range) -> StoreSize:
+def store_size(config: ConfigDict, held: range) -> StoreSize:
     """The size that suffices for each of the streams `held`."""
     outputs = Counts.of(config, held.start).outputs_per_batch
     if config.echo.policy == "auto":
@@ -139,8 +161,12 @@ def store_size(config, held: range) -> StoreSize:
     return StoreSize(outputs, rows, counts[0].schedule.max_admitted(outputs))
 
 
+ROW_BYTES = 56  # of echo.stores.RowAllocator per row, at most
+SLOT_BYTES = 16  # of two cursors per slot: the stage's and the diagnostics'
+
+
 class HostSize(NamedTuple):
-    """What echoing keeps on the host: rows for items, and slots, which hold numbers."""
+    """What echoing keeps on the host: rows, which hold items, and slots, which hold numbers."""
 
     rows: int
     slots: int
@@ -149,23 +175,19 @@ class HostSize(NamedTuple):
         return self.rows * (item_bytes + ROW_BYTES) + self.slots * SLOT_BYTES
 
 
-ROW_BYTES = 56  # of echo.rows.RowAllocator, at most
-SLOT_BYTES = 16  # of two cursors, the stage's and the diagnostics'
-
-
-def host_size(config, held: range) -> HostSize:
-    """What the echo stages of the streams `held` reserve, as they do without looking at an item."""
+def host_size(config: ConfigDict, held: range) -> HostSize:
+    """What the echo stages of the streams `held` reserve, whatever the size of an item."""
     sizes = [_host_size(config, stream) for stream in held]
     return HostSize(*map(sum, zip(*sizes, strict=True)))
 
 
-def _host_size(config, stream: int) -> HostSize:
-    its = Counts.of(config, stream)
+def _host_size(config: ConfigDict, stream: int) -> HostSize:
+    counts = Counts.of(config, stream)
     whole_batches = config.echo.insertion == "after_batching"
-    # examples are read in chunks and stored as they come, batches one by one
-    ahead = 1 if whole_batches else its.outputs_per_batch + CHUNK_ITEMS
+    # Examples are read and stored in chunks, batches one by one.
+    ahead = 1 if whole_batches else counts.outputs_per_batch + CHUNK_ITEMS
     if config.echo.policy == "auto":
         rows = store_rows(buffer_slots(config, stream), ahead)
-        return HostSize(min(rows, its.items) if whole_batches else rows, 0)
-    slots = min(its.schedule.slots, its.schedule.num_outputs(its.items))
-    return HostSize(its.schedule.max_pending(ahead, its.items), slots)
+        return HostSize(min(rows, counts.items) if whole_batches else rows, 0)
+    slots = min(counts.schedule.slots, counts.schedule.num_outputs(counts.items))
+    return HostSize(counts.schedule.max_pending(ahead, counts.items), slots)

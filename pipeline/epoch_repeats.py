@@ -1,8 +1,8 @@
-"""A control for echoing: as many showings of each example, but whole passes over the data apart.
+"""A control for echoing: the same number of copies of each example, but whole epochs apart.
 
-k passes over the data are made where an ordinary run makes one, and only the first of them counts
-as fresh. They read it again each time, so what they cost in seconds says nothing; what they reach
-says what repeating gains where repeats are as far apart as can be.
+Where an ordinary run passes over the data once, this one passes over it k times and counts only
+the first pass as fresh. Each pass reads the data again, so its wall time is meaningless. Its
+training curve shows what repetition gains when repeats are as far apart as possible.
 """
 
 import functools
@@ -10,19 +10,20 @@ from collections.abc import Sequence
 
 import grain
 import numpy as np
+from ml_collections import ConfigDict
 
 from pipeline.map_datasets import Arrays, Batch, Batches, MapChunks, Read, Stage
 
 
 class Passes:
-    """Which of N fresh examples each of k*N showings shows, in passes of n.
+    """The order of the k*N copies of N fresh examples, in passes over n examples each.
 
-    The first n examples are shown in their order, then k - 1 times in orders of their own, then the
-    next n, and so on. The last pass may be shorter.
+    The first n examples come in their own order, then k - 1 times in other orders, then the next n
+    examples, and so on. The last group may be shorter.
 
     Args:
         num_fresh: N.
-        pass_length: n, the examples of the data set.
+        pass_length: n, the size of the data set.
         passes: k.
         seed: of the orders.
     """
@@ -30,28 +31,28 @@ class Passes:
     def __init__(self, num_fresh: int, pass_length: int, passes: int, seed: int):
         self._num_fresh, self._pass_length = num_fresh, pass_length
         self._passes, self._seed = passes, seed
-        self._order = functools.lru_cache(maxsize=4)(self._drawn)
+        self._order = functools.lru_cache(maxsize=4)(self._drawn_order)
 
     def __len__(self) -> int:
         return self._passes * self._num_fresh
 
-    def shown(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Which fresh example each showing shows, and which of its copies, int64 [n] each."""
-        pairs = [self._shown(int(index)) for index in indices]
+    def fresh_and_copy(self, positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The fresh example and the copy number at each position, int64 [n] each."""
+        pairs = [self._at(int(position)) for position in positions]
         fresh_n, copy_n = np.asarray(pairs, np.int64).reshape(-1, 2).T
         return fresh_n, copy_n
 
-    def admitted(self, copies: int) -> int:
-        """Fresh examples among so many first showings."""
-        group, within = divmod(copies, self._passes * self._pass_length)
+    def admitted(self, positions: int) -> int:
+        """The number of fresh examples among the first `positions` copies."""
+        group, within = divmod(positions, self._passes * self._pass_length)
         return group * self._pass_length + min(within, self._length(group))
 
-    def oldest(self, copies: int) -> int:
-        """The earliest example that is shown again after so many first showings."""
-        return copies // (self._passes * self._pass_length) * self._pass_length
+    def oldest(self, positions: int) -> int:
+        """The earliest example that occurs again after the first `positions` copies."""
+        return positions // (self._passes * self._pass_length) * self._pass_length
 
-    def _shown(self, index: int) -> tuple[int, int]:
-        group, within = divmod(index, self._passes * self._pass_length)
+    def _at(self, position: int) -> tuple[int, int]:
+        group, within = divmod(position, self._passes * self._pass_length)
         copy, place = divmod(within, self._length(group))
         if copy:
             place = int(self._order(group, copy)[place])
@@ -60,17 +61,17 @@ class Passes:
     def _length(self, group: int) -> int:
         return min(self._pass_length, self._num_fresh - group * self._pass_length)
 
-    def _drawn(self, group: int, copy: int) -> np.ndarray:
+    def _drawn_order(self, group: int, copy: int) -> np.ndarray:
         random = np.random.default_rng([self._seed, group, copy])
         return random.permutation(self._length(group))
 
 
 class EpochRepeats(grain.MapDataset):
-    """Showings of a fresh stream, in passes."""
+    """The copies of a fresh stream, in the order of `passes`."""
 
     def __init__(self, read: Read, passes: Passes):
         super().__init__(read)
-        self.passes = passes
+        self._read, self.passes = read, passes
 
     def __len__(self) -> int:
         return len(self.passes)
@@ -79,23 +80,27 @@ class EpochRepeats(grain.MapDataset):
         return {name: array[0] for name, array in self.stacked_items([index]).items()}
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        return self._parent.stacked_items(self.passes.shown(indices)[0])
+        return self._read.stacked_items(self.passes.fresh_and_copy(indices)[0])
 
 
-def passes_of(config, pass_length: int) -> Passes:
-    """The passes of a run over a data set of so many examples."""
+def passes_of(config: ConfigDict, num_examples: int) -> Passes:
+    """The passes of a run over a data set of `num_examples` examples."""
     fresh, times = config.budget.fresh_examples, config.dataset.spaced_epochs
-    return Passes(fresh, pass_length, times, config.seed.data)
+    return Passes(fresh, num_examples, times, config.seed.data)
 
 
-def batches(spaced: EpochRepeats, augment: Stage, batch_size: int) -> grain.MapDataset[Batch]:
-    """Batches of showings, each augmented with a key of its own as a copy is."""
-    shown = spaced.passes.shown
-    examples = MapChunks(spaced, lambda data, i: augment(Batch(data, *shown(i), 0)).data)
+def batches(
+    config: ConfigDict, read: Read, num_examples: int, augment: Stage, batch_size: int
+) -> grain.MapDataset[Batch]:
+    """Batches of repeated epochs; each copy is augmented independently."""
+    passes = passes_of(config, num_examples)
+    locate = passes.fresh_and_copy
+    repeats = EpochRepeats(read, passes)
+    examples = MapChunks(repeats, lambda data, i: augment(Batch(data, *locate(i), 0)).data)
 
     def batch(number: int, data: Arrays) -> Batch:
         end = (number + 1) * batch_size
-        index, copy = shown(range(end - batch_size, end))
-        return Batch(data, index, copy, spaced.passes.admitted(end))
+        index, copy = locate(range(end - batch_size, end))
+        return Batch(data, index, copy, passes.admitted(end))
 
     return Batches(examples, batch_size).map_with_index(batch)

@@ -1,7 +1,7 @@
-"""A whole split in order, each example once, in batches of one size."""
+"""Batches of a whole split in order, each example once."""
 
 import concurrent.futures
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import grain
 import numpy as np
@@ -10,25 +10,28 @@ from data.sources import Source
 from pipeline.build import StageFunctions, read_options
 from pipeline.map_datasets import CHUNK, CORES, Arrays, decode_records
 
-# Batches are kept in memory between evaluations up to this size.
+EvaluationBatch = tuple[Arrays, np.ndarray]  # (arrays [B, ...], mask float32 [B])
+
+# Batches up to this size in total are decoded once and kept in memory.
 _CACHE_BYTES = 256 * 2**20
 
-# Of its own: while a run evaluates, a limited upstream stands still, and each thread of the
-# training pipeline may be waiting for it.
+# A separate pool: while a run evaluates, a throttled upstream stands still, and every thread of
+# the training pipeline may be waiting for it.
 _POOL = concurrent.futures.ThreadPoolExecutor(CORES, thread_name_prefix="evaluation")
 
 
 def evaluation_batches(
     source: Source, functions: StageFunctions, batch_size: int, held: range | None = None
-) -> Iterable:
+) -> Iterable[EvaluationBatch]:
     """A whole split in order, each example once, as (arrays, mask float32 [B]) pairs.
 
-    The last batch is filled up with repeats of its last row, which the mask leaves out.
+    The last batch is padded with its last row; the mask is 0 there.
 
     Args:
-        source, functions: raw records, and the workload's decode.
-        batch_size: examples a batch, over all processes.
-        held: the rows of each batch that this process decodes and gives, None for all.
+        source: raw records.
+        functions: the workload's decode.
+        batch_size: examples per batch, over all processes.
+        held: the rows of each batch that this process decodes; None for all.
     """
     batches = _EvaluationBatches(source, functions, batch_size, held or range(batch_size))
     return list(batches) if batches.nbytes() <= _CACHE_BYTES else batches
@@ -43,22 +46,20 @@ class _EvaluationBatches:
         row = self._decode(range(1))
         return len(self._source) * sum(array.nbytes for array in row.values())
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[EvaluationBatch]:
         batches = grain.MapDataset.range(0, len(self._source), self._batch_size)
         return iter(batches.map(self._batch).to_iter_dataset(read_options(1)))
 
-    def _batch(self, start: int) -> tuple[Arrays, np.ndarray]:
+    def _batch(self, start: int) -> EvaluationBatch:
         last = len(self._source) - 1
-        wanted = range(start + self._held.start, start + self._held.stop)
-        real = [number for number in wanted if number <= last] or [last]
+        rows = np.arange(start + self._held.start, start + self._held.stop)
+        real = [number for number in rows.tolist() if number <= last] or [last]
         chunks = [real[i : i + CHUNK] for i in range(0, len(real), CHUNK)]
         parts = list(_POOL.map(self._decode, chunks))
         data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        missing = len(wanted) - len(real)
-        mask_B = (np.asarray(wanted) <= last).astype(np.float32)
-        if missing:
+        if missing := len(rows) - len(real):
             data = {k: np.concatenate([v, v[-1:].repeat(missing, 0)]) for k, v in data.items()}
-        return data, mask_B
+        return data, (rows <= last).astype(np.float32)
 
     def _decode(self, numbers: Sequence[int]) -> Arrays:
         return decode_records(

@@ -1,112 +1,105 @@
-"""Batches made of sub-streams side by side, of which other processes may hold some."""
+"""Concatenates the streams of a run into batches; some may belong to other processes."""
 
-import itertools
-import sys
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import grain
 import numpy as np
+from ml_collections import ConfigDict
 
 import echo
 from echo import gather_plan
+from pipeline import accounting
 from pipeline.map_datasets import Batch
 
 
-class ConcatenatedStreams(grain.IterDataset):
-    """Batch n is batch n of each sub-stream held here, in a block of rows each.
+class Streams(Protocol):
+    """How a run's streams are echoed, counted, and ended.
 
-    The state names the state of each sub-stream, so that those of all processes make up the state
-    of the whole input (`merged`), from which any number of processes can go on.
+    Attributes:
+        read_ahead: whether batches may be prefetched.
+    """
+
+    read_ahead: bool
+
+    def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
+        """The constructor of a stream's echo stage. It takes a parent data set, and optionally
+        `batch_size` and `read_options`."""
+        ...
+
+    def ended(self, taken: int) -> bool:
+        """Whether the input is known to end after `taken` batches."""
+        ...
+
+    def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
+        """Batch `number`, from 1, of the blocks of the streams held here.
+
+        Args:
+            blocks: by stream; None if one of these streams has ended.
+
+        Raises:
+            StopIteration: a stream has ended, here or in another process.
+        """
+        ...
+
+
+class FixedStreams:
+    """The streams of echo.policy=fixed. Closed forms count those in other processes, so counting
+    needs no communication.
 
     Args:
-        parts: the batches of the sub-streams held here, by number, in ascending order.
-        num_streams: how many sub-streams there are in all.
-        count: counts the fresh examples of all of them, and ends the batches where the first of
-            them ends: a process that went on alone would wait for the others for ever.
+        config: a resolved configuration.
+        held: the streams that this process reads.
+    """
+
+    read_ahead = True
+
+    def __init__(self, config: ConfigDict, held: range):
+        self._config = config
+        self._num_batches = accounting.total_steps(config)
+        others = [stream for stream in range(config.echo.streams) if stream not in held]
+        self._elsewhere = [accounting.Counts.of(config, stream) for stream in others]
+
+    def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
+        settings = accounting.stage_settings(self._config, stream)
+        return functools.partial(echo.EchoIterDataset, factor=self._config.echo.factor, **settings)
+
+    def ended(self, taken: int) -> bool:
+        return taken == self._num_batches
+
+    def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
+        if blocks is None:
+            raise StopIteration
+        batch = concatenate(list(blocks.values()))
+        elsewhere = sum(counts.admitted(number) for counts in self._elsewhere)
+        return batch._replace(fresh_examples=batch.fresh_examples + elsewhere)
+
+
+class ConcatenatedStreams(grain.IterDataset):
+    """Batch n is the concatenation of batch n of each stream that this process holds.
+
+    The iterator's state names the state of each stream. The states of all processes therefore
+    merge into the state of the whole input (`merge_states`), from which any number of processes
+    can continue.
+
+    Args:
+        parts: the batches of each stream held here, in ascending order of streams.
+        num_streams: the number of streams in all processes.
+        policy: counts the fresh examples of all streams, and ends the batches when the first
+            stream ends: a process that continued alone would wait for the others forever.
     """
 
     def __init__(
-        self,
-        parts: dict[int, grain.IterDataset[Batch]],
-        num_streams: int,
-        count: "ClosedForm | GatheredCount",
+        self, parts: dict[int, grain.IterDataset[Batch]], num_streams: int, policy: Streams
     ):
         super().__init__(list(parts.values()))
         self.streams = tuple(parts)
         self.num_streams = num_streams
-        self.count = count
+        self.policy = policy
 
     def __iter__(self) -> grain.DatasetIterator:
         return _Iterator(self, [iter(part) for part in self._parents])
-
-
-class ClosedForm(NamedTuple):
-    """How sub-streams are counted whose counts are known: asking would cost a round trip a step.
-
-    Attributes:
-        num_batches: of the shortest sub-stream.
-        admitted_elsewhere: the fresh examples that sub-streams held elsewhere have admitted once n
-            batches have been taken.
-    """
-
-    num_batches: int
-    admitted_elsewhere: Callable[[int], int]
-
-    def ends(self, taken: int) -> bool:
-        """Whether so many batches are all."""
-        return taken == self.num_batches
-
-    def whole(self, taken: int, blocks: dict[int, Batch] | None) -> Batch:
-        """Batch number `taken`, from 1 on, of these blocks; None where a sub-stream has ended."""
-        if blocks is None:
-            raise StopIteration
-        batch = joined(list(blocks.values()))
-        elsewhere = self.admitted_elsewhere(taken)
-        return batch._replace(fresh_examples=batch.fresh_examples + elsewhere)
-
-
-class GatheredCount:
-    """How sub-streams are counted that decide as they go: by what all processes tell process 0.
-
-    The fastest sub-stream would end a run before the others have shown their share. So none may be
-    further than a batch ahead of the slowest, as of the batch before, unless it has nothing to
-    repeat.
-
-    Args:
-        exchange: takes what this process tells (JSON; None: a sub-stream has ended), and returns
-            what each of them has told, alike in all; see runs.distributed.Exchange.
-        rows: of each sub-stream in a batch.
-    """
-
-    def __init__(self, exchange: Callable[[Any], list[Any]], rows: int):
-        self._exchange, self._rows = exchange, rows
-        self._limit = sys.maxsize
-
-    def limit(self) -> int:
-        """How many fresh examples a sub-stream may have shown after the next batch."""
-        return self._limit
-
-    def ends(self, taken: int) -> bool:
-        """Never known before."""
-        del taken
-        return False
-
-    def whole(self, taken: int, blocks: dict[int, Batch] | None) -> Batch:
-        """As ClosedForm does it."""
-        del taken
-        told = self._exchange(blocks and [_told(*item) for item in blocks.items()])
-        if None in told:
-            raise StopIteration
-        _, admitted, decisions = zip(*sorted(itertools.chain(*told)), strict=True)
-        self._limit = min(admitted) + self._rows
-        batch = joined(list(blocks.values()))
-        return batch._replace(fresh_examples=sum(admitted), decisions=decisions)
-
-
-def _told(stream: int, block: Batch) -> list[int]:
-    """What a process tells of a sub-stream: number, examples admitted, those of them in `block`."""
-    return [stream, int(block.fresh_examples), int(np.count_nonzero(block.copy == 0))]
 
 
 class _Iterator(grain.DatasetIterator):
@@ -114,22 +107,23 @@ class _Iterator(grain.DatasetIterator):
         super().__init__(parts)
         self._dataset, self._parts = dataset, parts
         self._taken = 0
-        self._before: dict[str, Any] | None = None  # the state before a batch that failed
+        self._state_before_failure: dict[str, Any] | None = None
 
     def __next__(self) -> Batch:
-        if self._dataset.count.ends(self._taken):
+        policy = self._dataset.policy
+        if policy.ended(self._taken):
             raise StopIteration
         before = self.get_state() if self._dataset.num_streams > 1 else None
         try:
-            batch = self._dataset.count.whole(self._taken + 1, self._blocks())
+            batch = policy.combine(self._taken + 1, self._next_blocks())
         except Exception:
-            self._before = before  # some sub-streams may have moved on
+            self._state_before_failure = before  # some streams may have advanced
             raise
         self._taken += 1
         return batch
 
-    def _blocks(self) -> dict[int, Batch] | None:
-        """The next batch of each sub-stream held here; None where one has ended."""
+    def _next_blocks(self) -> dict[int, Batch] | None:
+        """The next batch of each stream; None if one has ended."""
         blocks = {}
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
             block = next(part, None)
@@ -139,15 +133,15 @@ class _Iterator(grain.DatasetIterator):
         return blocks
 
     def get_state(self) -> dict[str, Any]:
-        if self._before is not None:
-            return self._before
+        if self._state_before_failure is not None:
+            return self._state_before_failure
         states = [part.get_state() for part in self._parts]
-        names = map(str, self._dataset.streams)  # JSON's keys are text
+        names = map(str, self._dataset.streams)  # JSON keys are strings
         return {"batches": self._taken, "streams": dict(zip(names, states, strict=True))}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where `state` was taken; it may be of more sub-streams than are held here."""
-        self._taken, self._before = state["batches"], None
+        """Continues from `state`, which may contain more streams than this process holds."""
+        self._taken, self._state_before_failure = state["batches"], None
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
             part.set_state(state["streams"][str(stream)])
 
@@ -157,16 +151,16 @@ class _Iterator(grain.DatasetIterator):
             part.close()
 
 
-def merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The state of the whole input, from those of all processes after the same batch."""
+def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The state of the whole input from the states of all processes after the same batch."""
     streams: dict[str, Any] = {}
     for state in states:
         streams |= state["streams"]
     return {"batches": states[0]["batches"], "streams": streams}
 
 
-def joined(blocks: Sequence[Batch]) -> Batch:
-    """One batch of blocks of rows."""
+def concatenate(blocks: Sequence[Batch]) -> Batch:
+    """Concatenates blocks of rows into one batch and adds up their fresh examples."""
     if len(blocks) == 1:
         return blocks[0]
     if isinstance(blocks[0].data, echo.GatherPlan):

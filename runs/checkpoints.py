@@ -1,7 +1,7 @@
-"""Checkpoints of a run: arrays and a JSON value that belong together, saved in the background.
+"""Checkpoints of a run: arrays and a JSON value, saved together in the background.
 
-What is read back is what was saved, or an error: the value carries a SHA-256 of itself, and of each
-array a checksum that does not depend on how it is sharded.
+Restoring returns exactly what was saved, or raises: a checkpoint contains a SHA-256 of its value
+and a checksum of each array, which does not depend on how the array is sharded.
 """
 
 import hashlib
@@ -15,47 +15,48 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 from runs import distributed, fingerprint, records
 from runs.records import Damaged
 
-# Orbax and its file layer log every save, and failures by the page; errors are raised as well, and
-# a command's output is its own.
+# Orbax and its file layer log every save, and long reports of failures, which are also raised.
 for _name in ("absl", "asyncio"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
-def _without_orbax(unraisable: Any, report: Callable = sys.unraisablehook) -> None:
-    """After an error, parts of Orbax's work that were under way complain that the others ended.
+def _ignore_orbax(unraisable: Any, report: Callable = sys.unraisablehook) -> None:
+    """Silences Orbax's coroutines, which complain after an error that the others have ended.
 
-    The error itself has been raised, and says all.
+    The error itself has already been raised.
     """
     code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
-    of_orbax = code is not None and ocp.__name__.replace(".", os.sep) in code.co_filename
-    if not of_orbax and str(unraisable.exc_value) != "Event loop is closed":
+    in_orbax = code is not None and ocp.__name__.replace(".", os.sep) in code.co_filename
+    if not in_orbax and str(unraisable.exc_value) != "Event loop is closed":
         report(unraisable)
 
 
-sys.unraisablehook = _without_orbax
+sys.unraisablehook = _ignore_orbax
 
-_KEPT = 2  # the newest ones, and the best
+_NUM_NEWEST = 2  # checkpoints to keep, besides the best
 
-# What a damaged file makes Orbax and its file layer raise. Others, such as a device that is out of
-# memory, say nothing about the files.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)
+# Errors that Orbax and its file layer raise for damaged files. Others, such as an out-of-memory
+# error of a device, say nothing about the files.
+_DAMAGE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)
 
 
-def _reason(error: Exception) -> Exception:
-    """The error itself, not the bare Exception that Orbax makes of it when it reads an array."""
-    bare = type(error) is Exception and isinstance(error.__cause__, Exception)
-    return error.__cause__ if bare else error
+def _cause(error: Exception) -> Exception:
+    """Unwraps the bare Exception that Orbax raises when it cannot read an array."""
+    if type(error) is Exception and isinstance(error.__cause__, Exception):
+        return error.__cause__
+    return error
 
 
 class Checkpoints:
     """The newest two checkpoints of a run, and the best one.
 
     Args:
-        directory: made when the first checkpoint is saved.
+        directory: created when the first checkpoint is saved.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -64,13 +65,13 @@ class Checkpoints:
         self._opened: ocp.CheckpointManager | None = None
 
     def save(self, step: int, arrays: Any, value: Any, best_step: int) -> None:
-        """Saves without waiting for the disk.
+        """Saves a checkpoint in the background.
 
         Args:
-            step: names the checkpoint; one of the same step is replaced.
-            arrays: a pytree of arrays; it may be changed once this returns.
-            value: what JSON can hold.
-            best_step: the checkpoint to be kept however old it gets.
+            step: names the checkpoint; an existing one of the same step is replaced.
+            arrays: a pytree of arrays, which may be modified once this returns.
+            value: a JSON value.
+            best_step: the step of the best checkpoint, which is kept however old it is.
         """
         self._keep.best_step = best_step
         named = by_path(arrays)
@@ -78,7 +79,7 @@ class Checkpoints:
         content["sha256"] = _sha256(content)
         manager = self._manager()
         if step in manager.all_steps():
-            manager.wait_until_finished()  # it may still be on its way to the disk
+            manager.wait_until_finished()  # it may still be being written
             manager.delete(step)
         manager.save(
             step,
@@ -88,44 +89,44 @@ class Checkpoints:
         )
 
     def steps(self) -> list[int]:
-        """Those that are there, damaged ones too; the newest first."""
+        """The steps of all checkpoints, including damaged ones, from the newest to the oldest."""
 
-        def listed() -> list[int]:
+        def list_directory() -> list[int]:
             names = [path.name for path in self._directory.glob("*") if path.is_dir()]
             return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
-        return distributed.decided_by_first(listed)
+        return distributed.decided_by_first(list_directory)
 
     def value(self, step: int) -> Any:
         """The value of a checkpoint; raises Damaged."""
         return self._content(step)["value"]
 
     def restore(self, step: int, like: Any) -> Any:
-        """The arrays of a checkpoint, with structure and sharding of `like`; raises Damaged."""
+        """The arrays of a checkpoint, with the structure and sharding of `like`; raises Damaged."""
         expected = self._content(step)["arrays"]
         leaves, structure = jax.tree.flatten(like)
         specs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in leaves]
-        wanted = by_path(jax.tree.unflatten(structure, specs))
+        specs_by_name = by_path(jax.tree.unflatten(structure, specs))
         reader = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
         try:
-            arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(wanted))
+            arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(specs_by_name))
             arrays = reader.restore(self._directory / str(step), args=arguments).arrays
         except Exception as error:
-            if not isinstance(_reason(error), _DAMAGE):
+            if not isinstance(_cause(error), _DAMAGE_ERRORS):
                 raise
-            raise Damaged(f"its arrays cannot be read ({_first_line(_reason(error))})") from error
+            raise Damaged(f"its arrays cannot be read ({_first_line(_cause(error))})") from error
         finally:
             reader.close()
         if fingerprint.of_arrays(arrays) != expected:
             raise Damaged("its arrays are not those that were saved")
-        return jax.tree.unflatten(structure, [arrays[name] for name in wanted])
+        return jax.tree.unflatten(structure, [arrays[name] for name in specs_by_name])
 
     def set_aside(self, step: int, directory: pathlib.Path) -> None:
         """Moves a checkpoint into another directory."""
         records.set_aside(self._directory / str(step), directory, f"checkpoint_{step}")
 
     def close(self) -> None:
-        """Waits for what is being saved."""
+        """Waits until the last checkpoint is saved."""
         if self._opened is not None:
             self._opened.wait_until_finished()
             self._opened.close()
@@ -138,16 +139,17 @@ class Checkpoints:
         return self._opened
 
     def _content(self, step: int) -> dict[str, Any]:
-        """What was saved beside the arrays, checked."""
+        """The verified value of a checkpoint, and the checksums of its arrays."""
 
         def read() -> dict[str, Any]:
             try:
-                content = ocp.JsonCheckpointHandler().restore(self._directory / str(step) / "value")
+                path = epath.Path(self._directory / str(step) / "value")
+                content: Any = ocp.JsonCheckpointHandler().restore(path)
                 expected = content.pop("sha256")
                 if _sha256(content) == expected:
                     return {"content": content}
                 return {"error": "its values are not those that were saved"}
-            except _DAMAGE as error:
+            except _DAMAGE_ERRORS as error:
                 return {"error": f"its values cannot be read ({_first_line(error)})"}
 
         outcome = distributed.decided_by_first(read)
@@ -157,18 +159,21 @@ class Checkpoints:
 
 
 class _NewestAndBest:
-    """Orbax's PreservationPolicy: which checkpoints are kept."""
+    """A PreservationPolicy of Orbax: keeps the newest checkpoints and the best one."""
 
     best_step = -1
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         del context
-        newest = len(checkpoints) - _KEPT
-        return [i >= newest or each.step == self.best_step for i, each in enumerate(checkpoints)]
+        newest = len(checkpoints) - _NUM_NEWEST
+        return [
+            i >= newest or checkpoint.step == self.best_step
+            for i, checkpoint in enumerate(checkpoints)
+        ]
 
 
 def by_path(tree: Any) -> dict[str, Any]:
-    """Leaves by name, such as 'params/blocks/0/conv1/conv/kernel', in the tree's own order."""
+    """Leaves by path, such as 'params/blocks/0/conv1/conv/kernel', in the tree's order."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
@@ -178,6 +183,6 @@ def _sha256(content: Any) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """What an error says, without the pages that a file layer may add."""
+    """The type and the first line of an error's message; a file layer may append pages."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

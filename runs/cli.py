@@ -1,9 +1,10 @@
-"""What all commands share: configurations, help that teaches, errors in one sentence."""
+"""What all commands share: configurations, help on every field, and errors in one sentence."""
 
 import argparse
 import contextlib
 import difflib
 import errno
+import functools
 import importlib.util
 import os
 import pathlib
@@ -12,8 +13,8 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn, Protocol
 
 import ml_collections
 
@@ -30,33 +31,43 @@ EXIT_CODES = {
 
 
 class Field(Protocol):
-    """What a command has to know of a field of the configuration, see configs/fields.py."""
+    """What commands need to know about a field of the configuration; see configs/fields.py."""
 
-    name: str
-    default: object
-    help: str
-    allowed_words: str
+    @property
+    def name(self) -> str: ...
 
-    def read(self, value: object) -> object:
-        """The value in the field's type, from text or another value; ValueError says what is
-        allowed."""
+    @property
+    def default(self) -> Any: ...
+
+    @property
+    def help(self) -> str: ...
+
+    @property
+    def range_text(self) -> str: ...
+
+    def read(self, value: Any) -> Any:
+        """`value`, or the value that it represents as text, in the field's type.
+
+        Raises:
+            ValueError: the field cannot have this value; the message says what is allowed.
+        """
 
 
 Fields = Sequence[Field]
 
 
 class InputError(Exception):
-    """Something the user gave is wrong; the message is a sentence that says what to do instead."""
+    """The user's input is wrong; the message is one sentence that says what to do instead."""
 
 
 class DiskFull(Exception):
-    """No room to write; the message is a sentence that says where, and what to do."""
+    """A disk is full; the message is one sentence that says which, and what to do."""
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or what it came from, is a disk or a quota that is full."""
+    """Whether an error or one of its causes is a full disk or an exhausted quota."""
     while error is not None:
-        # checkpoints are written by a library that hands on the system's words alone
+        # Orbax passes on only the text of the system's error
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             return True
         if os.strerror(errno.ENOSPC) in str(error):
@@ -67,15 +78,15 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def disk_full_named(where: pathlib.Path) -> Iterator[None]:
-    """Raises DiskFull, naming the directory, in place of an error that says no more than that."""
+    """Replaces an error that a full disk caused by DiskFull, which names the directory."""
     try:
         yield
     except Exception as error:
         if isinstance(error, DiskFull) or not is_disk_full(error):
             raise
         raise DiskFull(
-            f"no space is left on the disk of {where}; make room there and start the same command "
-            "again, which goes on from what is whole"
+            f"no space is left on the disk of {where}; free some and start the same command "
+            "again to resume"
         ) from error
 
 
@@ -84,35 +95,33 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @contextlib.contextmanager
 def writing_to(directory: pathlib.Path) -> Iterator[None]:
-    """Raises InputError, naming the directory, in place of an error of the file system in it."""
-    shown = _shortened(str(directory))
-    if _URL.match(shown):
-        raise InputError(f"{shown} is a URL; give a directory, such as a bucket that is mounted")
+    """Replaces a file system's error by InputError, which names the directory."""
+    name = _shortened(str(directory))
+    if _URL.match(name):
+        raise InputError(f"{name} is a URL; give a directory, such as a bucket that is mounted")
     if "\0" in str(directory):
-        raise InputError(f"{shown} holds a zero byte; give a directory's name")
+        raise InputError(f"{name} contains a zero byte; give a directory's name")
     try:
         yield
     except OSError as error:
         if is_disk_full(error):
             raise
         raise InputError(
-            f"{shown} cannot be used ({error.strerror or error}); give a directory that can be "
-            "written"
+            f"{name} cannot be used ({error.strerror or error}); give a directory that is writable"
         ) from error
 
 
-# Errors of the file system that are a path's fault, wherever it is first used.
-_OF_A_PATH = (
+# Errors of the file system that mean that the user gave a wrong path.
+_WRONG_PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST),
     *(errno.EACCES, errno.EPERM, errno.EROFS),
 )
 
 
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Runs a command, whose exit code it returns whether or not anybody reads its output.
+    """Runs a command and returns its exit code, whether or not its output can be written.
 
-    Wrong input becomes one sentence on standard error and exit code 2, a full disk one and 4,
-    Ctrl-C 130.
+    Wrong input prints one sentence to standard error and returns 2, a full disk 4, Ctrl-C 130.
     """
     terminal.survive_hangup()
     before = signal.getsignal(signal.SIGINT)
@@ -123,7 +132,7 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         terminal.write(f"error: {error}", sys.stderr)
         return FAILED if isinstance(error, DiskFull) else WRONG_INPUT
     except OSError as error:
-        if error.errno not in _OF_A_PATH:
+        if error.errno not in _WRONG_PATH:
             raise
         where = f": {_shortened(str(error.filename))}" if error.filename else ""
         terminal.write(f"error: {error.strerror}{where}; give another path", sys.stderr)
@@ -137,28 +146,28 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are InputErrors and whose help explains the configuration."""
+    """An argument parser that raises InputError and whose help lists the configuration's fields."""
 
-    def __init__(self, description: str, fields: Fields = ()):
+    def __init__(self, description: str | None, fields: Fields = ()):
         super().__init__(
             description=description,
-            epilog=_describe(fields) if fields else None,
+            epilog=_help_on(fields) if fields else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
 
-    def error(self, message: str):
+    def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
 
 
 def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Parses a command's own flags; returns them and the `--config.FIELD=VALUE` overrides."""
-    arguments, rest = parser.parse_known_args(_joined(argv))
+    arguments, rest = parser.parse_known_args(_join_overrides(argv))
     overrides = [word for word in rest if word.startswith("--config.")]
     for word in rest:
         if word not in overrides:
             flags = [f for action in parser._actions for f in action.option_strings]
-            hint = _nearest(word.partition("=")[0], flags)
+            hint = _suggestion(word.partition("=")[0], flags)
             raise InputError(
                 f"{_shortened(word)} is not understood{hint}; see {parser.prog} --help"
             )
@@ -166,37 +175,42 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
 
 
 def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType, str]:
-    """The configuration file named by `--config=FILE[:VARIANT]`, imported, and the variant.
+    """Imports the configuration file named by `--config=FILE[:VARIANT]`.
 
     Args:
-        config_flag: the flag's value; FILE is looked up from here, then from `root`.
+        config_flag: the flag's value. FILE is resolved against the working directory, then `root`.
         root: the checkout.
+
+    Returns:
+        The module and the variant.
     """
     name, _, variant = config_flag.partition(":")
     for path in (pathlib.Path(name), root / name):
         if path.suffix == ".py" and _is_readable_file(path):
             spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+            assert spec is not None
+            assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             with errors_of_file(path):
                 spec.loader.exec_module(module)
             if hasattr(module, "get_config"):
                 return module, variant
-    files = sorted(f"configs/{p.name}" for p in (root / "configs").glob("*.py") if _is_config(p))
+    others = ("__init__.py", "base.py", "catalog.py", "fields.py")
+    paths = sorted((root / "configs").glob("*.py"))
+    files = ", ".join(f"configs/{path.name}" for path in paths if path.name not in others)
     raise InputError(
-        f"--config={_shortened(name)} is no configuration file that can be read; give one of "
-        f"{', '.join(files)}, "
-        "or a Python file of your own with get_config()"
+        f"--config={_shortened(name)} is not a readable configuration file; give one of {files}, "
+        "or your own Python file with get_config()"
     )
 
 
 @contextlib.contextmanager
 def errors_of_file(path: str | os.PathLike) -> Iterator[None]:
-    """Makes an error raised by the code of a configuration file an InputError, with the error's own
-    message and the line of that file."""
+    """Replaces an error that a configuration file raises by InputError, which names the line."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        where = _place(error, os.path.abspath(path))
+        where = _location(error, os.path.abspath(path))
         message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
         kind = type(error).__name__
         raise InputError(
@@ -205,8 +219,8 @@ def errors_of_file(path: str | os.PathLike) -> Iterator[None]:
         ) from error
 
 
-def _place(error: BaseException, path: str) -> str:
-    """'FILE, line N' of an error: the last line of the file at `path` that it went through."""
+def _location(error: BaseException, path: str) -> str:
+    """'FILE, line N' of an error: the last line of the file at `path` in its traceback."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -217,29 +231,30 @@ def _place(error: BaseException, path: str) -> str:
 def load_config(
     config_flag: str, overrides: Sequence[str], fields: Fields, root: pathlib.Path
 ) -> tuple[ml_collections.ConfigDict, types.ModuleType]:
-    """The resolved configuration and the file it came from."""
+    """The resolved configuration, and the module that it came from."""
     module, variant = load_module(config_flag, root)
-    with errors_of_file(module.__file__):
+    file = str(module.__file__)
+    with errors_of_file(file):
         config = module.get_config(variant) if variant else module.get_config()
     if not isinstance(config, ml_collections.ConfigDict):
         raise InputError(
-            f"get_config() of {module.__file__} returns a {type(config).__name__}; allowed: a "
-            "ConfigDict that starts from configs.base.get_config()"
+            f"get_config() of {file} returns a {type(config).__name__}; allowed: a ConfigDict that "
+            "starts from configs.base.get_config()"
         )
     for field in fields:
         try:
             get_field(config, field.name)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"get_config() of {module.__file__} returns no field {field.name}; start from "
-                "configs.base.get_config(), which has all"
+                f"get_config() of {file} returns no field {field.name}; start from "
+                "configs.base.get_config(), which has all fields"
             ) from error
     override(config, overrides, fields)
     return config, module
 
 
 def override(config: ml_collections.ConfigDict, overrides: Sequence[str], fields: Fields) -> None:
-    """Sets the fields of '--config.FIELD=VALUE' words; InputError for one that cannot be."""
+    """Applies overrides of the form '--config.FIELD=VALUE'; raises InputError for a wrong one."""
     for word in overrides:
         name, equals, text = word.removeprefix("--config.").partition("=")
         if not equals:
@@ -248,47 +263,41 @@ def override(config: ml_collections.ConfigDict, overrides: Sequence[str], fields
         set_field(config, name, text, fields)
 
 
-def set_field(config: ml_collections.ConfigDict, name: str, value: object, fields: Fields) -> None:
-    """Sets one field, from text or a value, to the type of its default.
+def set_field(config: ml_collections.ConfigDict, name: str, value: Any, fields: Fields) -> None:
+    """Sets the field `name` (such as 'echo.factor') to a value, which may be given as text.
 
     Raises:
-        InputError: no such field, or a value that it cannot have.
+        InputError: there is no such field, or it cannot have this value.
     """
     known = {field.name: field for field in fields}
     if name not in known:
         raise InputError(
-            f"there is no field config.{_shortened(name)}{_nearest(name, known)}; see --help"
+            f"there is no field config.{_shortened(name)}{_suggestion(name, known)}; see --help"
         )
     try:
         value = known[name].read(value)
     except ValueError as error:
         raise InputError(str(error)) from error
-    *parents, leaf = name.split(".")
-    node = config
-    for parent in parents:
-        node = node[parent]
-    node[leaf] = value
+    parent, _, leaf = name.rpartition(".")
+    (get_field(config, parent) if parent else config)[leaf] = value
 
 
-def get_field(config: ml_collections.ConfigDict, name: str) -> object:
+def get_field(config: ml_collections.ConfigDict, name: str) -> Any:
     """The value of a field such as 'echo.factor'."""
-    node = config
-    for part in name.split("."):
-        node = node[part]
-    return node
+    return functools.reduce(lambda node, part: node[part], name.split("."), config)
 
 
-def _nearest(name: str, known) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if not close:  # the last part may be right, and the group wrong
+    if not close:  # perhaps the last part is right and the group is wrong
         leaf = name.rpartition(".")[2]
         close = [k for k in known if k.rpartition(".")[2] == leaf]
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _joined(argv: Sequence[str]) -> list[str]:
-    """`--config.a value` written as two words becomes `--config.a=value`."""
+def _join_overrides(argv: Sequence[str]) -> list[str]:
+    """Joins `--config.a value` into `--config.a=value`."""
     words: list[str] = []
     for word in argv:
         open_override = words and words[-1].startswith("--config.") and "=" not in words[-1]
@@ -302,24 +311,22 @@ def _joined(argv: Sequence[str]) -> list[str]:
 def _is_readable_file(path: pathlib.Path) -> bool:
     try:
         return path.is_file() and os.access(path, os.R_OK)
-    except (OSError, ValueError):  # a name that is too long, or holds a NUL
+    except (OSError, ValueError):  # the name is too long, or contains a zero byte
         return False
 
 
-def _shortened(text: str, most: int = 200) -> str:
-    """Text in a message: in quotes where it would not print, and not at length."""
+def _shortened(text: str, max_length: int = 200) -> str:
+    """Text for a message: printable, and of limited length."""
     text = text if text.isprintable() else repr(text)
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    if len(text) <= max_length:
+        return text
+    return f"{text[:max_length]}... ({len(text)} characters)"
 
 
-def _is_config(path: pathlib.Path) -> bool:
-    return path.name not in ("__init__.py", "base.py", "fields.py", "studies.py")
-
-
-def _describe(fields: Fields) -> str:
+def _help_on(fields: Fields) -> str:
     lines = ["fields of the configuration (override with --config.FIELD=VALUE) and defaults:"]
     for field in fields:
         lines.append(f"  {field.name} = {field.default!r}")
         lines.append(f"{'':8}{field.help}")
-        lines.append(f"{'':8}allowed: {field.allowed_words}")
+        lines.append(f"{'':8}allowed: {field.range_text}")
     return "\n".join(lines)

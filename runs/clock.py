@@ -1,4 +1,4 @@
-"""A run's clocks: training apart from evaluation, saving and compiling; saved with it."""
+"""A run's clocks, saved in checkpoints: training time, apart from evaluation and compilation."""
 
 import contextlib
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 class Clock:
-    """Measures a run in seconds; it goes on from saved readings when a run is resumed.
+    """Measures a run in seconds; a resumed run continues from saved readings.
 
     Attributes:
         waited: seconds of training time spent waiting for input.
@@ -27,17 +27,17 @@ class Clock:
 
     @property
     def wall(self) -> float:
-        """Seconds since the run began, whatever it did; time between resumptions is left out."""
+        """Seconds since the run began, without the time between interruption and resumption."""
         return self._wall + time.perf_counter() - self._started
 
     @property
     def input_wait_fraction(self) -> float:
-        """The share of training time that was spent waiting for input."""
+        """The share of training time that was spent waiting for input, 0 to 1."""
         return min(1.0, self.waited / self.train) if self.train > 0 else 0.0
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Time in here is not training."""
+        """Excludes the context from the training time."""
         if not self._paused:
             self._train = self.train
         self._paused += 1
@@ -49,7 +49,7 @@ class Clock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Time in here is training time spent waiting for input."""
+        """Counts the context as time spent waiting for input, which is training time."""
         start = time.perf_counter()
         try:
             yield
@@ -57,5 +57,5 @@ class Clock:
             self.waited += time.perf_counter() - start
 
     def readings(self) -> dict[str, float]:
-        """What a new Clock needs to go on from here."""
+        """Arguments for a Clock that continues from here."""
         return {"train": self.train, "wall": self.wall, "waited": self.waited}

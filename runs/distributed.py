@@ -1,7 +1,7 @@
-"""Several processes that train together: finding each other, and agreeing.
+"""Several processes that train together: how they find each other and agree.
 
-Process 0 writes a run's files and decides what is not a number that all of them compute alike. In
-a single process nothing here communicates.
+Process 0 writes a run's files and makes all decisions that the processes do not compute
+identically. A single process does not communicate.
 """
 
 import atexit
@@ -21,60 +21,62 @@ from jax.experimental import multihost_utils
 from runs import terminal
 from runs.cli import FAILED, InputError
 
-# Set by hand or by a launcher of one's own; JAX itself reads the first of them alone.
-ADDRESS, COUNT, NUMBER = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+# Set by the user or a custom launcher. JAX itself reads only the first.
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
-# (variables that a launcher sets, the one that says how many processes it started). JAX finds the
-# rest out; but asked in a process that is alone, it may look for a metadata server for minutes.
+# (variables that a launcher sets, the variable with the number of processes). JAX detects the rest.
+# It is not asked in a single process, where it may look for a metadata server for minutes.
 _LAUNCHERS = (
     (("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"), "SLURM_NTASKS"),
     (("OMPI_MCA_orte_hnp_uri",), "OMPI_COMM_WORLD_SIZE"),
 )
-# How long a process that ends waits for the others to end too. When all is well that is seconds; a
-# process that failed alone waits in vain, and the others with it.
-_LEAVE_SECONDS = 60
+# How long a process that ends waits for the others. Normally they end within seconds; if only one
+# process fails, all of them wait this long.
+_SHUTDOWN_SECONDS = 60
 
-_LOOK_SECONDS = 0.1  # between looks at process 0 once it has hung up
+_RETRY_SECONDS = 0.1  # between attempts to reach process 0 after it closed the connection
 
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
 
 
 def initialize() -> None:
-    """Joins the other processes, if a cluster started this one as one of several.
+    """Joins the other processes if a launcher started this process as one of several.
 
-    Call it before anything asks JAX for devices.
+    Must be called before JAX initializes its devices.
 
     Raises:
-        InputError: the cluster's variables are not whole, or the others cannot be found.
+        InputError: the launcher's variables are incomplete, or the others cannot be reached.
     """
     if jax.distributed.is_initialized():
         return
-    arguments = detected(os.environ)
+    arguments = detect(os.environ)
     if arguments is None:
         return
     try:
-        jax.distributed.initialize(**arguments, shutdown_timeout_seconds=_LEAVE_SECONDS)
+        jax.distributed.initialize(**arguments, shutdown_timeout_seconds=_SHUTDOWN_SECONDS)
     except (ValueError, RuntimeError) as error:
         raise InputError(f"the processes of this run cannot be joined: {error}") from error
     if not is_first():
         leaving = threading.Event()
-        atexit.register(leaving.set)  # before JAX leaves, after which process 0 may end
+        atexit.register(leaving.set)  # runs before JAX disconnects, after which process 0 may end
         threading.Thread(target=_end_with_first, args=(leaving,), daemon=True).start()
 
 
 def _end_with_first(leaving: threading.Event) -> None:
-    """Ends this process with a sentence once process 0 is gone, which serves the coordinator.
+    """Ends this process with one sentence when process 0, which runs the coordinator, has ended.
 
-    JAX notices it too, and aborts with messages of its own, perhaps a moment earlier.
+    JAX detects this too and aborts with its own messages, perhaps slightly earlier.
     """
     from jax._src import distributed
 
-    host, _, port = distributed.global_state.coordinator_address.rpartition(":")
+    host, _, port = str(distributed.global_state.coordinator_address).rpartition(":")
     while not leaving.is_set():
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as connection:
                 connection.settimeout(None)
-                while connection.recv(4096):  # the coordinator says hello, and hangs up in the end
+                while connection.recv(
+                    4096
+                ):  # the coordinator sends a greeting, and closes at the end
                     pass
         except ConnectionRefusedError:
             if not leaving.is_set():
@@ -84,14 +86,14 @@ def _end_with_first(leaving: threading.Event) -> None:
                     sys.stderr,
                 )
                 os._exit(FAILED)
-        except OSError:  # reset, or a network that is slow: another look says more
+        except OSError:  # a reset connection, or a slow network: try again
             pass
-        leaving.wait(_LOOK_SECONDS)
+        leaving.wait(_RETRY_SECONDS)
 
 
-def detected(environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """What `jax.distributed.initialize` has to be told; None in a process that is alone."""
-    explicit = [name for name in (ADDRESS, COUNT, NUMBER) if environment.get(name)]
+def detect(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Arguments for `jax.distributed.initialize`; None in a single process."""
+    explicit = [name for name in (ADDRESS, COUNT, INDEX) if environment.get(name)]
     if explicit and explicit != [ADDRESS]:
         return _explicit(environment, explicit)
     for variables, count in _LAUNCHERS:
@@ -103,34 +105,33 @@ def detected(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _explicit(environment: Mapping[str, str], given: list[str]) -> dict[str, Any] | None:
-    missing = [name for name in (ADDRESS, COUNT, NUMBER) if name not in given]
-    whole = [name for name in (COUNT, NUMBER) if name in given]
-    if missing or not all(environment[name].isdigit() for name in whole):
+    missing = [name for name in (ADDRESS, COUNT, INDEX) if name not in given]
+    if missing or not all(environment[name].isdigit() for name in (COUNT, INDEX)):
         raise InputError(
-            f"{', '.join(given)} are set, which is not enough to join other processes; set "
-            f"{ADDRESS}=HOST:PORT, {COUNT}=N and {NUMBER}=0..N-1, or none of them"
+            f"{', '.join(given)} are set, which is not sufficient to join other processes; set "
+            f"{ADDRESS}=HOST:PORT, {COUNT}=N and {INDEX}=0..N-1, or none of them"
         )
     if not _several(environment[COUNT]):
         return None
     return {
         "coordinator_address": environment[ADDRESS],
         "num_processes": int(environment[COUNT]),
-        "process_id": int(environment[NUMBER]),
+        "process_id": int(environment[INDEX]),
         "cluster_detection_method": "deactivate",
     }
 
 
 def _several(count: str | None) -> bool:
-    return bool(count) and count.isdigit() and int(count) > 1
+    return count is not None and count.isdigit() and int(count) > 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes files and shows progress."""
+    """Whether this is process 0, which writes files and shows progress."""
     return jax.process_index() == 0
 
 
 def gather(value: Any) -> list[Any]:
-    """Each process's `value`, which JSON can hold, in the order of processes, in all of them."""
+    """The JSON values of all processes, in order, in every process."""
     if jax.process_count() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -141,7 +142,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def decided_by_first(decide: Callable[[], Any]) -> Any:
-    """What `decide()`, called in process 0 alone, returns (JSON) or raises as InputError."""
+    """The JSON value that `decide()` returns in process 0, or its InputError, in every process."""
     if jax.process_count() == 1:
         return decide()
     outcome = None
@@ -150,28 +151,28 @@ def decided_by_first(decide: Callable[[], Any]) -> Any:
             outcome = {"value": decide()}
         except InputError as error:
             outcome = {"error": str(error)}
-    outcome = gather(outcome)[0]
-    if "error" in outcome:
-        raise InputError(outcome["error"])
-    return outcome["value"]
+    first_outcome = gather(outcome)[0]
+    if "error" in first_outcome:
+        raise InputError(first_outcome["error"])
+    return first_outcome["value"]
 
 
 class PeerLeft(Exception):
-    """Another process has left the run; the message says which."""
+    """Another process has left the run; the message names it."""
 
 
 class Exchange:
-    """Rounds in which each process tells something, and process 0 passes on what all have told.
+    """Exchanges values between processes in rounds: process 0 collects and distributes them.
 
-    It goes through the key-value store of JAX's coordinator, which has no public name: several
-    processes alone depend on that. A collective on the devices (`gather`) would queue behind the
-    running step, and the host wait for that.
+    Uses the key-value store of JAX's coordinator, which has no public API; single processes do
+    not depend on it. A collective on the devices (`gather`) would be queued behind the running
+    step and block the host.
 
-    All processes make their exchanges in the same order, and take part in each round.
+    All processes must create their exchanges in the same order and take part in every round.
     """
 
     _numbers = itertools.count()
-    _ROUNDS = 64  # whose keys are deleted together
+    _ROUNDS_PER_BLOCK = 64  # keys are deleted by block
 
     def __init__(self):
         self._name, self._round = f"exchange/{next(self._numbers)}", 0
@@ -179,53 +180,56 @@ class Exchange:
         if self._open:
             from jax._src import distributed
 
-            self._client = distributed.global_state.client
+            self._client: Any = distributed.global_state.client
 
-    def __call__(self, told: Any) -> list[Any]:
-        """What each process told in this round (JSON), in the order of processes, in all of them.
+    def __call__(self, value: Any) -> list[Any]:
+        """The JSON values that all processes passed in this round, in order, in every process.
 
         Raises:
-            Left: a process has closed its exchange, or process 0 is gone.
+            PeerLeft: a process has closed its exchange, or process 0 has ended.
         """
         if jax.process_count() == 1:
-            return [told]
-        posts = self._posts([told])
-        gone = [number for number, post in enumerate(posts) if not post]
-        if gone:
+            return [value]
+        posts = self._posts([value])
+        left = [index for index, post in enumerate(posts) if not post]
+        if left:
             self._open = False
             raise PeerLeft(
-                f"process {gone[0]} has left the run; its own output says why, and the same "
-                "command goes on from the last checkpoint"
+                f"process {left[0]} has left the run; its own output says why, and the same "
+                "command resumes from the last checkpoint"
             )
         self._round += 1
-        return [told for (told,) in posts]
+        return [value for (value,) in posts]
 
     def close(self) -> None:
-        """Takes part no longer: ends the round that others may wait in, by an error there."""
+        """Leaves the exchange; processes that wait in the current round raise PeerLeft."""
         if self._open:
             self._open = False
-            self._set("all", [[]]) if is_first() else self._set(jax.process_index(), [])
+            if is_first():
+                self._set("all", [[]])
+            else:
+                self._set(jax.process_index(), [])
 
     def _posts(self, post: list[Any]) -> list[list[Any]]:
-        """What each process posted, [] where it has left."""
+        """What each process posted; [] for a process that has left."""
         if not is_first():
             self._set(jax.process_index(), post)
             return self._get("all")
         posts = [post, *map(self._get, range(1, jax.process_count()))]
         self._set("all", posts)
-        block, first = divmod(self._round, self._ROUNDS)
-        if block and not first:  # all are here, so nobody asks for what was before
+        block, first = divmod(self._round, self._ROUNDS_PER_BLOCK)
+        if block and not first:  # every process has reached this round, so older keys are unused
             self._client.key_value_delete(f"{self._name}/{block - 1}")
         return posts
 
     def _key(self, name: Any) -> str:
-        return f"{self._name}/{self._round // self._ROUNDS}/{self._round}/{name}"
+        return f"{self._name}/{self._round // self._ROUNDS_PER_BLOCK}/{self._round}/{name}"
 
     def _set(self, name: Any, value: Any) -> None:
         self._client.key_value_set(self._key(name), json.dumps(value))
 
     def _get(self, name: Any) -> Any:
-        while True:  # by the second, so that Python hears Ctrl-C in between
+        while True:  # one second at a time, so that Python handles Ctrl-C in between
             try:
                 return json.loads(self._client.blocking_key_value_get(self._key(name), 1000))
             except jax.errors.JaxRuntimeError as error:

@@ -1,4 +1,4 @@
-"""What a run's record says of where it ran: commit, packages, hardware."""
+"""Where a run took place, for its record: commit, package versions, hardware."""
 
 import importlib.metadata
 import os
@@ -23,15 +23,15 @@ PACKAGES = (
 
 
 def describe(root: pathlib.Path) -> dict[str, Any]:
-    """Commit (with '+changes' where the checkout differs from it), package versions, hardware."""
+    """Commit (with '+changes' if the checkout differs from it), package versions, and hardware."""
     return {"commit": _commit(root), "packages": _packages(), "hardware": _hardware()}
 
 
 def _commit(root: pathlib.Path) -> str | None:
-    def git(*words: str) -> str | None:
+    def git(*arguments: str) -> str | None:
         try:
             run = subprocess.run(
-                ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10
+                ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10
             )
         except (OSError, subprocess.TimeoutExpired):
             return None

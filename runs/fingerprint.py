@@ -1,7 +1,7 @@
-"""A checksum of arrays that is the same however they are sharded, computed where they are.
+"""Checksums of arrays, computed on their devices and independent of their sharding.
 
-Sums of integers modulo 2^32 do not depend on their order, so every device adds up its own part, and
-a checkpoint that is restored on other devices has the checksum that it was saved with.
+Sums of integers modulo 2^32 do not depend on the order of summation. Each device sums its own part,
+and a checkpoint has the same checksums when it is restored with another sharding.
 """
 
 from typing import Any
@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-_GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: neighboring positions get distant numbers
+_GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: neighboring positions map to distant numbers
 _SEEDS = (0, 0x7F4A7C15)  # two sums, 64 bits together
 
 
 def of_arrays(arrays: dict[str, Any]) -> dict[str, str]:
     """16 hexadecimal digits for each array, by name.
 
-    A change of one element always changes them, other changes but for one in 2^64. This finds
-    damage, not malice.
+    They detect every change of a single element, and other changes except with probability 2^-64.
+    They detect damage, not malice.
     """
     sums = jax.device_get({name: _sums(array) for name, array in arrays.items()})
     return {name: "".join(f"{int(part):08x}" for part in both) for name, both in sums.items()}
@@ -27,7 +27,7 @@ def of_arrays(arrays: dict[str, Any]) -> dict[str, str]:
 
 @jax.jit
 def _sums(array: jax.Array) -> tuple[jax.Array, ...]:
-    """Of each seed, the sum of (bits + position x golden) mixed; uint32 scalars."""
+    """For each seed, the sum over elements of mix(bits + position * golden); uint32 scalars."""
     words = _words(array)
     position, stride = jnp.uint32(0), 1
     for axis in reversed(range(words.ndim)):
@@ -47,7 +47,7 @@ def _words(array: jax.Array) -> jax.Array:
 
 
 def _mixed(x: jax.Array) -> jax.Array:
-    """A bijection of uint32 in which each bit depends on all: the finalizer of MurmurHash3."""
+    """The finalizer of MurmurHash3, a bijection of uint32 that mixes all bits."""
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

@@ -1,9 +1,8 @@
-"""One process at a time in each run's directory, whatever becomes of the process.
+"""Ensures that only one process trains in a run's directory.
 
-The lock is the operating system's (flock on a file in the directory): the kernel releases it when
-its owner ends, also when that was killed, so that no stale lock is ever left. It protects against
-processes that see the same locks: on file systems whose locks are local to a machine (some NFS and
-FUSE mounts) those of other machines go unseen.
+The lock is an flock on a file in the directory. The kernel releases it when its owner ends, even if
+it was killed, so no stale lock remains. On file systems whose locks are local to a machine (some
+NFS and FUSE mounts) it does not exclude processes on other machines.
 """
 
 import contextlib
@@ -16,10 +15,10 @@ from runs.cli import InputError
 
 @contextlib.contextmanager
 def held(path: pathlib.Path) -> Iterator[bool]:
-    """Holds the lock of the file `path`, unless another process does; whether it is held here.
+    """Locks the file `path` within the context; yields False if another process holds the lock.
 
     Raises:
-        InputError: the file system has no locks.
+        InputError: the file system does not support locks.
     """
     with path.open("ab") as file:
         try:
@@ -30,6 +29,6 @@ def held(path: pathlib.Path) -> Iterator[bool]:
         except OSError as error:
             raise InputError(
                 f"{path} cannot be locked ({error.strerror}); give a directory on a file system "
-                "that has locks"
+                "that supports locks"
             ) from error
         yield True

@@ -1,4 +1,4 @@
-"""Where a run's measurements go while it runs: `metrics.jsonl`, and the same for TensorBoard."""
+"""Writes a run's measurements to `metrics.jsonl` and to TensorBoard."""
 
 import pathlib
 from typing import Any
@@ -9,13 +9,13 @@ from runs import records
 
 
 class Recorder:
-    """Writes records to a run's directory, or, where it is not `active`, nowhere.
+    """Writes records to a run's directory.
 
     Args:
         workdir: the run's directory.
         keep_bytes: see records.LinesWriter.
-        fresh_examples: where the run stands; what TensorBoard has beyond is taken back.
-        active: whether to write; of several processes one does.
+        fresh_examples: the run's position; TensorBoard's later events are purged.
+        active: whether to write; only one of several processes does.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class Recorder:
             self._board = tensorboardX.SummaryWriter(
                 str(workdir / records.TENSORBOARD),
                 purge_step=fresh_examples + 1,
-                max_queue=0,  # unbounded: on a full disk its thread ends, and nothing empties it
+                max_queue=0,  # unbounded: on a full disk the thread ends, and a queue would block
             )
 
     def write(self, record: dict[str, Any]) -> None:
-        """Appends a record with `step`, `fresh_examples` and `split`, and numbers by name."""
+        """Appends a record: `step`, `fresh_examples`, `split`, and numbers by name."""
         if not self._active:
             return
         self._metrics.write(record)
@@ -40,7 +40,7 @@ class Recorder:
             self._board.add_scalar(tag, record[name], record["fresh_examples"])
 
     def sync(self) -> records.Extent:
-        """Forces records to disk; how far metrics.jsonl goes."""
+        """Forces records to disk; returns the extent of metrics.jsonl."""
         return self._metrics.sync() if self._active else records.Extent()
 
     def close(self) -> None:
@@ -51,11 +51,11 @@ class Recorder:
                 self._close_board()
 
     def _close_board(self) -> None:
-        events = self._board.file_writer.event_writer
+        events: Any = self._board.file_writer.event_writer  # pyright: ignore
         try:
             self._board.close()
         except OSError:
-            # a full disk: left open, the writer would try again when Python ends, with a traceback
+            # The disk is full. An open writer would retry at exit and print a traceback.
             events._worker.stop()
             events._closed = True
             raise

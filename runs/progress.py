@@ -1,4 +1,4 @@
-"""What a command shows while it runs: one live line in a terminal, plain lines elsewhere."""
+"""Progress of a command: one live line in a terminal, plain lines elsewhere."""
 
 import dataclasses
 import math
@@ -11,20 +11,23 @@ from rich.text import Text
 
 from runs import terminal
 
-# A log file wants a line now and then, not one a step.
+# Log files should get a line only now and then.
 _PLAIN_EVERY_SECONDS = 10.0
 
 
 @dataclasses.dataclass
 class Status:
-    """Where a run stands.
+    """The state of a run, for display.
 
     Attributes:
-        fresh_examples, budget: fresh examples so far, and in all.
-        metric, value, goal: the target's metric, its latest value (None before any), its goal.
-        examples_per_second: examples shown to the network a second of training.
+        fresh_examples: fresh examples so far.
+        budget: total number of fresh examples.
+        metric: the target's metric.
+        value: the metric's latest value; None before the first evaluation.
+        goal: the target as text.
+        examples_per_second: examples per second of training, copies included.
         input_wait_fraction: share of training time spent waiting for input, 0 to 1.
-        seconds_left: until the budget is used up; the target may come sooner. None = not known.
+        seconds_left: seconds until the budget is exhausted, or None if unknown.
     """
 
     fresh_examples: int
@@ -47,7 +50,7 @@ class Status:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process here, with exit code 1."""
+        """Raises the error; Rich would exit the process with code 1."""
         raise
 
 
@@ -55,7 +58,7 @@ class Progress:
     """Shows a status, at most a few times a second.
 
     Args:
-        prefix: precedes every line.
+        prefix: text before every status.
         quiet: show nothing.
     """
 
@@ -67,7 +70,7 @@ class Progress:
         self.quiet = quiet
 
     def update(self, status: object) -> None:
-        """Shows `status` (anything with a str) if it is time to."""
+        """Shows `status` (anything with a str) if the last one is old enough."""
         now = time.monotonic()
         if self.quiet or now < self._next_line:
             return
@@ -84,12 +87,12 @@ class Progress:
             self.say(str(text))
 
     def say(self, line: str) -> None:
-        """Prints a line that stays."""
+        """Prints a line permanently."""
         with terminal.reached(self._console.file):
             self._console.print(line, soft_wrap=True, markup=False)
 
     def close(self) -> None:
-        """Takes the live line away."""
+        """Removes the live line."""
         if self._live is not None:
             with terminal.reached(self._console.file):
                 self._live.stop()
@@ -97,7 +100,7 @@ class Progress:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them: '42 s', '3 min 20 s', '2 h 05 min'."""
+    """Seconds for humans: '42 s', '3 min 20 s', '2 h 05 min'."""
     if seconds is None or not math.isfinite(seconds):
         return "?"
     whole = max(0, round(seconds))

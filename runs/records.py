@@ -1,10 +1,10 @@
 """The files of a run and of a study: written here, read here, and nowhere else.
 
-A run's directory (WORKDIR) holds `config.json`, `metrics.jsonl`, `result.json`; a study's directory
-holds `study.json` and one WORKDIR a trial at `<condition>/<search>/<trial>/`, each with
-`hparams.json`. JSON files are written whole or not at all; `metrics.jsonl` grows by whole lines,
-and a checkpoint stores its length and SHA-256, so that resuming can cut it back to what the
-checkpoint covers, and notices when that is no longer there.
+A run's directory (WORKDIR) holds `config.json`, `metrics.jsonl`, and `result.json`. A study's
+directory holds `study.json` and one WORKDIR per trial at `<condition>/<search>/<trial>/`, each with
+`hparams.json`. JSON files are written atomically. `metrics.jsonl` grows by whole lines; a
+checkpoint stores its length and SHA-256, so that resuming can truncate it to what the checkpoint
+covers and detects when that part is missing.
 """
 
 import contextlib
@@ -23,28 +23,28 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# 2: echo.shuffle_buffer is the total of all streams (1: of each, before batching), and the order of
-# an epoch comes from a hash of data seed and epoch (1: from their sum). Older records are read as
-# what they are, and never resumed.
+# 2: echo.shuffle_buffer is the total of all streams (1: per stream, before batching), and the order
+# of an epoch derives from a hash of data seed and epoch (1: from their sum). Older records remain
+# readable and are never resumed.
 SCHEMA_VERSION = 2
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
-GRADIENTS = "gradients"  # a metrics record's split: statistics of one step's gradient
-LOCK = "lock"  # of a trial: held by the process that trains it
+GRADIENTS = "gradients"  # the split of metrics records on one step's gradient
+LOCK = "lock"  # held by the process that trains in this directory
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
-DAMAGED = "damaged"  # what could not be used any more, set aside for a person to look at
-DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken, step by step
+DAMAGED = "damaged"  # unusable files and directories, kept for inspection
+DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken in each step
 EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a finished run's best checkpoint
 
-# Every way a run ends. A FINISHED run is never trained again; others go on when started again.
+# Every way a run ends. A FINISHED run is never trained again; others resume when started again.
 STATUSES = ("reached", "exhausted", "diverged", "failed", "preempted")
 FINISHED = ("reached", "exhausted", "diverged")
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A metric's goal. `mode` says on which side of `value` the goal lies: above or below."""
+    """The goal of a run: a metric at or beyond `value`, on the side `mode`: 'above' or 'below'."""
 
     metric: str
     value: float
@@ -55,7 +55,7 @@ class Target:
             raise ValueError(f"target.mode is {self.mode!r}; allowed: 'above', 'below'")
 
     def reached(self, value: float) -> bool:
-        """Whether `value` is at the target or past it (NaN never is)."""
+        """Whether `value` is at or beyond the target (NaN never is)."""
         return value >= self.value if self.mode == "above" else value <= self.value
 
     def better(self, value: float, than: float | None) -> bool:
@@ -72,51 +72,53 @@ def schema_version(record: dict[str, Any]) -> int:
     return record.get("schema_version", 1)
 
 
+# --- Writing
+
+
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes `value` as JSON at `path`, whole or not at all."""
+    """Writes `value` as JSON at `path`, atomically."""
     write_bytes(path, _json(value))
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file whole or not at all (write aside, fsync, rename)."""
-    with _aside(pathlib.Path(path), content) as aside:
-        os.replace(aside, path)
+    """Writes a file atomically: writes a temporary file, forces it to disk, and renames it."""
+    with temporary_file(pathlib.Path(path), content) as temporary:
+        os.replace(temporary, path)
 
 
 def create_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes `value` as JSON at `path`, unless something is there: of several processes that
-    create it at once, on one machine or on several, one does.
+    """Writes `value` as JSON at `path` unless it exists.
+
+    If several processes, on one machine or more, create the same file, exactly one succeeds.
 
     Raises:
-        FileExistsError: something is at `path`; it is left as it is.
+        FileExistsError: `path` exists; it is left unchanged.
     """
     path, content = pathlib.Path(path), _json(value)
-    with _aside(path, content) as aside:
+    with temporary_file(path, content) as temporary:
         try:
-            os.link(aside, path)  # unlike a rename, a link replaces nothing
+            os.link(temporary, path)  # unlike a rename, a link never replaces a file
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             _create(path, content)
-        aside.unlink()
 
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 @contextlib.contextmanager
-def _aside(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
-    """A file with `content` beside `path`, which the caller moves; removed after an error.
+def temporary_file(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
+    """A file with `content` beside `path`, for the caller to rename or link; removed on exit.
 
-    Its name is random: process numbers repeat between containers and machines.
+    Its name is random, since process numbers repeat between containers and machines.
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    _create(aside, content)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    _create(temporary, content)
     try:
-        yield aside
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _create(path: pathlib.Path, content: bytes) -> None:
@@ -130,23 +132,24 @@ def _create(path: pathlib.Path, content: bytes) -> None:
             raise
 
 
-# The names of `_aside`, and those of earlier versions, which ended in a process number.
-_ASIDE = (STUDY, CONFIG, HPARAMS, RESULT, EVALUATION, PARAMETERS)
-_TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, _ASIDE))})\.([0-9a-f]{{16}}\.tmp|[0-9]+)")
+# Names of `temporary_file`, and those of earlier versions, which ended in a process number.
+_WRITTEN = (STUDY, CONFIG, HPARAMS, RESULT, EVALUATION, PARAMETERS)
+_TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, _WRITTEN))})\.([0-9a-f]{{16}}\.tmp|[0-9]+)")
 
-# A file is aside for seconds. Clocks of machines may differ by hours, so only those of days ago
-# are surely nobody's.
+# A temporary file exists for seconds, but clocks of machines may differ by hours.
 STALE_SECONDS = 2 * 24 * 3600.0
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is one that is being written, or was when its writer died."""
+    """Whether this is the name of a temporary file, in use or left by a process that was killed."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def remove_stale(directory: str | os.PathLike) -> None:
-    """Removes temporary files in `directory` that were written STALE_SECONDS ago or earlier, by
-    processes that were killed. What cannot be removed stays."""
+    """Removes temporary files in `directory` older than STALE_SECONDS, left by killed processes.
+
+    Files that cannot be removed stay.
+    """
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
@@ -156,68 +159,87 @@ def remove_stale(directory: str | os.PathLike) -> None:
                         os.unlink(entry.path)
 
 
+def set_aside(path: pathlib.Path, directory: pathlib.Path, name: str = "") -> pathlib.Path:
+    """Moves a damaged file or directory into `directory`, under a name that is free there."""
+    directory.mkdir(exist_ok=True)
+    return path.rename(free_path(directory, name or path.name))
+
+
+def free_path(directory: pathlib.Path, name: str) -> pathlib.Path:
+    """`directory` / `name`, with a number appended if that exists."""
+    names = (f"{name}.{number}" if number else name for number in itertools.count())
+    return next(directory / free for free in names if not os.path.lexists(directory / free))
+
+
+# --- Reading
+
+
 class Damaged(ValueError):
-    """A record is not what was written there; the message names the file and says why."""
+    """A record is not what was written; the message names the file and gives the reason."""
 
 
-# No record comes near: the largest, of long runs, is metrics.jsonl with some megabytes.
+# Far larger than any record: metrics.jsonl of a long run has a few megabytes.
 MAX_BYTES = 256 * 1024**2
 
-# Failures of reading that are the file's, not the process's (such as too many open files).
+# Errors of reading that are caused by the file, not by the process (as too many open files are).
 _UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP)
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The value at `path`, or None where there is no such file.
+    """The value at `path`, or None if there is no such file.
 
     Raises:
-        Damaged: it holds no JSON (NaN and infinities are none), or cannot be read.
+        Damaged: it is not JSON (which excludes NaN and infinities), or cannot be read.
     """
     content = read_bytes(path)
     return None if content is None else _parsed(content, pathlib.Path(path).name)
 
 
 def read_object(path: str | os.PathLike) -> dict[str, Any] | None:
-    """The JSON object at `path`, or None where there is no such file; raises as `read_json`."""
+    """The JSON object at `path`, or None if there is no such file.
+
+    Raises:
+        Damaged: it is not a JSON object, or cannot be read.
+    """
     content, name = read_bytes(path), pathlib.Path(path).name
     return None if content is None else _object(_parsed(content, name), name)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes | None:
-    """The content of a record, or None where there is no such file.
+    """The content of a record, or None if there is no such file.
 
     Raises:
-        Damaged: it is no file, cannot be read, or is far larger than any record.
+        Damaged: it is not a regular file, cannot be read, or is far larger than any record.
     """
     path = pathlib.Path(path)
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise Damaged(f"{path.name} is no file")
-            if found.st_size > MAX_BYTES:
-                raise Damaged(f"{path.name} has {found.st_size:,} bytes, more than {MAX_BYTES:,}")
+        with open(path, "rb", opener=_open_nonblocking) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise Damaged(f"{path.name} is not a file")
+            if status.st_size > MAX_BYTES:
+                raise Damaged(f"{path.name} has {status.st_size:,} bytes, more than {MAX_BYTES:,}")
             return file.read(MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except IsADirectoryError:
-        raise Damaged(f"{path.name} is no file") from None
+        raise Damaged(f"{path.name} is not a file") from None
     except OSError as error:
         if error.errno not in _UNREADABLE:
             raise
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Opens a pipe too, where another opening would wait for its writer."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Opens a file; opening a named pipe does not wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _refused(word: str):
-    raise ValueError(f"it holds {word}")
+def _refuse_constant(text: str):
+    raise ValueError(f"it holds {text}")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refused)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _parsed(content: bytes, name: str) -> Any:
@@ -225,7 +247,7 @@ def _parsed(content: bytes, name: str) -> Any:
         return _DECODER.decode(content.decode("utf-8"))
     except RecursionError:
         raise Damaged(f"{name} is not JSON: it is nested too deeply") from None
-    except ValueError as error:  # of JSON, of UTF-8, and of numbers with thousands of digits
+    except ValueError as error:  # from JSON, UTF-8, or numbers with thousands of digits
         raise Damaged(f"{name} is not JSON: {error}") from error
 
 
@@ -239,6 +261,9 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
+# --- Files that grow by lines
+
+
 @dataclasses.dataclass(frozen=True)
 class Extent:
     """The first `bytes` of a file, and their SHA-256 in hexadecimal."""
@@ -247,7 +272,7 @@ class Extent:
     sha256: str = hashlib.sha256().hexdigest()
 
     def missing_from(self, path: str | os.PathLike) -> str:
-        """Why `path` does not begin with this extent; '' if it does."""
+        """The reason why `path` does not begin with this extent; '' if it does."""
         try:
             with open(path, "rb") as file:
                 content = file.read(self.bytes)
@@ -256,26 +281,17 @@ class Extent:
         if len(content) < self.bytes:
             return f"{pathlib.Path(path).name} has {len(content):,} of its {self.bytes:,} bytes"
         if hashlib.sha256(content).hexdigest() != self.sha256:
-            return f"{pathlib.Path(path).name} has other content than then"
+            return f"{pathlib.Path(path).name} has changed since"
         return ""
 
 
-def set_aside(path: pathlib.Path, directory: pathlib.Path, name: str = "") -> pathlib.Path:
-    """Moves a damaged file or directory into `directory`, under a name that is free there."""
-    directory.mkdir(exist_ok=True)
-    name = name or path.name
-    names = (f"{name}.{number}" if number else name for number in itertools.count())
-    free = next(directory / each for each in names if not os.path.lexists(directory / each))
-    return path.rename(free)
-
-
 class LinesWriter:
-    """Appends records to a file such as `metrics.jsonl`, one JSON object a line.
+    """Appends records to a file such as `metrics.jsonl`, one JSON object per line.
 
     Args:
         path: the file.
-        keep_bytes: how much of an existing file to keep, at most what it has; what lies beyond was
-            written after the checkpoint that the run resumes from, and will be written again.
+        keep_bytes: how much of an existing file to keep. The rest was written after the checkpoint
+            that the run resumes from, and will be written again.
     """
 
     def __init__(self, path: str | os.PathLike, keep_bytes: int = 0):
@@ -285,15 +301,15 @@ class LinesWriter:
         self._sha256 = hashlib.sha256(self._file.read())
 
     def write(self, record: dict[str, Any]) -> None:
-        """Appends one record. Numbers that JSON cannot hold (NaN, infinities) become null."""
-        clean = {k: None if _not_json(v) else v for k, v in record.items()}
+        """Appends a record. Numbers that JSON cannot represent (NaN, infinities) become null."""
+        clean = {k: None if _is_not_json(v) else v for k, v in record.items()}
         line = json.dumps(clean, allow_nan=False).encode() + b"\n"
         self._file.write(line)
         self._file.flush()
         self._sha256.update(line)
 
     def sync(self) -> Extent:
-        """Forces what was written to disk; returns how far the file goes."""
+        """Forces the file to disk; returns its extent."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return Extent(self._file.tell(), self._sha256.hexdigest())
@@ -302,12 +318,12 @@ class LinesWriter:
         self._file.close()
 
 
-def _not_json(value: Any) -> bool:
+def _is_not_json(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`; see `read_lines`. None is there before the run has begun."""
+    """The records of `metrics.jsonl`, empty before the run has begun; raises Damaged."""
     try:
         return read_lines(pathlib.Path(workdir) / METRICS)
     except FileNotFoundError:
@@ -315,7 +331,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of a LinesWriter, in order; a last line cut off by a crash is left out.
+    """The records of a LinesWriter, in order, without a last line that a crash cut off.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -324,37 +340,39 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
     content, name = read_bytes(path), pathlib.Path(path).name
     if content is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    *lines, _torn = content.split(b"\n")  # after the last newline: nothing, or a torn line
+    *lines, _incomplete = content.split(b"\n")
     named = ((f"{name}, line {number},", line) for number, line in enumerate(lines, start=1))
     return [_object(_parsed(line, where), where) for where, line in named]
 
 
 def read_decisions(path: str | os.PathLike) -> tuple[list[list[int]], int]:
-    """The decisions in `path` from step 1 on, as far as they are whole.
+    """The decisions in `path` from step 1 up to the first damaged or missing line.
 
     Returns:
-        Of each step, without a gap, the fresh examples of each stream; and the length of the file
-        up to there, in bytes.
+        The fresh examples of each stream, for each step; and the length of these lines in bytes.
     """
     decisions, length = [], 0
     content = pathlib.Path(path).read_bytes() if os.path.exists(path) else b""
     for line in content.split(b"\n")[:-1]:
         try:
             decision = json.loads(line)
-            follows = decision["step"] == len(decisions) + 1
-            follows = follows and all(type(fresh) is int for fresh in decision["fresh"])
+            valid = decision["step"] == len(decisions) + 1
+            valid = valid and all(type(fresh) is int for fresh in decision["fresh"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            follows = False
-        if not follows:
+            valid = False
+        if not valid:
             break
         decisions.append(decision["fresh"])
         length += len(line) + 1
     return decisions, length
 
 
+# --- Trials of a study
+
+
 @dataclasses.dataclass(frozen=True)
 class TrialPath:
-    """Where a trial of a study lies: `STUDY/<condition>/<search>/<trial>/`."""
+    """Identifies a trial of a study, which lies in `STUDY/<condition>/<search>/<trial>/`."""
 
     condition: str
     search: int
@@ -365,16 +383,16 @@ class TrialPath:
 
 
 def trials_on_disk(study_dir: str | os.PathLike) -> Iterator[tuple[TrialPath, pathlib.Path]]:
-    """The trial directories below a study, ordered by condition, search and trial number."""
-    found = []
+    """The trial directories of a study, ordered by condition, search, and trial number."""
+    trials = []
     for path in pathlib.Path(study_dir).glob("*/*/*"):
         condition, search, trial = path.parts[-3:]
         if path.is_dir() and _is_number(search) and _is_number(trial):
-            found.append((condition, int(search), int(trial), path))
-    for condition, search, trial, path in sorted(found):
+            trials.append((condition, int(search), int(trial), path))
+    for condition, search, trial, path in sorted(trials):
         yield TrialPath(condition, search, trial), path
 
 
 def _is_number(name: str) -> bool:
-    """Whether a directory's name is that of a search or trial: 0, 10, but neither 010 nor ²."""
+    """Whether a directory's name is that of a search or trial: 0 or 10, but not 010 or ²."""
     return name.isascii() and name.isdigit() and name == str(int(name))

@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from: the newest that is intact and whose records are there."""
+"""Chooses the checkpoint to resume from: the newest that is intact and whose records exist."""
 
 import pathlib
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from runs.records import Damaged
 
 
 class NothingToResume(InputError):
-    """The run in `workdir` has checkpoints, and none can be used."""
+    """The run in `workdir` has checkpoints, but none is usable."""
 
     def __init__(self, workdir: pathlib.Path, reasons: str):
         super().__init__(
-            f"{workdir} holds a run that cannot be resumed ({reasons}); restore those files, or "
+            f"{workdir} contains a run that cannot be resumed ({reasons}); restore those files, or "
             "give another directory"
         )
         self.workdir, self.reasons = workdir, reasons
@@ -24,52 +24,52 @@ class NothingToResume(InputError):
 def newest_usable(
     workdir: pathlib.Path, checkpoints: Checkpoints, like: Any, say: Callable[[str], None]
 ) -> tuple[int, Any, Any] | None:
-    """The (step, arrays, value) of a checkpoint; None for a run that has none yet.
+    """The (step, arrays, value) of a checkpoint; None if there are no checkpoints.
 
-    Newer ones that cannot be used are set aside in WORKDIR/damaged, and named.
+    Newer checkpoints that are not usable are moved to WORKDIR/damaged and reported.
 
     Args:
-        like: a pytree that the arrays take structure and sharding from.
-        say: called with a line for each checkpoint that is set aside.
+        like: a pytree with the structure and sharding of the arrays.
+        say: called with a line for each checkpoint that is moved.
 
     Raises:
-        NothingToResume: there are checkpoints, of which none can be used. All is left as it is.
+        NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
     """
-    lost: list[tuple[int, str]] = []
+    unusable: list[tuple[int, str]] = []
     for step in checkpoints.steps():
         try:
             value = checkpoints.value(step)
             _check_records(workdir, value["records"])
             arrays = checkpoints.restore(step, like)
         except Damaged as error:
-            lost.append((step, str(error)))
+            unusable.append((step, str(error)))
             continue
-        for number, why in lost:
-            _first_sets_aside(checkpoints, number, workdir)
+        for number, why in unusable:
+            _set_aside(checkpoints, number, workdir)
             say(f"warning: checkpoint {number} of {workdir} cannot be used: {why}")
-        if lost:
-            say(f"it resumes from checkpoint {step}; the others are in {workdir / records.DAMAGED}")
+        if unusable:
+            say(f"resuming from checkpoint {step}; the others are in {workdir / records.DAMAGED}")
         return step, arrays, value
-    if lost:
-        reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in lost)
+    if unusable:
+        reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in unusable)
         raise NothingToResume(workdir, reasons)
     return None
 
 
 def _check_records(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) -> None:
-    """Raises Damaged where a file no longer begins with what the checkpoint covers."""
+    """Raises Damaged if a file no longer begins with what the checkpoint covers."""
 
     def missing() -> str:
-        found = (
+        reasons = (
             records.Extent(**extent).missing_from(workdir / name)
             for name, extent in extents.items()
         )
-        return ", ".join(filter(None, found))
+        return ", ".join(filter(None, reasons))
 
     if why := distributed.decided_by_first(missing):
         raise Damaged(why)
 
 
-def _first_sets_aside(checkpoints: Checkpoints, step: int, workdir: pathlib.Path) -> None:
+def _set_aside(checkpoints: Checkpoints, step: int, workdir: pathlib.Path) -> None:
     damaged = workdir / records.DAMAGED
     distributed.decided_by_first(lambda: checkpoints.set_aside(step, damaged))

@@ -1,8 +1,8 @@
-"""SIGTERM from a scheduler and Ctrl-C from a person: a command saves what it has, then ends.
+"""Handles SIGTERM and Ctrl-C: a command saves its work and ends.
 
-A command's first Ctrl-C raises KeyboardInterrupt (while it trains, `stop_requested` has it save
-first). A second one ends the process at once, as a kill would, which no file on disk minds.
-Commands import this module before anything that takes long, so it imports JAX only when asked.
+The first Ctrl-C raises KeyboardInterrupt; during training, `stop_requested` lets the run save
+first. A second one ends the process immediately, as a kill would, which the files on disk survive.
+Commands import this module before any slow import, so it imports JAX only on demand.
 """
 
 import contextlib
@@ -15,22 +15,22 @@ INTERRUPTED = 130  # exit code
 
 
 def end_at_once(*_) -> None:
-    """A signal handler; also for the time of imports, when there is nothing to save."""
+    """A signal handler that ends the process immediately; nothing is saved."""
     with contextlib.suppress(OSError):
         os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
 
 
 def raise_once(*_) -> None:
-    """A signal handler, for the time of a command."""
+    """A signal handler that raises KeyboardInterrupt; the next Ctrl-C ends the process."""
     signal.signal(signal.SIGINT, end_at_once)
     raise KeyboardInterrupt
 
 
 def install(handler) -> None:
-    """Installs a handler of Ctrl-C, unless this process was started with it ignored (by nohup).
+    """Installs a handler for Ctrl-C unless the process was started with it ignored (by nohup).
 
-    Only the main thread can; elsewhere nothing happens.
+    Does nothing outside the main thread, where signal handlers cannot be installed.
     """
     ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)
     if not ignored and threading.current_thread() is threading.main_thread():
@@ -39,15 +39,14 @@ def install(handler) -> None:
 
 @contextlib.contextmanager
 def stop_requested() -> Iterator[Callable[[int], bool]]:
-    """Yields a function that is called before every step and returns whether to stop there.
+    """Yields a function to be called before every step, which returns whether to stop there.
 
-    In a single process the first SIGTERM or Ctrl-C makes it return True; the second acts as it
-    always does and ends a command at once. Only the main thread receives signals; in any other
-    thread the function always returns False.
+    In a single process it returns True after the first SIGTERM or Ctrl-C; the second one ends a
+    command immediately. Only the main thread receives signals; elsewhere it always returns False.
 
-    Of several processes any one may get the SIGTERM, and all stop before the same step, a little
-    later: JAX's preemption service, which listens from `jax.distributed.initialize` on, lets them
-    agree in the background. Ctrl-C ends such a process as it always does.
+    Of several processes, any may receive SIGTERM. All stop before the same step, slightly later:
+    JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the
+    background. Ctrl-C is not caught in that case.
     """
     import jax
     from jax.experimental import multihost_utils

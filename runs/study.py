@@ -1,99 +1,540 @@
-"""What a study's plan may say, for the side that writes study.json and the side that reads it.
+"""What a study is: conditions, search axes, score, and target, as study.json holds them.
 
-Each function raises ValueError with one sentence: what is wrong, its value, and what is allowed.
+Running a study and analyzing one use the same classes. Checks raise ValueError with one sentence:
+what is wrong, its value, and what is allowed.
 """
 
+import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-SCALES = ("linear", "log", "log_one_minus", "choice")
-_ENDS = ("min", "max")
-_AXIS_KEYS = ("field", "scale", "values", "times", *_ENDS)
+from runs import records
 
-# A condition is a directory's name, on any file system, and a word in messages.
+# What a trial is judged by: the cost of reaching the target, or the best value within the budget.
+SCORES = FRESH_EXAMPLES, SECONDS, BEST_VALUE = "fresh_examples", "seconds", "best_value"
+
+# Insertion points in pipeline order, with their labels.
+INSERTIONS = {
+    "none": "no echoing",
+    "before_augmentation": "before augmentation",
+    "after_augmentation": "after augmentation",
+    "after_batching": "batch echoing",
+}
+
+# Diverged trials do not count. About half of a wide search diverges (Shallue et al. 2018,
+# arXiv 1811.03600), so a search may run this many times as many trials as must count.
+MAX_TRIALS_FACTOR = 2
+
+EDGE = 0.05  # share of an axis that counts as near its end
+
+_ECHO = ("insertion", "policy", "factor", "max_factor", "shuffle_buffer")
+_SETTINGS = (*(f"echo.{name}" for name in _ECHO), "batch_size")
+_MAX_LABEL = 200  # characters
+_MAX_COUNT = 2**53  # JSON numbers above this are not exact
+
+# A condition's name is a directory name on any file system, and appears in messages.
 _NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")
-_TAKEN = ("study.json", "report")  # what else goes to a study's directory
+_RESERVED_NAMES = (records.STUDY, "report")  # other entries of a study's directory
 
 
-def check_name(name: Any) -> None:
-    """Checks that a condition's name can be that of its directory."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _TAKEN:
-        raise ValueError(
-            f"a condition is named {short(name)}, and its trials go to a directory of that name; "
-            "allowed: up to 100 letters, digits, '_', '-', '=' and '.', the first of them no '.', "
-            f"but not {' or '.join(_TAKEN)}"
-        )
+def _identity(value: float) -> float:
+    return float(value)
 
 
-def check_axis(axis: Any) -> None:
-    """Checks the shape of one axis of a search space: its keys, and the kinds of their values."""
-    if not isinstance(axis, Mapping):
-        raise ValueError(
-            f"an axis of the search space is {short(axis)}; allowed: a dict with field, scale and "
-            "min, max or values"
-        )
-    for key in ("field", "scale"):
-        if not isinstance(axis.get(key), str):
+# By scale: the transform under which an axis is evenly spaced, and its inverse.
+_TRANSFORMS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
+    "linear": (_identity, _identity),
+    "log": (math.log, math.exp),
+    "log_one_minus": (math.log, math.exp),
+}
+SCALES = (*_TRANSFORMS, "choice")
+_AXIS_KEYS = ("field", "scale", "min", "max", "values")
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One axis of a search space: a field of the configuration and the values it may take.
+
+    Attributes:
+        field: dotted name.
+        scale: `linear`, `log`, `log_one_minus` (1 - value is spaced logarithmically), or `choice`.
+        min, max: ends of a numeric axis as coordinates: the value, or 1 - value for
+            `log_one_minus`. NaN for a choice.
+        values: of a choice; empty for a numeric axis.
+    """
+
+    field: str
+    scale: str
+    min: float = math.nan
+    max: float = math.nan
+    values: tuple[Any, ...] = ()
+
+    @classmethod
+    def from_record(cls, record: Any) -> "Axis":
+        """Reads `{"field", "scale", "min", "max"}` or `{"field", "scale", "values"}`; raises
+        ValueError."""
+        if not isinstance(record, Mapping):
             raise ValueError(
-                f"an axis of the search space has {key} {short(axis.get(key))} (of {short(axis)}); "
-                + ("allowed: a field's name" if key == "field" else f"allowed: {', '.join(SCALES)}")
+                f"an axis of the search space is {short(record)}; allowed: a dict with field, "
+                "scale, and min, max or values"
             )
-    name, scale = axis["field"], axis["scale"]
-    if unknown := [key for key in axis if key not in _AXIS_KEYS]:
-        raise ValueError(
-            f"{name}: {short(unknown[0])} is not understood; allowed: {', '.join(_AXIS_KEYS)}"
-        )
-    if not isinstance(axis.get("times", ""), str):
-        raise ValueError(f"{name}: times is {short(axis['times'])}; allowed: a field's name")
-    if scale not in SCALES:
-        raise ValueError(f"{name}: scale is {short(scale)}; allowed: {', '.join(SCALES)}")
-    needs = {"values"} if scale == "choice" else set(_ENDS)
-    if missing := needs - set(axis):
-        words = ", ".join(sorted(missing))
-        raise ValueError(f"{name}: {words} is missing; a {scale} axis needs it")
-    if scale == "choice":
-        _check_choices(name, axis["values"])
-    else:
-        _check_ends(name, scale, axis)
+        for key, allowed in (("field", "a field's name"), ("scale", ", ".join(SCALES))):
+            if not isinstance(record.get(key), str):
+                raise ValueError(
+                    f"an axis of the search space has {key} {short(record.get(key))} (of "
+                    f"{short(record)}); allowed: {allowed}"
+                )
+        field, scale = record["field"], record["scale"]
+        if scale not in SCALES:
+            raise ValueError(f"{field}: scale is {short(scale)}; allowed: {', '.join(SCALES)}")
+        if unknown := [key for key in record if key not in _AXIS_KEYS]:
+            raise ValueError(
+                f"{field}: {short(unknown[0])} is not a key of an axis; allowed: "
+                f"{', '.join(_AXIS_KEYS)}"
+            )
+        keys = ("values",) if scale == "choice" else ("min", "max")
+        if missing := [key for key in keys if key not in record]:
+            raise ValueError(f"{field}: {', '.join(missing)} is missing; a {scale} axis needs it")
+        if scale == "choice":
+            _check_choices(field, record["values"])
+            return cls(field, scale, values=tuple(record["values"]))
+        _check_ends(field, scale, record["min"], record["max"])
+        return cls(field, scale, record["min"], record["max"])
+
+    def to_record(self) -> dict[str, Any]:
+        """The axis as study.json holds it."""
+        record: dict[str, Any] = {"field": self.field, "scale": self.scale}
+        if self.values:
+            return record | {"values": list(self.values)}
+        return record | {"min": self.min, "max": self.max}
+
+    def value_at(self, position: float) -> Any:
+        """The value at a position in [0, 1): 0 is the `min` end, positions are evenly spaced in
+        the axis's scale, and each choice takes an equal share."""
+        if self.values:
+            return self.values[int(position * len(self.values))]
+        return self._value(self.coordinate_at(position))
+
+    def coordinate_at(self, position: float) -> float:
+        """The coordinate at a position of a numeric axis: the value, or 1 - value."""
+        transform, inverse = _TRANSFORMS[self.scale]
+        low, high = transform(self.min), transform(self.max)
+        return inverse(low + (high - low) * position)
+
+    def coordinate(self, value: Any) -> float:
+        """Where `value` is drawn: the value, 1 - value for `log_one_minus`, the index of a choice;
+        NaN for a value that is not among the choices."""
+        if self.values:
+            return float(self.values.index(value)) if value in self.values else math.nan
+        return 1 - value if self.scale == "log_one_minus" else value
+
+    def position(self, value: float) -> float | None:
+        """The inverse of `value_at`. None for a choice, an axis of no length, and a value that has
+        no logarithm."""
+        if self.values or self.min == self.max:
+            return None
+        transform, _ = _TRANSFORMS[self.scale]
+        coordinate = self.coordinate(float(value))
+        if self.scale != "linear" and min(self.min, coordinate) <= 0:
+            return None
+        low, high = transform(self.min), transform(self.max)
+        return (transform(coordinate) - low) / (high - low)
+
+    def near_end(self, value: float | None) -> str | None:
+        """The end, "min" or "max", that `value` is within EDGE of; None in between."""
+        position = None if value is None or math.isnan(value) else self.position(value)
+        if position is None or EDGE < position < 1 - EDGE:
+            return None
+        return "min" if position <= EDGE else "max"
+
+    def extremes(self) -> list[Any]:
+        """The values at both ends, or all choices."""
+        return list(self.values) or [self._value(self.min), self._value(self.max)]
+
+    @property
+    def label(self) -> str:
+        """A short label for a figure's axis: 'learning rate', '1 - momentum'."""
+        name = self.field.rpartition(".")[2].replace("_", " ")
+        return f"1 - {name}" if self.scale == "log_one_minus" else name
+
+    def __str__(self) -> str:
+        if self.values:
+            return f"{self.field}: one of {', '.join(map(str, self.values))}"
+        scale = "log of 1 - value" if self.scale == "log_one_minus" else self.scale
+        return f"{self.field}: {self.min:g} to {self.max:g}, {scale}"
+
+    def _value(self, coordinate: float) -> float:
+        return 1.0 - coordinate if self.scale == "log_one_minus" else coordinate
 
 
-def _check_choices(name: str, values: Any) -> None:
+def _check_choices(field: str, values: Any) -> None:
     if not isinstance(values, Sequence) or isinstance(values, str | bytes) or not values:
-        raise ValueError(f"{name}: values are {short(values)}; allowed: a list with at least one")
+        raise ValueError(f"{field}: values is {short(values)}; allowed: a list with an element")
     for value in values:
         if not isinstance(value, str | bool) and not is_number(value):
             raise ValueError(
-                f"{name}: values hold {short(value)}; allowed: finite numbers, texts, true, false"
+                f"{field}: values contains {short(value)}; allowed: finite numbers, strings, true, "
+                "false"
             )
 
 
-def _check_ends(name: str, scale: str, axis: Mapping[str, Any]) -> None:
-    for end in _ENDS:
-        if not is_number(axis[end]):
-            raise ValueError(f"{name}: {end} is {short(axis[end])}; allowed: a finite number")
-    low, high = (axis[end] for end in _ENDS)
+def _check_ends(field: str, scale: str, low: Any, high: Any) -> None:
+    for name, end in (("min", low), ("max", high)):
+        if not is_number(end):
+            raise ValueError(f"{field}: {name} is {short(end)}; allowed: a finite number")
     if low > high:
-        raise ValueError(f"{name}: min {low} is above max {high}; allowed: min <= max")
-    if scale.startswith("log") and low <= 0:
-        raise ValueError(f"{name}: min is {low}; allowed on a {scale} axis: above 0")
+        raise ValueError(f"{field}: min {low} is above max {high}; allowed: min <= max")
+    if scale != "linear" and low <= 0:
+        raise ValueError(f"{field}: min is {low}; allowed on a {scale} axis: above 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """One setting of the echo stage, tuned by its own searches.
+
+    Attributes:
+        name: the name of its directory.
+        label: its name in tables and figures.
+        overrides: the fields that it sets, by dotted name.
+        insertion, policy, batch_size: fields of its configuration; `batch_size` is None if unknown.
+        factor: the echo factor e. Under the policy `auto` it is the maximum number of copies, and
+            what follows from it (the ideal ratio 1/e) is a bound.
+        shuffle_buffer: items in the shuffle buffer, the total of all streams.
+    """
+
+    name: str
+    label: str
+    overrides: Mapping[str, Any]
+    insertion: str = "none"
+    policy: str = "fixed"
+    factor: float = 1.0
+    shuffle_buffer: int = 0
+    batch_size: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        overrides: Mapping[str, Any],
+        config: Any,
+        label: str | None = None,
+        schema_version: int = records.SCHEMA_VERSION,
+    ) -> "Condition":
+        """The condition that overrides of a configuration make.
+
+        Args:
+            config: nested configuration (a ConfigDict or a dict) that the overrides apply to.
+            label: derived from the settings if None.
+            schema_version: that of the records; version 1 counted the slots of each stream.
+
+        Raises:
+            ValueError: an unknown insertion point, or a number out of range.
+        """
+        settings = _settings(config) | dict(overrides)
+        _check_settings(settings)
+        insertion = settings.get("echo.insertion", "none")
+        batch_size = settings.get("batch_size")
+        label = None if label is None else plain(label, _MAX_LABEL)
+        if insertion == "none":
+            return cls(name, label or INSERTIONS["none"], overrides, batch_size=batch_size)
+        policy = settings.get("echo.policy", "fixed")
+        factor = float(settings.get("echo.max_factor" if policy == "auto" else "echo.factor", 1))
+        buffer = int(settings.get("echo.shuffle_buffer", 0))
+        if schema_version == 1 and insertion != "after_batching":
+            buffer *= int(settings.get("echo.streams", 1))
+        label = label or echo_label(insertion, factor, policy)
+        return cls(name, label, overrides, insertion, policy, factor, buffer, batch_size)
+
+    @property
+    def buffer_examples(self) -> int:
+        """The size of the shuffle buffer in examples, including a buffer of whole batches."""
+        examples_per_item = self.batch_size if self.insertion == "after_batching" else 1
+        return self.shuffle_buffer * (examples_per_item or 1)
+
+    @property
+    def other_overrides(self) -> tuple[tuple[str, str], ...]:
+        """(field, value) of what it sets besides the echo stage and the batch size."""
+        return tuple((k, str(v)) for k, v in self.overrides.items() if k not in _SETTINGS)
+
+
+def echo_label(insertion: str, factor: float, policy: str = "fixed") -> str:
+    """A setting of the echo stage: 'before augmentation, e = 2', 'batch echoing, e ≤ 4'."""
+    if insertion == "none":
+        return INSERTIONS["none"]
+    return (
+        f"{INSERTIONS.get(insertion, insertion)}, e {'≤' if policy == 'auto' else '='} {factor:g}"
+    )
+
+
+def condition_label(overrides: Mapping[str, Any]) -> str:
+    """The label of a planned condition: its echo setting, then each other field that it sets."""
+    echo = echo_label(
+        overrides.get("echo.insertion", "none"), float(overrides.get("echo.factor", 1))
+    )
+    echo_fields = ("echo.insertion", "echo.factor", "echo.shuffle_buffer")
+    others = {field: value for field, value in overrides.items() if field not in echo_fields}
+    return ", ".join([echo, *(f"{k.rpartition('.')[2]} = {v}" for k, v in others.items())])
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """The `echo.*` values and the batch size of a nested configuration, by dotted name."""
+    echo = nested(config, "echo")
+    if echo is not None and not hasattr(echo, "items"):
+        raise ValueError(f"echo is {short(echo)}, not an object")
+    settings = {f"echo.{key}": value for key, value in (echo or {}).items()}
+    batch_size = nested(config, "batch_size")
+    return settings if batch_size is None else settings | {"batch_size": batch_size}
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    insertion = settings.get("echo.insertion", "none")
+    if not isinstance(insertion, str) or insertion not in INSERTIONS:
+        raise ValueError(f"echo.insertion is {short(insertion)}; allowed: {', '.join(INSERTIONS)}")
+    minimums = {"echo.factor": 1, "echo.max_factor": 1, "echo.shuffle_buffer": 0}
+    minimums |= {"echo.streams": 1, "batch_size": 1}
+    for name, minimum in minimums.items():
+        value = settings.get(name)
+        if value is not None and not (is_number(value) and minimum <= value <= _MAX_COUNT):
+            raise ValueError(f"{name} is {short(value)}; allowed: a number >= {minimum}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Conditions x searches x trials of one configuration.
+
+    Single runs that are compared without a plan are a study too: what nobody planned is 0 or empty.
+
+    Attributes:
+        name: the study's name, or that of the directory of single runs.
+        conditions: in order of presentation.
+        target: what a trial has to reach.
+        baseline: name of the condition that the others are compared with; '' = none.
+        trials: how many trials of each search count; 0 = all.
+        searches: independent repetitions of each condition's search; 0 = not planned.
+        budget: fresh examples after which a trial ends; None if unknown.
+        space: axes of the search.
+        score: one of SCORES.
+        config: the configuration that all trials start from: a ConfigDict when the study is run,
+            the dict in study.json when it is read.
+        config_flag: the --config that it came from.
+        record: study.json as it was read, or config.json of the first single run; empty before.
+    """
+
+    name: str
+    conditions: tuple[Condition, ...]
+    target: records.Target
+    baseline: str = ""
+    trials: int = 0
+    searches: int = 0
+    budget: int | None = None
+    space: tuple[Axis, ...] = ()
+    score: str = FRESH_EXAMPLES
+    config: Any = None
+    config_flag: str = ""
+    record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def max_trials(self) -> int:
+        """The most trials that a search may run."""
+        return MAX_TRIALS_FACTOR * self.trials
+
+    def condition(self, name: str) -> Condition:
+        """The condition of that name."""
+        return next(condition for condition in self.conditions if condition.name == name)
+
+    def baseline_of(self, condition: Condition) -> str | None:
+        """The condition that `condition` is compared with: no echoing at the same batch size, and
+        the study's baseline if there are several; None if there is none."""
+        candidates = [
+            other.name
+            for other in self.conditions
+            if other.insertion == "none" and other.batch_size == condition.batch_size
+        ]
+        if self.baseline in candidates or not candidates:
+            return self.baseline or None
+        return candidates[0]
+
+    @property
+    def scores_values(self) -> bool:
+        """Whether trials are judged by their best value, not by the cost of reaching the target."""
+        return self.score == BEST_VALUE
+
+    @property
+    def score_column(self) -> str:
+        """The column of the trials' table that holds their scores."""
+        return self.score if self.scores_values else f"{self.score}_to_target"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.scores_values and self.target.mode == "above"
+
+    @property
+    def planned_target(self) -> records.Target:
+        """The target that the trials were trained for; `target` may be another one."""
+        return parse_target(self.record["target"])
+
+    @property
+    def train_examples(self) -> int | None:
+        return (self.record.get("dataset") or {}).get("train_examples")
+
+    def to_record(self, dataset: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of study.json, without what describes the environment."""
+        return {
+            "schema_version": records.SCHEMA_VERSION,
+            "study": self.name,
+            "config": self.config_flag,
+            "workload": self.config.workload,
+            "resolved_config": self.config.to_dict(),
+            "target": dataclasses.asdict(self.target),
+            "score": self.score,
+            "budget_fresh_examples": self.budget,
+            "dataset": dict(dataset),
+            "baseline": self.baseline,
+            "conditions": [
+                {"name": c.name, "label": c.label, "overrides": dict(c.overrides)}
+                for c in self.conditions
+            ],
+            "search_space": [axis.to_record() for axis in self.space],
+            "trials": self.trials,
+            "max_trials": self.max_trials,
+            "searches": self.searches,
+            "seeds": {"data": self.config.seed.data, "model": self.config.seed.model},
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], directory_name: str) -> "Study":
+        """The study in a study.json of any schema version.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: the record is damaged.
+        """
+        _check_record(record)
+        config = record.get("resolved_config") or {}
+        version = records.schema_version(dict(record))
+        conditions = [
+            Condition.of(c["name"], c.get("overrides", {}), config, c.get("label"), version)
+            for c in record["conditions"]
+        ]
+        return cls(
+            name=plain(record.get("study") or directory_name, _MAX_LABEL),
+            conditions=_with_unique_labels(conditions),
+            target=parse_target(record["target"]),
+            baseline=record.get("baseline") or "",
+            trials=record["trials"],
+            searches=record["searches"],
+            budget=record.get("budget_fresh_examples"),
+            space=tuple(map(Axis.from_record, record.get("search_space") or ())),
+            score=check_score(record.get("score", FRESH_EXAMPLES)),
+            config=config,
+            config_flag=record.get("config") or "",
+            record=record,
+        )
+
+
+_KINDS = {
+    **dict.fromkeys(("study", "config", "workload", "baseline", "commit"), str),
+    "schema_version": int,
+    **dict.fromkeys(("resolved_config", "dataset", "seeds", "hardware", "packages"), dict),
+    **dict.fromkeys(("conditions", "search_space"), list),
+}
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    """Checks that the parts of a study.json have the types that they are written with."""
+    for name, kind in _KINDS.items():
+        if record.get(name) is not None and not isinstance(record[name], kind):
+            raise ValueError(f"{name} is {short(record[name])}")
+    for name in ("trials", "searches"):
+        if type(record[name]) is not int or record[name] < 1:
+            raise ValueError(f"{name} is {short(record[name])}; allowed: a whole number >= 1")
+    dataset_size = (record.get("dataset") or {}).get("train_examples")
+    for value in (record.get("max_trials"), record.get("budget_fresh_examples"), dataset_size):
+        if value is not None and not is_number(value):
+            raise ValueError(f"it holds {short(value)} in place of a number")
+    names = Counter(condition["name"] for condition in record["conditions"])
+    for condition in record["conditions"]:
+        check_name(condition["name"])
+        if names[condition["name"]] > 1:
+            raise ValueError(f"two conditions are named {condition['name']}")
+        for name, kind in (("label", str), ("overrides", dict)):
+            if not isinstance(condition.get(name, kind()), kind):
+                raise ValueError(f"{condition['name']}: {name} is {short(condition[name])}")
+
+
+def _with_unique_labels(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """The conditions; equal labels are followed by the names."""
+    conditions = tuple(conditions)
+    count = Counter(condition.label for condition in conditions)
+    return tuple(
+        dataclasses.replace(c, label=f"{c.label} ({c.name})") if count[c.label] > 1 else c
+        for c in conditions
+    )
+
+
+def parse_target(value: Any) -> records.Target:
+    """`{"metric", "value", "mode"}` as a Target; raises ValueError."""
+    try:
+        metric, number = value["metric"], value["value"]
+        if not isinstance(metric, str) or not metric.isprintable() or not is_number(number):
+            raise TypeError
+        return records.Target(metric, float(number), value["mode"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"target is {short(value)}; allowed: an object with metric, value, mode"
+        ) from error
+
+
+def check_score(name: Any) -> str:
+    """The name of a score; raises ValueError."""
+    if name not in SCORES:
+        raise ValueError(f"score is {short(name)}; allowed: {', '.join(SCORES)}")
+    return name
+
+
+def check_name(name: Any) -> None:
+    """Checks that a condition's name can be that of its directory; raises ValueError."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
+        raise ValueError(
+            f"a condition is named {short(name)}, and its trials go to a directory of that name; "
+            "allowed: up to 100 letters, digits, '_', '-', '=', and '.', not starting with '.', "
+            f"except {' and '.join(_RESERVED_NAMES)}"
+        )
+
+
+def nested(config: Any, path: str, default: Any = None) -> Any:
+    """The value at a dotted path of a nested dict or ConfigDict, or `default`."""
+    for key in path.split("."):
+        if not hasattr(config, "items") or key not in config:
+            return default
+        config = config[key]
+    return config
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number, which true and false are not."""
+    """Whether `value` is a finite number; true and false are not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number that no float comes near
+    except OverflowError:  # a whole number beyond the range of floats
         return False
 
 
+def plain(text: str, max_length: int | None = None) -> str:
+    """Text from a record as one printable line, cut to `max_length` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if max_length is None or len(line) <= max_length:
+        return line
+    return f"{line[: max_length - 3]}..."
+
+
 def short(value: Any) -> str:
-    """A value for a sentence, however long it is."""
+    """A value for an error message, cut to 60 characters."""
     try:
-        words = repr(value)
-    except Exception:  # whole numbers of thousands of digits, and objects of any kind
-        words = f"a {type(value).__name__} that cannot be shown"
-    return words if len(words) <= 60 else f"{words[:60]}..."
+        text = repr(value)
+    except Exception:  # a whole number of thousands of digits, or an object with a broken repr
+        text = f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= 60 else f"{text[:60]}..."

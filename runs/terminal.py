@@ -1,5 +1,5 @@
-"""Output that may be lost at any time, and with it nothing else: a terminal goes away, a pipe's
-reader ends, a log's disk is full. The process continues without it."""
+"""Output that may fail at any time without ending the process: a terminal closes, the reader of a
+pipe ends, or the disk of a log is full."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import IO
 
 
 def write(line: str, stream: IO[str] | None = None) -> None:
-    """Prints a line to `stream`, by default standard output, while it can be reached."""
+    """Prints a line to `stream`, by default standard output, if it is still writable."""
     stream = sys.stdout if stream is None else stream
     with reached(stream):
         print(line, file=stream, flush=True)
@@ -19,15 +19,15 @@ def write(line: str, stream: IO[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def reached(stream: IO[str] | None) -> Iterator[None]:
-    """Once `stream` cannot be written to, what is written in here goes nowhere."""
+    """Discards all further output to `stream` once a write in the context fails."""
     try:
         yield
-    except (OSError, ValueError):  # ValueError: it is closed
+    except (OSError, ValueError):  # ValueError: the stream is closed
         _silence(stream)
 
 
 def flush() -> None:
-    """Writes out what is buffered. Where it cannot be, Python would fail in that when it exits."""
+    """Writes buffered output. If that fails here, Python does not fail with it at exit."""
     for stream in (sys.stdout, sys.stderr):
         with reached(stream):
             if stream is not None:
@@ -35,14 +35,16 @@ def flush() -> None:
 
 
 def survive_hangup() -> None:
-    """Lets the process go on when its terminal closes; only the main thread can do that."""
+    """Keeps the process alive when its terminal closes; has an effect only in the main thread."""
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _silence(stream: IO[str] | None) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    if stream is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

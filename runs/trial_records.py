@@ -1,8 +1,8 @@
-"""The records of one trial, read and checked: what may be relied on by whoever reads them.
+"""Reads and checks the records of one trial.
 
-A file that was cut, overwritten or replaced by something else raises `records.Damaged`, which names
-it and says why. Numbers are looked at too, since a count of 1e30 or a time of "soon" would only
-fail much later, in whatever computes with it.
+A file that was truncated, overwritten, or replaced raises `records.Damaged`, which names the file
+and the reason. Numbers are checked too: a count of 1e30 or a time of "soon" would only fail much
+later, in the code that computes with it.
 """
 
 import dataclasses
@@ -16,21 +16,21 @@ from runs import records
 from runs.records import Damaged
 from runs.study import is_number, short
 
-_MOST = 2**53  # of a count: above, numbers of JSON are no longer exact
+_MAX_COUNT = 2**53  # JSON numbers above this are not exact
 
 _RESULT_COUNTS = ("fresh_examples_to_target", "steps_to_target", "step", "fresh_examples")
 _RESULT_SECONDS = ("seconds_to_target", "train_seconds", "wall_seconds")
-_PLACE_COUNTS = ("step", "fresh_examples")  # of every evaluation
+_EVALUATION_COUNTS = ("step", "fresh_examples")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialRecords:
-    """What a trial's directory says.
+    """The records in a trial's directory.
 
     Attributes:
-        config: the content of config.json, empty before the run has begun.
-        hparams: what a search drew, by field; None where no search did.
-        result: the content of result.json, empty while the trial is not over.
+        config: the content of config.json; empty before the run has started.
+        hparams: the hyperparameters that a search drew, by field; None for a single run.
+        result: the content of result.json; empty until the trial has ended.
         metrics: the records of metrics.jsonl.
     """
 
@@ -47,81 +47,83 @@ class TrialRecords:
 def read(workdir: str | os.PathLike) -> TrialRecords:
     """All records of a trial; raises Damaged."""
     workdir = pathlib.Path(workdir)
-    found = TrialRecords(
+    trial = TrialRecords(
         read_config(workdir), read_hparams(workdir), read_result(workdir), read_metrics(workdir)
     )
-    if found.result and not found.config:
-        raise Damaged(f"{records.CONFIG} is missing, beside a {records.RESULT}")
-    _check_whole(found.result, found.validation)
-    return found
+    if trial.result and not trial.config:
+        raise Damaged(f"{records.CONFIG} is missing, but {records.RESULT} exists")
+    _check_last_evaluation(trial.result, trial.validation)
+    return trial
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of config.json, empty where there is none; raises Damaged."""
-    found = records.read_object(workdir / records.CONFIG) or {}
+    """The content of config.json, empty if it does not exist; raises Damaged."""
+    config = records.read_object(workdir / records.CONFIG) or {}
     for name in ("config", "dataset", "hardware", "packages"):
-        _check_kind(records.CONFIG, found, name, dict)
-    _check_kind(records.CONFIG, found, "commit", str)
-    _check_kind(records.CONFIG, found, "schema_version", int)
-    return found
+        _check_kind(records.CONFIG, config, name, dict)
+    _check_kind(records.CONFIG, config, "commit", str)
+    _check_kind(records.CONFIG, config, "schema_version", int)
+    return config
 
 
 def read_hparams(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """What a search drew, None where there is no hparams.json; raises Damaged."""
-    found = records.read_object(workdir / records.HPARAMS) or {}
-    _check_kind(records.HPARAMS, found, "hparams", dict)
-    for name, value in (found.get("hparams") or {}).items():
+    """The hyperparameters that a search drew, None without hparams.json; raises Damaged."""
+    record = records.read_object(workdir / records.HPARAMS) or {}
+    _check_kind(records.HPARAMS, record, "hparams", dict)
+    for name, value in (record.get("hparams") or {}).items():
         if not name.isprintable() or (isinstance(value, str) and not value.isprintable()):
             raise Damaged(f"{records.HPARAMS}: {short(name)} is {short(value)}, which is no text")
         if not isinstance(value, str | bool):
             _number(records.HPARAMS, {name: value}, name, -math.inf)
-    return found.get("hparams")
+    return record.get("hparams")
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of result.json, empty where there is none; raises Damaged."""
-    found = records.read_object(workdir / records.RESULT)
-    if found is None:
+    """The content of result.json, empty if it does not exist; raises Damaged."""
+    result = records.read_object(workdir / records.RESULT)
+    if result is None:
         return {}
-    if "status" not in found:
+    if "status" not in result:
         raise Damaged(f"{records.RESULT}: 'status' is missing")
-    if found["status"] not in records.STATUSES:
+    if result["status"] not in records.STATUSES:
         allowed = ", ".join(records.STATUSES)
-        raise Damaged(f"{records.RESULT}: status is {short(found['status'])}; allowed: {allowed}")
-    _check_kind(records.RESULT, found, "best", dict)
-    _check_kind(records.RESULT, found, "target", dict)
-    best = found.get("best") or {}
+        raise Damaged(f"{records.RESULT}: status is {short(result['status'])}; allowed: {allowed}")
+    _check_kind(records.RESULT, result, "best", dict)
+    _check_kind(records.RESULT, result, "target", dict)
+    best = result.get("best") or {}
     _number(records.RESULT, best, "value", -math.inf)
     _check_counts(records.RESULT, best, ("fresh_examples",))
-    _check_counts(records.RESULT, found, _RESULT_COUNTS)
+    _check_counts(records.RESULT, result, _RESULT_COUNTS)
     for name in _RESULT_SECONDS:
-        _number(records.RESULT, found, name, 0.0)
-    return found
+        _number(records.RESULT, result, name, 0.0)
+    return result
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl, those of evaluations checked; raises Damaged."""
-    found = records.read_metrics(workdir)
-    for number, record in enumerate(found, start=1):
+    """The records of metrics.jsonl; those of evaluations are checked. Raises Damaged."""
+    metrics = records.read_metrics(workdir)
+    for number, record in enumerate(metrics, start=1):
         if record.get("split") == "validation":
             where = f"{records.METRICS}, line {number}"
-            for name in (*_PLACE_COUNTS, "train_seconds"):
+            for name in (*_EVALUATION_COUNTS, "train_seconds"):
                 if record.get(name) is None:
                     raise Damaged(f"{where}: {name!r} is missing")
-            _check_counts(where, record, _PLACE_COUNTS)
+            _check_counts(where, record, _EVALUATION_COUNTS)
             _number(where, record, "train_seconds", 0.0)
-            for name in record.keys() - {"split", "train_seconds", *_PLACE_COUNTS}:
+            for name in record.keys() - {"split", "train_seconds", *_EVALUATION_COUNTS}:
                 _number(where, record, name, -math.inf)
-    return found
+    return metrics
 
 
-def _check_whole(result: Mapping[str, Any], validation: Sequence[Mapping[str, Any]]) -> None:
-    """A trial that trained to its end was evaluated there."""
+def _check_last_evaluation(
+    result: Mapping[str, Any], validation: Sequence[Mapping[str, Any]]
+) -> None:
+    """Checks that a trial that reached its end was evaluated there."""
     if result.get("status") in ("reached", "exhausted") and result.get("step") is not None:
         last = validation[-1]["step"] if validation else 0
         if last != result["step"]:
             raise Damaged(
-                f"{records.METRICS} has its last evaluation at step {last}, and "
+                f"{records.METRICS} has its last evaluation at step {last}, but "
                 f"{records.RESULT} is of step {result['step']}"
             )
 
@@ -138,17 +140,17 @@ _KINDS = {dict: "an object", str: "text", int: "a whole number"}
 def _check_counts(file: str, values: Mapping[str, Any], names: Sequence[str]) -> None:
     for name in names:
         value = _number(file, values, name, 0)
-        if value is not None and (value != int(value) or value > _MOST):
+        if value is not None and (value != int(value) or value > _MAX_COUNT):
             raise Damaged(f"{file}: {name} is {short(value)}, not a whole number up to 2^53")
 
 
-def _number(file: str, values: Mapping[str, Any], name: str, least: float) -> float | None:
-    """The finite number under `name`, None where there is none; raises Damaged."""
+def _number(file: str, values: Mapping[str, Any], name: str, minimum: float) -> float | None:
+    """The finite number `name`, None if it is missing; raises Damaged."""
     value = values.get(name)
     if value is None:
         return None
     if not is_number(value):
         raise Damaged(f"{file}: {name} is {short(value)}, not a number")
-    if value < least:
-        raise Damaged(f"{file}: {name} is {short(value)}, below {least:g}")
+    if value < minimum:
+        raise Damaged(f"{file}: {name} is {short(value)}, below {minimum:g}")
     return value

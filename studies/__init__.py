@@ -1,1 +1,1 @@
-"""Studies: what is run, in which order, by which processes, and that none of it is run twice."""
+"""Studies: quasi-random searches per condition, run by any number of processes."""

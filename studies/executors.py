@@ -1,7 +1,7 @@
-"""Where a study's work is done: in this process, in worker processes, or on Ray.
+"""Where a study's trials run: in this process or in worker processes (ray_executor.py adds Ray).
 
-All three are given units and hand back outcomes, and all run `work.run_unit` on the same directory.
-A worker that dies takes nothing with it: its lock is free, and the unit is given out again.
+Executors take units and return outcomes. All of them call `trial.run_unit` on the same directory.
+A worker that dies loses no work: the kernel releases its lock, and the unit is submitted again.
 """
 
 import contextlib
@@ -10,48 +10,55 @@ import pathlib
 import signal
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from runs import signals
 from runs.progress import Progress
-from studies.plan import Study
+from runs.study import Study
 from studies.trial import Outcome, Unit, attempt, run_unit
 
-# How long workers that were told to stop may take to save, before they are killed.
+# How long stopping workers may take to save before they are killed.
 _STOP_SECONDS = 120.0
 
 Ended = list[tuple[Unit, Outcome | None]]  # None: the worker died
 
 
 class Executor(Protocol):
-    """What runs units. Close it at the end.
+    """Runs units; the caller closes it at the end.
 
     Attributes:
-        silent: whether it shows nothing itself while units run.
+        silent: whether it prints nothing itself while units run.
     """
 
     silent: bool
 
-    def listening(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
-        """A function that says whether the study was told to stop, for as long as it is open."""
+    def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
+        """Handles stop signals within the block; yields a function that returns whether one has
+        arrived."""
+        ...
 
     def free(self) -> int:
         """How many units can be submitted now."""
+        ...
 
-    def submit(self, unit: Unit, described: str) -> None:
-        """Starts a unit; `described` is what a live display calls it."""
+    def submit(self, unit: Unit, label: str) -> None:
+        """Starts a unit; `label` is what a live display calls it."""
+        ...
 
     def wait(self, seconds: float) -> Ended:
-        """The units that have ended, after at most so many seconds."""
+        """The units that have ended; waits at most `seconds` for one."""
+        ...
 
     def stop(self) -> None:
-        """Has what runs save itself and end."""
+        """Has the running units save themselves and end."""
+        ...
 
     def close(self) -> None: ...
 
 
 class InProcessExecutor:
-    """One unit after another, in this process."""
+    """Runs one unit after another in this process."""
 
     silent = False
 
@@ -61,16 +68,17 @@ class InProcessExecutor:
         self._preempted = False
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[Callable[[], bool]]:
-        yield lambda: self._preempted  # it is training that listens
+    def stop_requested(self) -> Iterator[Callable[[], bool]]:
+        yield lambda: self._preempted  # the training loop handles the signals
 
     def free(self) -> int:
         return 0 if self._ended else 1
 
-    def submit(self, unit: Unit, described: str) -> None:
-        shown = Progress(prefix=f"{described}: ", quiet=self._progress.quiet)
-        outcome = run_unit(self._study, unit, self._study_dir, shown)
-        self._preempted |= any(each["status"] == "preempted" for each in outcome.results.values())
+    def submit(self, unit: Unit, label: str) -> None:
+        progress = Progress(prefix=f"{label}: ", quiet=self._progress.quiet)
+        outcome = run_unit(self._study, unit, self._study_dir, progress)
+        statuses = [result["status"] for result in outcome.results.values()]
+        self._preempted |= "preempted" in statuses
         self._ended.append((unit, outcome))
 
     def wait(self, seconds: float) -> Ended:
@@ -83,9 +91,10 @@ class InProcessExecutor:
 
 
 class PoolExecutor:
-    """Worker processes on this machine; each is kept, with what it has compiled, for many units.
+    """Worker processes on this machine, which keep what they have compiled from unit to unit.
 
-    `concurrent.futures` has such a pool, which gives up all its work once one process is killed.
+    `concurrent.futures.ProcessPoolExecutor` does not fit: once a worker is killed, it gives up all
+    its work.
     """
 
     silent = True
@@ -94,21 +103,21 @@ class PoolExecutor:
         self._arguments = (study, study_dir)
         self._context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
         self._number = number
-        self._idle: list[tuple] = []
-        self._busy: dict[connection.Connection, tuple] = {}  # (process, unit) by its connection
+        self._idle: list[tuple[BaseProcess, connection.Connection]] = []
+        self._busy: dict[connection.Connection, tuple[BaseProcess, Unit]] = {}
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[Callable[[], bool]]:
-        with signals.stop_requested() as stop:
-            yield lambda: stop(0)
+    def stop_requested(self) -> Iterator[Callable[[], bool]]:
+        with signals.stop_requested() as stop_requested:
+            yield lambda: stop_requested(0)
 
     def free(self) -> int:
         return self._number - len(self._busy)
 
-    def submit(self, unit: Unit, described: str) -> None:
+    def submit(self, unit: Unit, label: str) -> None:
         while True:
-            process, pipe = self._idle.pop() if self._idle else self._started()
-            with contextlib.suppress(OSError):  # it died while it was idle
+            process, pipe = self._idle.pop() if self._idle else self._start_worker()
+            with contextlib.suppress(OSError):  # the worker died while it was idle
                 pipe.send(unit)
                 self._busy[pipe] = (process, unit)
                 return
@@ -117,6 +126,7 @@ class PoolExecutor:
     def wait(self, seconds: float) -> Ended:
         ended: Ended = []
         for pipe in connection.wait(list(self._busy), seconds) if self._busy else []:
+            assert isinstance(pipe, connection.Connection)
             process, unit = self._busy.pop(pipe)
             try:
                 ended.append((unit, pipe.recv()))
@@ -128,12 +138,12 @@ class PoolExecutor:
 
     def stop(self) -> None:
         for process, _ in self._busy.values():
-            process.terminate()  # SIGTERM: the run saves itself, and the worker answers
+            process.terminate()  # on SIGTERM the run saves itself, and the worker answers
 
     def close(self) -> None:
         self.stop()
         for pipe in [*(pipe for _, pipe in self._idle), *self._busy]:
-            pipe.close()  # at which a worker ends that has nothing to do
+            pipe.close()  # which ends an idle worker
         for process, _ in [*self._idle, *self._busy.values()]:
             process.join(_STOP_SECONDS)
             if process.is_alive():
@@ -141,17 +151,17 @@ class PoolExecutor:
                 process.join()
         self._idle, self._busy = [], {}
 
-    def _started(self) -> tuple:
-        here, there = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(there, *self._arguments))
+    def _start_worker(self) -> tuple[BaseProcess, connection.Connection]:
+        ours, workers = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(workers, *self._arguments))
         process.start()
-        there.close()  # so that the end of the process is the end of the pipe
-        return process, here
+        workers.close()  # the worker then holds the only copy, and its end closes the pipe
+        return process, ours
 
 
 def _work(pipe: connection.Connection, study: Study, study_dir: pathlib.Path) -> None:
-    """A worker's life: a unit, its outcome, the next unit."""
-    # Ctrl-C reaches all processes of a terminal; while it trains a worker listens to it
+    """The main loop of a worker: receives a unit, sends its outcome."""
+    # Ctrl-C reaches every process of a terminal; a worker handles it only while it trains
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -1,9 +1,8 @@
-"""Trials that share their input: each batch is read, decoded and augmented once for all of them.
+"""Lanes: trials that share their input. Each batch is read, decoded, and augmented once for all.
 
-Lanes are ordinary runs, each in its own directory with its own state, records and checkpoints,
-that take turns in one process and call the same compiled step. What a lane computes is therefore
-what it would compute alone (to rounding, where their steps are stacked into one call); only its
-clocks count the other lanes' turns too.
+A lane is an ordinary run with its own directory, state, records, and checkpoints. Lanes take turns
+in one process and call the same compiled step, so a lane computes what it would compute alone (to
+rounding, if their steps are stacked into one call). Only its clocks include the other lanes' turns.
 """
 
 import dataclasses
@@ -11,86 +10,105 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import grain
+from ml_collections import ConfigDict
+
 import train as training_loop
 from pipeline.map_datasets import Batch
 from runs import signals
 from runs.progress import Progress
-from studies.stacked import Stack
+from training.experiment import make_experiment
+from training.step import Program
+from training.stepper import Stack
 
 
 def train(
-    configs: Sequence[Any],
+    configs: Sequence[ConfigDict],
     workdirs: Sequence[pathlib.Path],
     progress: Progress,
     stacked: bool = False,
+    on_step: training_loop.OnStep | None = None,
 ) -> list[dict[str, Any]]:
-    """Trains configurations that differ in optimizer, loss and model seed alone, side by side.
+    """Trains configurations that differ only in optimizer, loss, and model seed on one input.
 
     A lane that ends (target, divergence, error) leaves the others running. Lanes that were stopped
-    at different steps go on together: the input starts where the lane that is furthest behind
-    stands, and the others wait for it there.
+    at different steps resume together: the input starts at the position of the lane that is
+    furthest behind, and the others wait for it.
 
     Args:
-        stacked: whether one call does the steps of all lanes that are at the same batch (those that
-            have their loss in common, as that is compiled); equal to rounding.
+        configs: resolved configurations.
+        workdirs: a directory per configuration; the caller holds their locks.
+        progress: displays the progress.
+        stacked: whether one call takes the steps of all lanes at the same batch. It is compiled
+            with their loss, so lanes with different losses are separate stacks. Equal to rounding.
+        on_step: called after each step of each lane.
 
     Returns:
         The content of each run's result.json.
     """
-    parts = [training_loop.prepare(config) for config in configs]
-    if not parts:
+    experiments = [make_experiment(config) for config in configs]
+    if not experiments:
         return []
-    shared = SharedBatches(parts[0].batches)
-    lanes = [Lane(shared) for _ in parts]
+    first, shared = experiments[0], SharedBatches(experiments[0].batches)
+    lanes = [Lane(shared) for _ in experiments]
+    stacks: dict[Program, Stack] = {}
     results: dict[Lane, dict[str, Any]] = {}
-    stacks: dict[Any, Stack] = {}
     stopping = False
-    with signals.stop_requested() as told_to_stop:
-        going = {}
-        for lane, each, workdir in zip(lanes, parts, workdirs, strict=True):
-            alike = {"validation": parts[0].validation, "upstream_clock": parts[0].upstream_clock}
-            each = dataclasses.replace(each, batches=lane, **alike)
+    with signals.stop_requested() as stop_requested:
+        running = {}
+        for lane, experiment, workdir in zip(lanes, experiments, workdirs, strict=True):
+            experiment = dataclasses.replace(
+                experiment,
+                batches=lane,
+                validation=first.validation,
+                upstream_clock=first.upstream_clock,
+            )
             if stacked:
-                stack = stacks.setdefault(each.program, Stack(each.program))
-                each = dataclasses.replace(each, program=stack, pace=stack)
-            run = training_loop.turns(each, workdir, progress, lambda step: stopping, locked=True)
-            going[lane] = run
-        _take_turns(going, going, results)  # empty turns, which find each lane's position
-        while going:
-            behind = min(lane.position for lane in going)
-            stopping = told_to_stop(behind)  # once a round, so that no lane is a step ahead
-            # those that wait are told too, so that they save and end
-            turn = [lane for lane in going if stopping or lane.position == behind]
-            _take_turns(going, turn, results)
+                stack = stacks.setdefault(experiment.program, Stack(experiment.program))
+                experiment = dataclasses.replace(
+                    experiment, stepper=stack.lane(experiment.config.seed.data)
+                )
+            running[lane] = training_loop.step_by_step(
+                experiment, workdir, progress, lambda step: stopping, locked=True, on_step=on_step
+            )
+        _advance(running, lanes, results)  # to their positions, without a step
+        while running:
+            behind = min(lane.position for lane in running)
+            stopping = stop_requested(behind)  # once per round, so that all stop at the same step
+            # Lanes that wait stop too: they save and end.
+            turn = [lane for lane in running if stopping or lane.position == behind]
+            _advance(running, turn, results)
             for stack in stacks.values():
                 stack.step()
     return [results[lane] for lane in lanes]
 
 
-def _take_turns(going: dict, lanes, results: dict) -> None:
-    """One turn of each of `lanes`; those that end leave `going`."""
-    for lane in list(lanes):
-        result = next(going[lane])
+def _advance(
+    running: dict["Lane", Any], lanes: Sequence["Lane"], results: dict["Lane", dict[str, Any]]
+) -> None:
+    """Advances each of `lanes` by a step. Those that end move from `running` to `results`."""
+    for lane in lanes:
+        result = next(running[lane])
         if result is not None:
             results[lane] = result
             lane.close()
-            del going[lane]
+            del running[lane]
 
 
 class SharedBatches:
-    """Batches that several lanes take one after another, each of them at most one batch ahead.
+    """Batches that several lanes take one after another, none more than one batch ahead.
 
     Args:
-        batches: a Grain IterDataset of pipeline.map_datasets.Batch.
+        batches: the input of the lanes.
     """
 
-    def __init__(self, batches: Any):
+    def __init__(self, batches: grain.IterDataset[Batch]):
         self._iterator = iter(batches)
         self._lanes: list[Lane] = []
-        self._taken: int | None = None  # batches taken so far, None before the first
+        self._started, self._taken = False, 0  # batches taken
         self._batch: Batch | None = None
-        self._before: Any = None  # the state before `_batch` was taken
-        self._ended: Exception | None = None
+        self._state_before: Any = None  # before `_batch` was taken
+        self._error: Exception | None = None  # what the input ended with
 
     def join(self, lane: "Lane") -> None:
         self._lanes.append(lane)
@@ -102,47 +120,47 @@ class SharedBatches:
             self._iterator.close()
 
     def batch(self, number: int) -> Batch:
-        """Batch `number`: the one taken last, or the next one.
+        """Batch `number`: the last one that was taken, or the next one.
 
         Raises:
-            StopIteration: there is none.
-            Exception: what the input ended in, for each lane that asks.
+            StopIteration: the input has ended.
+            Exception: the error that the input ended with, for every lane that asks.
         """
-        if self._taken is None:
+        if not self._started:
             self._start()
         if number == self._taken:
-            if self._ended is not None:
-                raise self._ended
-            self._before = self._iterator.get_state()
+            if self._error is not None:
+                raise self._error
+            self._state_before = self._iterator.get_state()
             try:
                 self._batch = next(self._iterator)
             except Exception as error:
-                self._ended = error
+                self._error = error
                 raise
             self._taken += 1
-        if number != self._taken - 1:
+        if number != self._taken - 1 or self._batch is None:
             raise RuntimeError(f"a lane asked for batch {number} when {self._taken} were taken")
         return self._batch
 
     def state(self, number: int) -> Any:
-        """The state before batch `number`, as of `batch`."""
-        if self._taken is None or number == self._taken:
+        """The state of the input before batch `number`."""
+        if not self._started or number == self._taken:
             return self._iterator.get_state()
-        return self._before
+        return self._state_before
 
     def _start(self) -> None:
         first = min(self._lanes, key=lambda lane: lane.position)
         if first.restored is not None:
             self._iterator.set_state(first.restored)
-        self._taken = first.position
+        self._started, self._taken = True, first.position
 
 
 class Lane:
-    """One lane's view of shared batches: an iterator that is at a position of its own.
+    """One lane's iterator over shared batches, at its own position.
 
     Attributes:
         position: the number of the batch that it takes next.
-        restored: the state that it was set to, None at the start.
+        restored: the state that it was set to; None at the start.
     """
 
     def __init__(self, shared: SharedBatches):
@@ -160,12 +178,12 @@ class Lane:
         return batch
 
     def get_state(self) -> Any:
-        """As the iterator of a run alone has it here."""
+        """The state that the iterator of a run alone would have here."""
         waits = self.restored is not None and self.restored["batches"] == self.position
         return self.restored if waits else self._shared.state(self.position)
 
     def set_state(self, state: Any) -> None:
-        """Waits for the batch that comes after `state`."""
+        """Waits for the batch after `state`."""
         self.position, self.restored = state["batches"], state
 
     def close(self) -> None:

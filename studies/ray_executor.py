@@ -1,25 +1,27 @@
-"""A study on a Ray cluster: one task a unit, as many at once as the cluster has room for.
+"""Runs a study on a Ray cluster: one task per unit, as many at once as the cluster has room for.
 
 Every machine needs this checkout at the same path, the same packages, and the study's directory on
-a file system that all share.
+a shared file system.
 """
 
 import contextlib
 import importlib.util
+import logging
 import os
 import pathlib
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import train
 from runs import signals
 from runs.cli import InputError
 from runs.progress import Progress
+from runs.study import Study
 from studies.executors import Ended
-from studies.plan import Study
 from studies.trial import Unit, attempt
 
-# Tasks that wait for room in the cluster tell its autoscaler what to add; more say nothing new.
+# Waiting tasks tell the cluster's autoscaler what to add; more than this add no information.
 _MAX_TASKS = 1_000
 
 _CONNECT_SECONDS = 10.0
@@ -29,9 +31,9 @@ class RayExecutor:
     """Runs units as Ray tasks.
 
     Args:
-        address: of a cluster's head, HOST:PORT; '' = the cluster in RAY_ADDRESS, or else one that
-            is started on this machine for as long as the study runs.
-        cpus, gpus: what Ray reserves for a unit, be it a trial or a group of lanes.
+        address: HOST:PORT of a cluster's head; '' = the cluster in RAY_ADDRESS, or one that is
+            started on this machine and stopped with the study.
+        cpus, gpus: what Ray reserves for each unit, a trial or a group of lanes.
 
     Raises:
         InputError: Ray is not installed, or no cluster answers at the address.
@@ -54,34 +56,35 @@ class RayExecutor:
                 "pip install ray, or use --executor=local"
             )
         import ray
+        import ray.exceptions
 
         self._ray = ray
         self._starts = not ray.is_initialized()
         if self._starts:
             self._connect(address or os.environ.get("RAY_ADDRESS", ""))
-        have = ray.cluster_resources()
-        for name, wanted in (("CPU", cpus), ("GPU", gpus)):
-            if wanted > have.get(name, 0):
+        available = ray.cluster_resources()
+        for name, amount in (("CPU", cpus), ("GPU", gpus)):
+            if amount > available.get(name, 0):
                 raise InputError(
-                    f"--{name.lower()}s-per-trial is {wanted:g}, and the Ray cluster has "
-                    f"{have.get(name, 0):g}; allowed: up to that"
+                    f"--{name.lower()}s-per-trial is {amount:g}, and the Ray cluster has "
+                    f"{available.get(name, 0):g}; allowed: up to that"
                 )
-        # a unit whose worker died is given out again by whoever submitted it
+        # no retries: the runner submits the unit of a dead worker again
         task = ray.remote(max_retries=0)(attempt)
         self._task = task.options(num_cpus=cpus, num_gpus=gpus)
         self._shared = ray.put(study)
         self._study_dir = study_dir.absolute()
-        self._units: dict = {}  # by reference
+        self._units: dict[Any, Unit] = {}  # by reference
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[Callable[[], bool]]:
-        with signals.stop_requested() as stop:
-            yield lambda: stop(0)
+    def stop_requested(self) -> Iterator[Callable[[], bool]]:
+        with signals.stop_requested() as stop_requested:
+            yield lambda: stop_requested(0)
 
     def free(self) -> int:
         return _MAX_TASKS - len(self._units)
 
-    def submit(self, unit: Unit, described: str) -> None:
+    def submit(self, unit: Unit, label: str) -> None:
         self._units[self._task.remote(self._shared, unit, self._study_dir)] = unit
 
     def wait(self, seconds: float) -> Ended:
@@ -89,7 +92,7 @@ class RayExecutor:
             return []
         references = list(self._units)
         done, _ = self._ray.wait(references, num_returns=1, timeout=seconds)
-        if done:  # and what else has ended by now
+        if done:  # collect everything else that has ended by now
             done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         ended: Ended = []
         for reference in done:
@@ -98,16 +101,16 @@ class RayExecutor:
                 ended.append((unit, self._ray.get(reference)))
             except self._ray.exceptions.RayTaskError as error:
                 raise InputError(
-                    f"a Ray worker could not begin ({error.cause}); every machine needs this "
+                    f"a Ray worker could not start ({error.cause}); every machine needs this "
                     "checkout at the same path, and the same packages"
                 ) from error
-            except self._ray.exceptions.RayError:  # killed, cancelled, or its machine is gone
+            except self._ray.exceptions.RayError:  # killed, cancelled, or its machine was lost
                 ended.append((unit, None))
         return ended
 
     def stop(self) -> None:
         for reference in self._units:
-            self._ray.cancel(reference)  # an interrupt, at which a run saves itself
+            self._ray.cancel(reference)  # interrupts the run, which saves itself
 
     def close(self) -> None:
         self.stop()
@@ -117,7 +120,7 @@ class RayExecutor:
     def _connect(self, address: str) -> None:
         if address not in ("", "auto", "local"):
             _check_answers(address)
-        # each task's process finds the project's modules where this one does
+        # task processes import the project's modules from this checkout
         environment = {"env_vars": {"PYTHONPATH": str(train.ROOT)}}
         try:
             self._ray.init(
@@ -125,7 +128,7 @@ class RayExecutor:
                 runtime_env=environment,
                 include_dashboard=None if address else False,
                 log_to_driver=False,
-                logging_level="error",
+                logging_level=logging.ERROR,
             )
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(
@@ -135,11 +138,11 @@ class RayExecutor:
 
 
 def _check_answers(address: str) -> None:
-    """Asks whether anything listens there at all, since Ray itself tries for minutes."""
+    """Checks that something listens at the address; Ray itself would try for minutes."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     try:
         if not host or not port.isdigit():
-            raise OSError("it is not HOST:PORT")
+            raise OSError("not HOST:PORT")
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         raise InputError(

@@ -1,7 +1,7 @@
-"""One unit of a study's work, the same for every executor: a trial, or a group of lanes.
+"""One unit of a study's work: a trial, or a group of lanes. Every executor runs the same code.
 
-A trial's directory is locked while it is trained, and a finished trial is never trained again, so
-any number of processes may be given the same unit.
+A trial's directory is locked while it trains, and a finished trial is never trained again, so any
+number of processes may be given the same unit.
 """
 
 import contextlib
@@ -18,31 +18,61 @@ import train
 from configs import base
 from runs import cli, distributed, locks, records, resuming, trial_records, workdirs
 from runs.progress import Progress
-from studies import lanes, plan
-from studies.plan import Study
+from runs.study import Study
+from studies import lanes, search
 
-# Another process has the trial's lock; it may end it, or be killed and leave it to the next.
+# Another process holds the trial's lock. It may finish the trial, or be killed and release it.
 HELD = {"status": "held"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """Trials of one search that one process trains, side by side if there are several."""
+    """Trials of one search that one process trains: one trial, or several as lanes."""
 
     condition: str
     search: int
     trials: tuple[int, ...]
-    stacked: bool = False  # whether their steps are one call
+    stacked: bool = False  # whether one call does the steps of all lanes
+
+    def workdir(self, trial: int, study_dir: pathlib.Path) -> pathlib.Path:
+        return records.TrialPath(self.condition, self.search, trial).under(study_dir)
+
+    def label(self, trial: int) -> str:
+        return f"{self.condition}, search {self.search}, trial {trial}"
 
     def __str__(self) -> str:
-        numbers = [str(trial) for trial in self.trials]
-        noun = "trial" if len(numbers) == 1 else "trials"
-        return f"{self.condition}, search {self.search}, {noun} {' '.join(numbers)}"
+        noun = "trial" if len(self.trials) == 1 else "trials"
+        return f"{self.condition}, search {self.search}, {noun} {' '.join(map(str, self.trials))}"
 
 
-def finished(study_dir: pathlib.Path, condition: str, search: int, trial: int) -> Any:
-    """A trial's result if it is finished and its records can be read, else None."""
-    workdir = records.TrialPath(condition, search, trial).under(study_dir)
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The results of a unit, or the error of a worker process.
+
+    Attributes:
+        results: by trial number; HELD for trials of another process.
+        notes: sentences for the person who runs the study.
+        error, kind: an error's message and the name of its class; None and '' without an error.
+    """
+
+    results: dict[int, dict[str, Any]]
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+    kind: str = ""
+
+    def checked(self) -> dict[int, dict[str, Any]]:
+        """The results; raises the worker's error, in its own class if that is one of ours."""
+        if self.error is None:
+            return self.results
+        classes = {error.__name__: error for error in (cli.InputError, cli.DiskFull)}
+        raise classes.get(self.kind, RuntimeError)(self.error)
+
+
+def finished_result(
+    study_dir: pathlib.Path, condition: str, search_number: int, trial: int
+) -> dict[str, Any] | None:
+    """The result of a finished trial whose records are intact; None for any other trial."""
+    workdir = records.TrialPath(condition, search_number, trial).under(study_dir)
     try:
         result = trial_records.read_result(workdir)
         if result.get("status") not in records.FINISHED:
@@ -52,154 +82,139 @@ def finished(study_dir: pathlib.Path, condition: str, search: int, trial: int) -
         return None
 
 
-def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progress) -> "Outcome":
-    """Trains what is not finished; trials with damaged records are set aside and start anew.
+def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progress) -> Outcome:
+    """Trains the trials that are not finished. Trials with damaged records are set aside and start
+    over.
 
     Raises:
-        command.InputError, command.DiskFull: as `train.train` does.
+        cli.InputError, cli.DiskFull: see `train.train`.
     """
-    with contextlib.ExitStack() as locked, cli.disk_full_named(study_dir):
+    with contextlib.ExitStack() as held_locks, cli.disk_full_named(study_dir):
         known, notes = distributed.decided_by_first(
-            lambda: _claimed(study, unit, study_dir, locked)
+            lambda: _claim(study, unit, study_dir, held_locks)
         )
         results = {int(trial): result for trial, result in known.items()}
-        mine = [trial for trial in unit.trials if trial not in results]
+        to_train = [trial for trial in unit.trials if trial not in results]
         while True:
             try:
-                trained = _trained(study, unit, mine, study_dir, progress)
-                return Outcome(results | dict(zip(mine, trained, strict=True)), tuple(notes))
+                trained = _train(study, unit, to_train, study_dir, progress)
+                return Outcome(results | dict(zip(to_train, trained, strict=True)), tuple(notes))
             except resuming.NothingToResume as error:
-                aside = functools.partial(_set_aside, error.workdir)
-                place = distributed.decided_by_first(aside)
+                moved_to = distributed.decided_by_first(
+                    functools.partial(_set_aside, error.workdir)
+                )
                 notes.append(
                     f"{error.workdir}: no checkpoint can be used ({error.reasons}); its files are "
-                    f"now in {place}, and the trial has started anew"
+                    f"now in {moved_to}, and the trial has started over"
                 )
 
 
-def _trained(
+def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
+    """`run_unit` in a worker process: prints nothing, and returns errors instead of raising."""
+    try:
+        return run_unit(study, unit, study_dir, Progress(quiet=True))
+    except Exception as error:
+        return Outcome({}, error=str(error) or repr(error), kind=type(error).__name__)
+
+
+def _train(
     study: Study, unit: Unit, trials: Sequence[int], study_dir: pathlib.Path, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Results of trials whose locks are held here."""
-    workdirs = [_workdir(unit, trial, study_dir) for trial in trials]
+    """Trains trials whose locks this process holds; returns their results."""
+    trial_dirs = [unit.workdir(trial, study_dir) for trial in trials]
     condition = study.condition(unit.condition)
     if distributed.is_first():
-        for trial, workdir in zip(trials, workdirs, strict=True):
-            hparams = plan.point(study.space, unit.search, trial)
-            place = {"condition": unit.condition, "search": unit.search, "trial": trial}
-            place |= {"lanes": len(trials), "stacked": unit.stacked and len(trials) > 1}
-            place |= {"hparams": hparams}
-            records.write_json(workdir / records.HPARAMS, place)
-    configs = [plan.trial_config(study, condition, unit.search, trial) for trial in trials]
+        for trial, workdir in zip(trials, trial_dirs, strict=True):
+            record = {
+                "condition": unit.condition,
+                "search": unit.search,
+                "trial": trial,
+                "lanes": len(trials),
+                "stacked": unit.stacked and len(trials) > 1,
+                "hparams": search.point(study.space, unit.search, trial),
+            }
+            records.write_json(workdir / records.HPARAMS, record)
+    configs = [search.trial_config(study, condition, unit.search, trial) for trial in trials]
     if len(trials) == 1:
-        return [train.train(configs[0], workdirs[0], progress, locked=True)]
-    return lanes.train(configs, workdirs, progress, unit.stacked)
+        return [train.train(configs[0], trial_dirs[0], progress, locked=True)]
+    return lanes.train(configs, trial_dirs, progress, unit.stacked)
 
 
 def _set_aside(workdir: pathlib.Path) -> str:
     return str(workdirs.set_aside(workdir))
 
 
-def _claimed(
-    study: Study, unit: Unit, study_dir: pathlib.Path, locked: contextlib.ExitStack
+def _claim(
+    study: Study, unit: Unit, study_dir: pathlib.Path, held_locks: contextlib.ExitStack
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Locks the trials that are to be trained; what is known of the others, by number as text, and
-    a sentence for each whose records were set aside."""
+    """Locks the trials that this process will train.
+
+    Returns:
+        Results of the other trials, finished or HELD, by number as text (they are sent between
+        processes as JSON); and a sentence for each trial whose records were set aside.
+    """
     known, notes = {}, []
     for trial in unit.trials:
-        workdir = _workdir(unit, trial, study_dir)
-        where = f"{unit.condition}, search {unit.search}, trial {trial}"
-        if moved := _made(workdir):
-            notes.append(f"{where}: its directory was no directory; what was there is now {moved}")
-        here = locked.enter_context(locks.held(workdir / records.LOCK))
-        # read under the lock: whoever had it before may just have finished
-        if here and (reason := _damage(study, unit, trial, workdir)):
-            place = workdirs.set_aside(workdir)
+        workdir, label = unit.workdir(trial, study_dir), unit.label(trial)
+        if moved_to := _make_directory(workdir):
             notes.append(
-                f"{where}: its records were damaged ({reason}); they are now in {place}, and the "
-                "trial has started anew"
+                f"{label}: its directory was no directory; what was in its place is now {moved_to}"
             )
-        result = finished(study_dir, unit.condition, unit.search, trial)
-        if result or not here:
+        locked = held_locks.enter_context(locks.held(workdir / records.LOCK))
+        # read under the lock: the process that held it may just have finished the trial
+        if locked and (reason := _damage(study, unit, trial, workdir)):
+            moved_to = workdirs.set_aside(workdir)
+            notes.append(
+                f"{label}: its records were damaged ({reason}); they are now in {moved_to}, and "
+                "the trial has started over"
+            )
+        result = finished_result(study_dir, unit.condition, unit.search, trial)
+        if result or not locked:
             known[str(trial)] = result or HELD
     return known, notes
 
 
-def _made(workdir: pathlib.Path) -> pathlib.Path | None:
-    """Makes a trial's directory; returns where something else of that name went to.
+def _make_directory(workdir: pathlib.Path) -> pathlib.Path | None:
+    """Creates a trial's directory; moves anything else of that name away and returns its new path.
 
     Raises:
-        command.InputError: a directory above it is no directory.
+        cli.InputError: a directory above it is no directory.
     """
-    moved = None
+    moved_to = None
     if os.path.lexists(workdir) and not workdir.is_dir():
-        moved = workdir.with_name(f"{records.DAMAGED}-{workdir.name}.{secrets.token_hex(4)}")
-        with contextlib.suppress(FileNotFoundError):  # another launch did it just now
-            workdir.rename(moved)
+        moved_to = workdir.with_name(f"{records.DAMAGED}-{workdir.name}.{secrets.token_hex(4)}")
+        with contextlib.suppress(FileNotFoundError):  # a concurrent launch moved it
+            workdir.rename(moved_to)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise cli.InputError(
-            f"{workdir} cannot be made, since {error.filename} is no directory; move that away"
+            f"{workdir} cannot be created, since {error.filename} is no directory; move that away"
         ) from error
-    return moved
+    return moved_to
 
 
 def _damage(study: Study, unit: Unit, trial: int, workdir: pathlib.Path) -> str | None:
-    """Why neither a finished trial nor one to go on with is in `workdir`; None where one is, or
+    """Why `workdir` holds neither a finished trial nor one to resume; None if it holds either, or
     nothing yet."""
     try:
         result = trial_records.read_result(workdir)
         if result.get("status") in records.FINISHED:
             trial_records.read(workdir)
             return None
-        there = trial_records.read_config(workdir)
+        recorded = trial_records.read_config(workdir)
         trial_records.read_hparams(workdir)
-        if not there:
+        if not recorded:
             return None if workdirs.is_new(workdir) else f"{records.CONFIG} is missing"
-        if "fingerprint" not in (there.get("dataset") or {}):
-            return f"{records.CONFIG} does not say of which data"
-        if records.schema_version(there) != records.SCHEMA_VERSION:
-            return None  # which training refuses, and says so
+        if "fingerprint" not in (recorded.get("dataset") or {}):
+            return f"{records.CONFIG} has no fingerprint of the data"
+        if records.schema_version(recorded) != records.SCHEMA_VERSION:
+            return None  # training refuses it with a message of its own
         condition = study.condition(unit.condition)
-        config = plan.trial_config(study, condition, unit.search, trial).to_dict()
+        config = search.trial_config(study, condition, unit.search, trial).to_dict()
         changed = workdirs.differences(
-            there.get("config") or {}, json.loads(json.dumps(config)), base.MAY_CHANGE_ON_RESUME
+            recorded.get("config") or {}, json.loads(json.dumps(config)), base.MAY_CHANGE_ON_RESUME
         )
-        return f"{records.CONFIG} is not of this trial: {changed[0]}" if changed else None
+        return f"{records.CONFIG} is of another trial: {changed[0]}" if changed else None
     except records.Damaged as error:
         return str(error)
-
-
-def _workdir(unit: Unit, trial: int, study_dir: pathlib.Path) -> pathlib.Path:
-    return records.TrialPath(unit.condition, unit.search, trial).under(study_dir)
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What became of a unit: results, or in another process an error of a kind and its words.
-
-    Attributes:
-        results: by trial number; HELD for trials of another process.
-        notes: sentences for the person who runs the study.
-    """
-
-    results: dict[int, dict[str, Any]]
-    notes: tuple[str, ...] = ()
-    error: str | None = None
-    kind: str = ""
-
-    def checked(self) -> dict[int, dict[str, Any]]:
-        """The results; raises the error as the same class in this process."""
-        if self.error is None:
-            return self.results
-        known = {each.__name__: each for each in (cli.InputError, cli.DiskFull)}
-        raise known.get(self.kind, RuntimeError)(self.error)
-
-
-def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
-    """`run_unit` for a worker process, which shows nothing and raises nothing."""
-    try:
-        return run_unit(study, unit, study_dir, Progress(quiet=True))
-    except Exception as error:
-        return Outcome({}, error=str(error) or repr(error), kind=type(error).__name__)

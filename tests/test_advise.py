@@ -1,4 +1,4 @@
-"""The command that recommends: it measures what the build runs, and says what it found."""
+"""The command advise.py: it measures the stages of the build, and reports."""
 
 import copy
 import dataclasses
@@ -15,7 +15,8 @@ from echo.advice.recommend import conclude
 from pipeline import build
 from runs import cli
 from tests.helpers.runs import flags, mini, slot
-from training import check, experiment
+from training import check
+from training.experiment import make_experiment
 
 
 def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys):
@@ -27,23 +28,23 @@ def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys)
         assert re.search(rf"^ *{name} .* (s|ms|µs|ns)", printed, re.MULTILINE)
     for place in ("before augmentation", "after augmentation", "after batching"):
         assert re.search(rf"^ *{place} +[\d.]+ ", printed, re.MULTILINE)
-    recommendation = printed.rpartition("after batching")[2]  # what it says is the machine's
+    recommendation = printed.rpartition("after batching")[2]  # depends on the machine
     assert re.search(r"echo|bottleneck", recommendation)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_slow_upstream_is_recognized():
-    config = mini(upstream__examples_per_second=40)  # 0.8 s a batch, of which a step takes ms
-    found = advise.advise(config, seconds=0.1)
-    assert found.insertion == "before_augmentation"
-    assert found.points[0].ratio > 2
-    assert found.points[0].item_bytes == 8 * 8 + 4
+    config = mini(upstream__examples_per_second=40)  # 0.8 s per batch; a step takes milliseconds
+    advice = advise.advise(config, seconds=0.1)
+    assert advice.insertion == "before_augmentation"
+    assert advice.points[0].ratio > 2
+    assert advice.points[0].item_bytes == 8 * 8 + 4
 
 
 @pytest.mark.parametrize("insertion", ["none", "before_augmentation", "after_batching"])
-def test_the_stages_that_are_measured_give_the_batches_that_are_trained_on(insertion):
+def test_the_measured_stages_make_the_batches_of_training(insertion):
     config = mini(**slot(insertion, 0, factor=1), prefetch=0)
-    opened = experiment.opened(config)
+    opened = make_experiment(config)
     (_, read), *others, (_, join) = advise.host_stages(config, opened)
     batches = build.build(config, opened.source, opened.program.task.workload)
     for number, trained_on in zip(range(3), batches, strict=False):
@@ -84,7 +85,7 @@ def test_places_are_those_that_training_allows(placement, augment_on, fused, pla
 
 
 def advice_where(config, slow):
-    """Advice for `config`, of stages of which one is slow."""
+    """Advice for `config` with one slow stage."""
     names = ("read", "decode", "augment", "batch")
     costs = [StageTime(name, 8e-3 if name == slow else 1e-6, 0.0, 1e-6) for name in names]
     costs = [dataclasses.replace(cost, limit=cost.seconds) for cost in costs]
@@ -106,37 +107,35 @@ CONDITIONS = [
 @pytest.mark.parametrize("slow", ["decode", "augment", "batch"])
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("fused", [False, True])
-def test_the_flags_that_are_printed_make_a_configuration_that_training_takes(
-    condition, slow, fused
-):
+def test_the_printed_flags_make_a_valid_configuration(condition, slow, fused):
     if fused and condition["echo__insertion"] == "before_augmentation":
-        pytest.skip("which training does not take in the first place")
+        pytest.skip("not a valid configuration")
     config = mini(**condition, dataset__fused_decode=fused)
     check.check(config)
-    found, had = advice_where(config, slow), advise.buffer_examples(config)
-    echoing, *others = advise.settings(config, found)
-    assert found.factor == 4
+    advice, had = advice_where(config, slow), advise.buffer_examples(config)
+    echoing, *others = advise.settings(config, advice)
+    assert advice.factor == 4
     for line in others:
         other = copy.deepcopy(config)
         cli.override(other, re.findall(r"--config[^\s,]+", line), base.FIELDS)
         check.check(other)
     cli.override(config, re.findall(r"--config\S+", echoing), base.FIELDS)
     check.check(config)
-    assert config.echo.insertion == found.insertion
+    assert config.echo.insertion == advice.insertion
     if config.echo.policy == "auto":
-        assert config.echo.max_factor >= found.factor
+        assert config.echo.max_factor >= advice.factor
     else:
-        assert config.echo.factor == found.factor
+        assert config.echo.factor == advice.factor
     assert 0 <= had - advise.buffer_examples(config) < config.batch_size
 
 
-def test_where_augmentation_is_slow_both_ways_are_offered():
+def test_for_slow_augmentation_both_alternatives_are_offered():
     echoing, moved = advise.settings(mini(), advice_where(mini(), "augment"))
     assert echoing.endswith("--config.echo.insertion=after_augmentation --config.echo.factor=4.0")
     assert moved.endswith(": --config.augment_on=device")
 
 
-def test_where_echoing_earlier_is_not_allowed_the_field_that_allows_it_is_named():
+def test_the_field_that_allows_echoing_earlier_is_named():
     config = mini(dataset__fused_decode=True)
     echoing, earlier = advise.settings(config, advice_where(config, "decode"))
     assert "after_augmentation" in echoing
@@ -152,35 +151,38 @@ def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
         advise.places(mini(dataset__fused_decode=True, augment_on="device"))
 
 
-def test_memory_is_told_for_the_buffer_of_the_configuration():
+def test_memory_is_that_of_the_configured_buffer():
     assert advise.buffer_examples(mini()) == advise.BUFFER
     assert advise.buffer_examples(mini(**slot("before_augmentation", 100))) == 100
     assert advise.buffer_examples(mini(**slot("after_batching", 4))) == 4 * 32
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "message"),
     [
         ([], "the following arguments are required: --config"),
         (["--config=configs/cifar10.py:mini", "--seconds=0"], "--seconds is 0; allowed"),
         (["--config=configs/cifar10.py:mini", "--seconds=1e308"], "--seconds is 1e+308; allowed"),
-        (["--config=configs/cifar10.py:mini", "--plot=no/a.png"], "in a directory that is not"),
+        (
+            ["--config=configs/cifar10.py:mini", "--plot=no/a.png"],
+            "in a directory that does not exist",
+        ),
         (["--config=configs/cifar10.py:mini", "--plot=a.doc"], "allowed: a file that ends in"),
         (["--config=configs/cifar10.py:mini", "--config.batch_size=0"], "batch_size is 0; allowed"),
         (["--config=configs/cifar10.py:mini", "--polt=x"], "did you mean --plot?"),
     ],
 )
-def test_wrong_input_is_one_sentence(words, says, capsys):
-    assert cli.guarded(advise.main, words) == cli.WRONG_INPUT
+def test_wrong_input_is_one_sentence(arguments, message, capsys):
+    assert cli.guarded(advise.main, arguments) == cli.WRONG_INPUT
     error = capsys.readouterr().err
-    assert says in error
+    assert message in error
     assert error.startswith("error: ")
     assert error.count("\n") == 1
 
 
 def test_a_cell_compares_each_round_with_its_own_prediction():
     slower = [(100.0, 90.0), (50.0, 45.0), (80.0, 60.0)]  # (predicted, measured)
-    assert advice_grid.Cell.of(slower) == advice_grid.Cell(rate=60.0, ratio=0.9)
+    assert advice_grid.Cell.from_rounds(slower) == advice_grid.Cell(rate=60.0, ratio=0.9)
 
 
 def test_the_grid_reports_each_cell_and_draws(tmp_path, capsys, monkeypatch):

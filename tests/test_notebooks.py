@@ -60,10 +60,10 @@ def test_the_figures_of_a_study(first):
 
 
 def test_your_own_pipeline():
-    cells = execute(NAMES[2], "SECONDS_A_READ = 0.0001")
+    cells = execute(NAMES[2], "SECONDS_PER_READ = 0.0001")
     said = printed(cells)
     assert [said.count(f"{steps} steps") for steps in (31, 124)] == [1, 3]
-    assert "1488 showings" in said
+    assert "1488 copies" in said
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""Studies: the points of a search, what counts, and that a stopped study goes on."""
+"""Studies: the points of a search, the trials that count, and resuming a stopped study."""
 
 import dataclasses
 import json
@@ -14,28 +14,28 @@ from scipy.stats import qmc
 
 import sweep
 import train
-from analysis.__main__ import main as run_analysis
+from analysis import load
+from analysis.__main__ import main as analyze
 from configs import cifar10, coco, common_crawl, imagenet, lm1b
 from runs import cli, records
-from runs.progress import Progress
-from studies import plan
+from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
+from studies.definitions import load_study
 from studies.directory import open_study
-from tests.helpers.runs import HANGS, run_command
-from tests.helpers.small_studies import QUIET, SPACE, study
+from studies.search import check_values, point, trial_config
+from tests.helpers.runs import HANGS, on_each_step, run_command
+from tests.helpers.small_studies import QUIET, RecordedProgress, study
+from training.experiment import make_experiment
+
+SPACE = study().space
 
 
-def test_points_are_scipys_scrambled_halton_sequence_and_do_not_depend_on_how_many():
-    wanted = qmc.Halton(d=len(SPACE), scramble=True, rng=3).random(20)
+def test_points_are_scrambled_halton_points_for_any_number_of_trials():
+    expected = qmc.Halton(d=len(SPACE), scramble=True, rng=3).random(20)
     for trial in (19, 0, 7):
-        values = sweep.point(SPACE, search=3, trial=trial)
-        units = [_unit(axis, values[axis["field"]]) for axis in SPACE]
-        np.testing.assert_allclose(units, wanted[trial], atol=1e-12)
-    assert sweep.point(SPACE, 0, 0) != sweep.point(SPACE, 1, 0)
-
-
-def _unit(axis, value):
-    value = 1 - value if axis["scale"] == "log_one_minus" else value
-    return np.log(value / axis["min"]) / np.log(axis["max"] / axis["min"])
+        values = point(SPACE, search=3, trial=trial)
+        positions = [axis.position(values[axis.field]) for axis in SPACE]
+        np.testing.assert_allclose(positions, expected[trial], atol=1e-12)
+    assert point(SPACE, 0, 0) != point(SPACE, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -47,28 +47,29 @@ def _unit(axis, value):
     ],
 )
 def test_scales_run_from_end_to_end(axis, ends):
-    assert sweep.scaled(axis, 0.0) == pytest.approx(ends[0])
-    assert sweep.scaled(axis, 1.0) == pytest.approx(ends[1])
+    axis = Axis.from_record({"field": "f"} | axis)
+    assert [axis.value_at(0.0), axis.value_at(1.0)] == pytest.approx(ends)
+    assert axis.extremes() == pytest.approx(ends)
 
 
 @pytest.mark.parametrize("budget", [12_000, 48_000])
-def test_the_horizon_is_searched_on_the_budget_of_the_study_and_is_a_whole_number(budget):
+def test_horizon_axis_follows_the_budget_and_gives_whole_numbers(budget):
     flag, flags = "configs/cifar10.py:mini", [f"--config.budget.fresh_examples={budget}"]
-    loaded = sweep.load_study(cifar10.get_config("mini"), cifar10, flag, "demo", overrides=flags)
-    (axis,) = [axis for axis in loaded.space if "horizon" in axis["field"]]
-    assert axis == {
+    loaded = load_study(cifar10.get_config("mini"), cifar10, flag, "demo", overrides=flags)
+    (axis,) = [axis for axis in loaded.space if "horizon" in axis.field]
+    assert axis.to_record() == {
         "field": "optimizer.schedule.horizon_fresh_examples",
         "scale": "log",
         "min": budget / 32,
         "max": 2 * budget,
     }
-    drawn = [sweep.point(loaded.space, 0, trial)[axis["field"]] for trial in range(64)]
+    drawn = [point(loaded.space, 0, trial)[axis.field] for trial in range(64)]
     assert all(type(value) is int for value in drawn)
     assert min(drawn) < budget / 24
     assert max(drawn) > 1.5 * budget
 
 
-def test_every_schedule_that_decays_has_its_horizon_searched_and_no_other():
+def test_horizon_is_searched_exactly_where_the_schedule_decays():
     for module in (cifar10, imagenet, coco, lm1b, common_crawl):
         for variant in ("", "mini"):
             for name, each in module.get_studies(variant).items():
@@ -82,24 +83,23 @@ def test_every_schedule_that_decays_has_its_horizon_searched_and_no_other():
 
 
 def test_every_condition_is_evaluated_equally_often_per_step():
-    loaded = sweep.load_study(
-        cifar10.get_config("mini"), cifar10, "configs/cifar10.py:mini", "factor"
-    )
+    loaded = load_study(cifar10.get_config("mini"), cifar10, "configs/cifar10.py:mini", "factor")
     every = loaded.config.evaluate_every_fresh_examples
     for condition in loaded.conditions:
-        config = sweep.trial_config(loaded, condition, 0, 0)
+        config = trial_config(loaded, condition, 0, 0)
         assert config.evaluate_every_fresh_examples == round(every / config.echo.factor)
-    own = {"name": "own", "label": "own", "overrides": {"evaluate_every_fresh_examples": 7}}
-    assert sweep.trial_config(loaded, own, 0, 0).evaluate_every_fresh_examples == 7
+    own = dataclasses.replace(condition, overrides={"evaluate_every_fresh_examples": 7})
+    assert trial_config(loaded, own, 0, 0).evaluate_every_fresh_examples == 7
 
 
-def test_a_choice_takes_each_value_equally_often():
-    axis = {"scale": "choice", "values": [0.0, 0.1, 0.2]}
-    drawn = [sweep.scaled(axis, u) for u in np.linspace(0, 0.999, 300)]
-    assert [drawn.count(v) for v in axis["values"]] == [100, 100, 100]
+def test_choices_are_equally_frequent():
+    axis = Axis("optimizer.momentum", "choice", values=(0.0, 0.1, 0.2))
+    drawn = [axis.value_at(position) for position in np.linspace(0, 0.999, 300)]
+    assert [drawn.count(value) for value in axis.values] == [100, 100, 100]
 
 
-def test_a_study_is_written_as_the_layout_says_and_scored_by_the_analysis(tmp_path):
+@pytest.mark.slow
+def test_study_has_the_documented_layout_and_can_be_analyzed(tmp_path, capsys):
     plan = study(trials=2, searches=2, target__value=0.05)
     assert sweep.run(plan, tmp_path / "study", QUIET) == "finished"
     found = [
@@ -109,16 +109,15 @@ def test_a_study_is_written_as_the_layout_says_and_scored_by_the_analysis(tmp_pa
     assert found == [(c, s, t) for c in names for s in (0, 1) for t in (0, 1)]
     for place, workdir in records.trials_on_disk(tmp_path / "study"):
         hparams = records.read_json(workdir / records.HPARAMS)
-        assert hparams["hparams"] == sweep.point(SPACE, place.search, place.trial)
+        assert hparams["hparams"] == point(SPACE, place.search, place.trial)
         config = records.read_json(workdir / records.CONFIG)["config"]
         assert config["seed"] == {
             "data": place.search,
             "model": 10_000 * place.search + place.trial,
         }
         assert config["optimizer"]["momentum"] == hparams["hparams"]["optimizer.momentum"]
-    done = run_command("analysis", str(tmp_path / "study"))
-    assert done.returncode == 0, done.stderr
-    assert "no echoing" in done.stdout
+    assert analyze([str(tmp_path / "study")]) == 0
+    assert "no echoing" in capsys.readouterr().out
     assert (tmp_path / "study" / "report" / "report.md").exists()
 
 
@@ -132,7 +131,7 @@ def test_finished_trials_are_kept_and_a_study_can_grow(tmp_path):
     assert (outdir / "baseline" / "0" / "1" / records.RESULT).exists()
 
 
-def test_diverged_trials_do_not_count_up_to_the_cap(tmp_path, monkeypatch):
+def test_diverged_trials_are_replaced_up_to_the_limit(tmp_path, monkeypatch):
     started = []
 
     def ends_as(statuses):
@@ -157,21 +156,20 @@ def test_diverged_trials_do_not_count_up_to_the_cap(tmp_path, monkeypatch):
     started.clear()
     monkeypatch.setattr(train, "train", ends_as(["diverged"] * 9))
     sweep.run(plan, tmp_path / "two", QUIET)
-    assert len(started) == sweep.MAX_TRIALS_FACTOR * 2
+    assert len(started) == MAX_TRIALS_FACTOR * 2
 
 
-def test_a_failed_trial_is_recorded_and_does_not_stop_the_rest(tmp_path, monkeypatch):
-    train_on, steps = train._Run._train_on, []
+def test_failed_trial_is_recorded_and_the_study_continues(tmp_path):
+    steps = []
 
-    def fails_once(run, batch):
-        steps.append(1)
+    def fails_once(step):
+        steps.append(step)
         if len(steps) == 5:
             raise OSError("a cable was pulled")
-        train_on(run, batch)
 
-    monkeypatch.setattr(train._Run, "_train_on", fails_once)
     outdir = tmp_path / "study"
-    assert sweep.run(study(), outdir, QUIET) == "finished"
+    with on_each_step(fails_once):
+        assert sweep.run(study(), outdir, QUIET) == "finished"
     results = [records.read_json(d / records.RESULT) for _, d in records.trials_on_disk(outdir)]
     failed = [result for result in results if result["status"] == "failed"]
     assert len(failed) == 1
@@ -179,25 +177,21 @@ def test_a_failed_trial_is_recorded_and_does_not_stop_the_rest(tmp_path, monkeyp
     assert sum(result["status"] == "exhausted" for result in results) == 4
 
 
-def test_a_study_that_was_told_to_stop_goes_on_in_the_middle_of_the_trial(tmp_path):
+def test_stopped_study_resumes_in_the_middle_of_the_trial(tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     sweep.run(study(), whole, QUIET)
-    train_on, steps = train._Run._train_on, []
+    steps = []
 
-    def stops(run, batch):
-        train_on(run, batch)
-        steps.append(1)
+    def stops(step):
+        steps.append(step)
         if len(steps) == 14:  # a baseline's trial has 10 steps
             os.kill(os.getpid(), signal.SIGTERM)
 
-    train._Run._train_on = stops
-    try:
+    with on_each_step(stops):
         assert sweep.run(study(), stopped, QUIET) == "preempted"
-        half_done = stopped / "baseline" / "0" / "1"
-        assert records.read_json(half_done / records.RESULT)["status"] == "preempted"
-        assert sweep.run(study(), stopped, QUIET) == "finished"
-    finally:
-        train._Run._train_on = train_on
+    half_done = stopped / "baseline" / "0" / "1"
+    assert records.read_json(half_done / records.RESULT)["status"] == "preempted"
+    assert sweep.run(study(), stopped, QUIET) == "finished"
     for place, workdir in records.trials_on_disk(whole):
         assert _values(place.under(stopped)) == _values(workdir)
 
@@ -209,7 +203,7 @@ def _values(workdir):
 def test_one_compilation_serves_all_trials_and_conditions(tmp_path):
     plan = study()
     programs = {
-        id(train.prepare(sweep.trial_config(plan, condition, 0, trial)).program)
+        id(make_experiment(trial_config(plan, condition, 0, trial)).program)
         for condition in plan.conditions
         for trial in range(3)
     }
@@ -219,24 +213,21 @@ def test_one_compilation_serves_all_trials_and_conditions(tmp_path):
 @pytest.mark.parametrize(
     ("field", "scale", "low", "high", "says"),
     [
-        ("optimizer.learning_rate", "log", 0.0, 1.0, "above 0"),
-        ("optimizer.learning_rate", "log", 2.0, 1.0, "min <= max"),
-        ("optimizer.learning_rate", "lgo", 0.1, 1.0, "linear, log"),
+        ("optimizer.learning_rate", "linear", -1.0, 1.0, "learning_rate is -1"),
         ("optimizer.learning_rat", "log", 0.1, 1.0, "did you mean"),
         ("echo.factor", "linear", 1.0, 4.0, "leave it out of one"),
     ],
 )
-def test_a_wrong_search_space_is_one_sentence_and_writes_nothing(
+def test_wrong_search_space_is_one_sentence_and_writes_nothing(
     field, scale, low, high, says, tmp_path
 ):
-    axis = {"field": field, "scale": scale, "min": low, "max": high}
-    plan = dataclasses.replace(study(), space=(axis,))
+    axis = Axis(field, scale, low, high)
     with pytest.raises(cli.InputError, match=says):
-        sweep.run(plan, tmp_path / "study", QUIET)
+        sweep.run(dataclasses.replace(study(), space=(axis,)), tmp_path / "study", QUIET)
     assert not (tmp_path / "study").exists()
 
 
-def test_a_directory_of_another_plan_is_refused(tmp_path):
+def test_directory_of_another_plan_is_refused(tmp_path):
     sweep.run(study(trials=1, conditions=("baseline",)), tmp_path / "study", QUIET)
     with pytest.raises(cli.InputError, match="another plan, which differs in conditions"):
         sweep.run(study(trials=1), tmp_path / "study", QUIET)
@@ -259,19 +250,19 @@ def test_wrong_input_to_the_command(words, says, tmp_path):
     assert not (tmp_path / "study").exists()
 
 
-def test_conditions_are_named_as_the_study_names_them():
+def test_labels_of_conditions():
     conditions = cifar10.get_studies("mini")["demo"]["conditions"]
-    assert [sweep.label(overrides) for overrides in conditions.values()] == [
+    assert [condition_label(overrides) for overrides in conditions.values()] == [
         "no echoing",
         "before augmentation, e = 2",
         "after augmentation, e = 2",
         "batch echoing, e = 2",
         "before augmentation, e = 4",
     ]
-    assert sweep.label({"batch_size": 64}) == "no echoing, batch_size = 64"
+    assert condition_label({"batch_size": 64}) == "no echoing, batch_size = 64"
 
 
-def test_a_study_of_version_1_is_left_as_it_is_and_never_continued(tmp_path):
+def test_study_of_version_1_is_left_unchanged_and_never_continued(tmp_path):
     plan = study(trials=1, conditions=("baseline",))
     assert sweep.run(plan, tmp_path / "study", QUIET) == "finished"
     path = tmp_path / "study" / records.STUDY
@@ -284,7 +275,9 @@ def test_a_study_of_version_1_is_left_as_it_is_and_never_continued(tmp_path):
 
     before = files()
     assert sweep.run(plan, tmp_path / "study", QUIET) == "finished"
-    says = r"holds a study of schema version 1, which code of version 2 .* abc1234, or .*--outdir"
+    says = (
+        r"contains a study of schema version 1, which code of version 2 .* abc1234, or .*--outdir"
+    )
     grown = dataclasses.replace(plan, trials=2, searches=2)
     for other in (grown, study(trials=1, conditions=("baseline",), batch_size=64)):
         with pytest.raises(cli.InputError, match=says):
@@ -293,7 +286,7 @@ def test_a_study_of_version_1_is_left_as_it_is_and_never_continued(tmp_path):
 
 
 def _opens(outdir, barrier, trials):
-    """A first launch in a container of its own, where each has the same process number."""
+    """A first launch in its own container, where every launch has the same process id."""
     real = os.getpid
     launched = study(trials=trials)
     for number in range(len(os.listdir(outdir))):
@@ -305,7 +298,8 @@ def _opens(outdir, barrier, trials):
             os.getpid = real
 
 
-def test_of_many_first_launches_at_once_one_writes_the_study_and_none_fails(tmp_path):
+@pytest.mark.multiprocess
+def test_concurrent_first_launches_create_one_study(tmp_path):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sweep", "pytest", "hypothesis", "analysis.__main__"])
     for number in range(4):
@@ -323,17 +317,6 @@ def test_of_many_first_launches_at_once_one_writes_the_study_and_none_fails(tmp_
     for directory in tmp_path.iterdir():
         assert [path.name for path in (directory / "study").iterdir()] == [records.STUDY]
         assert records.read_json(directory / "study" / records.STUDY)["trials"] in (1, 2)
-
-
-class _Notes(Progress):
-    """What a person would read."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.said = []
-
-    def say(self, words):
-        self.said.append(words)
 
 
 def _replaced(path, content):
@@ -362,27 +345,27 @@ def finished_study(tmp_path_factory):
         ("metrics.jsonl", b"\0" * 64 + b"\n"),
     ],
 )
-def test_a_damaged_trial_is_set_aside_and_trained_again(finished_study, tmp_path, name, content):
+def test_damaged_trial_is_set_aside_and_trained_again(finished_study, tmp_path, name, content):
     directory = tmp_path / "study"
     shutil.copytree(finished_study, directory)
     trial, other = directory / "baseline" / "0" / "0", directory / "baseline" / "0" / "1"
     _replaced(trial / name, content)
     untouched = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
-    notes = _Notes()
+    notes = RecordedProgress()
     assert sweep.run(study(conditions=("baseline",)), directory, notes) == "finished"
-    (said,) = [words for words in notes.said if "damaged" in words]
+    (said,) = [line for line in notes.lines if "damaged" in line]
     assert f"baseline, search 0, trial 0: its records were damaged ({name}" in said
     assert "\n" not in said
     assert (trial / records.DAMAGED / "run_1" / name).exists()
     assert _values(trial) == _values(finished_study / "baseline" / "0" / "0")
     assert {p: p.read_bytes() for p in other.rglob("*") if p.is_file()} == untouched
-    assert run_analysis([str(directory), f"--out={tmp_path / 'report'}"]) == 0
-    notes = _Notes()
+    assert len(load.read(directory).trials) == 2
+    notes = RecordedProgress()
     sweep.run(study(conditions=("baseline",)), directory, notes)
-    assert not any("damaged" in words for words in notes.said)
+    assert not any("damaged" in line for line in notes.lines)
 
 
-def test_an_interrupted_trial_with_damaged_records_starts_anew(finished_study, tmp_path):
+def test_interrupted_trial_with_damaged_records_starts_over(finished_study, tmp_path):
     directory = tmp_path / "study"
     for number, damage in enumerate(
         (
@@ -397,9 +380,9 @@ def test_an_interrupted_trial_with_damaged_records_starts_anew(finished_study, t
         trial = copy / "baseline" / "0" / "1"
         (trial / "result.json").unlink()
         damage(trial)
-        notes = _Notes()
+        notes = RecordedProgress()
         assert sweep.run(study(conditions=("baseline",)), copy, notes) == "finished"
-        assert sum("search 0, trial 1: its" in words for words in notes.said) == 1, notes.said
+        assert sum("search 0, trial 1: its" in line for line in notes.lines) == 1, notes.lines
         assert _values(trial) == _values(finished_study / "baseline" / "0" / "1")
 
 
@@ -410,7 +393,7 @@ def _changed(path, field, value):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"[" * 100_000, b"\xff", None])
-def test_a_damaged_study_is_one_sentence(finished_study, tmp_path, content):
+def test_damaged_study_is_one_sentence(finished_study, tmp_path, content):
     directory = tmp_path / "study"
     shutil.copytree(finished_study, directory)
     _replaced(directory / records.STUDY, content)
@@ -418,14 +401,14 @@ def test_a_damaged_study_is_one_sentence(finished_study, tmp_path, content):
         sweep.run(study(conditions=("baseline",)), directory, QUIET)
 
 
-_FILE = """from configs import cifar10, studies
+_FILE = """from configs import catalog, cifar10
 def get_config():
     return cifar10.get_config("mini")
 def get_search_space(variant):
     return [{axis}]
 def get_studies(variant):
     return {{"mine": {{
-        "conditions": {{"baseline": studies.echo("none", 1, 0), {more}}},
+        "conditions": {{"baseline": catalog.echo("none", 1, 0), {more}}},
         "baseline": "baseline", "trials": 1, "searches": 1, {plan}}}}}
 """
 _RATE = "{'field': 'optimizer.learning_rate', 'scale': 'log', 'min': 0.01, 'max': 1.0}"
@@ -455,8 +438,11 @@ def _wrong_studies():
         (_axis(min=True), "min is True"),
         (_axis(max=10**400), "allowed: a finite number"),
         (_axis(times=[1]), "times is [1]"),
+        (_axis(scale="log", min=0.0), "above 0"),
+        (_axis(min=2.0), "min <= max"),
+        (_axis(scale="lgo"), "linear, log"),
         (_axis(scale="choice", values=[0.1, -1]), "config.optimizer.learning_rate is -1"),
-        (_axis(scale="choice", values="abc"), "values are 'abc'"),
+        (_axis(scale="choice", values="abc"), "values is 'abc'"),
         (_axis(field="model.depth", scale="choice", values=[8, 9]), "config.model.depth is 9"),
         ({"axis": _axis(min=float("nan"))["axis"].replace("nan", "float('nan')")}, "min is nan"),
         ({"axis": f"{_RATE}, {_RATE}"}, "on 2 axes"),
@@ -478,7 +464,7 @@ def _wrong_studies():
         ({"plan": "'conditions': ['baseline']"}, "allowed: a dict"),
         ({"plan": "'space': 5"}, "space is 5"),
         ({"plan": "'overrides': [1]"}, "overrides is [1]"),
-        ({"plan": "'overides': {}"}, "is not understood"),
+        ({"plan": "'overides': {}"}, "is not a key of a study"),
         ({"plan": "'score': 'speed'"}, "score is 'speed'"),
         ({"plan": "'baseline': 'other'"}, "allowed: one of its conditions, baseline"),
         ({"plan": "'overrides': {'dataset.test_split': 'tset'}"}, "has no split 'tset'"),
@@ -488,7 +474,7 @@ def _wrong_studies():
 
 
 @pytest.mark.parametrize(("wrong", "says"), list(_wrong_studies()))
-def test_a_wrong_study_is_one_sentence_and_writes_nothing(wrong, says, tmp_path, capsys):
+def test_wrong_study_is_one_sentence_and_writes_nothing(wrong, says, tmp_path, capsys):
     parts = {"axis": _RATE, "more": "", "plan": ""} | wrong
     (tmp_path / "mine.py").write_text(_FILE.format(**parts))
     words = [f"--config={tmp_path / 'mine.py'}", "--study=mine", f"--outdir={tmp_path / 'a' / 'b'}"]
@@ -499,15 +485,15 @@ def test_a_wrong_study_is_one_sentence_and_writes_nothing(wrong, says, tmp_path,
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
 
 
-def test_the_ends_of_an_axis_are_judged_beside_the_other_axes():
-    """The full size has a final factor of 0, which a short horizon may not have, and searches both:
-    neither is ever drawn with the other's default."""
+def test_ends_of_an_axis_are_checked_with_a_point_of_the_other_axes():
+    """The full-size study searches the final factor and the horizon. The default final factor of 0
+    is not allowed with a short horizon, but the two are never combined."""
     flag = "configs/cifar10.py"
-    plan._check_values(sweep.load_study(cifar10.get_config(), cifar10, flag, "demo"))
+    check_values(load_study(cifar10.get_config(), cifar10, flag, "demo"))
 
 
 @pytest.mark.parametrize("words", ["--trials=0", "--searches=0", "--trials=²", "--trials=6000"])
-def test_trials_and_searches_are_counted_from_one(words, tmp_path, capsys):
+def test_numbers_of_trials_and_searches_are_checked(words, tmp_path, capsys):
     words = [
         "--config=configs/cifar10.py:mini",
         "--study=demo",

@@ -15,13 +15,13 @@ from tests.helpers.runs import (
     CONDITIONS,
     HANGS,
     SLOTS,
-    StopAt,
     assert_equal_runs,
     flags,
     held_training,
     mini,
     run_command,
     slot,
+    stop_at,
 )
 
 
@@ -34,8 +34,8 @@ def test_a_run_stopped_twice_ends_bit_for_bit_like_one_that_never_stopped(
     config = mini(**condition)
     stopped = tmp_path / "stopped"
     for step in (7, 13):  # with e = 2.5 both are in the middle of a repeat
-        with StopAt(step):
-            assert train.train(config, stopped)["status"] == "preempted"
+        stopped_run = train.train(config, stopped, on_step=stop_at(step))
+        assert stopped_run["status"] == "preempted"
     assert train.train(config, stopped)["status"] == "exhausted"
     assert_equal_runs(config, uninterrupted(config), stopped)
 
@@ -189,21 +189,20 @@ def test_a_finished_run_of_version_1_says_so_and_changes_nothing(uninterrupted, 
     recorded_by_version_1(workdir)
     before = files_of(workdir)
     assert train.train(config, workdir) == records.read_json(workdir / records.RESULT)
-    with pytest.raises(cli.InputError, match="holds a run of schema version 1, which"):
+    with pytest.raises(cli.InputError, match="contains a run of schema version 1, which"):
         train.train(mini(batch_size=64), workdir)
     assert files_of(workdir) == before
 
 
 def test_an_unfinished_run_of_version_1_is_never_continued(tmp_path):
-    with StopAt(9):
-        train.train(mini(), tmp_path / "run")
+    train.train(mini(), tmp_path / "run", on_step=stop_at(9))
     recorded_by_version_1(tmp_path / "run")
     before = files_of(tmp_path)
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(mini())]
     done = run_command("train.py", *words)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {tmp_path / 'run'} holds a run of schema version 1, which code of version 2 "
+        f"error: {tmp_path / 'run'} contains a run of schema version 1, which code of version 2 "
         "cannot continue; use commit abc1234, or give another directory\n"
     )
     assert files_of(tmp_path) == before
@@ -212,16 +211,14 @@ def test_an_unfinished_run_of_version_1_is_never_continued(tmp_path):
 @pytest.mark.parametrize("change", [{"prefetch": 0}, {"echo__placement": "device"}])
 def test_what_cannot_change_the_numbers_may_change_on_resume(change, tmp_path, uninterrupted):
     config = mini(**slot("after_augmentation", 100))
-    with StopAt(9):
-        train.train(config, tmp_path / "run")
+    train.train(config, tmp_path / "run", on_step=stop_at(9))
     train.train(mini(**slot("after_augmentation", 100), **change), tmp_path / "run")
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 
 
 def test_sub_streams_fill_their_own_rows_and_resume(tmp_path, uninterrupted):
     config = mini(**slot("before_augmentation", 50), echo__streams=4)
-    with StopAt(11):
-        train.train(config, tmp_path / "run")
+    train.train(config, tmp_path / "run", on_step=stop_at(11))
     train.train(config, tmp_path / "run")
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 

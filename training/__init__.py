@@ -1,1 +1,1 @@
-"""The compiled step and what it needs: state, optimizer, sharding, evaluation."""
+"""An experiment, its compiled step, and what they need: optimizer, sharding, memory checks."""

@@ -1,64 +1,171 @@
-"""When the device will want its next batch, told from the steps before."""
+"""Training with echo.policy=auto: times the steps, and records and repeats the decisions.
+
+The echo stage decides per batch how many fresh examples to use: as many as arrive before the device
+needs the batch. So training has to know when that is (`Pace`), to agree on it with the other
+processes, and to record the decisions, from which a run can be repeated exactly.
+"""
 
 import collections
 import dataclasses
+import pathlib
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
+from ml_collections import ConfigDict
 
-# How long the input may wait before it asks again: a step may be done before it is expected.
-_ASK_AGAIN_SECONDS = 0.001
+from echo.diagnostics import CopyDiagnostics
+from pipeline.auto_streams import AutoStreams
+from pipeline.map_datasets import Batch
+from runs import cli, distributed, records
+from training.optimizer import Hyperparameters
+from training.step import Program, Rows
+from training.stepper import Stepper
 
-_REMEMBERED = 33  # steps
+# The input asks again after this long at most: a step may end before it is expected to.
+_MAX_WAIT_SECONDS = 0.001
+
+_REMEMBERED_STEPS = 33
+
+
+class AutoPolicy:
+    """The counterpart of `training.experiment.FixedPolicy` for echo.policy=auto.
+
+    Args:
+        config: a resolved configuration.
+        copies: the run's diagnostics, which need the decisions.
+
+    Raises:
+        InputError: config.echo.replay does not contain the decisions of such a run.
+    """
+
+    total_steps = horizon_steps = None  # not known in advance
+
+    def __init__(self, config: ConfigDict, copies: CopyDiagnostics):
+        self._copies = copies
+        self._pace, self._exchange = Pace(), distributed.Exchange()
+        self._earlier: dict[int, list[int]] = {}  # decisions to repeat, by batch number
+        self._recorded = 0  # steps whose decisions are in the file already
+        self._file: records.LinesWriter | None = None  # in process 0
+        self.streams = AutoStreams(
+            config, self._pace, _decisions_to_replay(config), self._earlier, self._exchange
+        )
+
+    def stepper(self, program: Program, data_seed: int) -> Stepper:
+        return _PacedStepper(program, data_seed, self._pace)
+
+    def busy(self, seconds: float) -> float:
+        return self._pace.busy(seconds)
+
+    def resume(self, workdir: pathlib.Path, step: int) -> None:
+        """Repeats decisions that were recorded after the checkpoint, before deciding anew."""
+        path = workdir / records.DECISIONS
+        decisions, length = distributed.decided_by_first(lambda: records.read_decisions(path))
+        self._earlier.update(enumerate(decisions[step:], start=step))
+        self._recorded = len(decisions)
+        if distributed.is_first():
+            self._file = records.LinesWriter(path, length)
+            for fresh in decisions[:step]:
+                self._copies.decided(fresh)
+
+    def stepped(self, step: int, batch: Batch) -> None:
+        if self._file is None:
+            return
+        if step > self._recorded:
+            self._file.write({"step": step, "fresh": batch.decisions})
+        self._copies.decided(batch.decisions)
+
+    def sync(self) -> dict[str, records.Extent]:
+        return {records.DECISIONS: self._file.sync()} if self._file else {}
+
+    def close(self) -> None:
+        self._exchange.close()
+        if self._file:
+            self._file.close()
+
+
+def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
+    """The decisions in config.echo.replay, in examples, int64 [steps, streams]; None if unset."""
+    path = config.echo.replay
+    if not path:
+        return None
+    try:
+        rows = [record["fresh"] for record in records.read_lines(path)]
+        if not rows:
+            raise ValueError("it is empty")
+        return np.asarray(rows, np.int64).reshape(len(rows), config.echo.streams)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise cli.InputError(
+            f"config.echo.replay is {path!r}, which holds no decisions of a run with "
+            f"echo.streams={config.echo.streams} ({error}); allowed: {records.DECISIONS} of a run "
+            "with echo.policy=auto"
+        ) from error
+
+
+class _PacedStepper(Stepper):
+    """A `Stepper` whose steps a `Pace` times."""
+
+    def __init__(self, program: Program, data_seed: int, pace: "Pace"):
+        super().__init__(program, data_seed)
+        self._pace = pace
+
+    def step(self, rows: Rows, hyper: Hyperparameters) -> Any:
+        metrics = super().step(rows, hyper)
+        self._pace.dispatched(metrics)
+        return metrics
+
+    def fetch(self, metrics: Any) -> dict[str, Any]:
+        return self._pace.fetch(metrics)
 
 
 @dataclasses.dataclass
 class _Step:
-    done: jax.Array  # an output; it is ready when the step is done
+    output: Any  # an array, ready when the step has ended
     start: float
     seen_running: bool = False
-    end: float | None = None  # where it was seen
+    end: float | None = None  # when it was seen to have ended
 
 
 class Pace:
-    """Follows the steps of a loop that dispatches step k, then fetches the metrics of step k-1.
+    """Predicts when the device needs its next batch.
 
-    Called, it says how long the next batch may still be waited for without the device waiting too:
-    until the running step is expected to end (a median over the last ones), less the time that the
-    host then needs to hand over the batch.
+    It follows a loop that dispatches step k, then fetches the metrics of step k-1. A call returns
+    for how long the next batch can wait without making the device wait: until the expected end of
+    the running step (from the median duration of the last steps), minus the time that the host
+    needs to hand over a batch.
 
     Args:
-        clock: in seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock = clock
         self._steps: collections.deque[_Step] = collections.deque()
-        self._durations: collections.deque[float] = collections.deque(maxlen=_REMEMBERED)
-        self._leads: collections.deque[float] = collections.deque(maxlen=_REMEMBERED)
-        self._needed_at: float | None = None  # when it last said so
+        self._durations: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
+        self._leads: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
+        self._needed_at: float | None = None  # when a call first returned 0 or less
 
     def __call__(self) -> float:
-        """Seconds that may be waited before asking again; 0 or less: the batch is needed now."""
+        """Seconds to wait before asking again; 0 or less if the batch is needed now."""
         now = self._clock()
         left = self._left(now)
         if left <= 0 and self._needed_at is None:
             self._needed_at = now
-        return min(left, _ASK_AGAIN_SECONDS)
+        return min(left, _MAX_WAIT_SECONDS)
 
-    def dispatched(self, metrics: dict[str, jax.Array]) -> None:
-        """A step has been handed to the device; `metrics` are what `fetch` is called with."""
+    def dispatched(self, metrics: dict[str, Any]) -> None:
+        """Notes that a step has been dispatched; `metrics` will be passed to `fetch`."""
         now = self._clock()
         if self._needed_at is not None:
             self._leads.append(now - self._needed_at)
         self._steps.append(_Step(metrics["loss"], now))
         self._needed_at = None
 
-    def fetch(self, metrics: dict[str, jax.Array]) -> dict[str, Any]:
-        """The values of a step's metrics, once it is done; its time is noted."""
+    def fetch(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """The values of a step's metrics; waits for the step, and notes when it ended."""
         waits = not all(value.is_ready() for value in metrics.values())
         values = jax.device_get(metrics)
         step = self._steps.popleft() if self._steps else None
@@ -67,12 +174,13 @@ class Pace:
         return values
 
     def busy(self, seconds: float) -> float:
-        """In how many of the last `seconds` the device was running; as expected, if not seen."""
+        """For how many of the last `seconds` the device was running; an estimate if not
+        observed."""
         now = self._clock()
         if not self._steps:
             return 0.0
         step = self._steps[-1]
-        if not step.done.is_ready():
+        if not step.output.is_ready():
             return seconds
         expected = step.start + statistics.median(self._durations) if self._durations else now
         end = min(now, expected) if step.end is None else step.end
@@ -82,18 +190,18 @@ class Pace:
         if not self._steps:
             return 0.0
         step = self._steps[-1]
-        if step.done.is_ready():
-            if step.seen_running:  # so it has ended just now
+        if step.output.is_ready():
+            if step.seen_running:  # so it has just ended
                 step.seen_running = False
                 self._ended(step)
             return 0.0
         step.seen_running = True
         if not self._durations:
-            return _ASK_AGAIN_SECONDS
+            return _MAX_WAIT_SECONDS
         return step.start + statistics.median(self._durations) - self._lead() - now
 
     def _lead(self) -> float:
-        """Seconds that the host needs; some of those noted include a wait for more to come."""
+        """Seconds that the host needs. A low quantile, since some leads include a further wait."""
         return sorted(self._leads)[len(self._leads) // 4] if self._leads else 0.0
 
     def _ended(self, step: _Step) -> None:

@@ -1,4 +1,4 @@
-"""A finished run's best checkpoint: evaluated on what was held out, its parameters written out."""
+"""Evaluates a finished run's best checkpoint on held-out splits, and exports its parameters."""
 
 import contextlib
 import io
@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
 
 from configs import base
-from data.errors import RecordError
+from data.sources import RecordError
 from runs import checkpoints, cli, distributed, records, trial_records
 from runs.study import is_number
-from training import evaluation, experiment
-from training.state import TrainState
+from training.experiment import Experiment, batches_of_test_split, make_experiment
+from training.step import TrainState
 
 
 def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Evaluates the run in `workdir`, once: a second call returns what the first one found.
+    """Evaluates the run in `workdir` once; a second call returns the stored result.
 
     Writes WORKDIR/evaluation.json (`step` and `fresh_examples` of the best checkpoint, and metrics
-    by split) and WORKDIR/parameters.npz: every parameter and batch statistic as an array, by a name
-    such as params/stem/conv/kernel or model_state/stem/norm/mean, for numpy.load.
+    by split) and WORKDIR/parameters.npz, which numpy.load reads: every parameter and batch
+    statistic by name, such as params/stem/conv/kernel or model_state/stem/norm/mean.
 
     Args:
         workdir: a finished run's directory.
@@ -34,25 +34,25 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         The content of evaluation.json.
 
     Raises:
-        command.InputError: no run there, an unfinished one, or one without checkpoints; a record
-            that cannot be decoded.
+        InputError: there is no run, it is unfinished or has no checkpoints, or a record cannot be
+            decoded.
     """
     config = distributed.decided_by_first(lambda: _finished_config(workdir))
-    if done := distributed.decided_by_first(lambda: _evaluated(workdir)):
-        return done
-    prepared = experiment.prepare(_configured(config, overrides))
-    state, counters = _best(workdir, prepared)
-    try:  # a record that cannot be decoded is found when a split is opened, or later
-        splits = {prepared.config.dataset.validation_split: prepared.validation}
-        if prepared.config.dataset.test_split:
-            splits[prepared.config.dataset.test_split] = experiment.test_split(prepared)
+    if stored := distributed.decided_by_first(lambda: _stored_evaluation(workdir)):
+        return stored
+    experiment = make_experiment(_configured(config, overrides))
+    state, counters = _best(workdir, experiment)
+    try:  # opening a split may decode its records, evaluating it does
+        dataset = experiment.config.dataset
+        splits = {dataset.validation_split: experiment.validation}
+        if dataset.test_split:
+            splits[dataset.test_split] = batches_of_test_split(experiment)
         values = {
-            name: evaluation.evaluate(prepared.program, state, batches)
-            for name, batches in splits.items()
+            name: experiment.program.evaluate(state, batches) for name, batches in splits.items()
         }
     except RecordError as error:
         raise cli.InputError(str(error)) from error
-    found = {
+    evaluation = {
         "step": counters["step"],
         "fresh_examples": counters["fresh_examples"],
         "splits": values,
@@ -60,12 +60,12 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     arrays = _on_host({"params": state.params, "model_state": state.model_state})
     if distributed.is_first():
         records.write_bytes(workdir / records.PARAMETERS, _npz(arrays))
-        records.write_json(workdir / records.EVALUATION, found)
-    return found
+        records.write_json(workdir / records.EVALUATION, evaluation)
+    return evaluation
 
 
 def _finished_config(workdir: pathlib.Path) -> dict[str, Any]:
-    """The configuration that is stored with a finished run."""
+    """The configuration stored with a finished run."""
     try:
         with cli.writing_to(workdir):
             record = trial_records.read_config(workdir)
@@ -86,18 +86,18 @@ def _finished_config(workdir: pathlib.Path) -> dict[str, Any]:
     return record["config"]
 
 
-def _evaluated(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """What an earlier call found; None where there was none, or its file is damaged."""
+def _stored_evaluation(workdir: pathlib.Path) -> dict[str, Any] | None:
+    """The result of an earlier call; None if there is none, or if its file is damaged."""
     with contextlib.suppress(records.Damaged):
-        found = records.read_object(workdir / records.EVALUATION)
-        return found if found and _is_evaluation(found) else None
+        stored = records.read_object(workdir / records.EVALUATION)
+        return stored if stored and _is_evaluation(stored) else None
     return None
 
 
-def _is_evaluation(found: dict[str, Any]) -> bool:
-    """Whether it has what `evaluate` returns."""
-    counts = (found.get("step"), found.get("fresh_examples"))
-    splits = found.get("splits")
+def _is_evaluation(stored: dict[str, Any]) -> bool:
+    """Whether a value has the structure that `evaluate` returns."""
+    counts = (stored.get("step"), stored.get("fresh_examples"))
+    splits = stored.get("splits")
     if not all(type(count) is int for count in counts) or not isinstance(splits, dict):
         return False
     return all(
@@ -106,11 +106,11 @@ def _is_evaluation(found: dict[str, Any]) -> bool:
     )
 
 
-def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ml_collections.ConfigDict:
-    """A stored configuration with `overrides`; fields newer than it have their defaults."""
+def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ConfigDict:
+    """A stored configuration with `overrides`; fields that did not exist yet get their defaults."""
     config = base.get_config()
     try:
-        config.update(ml_collections.ConfigDict(stored))
+        config.update(ConfigDict(stored))
     except (AttributeError, KeyError, TypeError) as error:
         raise cli.InputError(
             f"the run's configuration is not of this version ({error}); use the commit in its "
@@ -127,17 +127,17 @@ def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ml_collecti
     return config
 
 
-def _best(workdir: pathlib.Path, prepared: experiment.Parts) -> tuple[TrainState, dict[str, Any]]:
+def _best(workdir: pathlib.Path, experiment: Experiment) -> tuple[TrainState, dict[str, Any]]:
     """State and counters of the best checkpoint."""
     kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
     steps = kept.steps()
     best = _best_step(kept, steps, trial_records.read_result(workdir)["best"])
-    if best not in steps:
+    if best is None or best not in steps:
         raise cli.InputError(
             f"the run in {workdir} kept no evaluated checkpoint that is intact; train with a "
             "config.checkpoint_every_fresh_examples above 0"
         )
-    like = prepared.program.init(prepared.config.seed.model)
+    like = experiment.program.init(experiment.config.seed.model)
     try:
         return kept.restore(best, like), kept.value(best)["counters"]
     except records.Damaged as error:
@@ -150,7 +150,8 @@ def _best(workdir: pathlib.Path, prepared: experiment.Parts) -> tuple[TrainState
 def _best_step(
     kept: checkpoints.Checkpoints, steps: Sequence[int], best: dict[str, Any]
 ) -> int | None:
-    """As the newest checkpoint knows it whose value is intact, if its best is the run's `best`."""
+    """The best step according to the newest intact checkpoint; None unless it agrees with the
+    run's `best`."""
     for step in steps:
         with contextlib.suppress(records.Damaged):
             counters = kept.value(step)["counters"]
@@ -159,7 +160,7 @@ def _best_step(
 
 
 def _on_host(tree: Any) -> dict[str, np.ndarray]:
-    """Whole arrays by name, wherever their parts are."""
+    """Whole arrays by name, even if they are split over devices and processes."""
     if jax.process_count() > 1:
         tree = multihost_utils.process_allgather(tree, tiled=True)
     arrays = checkpoints.by_path(jax.device_get(tree))
@@ -168,5 +169,5 @@ def _on_host(tree: Any) -> dict[str, np.ndarray]:
 
 def _npz(arrays: dict[str, np.ndarray]) -> bytes:
     file = io.BytesIO()
-    np.savez(file, **arrays)
+    np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
     return file.getvalue()

@@ -1,53 +1,50 @@
-"""Checks a configuration before anything is opened or written."""
+"""Rules between fields of a configuration. The range of a single field is in configs/base.py."""
 
 import jax
+from ml_collections import ConfigDict
 
-import echo
 from configs import base
-from configs.fields import Field, FieldError
+from configs.fields import FieldError
 from data.throttle import Limits
 from pipeline.accounting import horizon_steps, total_steps
 from runs import cli
+from workloads.interface import Workload
 
-# Seconds that somebody might wait for one record of a slow upstream.
-LONGEST_RECORD = 600
+# The longest wait for one record of a throttled upstream that can be intended.
+MAX_RECORD_SECONDS = 600
+
+# The field that scales the learning rate at the end of each schedule that decays.
+_FINAL_FACTORS = {"linear": "final_factor", "cosine": "final_factor", "two_steps": "step_factor"}
 
 
 class ConfigError(Exception):
-    """A field's value is not allowed; the message names the field, the value and what is."""
+    """A field's value is not allowed; the message names the field, the value, and what is."""
 
 
-def check(config) -> None:
-    """Checks every field, and what fields must satisfy together whatever the data set.
+def check(config: ConfigDict) -> None:
+    """Checks every field, and the rules between fields that do not depend on the data set.
 
     Raises:
-        ConfigError: the first field that is wrong.
+        ConfigError: for the first field that is wrong.
     """
-    for field in base.FIELDS:
-        _check_field(config, field)
+    _check_fields(config)
     _check_echo(config)
     _check_upstream(config.upstream)
-    _check_division("echo.streams", config.echo.streams, config.batch_size)
-    _check_buffer(config.echo)
-    if total_steps(config) < 1:
-        raise ConfigError(
-            f"config.budget.fresh_examples is {config.budget.fresh_examples}, which gives no batch "
-            f"of {config.batch_size}; allowed: at least the batch size"
-        )
-    _check_horizon(config)
+    _check_streams(config)
+    _check_budget(config)
 
 
-def check_insertion(config, insertion: str) -> None:
-    """Checks that an echo stage may stand at `insertion` where this configuration decodes,
-    augments and keeps repeated items.
+def check_insertion(config: ConfigDict, insertion: str) -> None:
+    """Checks that `insertion` is possible with the configured decoding, augmentation, and
+    placement.
 
     Raises:
-        ConfigError: it may not.
+        ConfigError: it is not.
     """
     if config.dataset.fused_decode and insertion == "before_augmentation":
         raise ConfigError(
             "config.dataset.fused_decode is true with echo.insertion='before_augmentation', where "
-            "each copy is cropped anew after decoding; allowed here: false"
+            "each copy is cropped after decoding; allowed here: false"
         )
     on_host = config.echo.placement == "host"
     if config.augment_on == "device" and insertion.startswith("after") and on_host:
@@ -63,8 +60,30 @@ def check_insertion(config, insertion: str) -> None:
         )
 
 
-def check_devices(config, data_devices: int) -> None:
-    """Checks that the batch splits evenly over the devices that share it."""
+def check_workload(config: ConfigDict, workload: Workload) -> None:
+    """Checks the fields that refer to properties of the workload.
+
+    Raises:
+        ConfigError: the workload does not have such a property.
+    """
+    if config.target.metric not in workload.metrics:
+        raise ConfigError(
+            f"config.target.metric is {config.target.metric!r}, which evaluating workload "
+            f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
+        )
+    if config.dataset.fused_decode and not hasattr(workload, "decode_cropped"):
+        raise ConfigError(
+            f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
+            "have; allowed: false"
+        )
+
+
+def check_devices(config: ConfigDict, data_devices: int) -> None:
+    """Checks that `data_devices` devices can share a batch evenly.
+
+    Raises:
+        ConfigError: they cannot.
+    """
     if config.batch_size % data_devices:
         raise ConfigError(
             f"config.batch_size is {config.batch_size}, which {data_devices} devices cannot share "
@@ -73,7 +92,7 @@ def check_devices(config, data_devices: int) -> None:
     if config.echo.placement == "device" and config.echo.streams % data_devices:
         raise ConfigError(
             f"config.echo.streams is {config.echo.streams} with config.echo.placement='device', "
-            f"where each of {data_devices} devices keeps its own sub-streams; allowed here: a "
+            f"where each of {data_devices} devices keeps its own streams; allowed here: a "
             f"multiple of {data_devices}, or fewer devices (config.mesh.data)"
         )
     share, group = config.batch_size // data_devices, config.model.ghost_batch_size
@@ -84,11 +103,11 @@ def check_devices(config, data_devices: int) -> None:
         )
 
 
-def held_streams(config, held_rows: range) -> range:
-    """The sub-streams that fill the rows of each batch which this process holds.
+def held_streams(config: ConfigDict, held_rows: range) -> range:
+    """The streams that fill the rows of each batch that this process holds.
 
     Raises:
-        ConfigError: there are too few of them for each process to have its own.
+        ConfigError: the processes cannot share the streams evenly.
     """
     rows = config.batch_size // config.echo.streams
     if config.echo.policy == "auto" and len(held_rows) * jax.process_count() > config.batch_size:
@@ -106,48 +125,59 @@ def held_streams(config, held_rows: range) -> range:
     return range(held_rows.start // rows, held_rows.stop // rows)
 
 
-def _check_field(config, field: Field) -> None:
-    """Checks one field, which a configuration file may have set to anything, or taken away."""
-    try:
-        field.check(cli.get_field(config, field.name))
-    except FieldError as error:
-        raise ConfigError(str(error)) from error
-    except (AttributeError, KeyError, TypeError) as error:
+def check_speed(limits: Limits, record_bytes: int) -> None:
+    """Checks that a record of `record_bytes` bytes passes a throttled upstream in a sensible time.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    seconds = limits.seconds_of(record_bytes)
+    if seconds > MAX_RECORD_SECONDS:
         raise ConfigError(
-            f"config.{field.name} is missing; start from configs.base.get_config(), which has all "
-            "fields"
-        ) from error
-
-
-def _check_echo(config) -> None:
-    try:
-        echo.EchoSpec(
-            insertion=config.echo.insertion,
-            factor=config.echo.factor,
-            shuffle_buffer=config.echo.shuffle_buffer,
-            seed=config.seed.data,
-            placement=config.echo.placement,
+            f"config.upstream lets a record of {record_bytes:,} bytes pass in {seconds:.3g} "
+            f"seconds; allowed: {MAX_RECORD_SECONDS} seconds at most, by higher limits or fewer "
+            "and shorter stalls"
         )
-    except echo.EchoSpecError as error:
-        raise ConfigError(f"config.echo.{error}") from error
-    _check_policy(config.echo)
-    echoes = config.echo.insertion != "none" or config.echo.streams > 1
+
+
+def _check_fields(config: ConfigDict) -> None:
+    """Checks single fields: a configuration file can set them to anything, or delete them."""
+    for field in base.FIELDS:
+        try:
+            field.check(cli.get_field(config, field.name))
+        except FieldError as error:
+            raise ConfigError(str(error)) from error
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"config.{field.name} is missing; start from configs.base.get_config(), which has "
+                "all fields"
+            ) from error
+
+
+def _check_echo(config: ConfigDict) -> None:
+    settings = config.echo
+    if settings.insertion == "none" and settings.factor != 1:
+        raise ConfigError(
+            f"config.echo.factor is {settings.factor:g}; allowed: 1 where insertion is 'none', "
+            "since nothing is repeated there"
+        )
+    if settings.policy == "auto":
+        _check_auto(settings)
+    elif settings.replay:
+        raise ConfigError(
+            f"config.echo.replay is {settings.replay!r} with echo.policy={settings.policy!r}, "
+            "which decides nothing; allowed: '', or echo.policy=auto"
+        )
+    echoes = settings.insertion != "none" or settings.streams > 1
     if config.dataset.spaced_epochs > 1 and echoes:
         raise ConfigError(
             f"config.dataset.spaced_epochs is {config.dataset.spaced_epochs}, which takes the "
-            "place of echoing; allowed with echo.insertion='none' and echo.streams=1 alone"
+            "place of echoing; allowed only with echo.insertion='none' and echo.streams=1"
         )
-    check_insertion(config, config.echo.insertion)
+    check_insertion(config, settings.insertion)
 
 
-def _check_policy(settings) -> None:
-    if settings.policy != "auto":
-        if settings.replay:
-            raise ConfigError(
-                f"config.echo.replay is {settings.replay!r} with echo.policy={settings.policy!r}, "
-                "which decides nothing; allowed: '', or echo.policy=auto"
-            )
-        return
+def _check_auto(settings: ConfigDict) -> None:
     if settings.insertion == "none":
         raise ConfigError(
             "config.echo.policy is 'auto' with echo.insertion='none', where nothing is repeated; "
@@ -156,38 +186,32 @@ def _check_policy(settings) -> None:
     if settings.factor != 1:
         raise ConfigError(
             f"config.echo.factor is {settings.factor:g} with echo.policy='auto', which chooses how "
-            "often to repeat; allowed: 1 (the most showings are config.echo.max_factor)"
+            "often to repeat; allowed: 1 (the maximum number of copies is config.echo.max_factor)"
         )
     if settings.shuffle_buffer < 1:
         raise ConfigError(
             f"config.echo.shuffle_buffer is {settings.shuffle_buffer} with echo.policy='auto', "
-            "which repeats what is stored there; allowed: 1 or more, best several batches"
+            "which repeats what is stored there; allowed: 1 or more, ideally several batches"
         )
 
 
-# What the learning rate is multiplied by at the end of each schedule that decays.
-_LAST_FACTORS = {"linear": "final_factor", "cosine": "final_factor", "two_steps": "step_factor"}
-
-
-def _check_horizon(config) -> None:
-    schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
-    horizon = schedule.horizon_fresh_examples
-    if horizon_steps(config) < 1:
+def _check_upstream(upstream: ConfigDict) -> None:
+    if (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0):
         raise ConfigError(
-            f"config.optimizer.schedule.horizon_fresh_examples is {horizon}, which gives no batch "
-            f"of {config.batch_size}; allowed: at least the batch size, or 0 for the budget"
+            f"config.upstream.stall_seconds is {upstream.stall_seconds:g} with "
+            f"config.upstream.stall_every_seconds={upstream.stall_every_seconds:g}; allowed: both "
+            "above 0, or both 0"
         )
-    last = _LAST_FACTORS.get(schedule.name)
-    if 0 < horizon < budget and last and not schedule[last]:
+
+
+def _check_streams(config: ConfigDict) -> None:
+    settings = config.echo
+    if config.batch_size % settings.streams:
         raise ConfigError(
-            f"config.optimizer.schedule.{last} is 0 with horizon_fresh_examples={horizon}, after "
-            f"which the rest of the budget of {budget} would train at a learning rate of 0; "
-            f"allowed: a factor above 0, or a horizon of the budget or more (0 = the budget)"
+            f"config.echo.streams is {settings.streams}, which does not divide config.batch_size "
+            f"{config.batch_size}; allowed: a divisor of the batch size"
         )
-
-
-def _check_buffer(settings) -> None:
-    """Before batching the streams share the buffer's slots, of which each needs at least one."""
+    # Before batching the streams share the slots of the buffer, and each needs at least one.
     shared = settings.insertion in ("before_augmentation", "after_augmentation")
     if shared and 0 < settings.shuffle_buffer < settings.streams:
         raise ConfigError(
@@ -198,34 +222,23 @@ def _check_buffer(settings) -> None:
         )
 
 
-def _check_upstream(upstream) -> None:
-    if (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0):
+def _check_budget(config: ConfigDict) -> None:
+    schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
+    horizon = schedule.horizon_fresh_examples
+    if total_steps(config) < 1:
         raise ConfigError(
-            f"config.upstream.stall_seconds is {upstream.stall_seconds:g} with "
-            f"config.upstream.stall_every_seconds={upstream.stall_every_seconds:g}; allowed: both "
-            "above 0, or both 0"
+            f"config.budget.fresh_examples is {budget}, which gives no batch of "
+            f"{config.batch_size}; allowed: at least the batch size"
         )
-
-
-def check_speed(limits: Limits, record_bytes: int) -> None:
-    """Checks that a record of so many bytes passes the limits on the upstream in a time that
-    somebody might wait for.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    seconds = limits.seconds_of(record_bytes)
-    if seconds > LONGEST_RECORD:
+    if horizon_steps(config) < 1:
         raise ConfigError(
-            f"config.upstream lets a record of {record_bytes:,} bytes pass in {seconds:.3g} "
-            f"seconds; allowed: {LONGEST_RECORD} seconds at most, by higher limits or fewer and "
-            "shorter stalls"
+            f"config.optimizer.schedule.horizon_fresh_examples is {horizon}, which gives no batch "
+            f"of {config.batch_size}; allowed: at least the batch size, or 0 for the budget"
         )
-
-
-def _check_division(name: str, parts: int, batch_size: int) -> None:
-    if batch_size % parts:
+    factor = _FINAL_FACTORS.get(schedule.name)
+    if 0 < horizon < budget and factor and not schedule[factor]:
         raise ConfigError(
-            f"config.{name} is {parts}, which does not divide config.batch_size {batch_size}; "
-            "allowed: a divisor of the batch size"
+            f"config.optimizer.schedule.{factor} is 0 with horizon_fresh_examples={horizon}, after "
+            f"which the rest of the budget of {budget} would train at a learning rate of 0; "
+            f"allowed: a factor above 0, or a horizon of the budget or more (0 = the budget)"
         )

@@ -1,4 +1,4 @@
-"""When a run is diverged: looked for in the compiled step and in the losses that it returns."""
+"""Detects divergence: a check inside the compiled step, and one of the losses it returns."""
 
 import functools
 import math
@@ -7,24 +7,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# A run is diverged once its training loss exceeds this many times the loss at initialization. That
-# is far from what training comes back from: of the 2,698 trials of results/studies, none that was
-# not diverged recorded a training loss of even 3 times that of a fresh network.
+# A run has diverged once its training loss exceeds this multiple of the loss at initialization.
+# Training does not recover from less: of the 2,698 trials in results/studies, none that did not
+# diverge recorded a training loss of even 3 times that of a fresh network.
 MAX_LOSS_RATIO = 1000.0
 
 _NONFINITE = ("", "a parameter", "a gradient", "the loss")
 
 
 def nonfinite(loss: jax.Array, grads: Any, params: Any) -> jax.Array:
-    """What a step found or left that is not finite, int32 []; `explanation` takes it.
+    """Which result of a step is not finite, as a code for `explanation`, int32 [].
 
-    It is 3 for the loss, else 2 for a gradient, else 1 for an updated parameter, 0 for nothing. The
-    loss alone does not tell: compilers may drop NaN, as XLA's for CPUs does in some fused relus.
+    The code is 3 for the loss, else 2 for a gradient, else 1 for an updated parameter, and 0 if
+    all are finite. Checking the loss is not enough: compilers may drop NaN, as XLA's CPU compiler
+    does in some fused relus.
 
     Args:
         loss: float32 [].
-        grads, params: pytrees of one structure. Each leaf is reduced once, where it lies, gradient
-            and parameter together.
+        grads: of the loss with respect to the parameters.
+        params: updated, in the same structure. Gradient and parameter are reduced together, on the
+            devices that hold them.
     """
 
     def of_leaf(grad, param):
@@ -35,12 +37,14 @@ def nonfinite(loss: jax.Array, grads: Any, params: Any) -> jax.Array:
 
 
 def explanation(step: int, loss: float, nonfinite: int, initial_loss: float) -> str:
-    """Why a run is diverged at `step`, '' if it is not.
+    """Why a run has diverged at `step`; '' if it has not.
 
     Args:
-        loss: the training loss of this step.
-        nonfinite: as returned by the function of that name.
-        initial_loss: the training loss of step 1; 0.0, of a batch without a target, sets no bound.
+        step: the number of the step.
+        loss: its training loss.
+        nonfinite: the code from `nonfinite`.
+        initial_loss: the training loss of step 1. If it is 0.0, as for a batch without targets,
+            there is no bound.
     """
     if nonfinite:
         return f"{_NONFINITE[nonfinite]} is not finite at step {step} (training loss {loss:g})"

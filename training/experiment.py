@@ -1,172 +1,206 @@
-"""From a configuration to the parts of a run: data, program, target. Nothing is written here."""
+"""From a configuration to everything that a run consists of: data, program, batches, target.
+
+`make_experiment` is the place where optional capabilities are chosen. It writes nothing.
+"""
 
 import copy
 import dataclasses
-from typing import Any
+import pathlib
+from collections.abc import Iterable
 
-import numpy as np
+import grain
+from ml_collections import ConfigDict
 
 import workloads
-from data import sources, splits
-from data.errors import RecordError, SourceError
+from data.sources import DatasetInfo, RecordError, Source, SourceError, UpstreamError
 from data.splits import open_data, open_splits
-from data.throttle import StoppableClock, UpstreamError, record_bytes
+from data.throttle import StoppableClock, limits, record_bytes
 from echo.diagnostics import CopyDiagnostics
 from pipeline import accounting, build
-from pipeline.evaluation import evaluation_batches
-from runs import cli, distributed, records
-from training import check, footprint, sharding
-from training import step as steps
-from training import transfer as inputs
-from training.auto_policy import Pace
+from pipeline.evaluation import EvaluationBatch, evaluation_batches
+from pipeline.map_datasets import Arrays, Batch
+from pipeline.streams import FixedStreams
+from runs import cli, records
+from training import check, memory, sharding
+from training.auto_policy import AutoPolicy
+from training.step import Program, Task, program
+from training.stepper import StackedStepper, Stepper
+from training.transfer import Transfer, make_transfer
 from workloads.interface import WorkloadError
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
-    """What a configuration is made into, before anything is written."""
+class Experiment:
+    """A run before its first step, checked and ready to start.
 
-    config: Any
-    info: sources.DatasetInfo
-    program: steps.Program
-    batches: Any  # a Grain IterDataset of pipeline.map_datasets.Batch
-    input: inputs.Input  # sends them to the step
-    validation: Any  # an iterable of (arrays, mask)
+    Attributes:
+        config: the resolved configuration.
+        info: of the data set.
+        source: raw training examples, as slow as config.upstream makes them.
+        first: the first training example, decoded, each array [1, ...].
+        program: the compiled programs.
+        held_streams: the streams that this process reads.
+        policy: the part of training that depends on echo.policy.
+        batches: of training.
+        transfer: brings batches to the devices.
+        stepper: takes the training steps.
+        validation: (arrays, mask) pairs of the validation split.
+        target: that ends the run when it is reached.
+        upstream_clock: what the limits of config.upstream go by; stopped while the run does not
+            train.
+        copies: how repeats are spread over the batches.
+        repeated_rows: which rows of a batch are repeats.
+    """
+
+    config: ConfigDict
+    info: DatasetInfo
+    source: Source
+    first: Arrays
+    program: Program
+    held_streams: range
+    policy: "FixedPolicy | AutoPolicy"
+    batches: grain.IterDataset[Batch]
+    transfer: Transfer
+    stepper: Stepper | StackedStepper
+    validation: Iterable[EvaluationBatch]
     target: records.Target
-    total_steps: int | None  # of the budget; None where it is not known before
-    horizon_steps: int | None  # of the schedule's horizon; likewise
-    pace: Pace
-    upstream_clock: StoppableClock  # stands still while the run does not train
-    exchange: distributed.Exchange  # between those that echo.policy=auto decides for
-    earlier: dict[int, list[int]]  # decisions of batches that were emitted before an interruption
+    upstream_clock: StoppableClock
     copies: CopyDiagnostics
     repeated_rows: accounting.RepeatedRows
 
 
-@dataclasses.dataclass(frozen=True)
-class Opened:
-    """What a configuration names: its data, and the compiled programs of its workload."""
+def make_experiment(config: ConfigDict) -> Experiment:
+    """Checks `config` and builds its experiment.
 
-    source: sources.Source
-    held_out: sources.Source
-    info: sources.DatasetInfo
-    program: steps.Program
-    held_streams: range  # the sub-streams that this process reads
-    upstream_clock: StoppableClock
-
-
-def opened(config) -> Opened:
-    """Checks `config` and opens what it names; raises InputError if it cannot be run."""
+    Raises:
+        InputError: the configuration cannot be run.
+    """
     try:
-        check.check(config)
-        clock = StoppableClock()
-        source, held_out, info = open_data(config, clock)
-        _check_speed(config, held_out)
-        workload = workloads.make(config, info)
-        mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
-        check.check_devices(config, mesh.shape["data"])
-        held = check.held_streams(config, sharding.local_rows(mesh, config.batch_size))
-        # after an echo of augmented items the step has nothing to augment
-        augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
-        task = steps.Task(workload, config.optimizer.name, augments, mesh, config.sharding)
-        program = steps.program(task)
-        footprint.check_state(program)
-        return Opened(source, held_out, info, program, held, clock)
+        return _make_experiment(config)
     except (
         check.ConfigError,
         SourceError,
         RecordError,
+        UpstreamError,
         WorkloadError,
         sharding.MeshError,
     ) as error:
         raise cli.InputError(str(error)) from error
 
 
-def prepare(config) -> Parts:
-    """Checks `config` and makes its parts; raises InputError if it cannot be run."""
-    run = opened(config)
-    task = run.program.task
-    if config.target.metric not in task.workload.metrics:
-        raise cli.InputError(
-            f"config.target.metric is {config.target.metric!r}, which evaluating workload "
-            f"{config.workload!r} does not report; allowed: {', '.join(task.workload.metrics)}"
-        )
-    if config.dataset.fused_decode and not hasattr(task.workload, "decode_cropped"):
-        raise cli.InputError(
-            f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
-            "have; allowed: false"
-        )
-    try:  # the first records are decoded here
-        held, decisions = run.held_streams, _decisions_to_replay(config)
-        pace, exchange, earlier = Pace(), distributed.Exchange(), {}
-        first = build.first_example(config, run.source, task.workload)
-        rows = sharding.local_rows(task.mesh, config.batch_size)
-        footprint.check_batches(config, first, task.workload, run.program, rows)
-        # What is kept is checked before anything of a batch's size is made.
-        step_input = inputs.make_input(config, first, task.workload, task.mesh, held)
-        batches = build.build(
-            config, run.source, task.workload, held, pace, decisions, exchange, first, earlier
-        )
-        validation = _evaluation_batches(config, run.held_out, task)
-    except (check.ConfigError, RecordError, UpstreamError) as error:
-        raise cli.InputError(str(error)) from error
-    return Parts(
+def _make_experiment(config: ConfigDict) -> Experiment:
+    check.check(config)
+
+    # Data: the training split may be throttled, the validation split never is.
+    upstream_clock = StoppableClock()
+    source, held_out, info = open_data(config, upstream_clock)
+    speed = limits(config)
+    if len(held_out) and not speed.none:
+        check.check_speed(speed, record_bytes(held_out[0]))
+
+    # Devices: this process holds some rows of each batch, which some streams fill.
+    mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)
+    workload = workloads.make(config, info)
+    check.check_devices(config, mesh.shape["data"])
+    held_rows = sharding.local_rows(mesh, config.batch_size)
+    held_streams = check.held_streams(config, held_rows)
+
+    # The compiled programs. After an echo stage that repeats augmented examples there is nothing
+    # left to augment.
+    augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
+    task = Task(workload, config.optimizer.name, augments, mesh, config.sharding)
+    programs = program(task)
+    memory.check_state(programs)
+    check.check_workload(config, workload)
+
+    # The input. Memory is checked before anything of the size of a batch or buffer is allocated.
+    first = build.first_example(config, source, workload)
+    memory.check_batches(config, first, programs, held_rows)
+    transfer = make_transfer(config, first, workload, mesh, held_streams)
+    copies = accounting.copy_diagnostics(config, len(source))
+    auto = config.echo.policy == "auto"
+    policy = AutoPolicy(config, copies) if auto else FixedPolicy(config, held_streams)
+    batches = build.build(config, source, workload, held_streams, policy.streams, first)
+
+    return Experiment(
         config=config,
-        info=run.info,
-        program=run.program,
+        info=info,
+        source=source,
+        first=first,
+        program=programs,
+        held_streams=held_streams,
+        policy=policy,
         batches=batches,
-        input=step_input,
-        validation=validation,
+        transfer=transfer,
+        stepper=policy.stepper(programs, config.seed.data),
+        validation=_evaluation_batches(config, held_out, task),
         target=records.Target(**config.target),
-        total_steps=accounting.total_steps(config) if config.echo.policy == "fixed" else None,
-        horizon_steps=accounting.horizon_steps(config) if config.echo.policy == "fixed" else None,
-        copies=accounting.copy_diagnostics(config, len(run.source)),
-        repeated_rows=accounting.repeated_rows(config, held),
-        pace=pace,
-        upstream_clock=run.upstream_clock,
-        exchange=exchange,
-        earlier=earlier,
+        upstream_clock=upstream_clock,
+        copies=copies,
+        repeated_rows=accounting.repeated_rows(config, held_streams),
     )
 
 
-def _check_speed(config, held_out: sources.Source) -> None:
-    """Checks the limits on the upstream by a record that need not pass them."""
-    limits = splits.limits(config)
-    if not limits.none and len(held_out):
-        check.check_speed(limits, record_bytes(held_out[0]))
+class FixedPolicy:
+    """The part of training that depends on echo.policy, for 'fixed': the order of the batches is
+    known in advance, so there is nothing to time, to record, or to repeat.
+
+    Attributes:
+        streams: how the pipeline echoes and counts its streams.
+        total_steps: in the budget; None if not known in advance.
+        horizon_steps: in the horizon of the learning-rate schedule; None likewise.
+    """
+
+    total_steps: int | None
+    horizon_steps: int | None
+
+    def __init__(self, config: ConfigDict, held: range):
+        self.streams = FixedStreams(config, held)
+        self.total_steps = accounting.total_steps(config)
+        self.horizon_steps = accounting.horizon_steps(config)
+
+    def stepper(self, program: Program, data_seed: int) -> Stepper:
+        """The stepper of a run."""
+        return Stepper(program, data_seed)
+
+    def busy(self, seconds: float) -> float:
+        """For how many of the `seconds` that the loop just waited for input the device was
+        running because the policy chose to wait."""
+        del seconds
+        return 0.0
+
+    def resume(self, workdir: pathlib.Path, step: int) -> None:
+        """Called once before the first batch, with the step of the checkpoint or 0."""
+
+    def stepped(self, step: int, batch: Batch) -> None:
+        """Called after each step, with its number and the batch that it took."""
+
+    def sync(self) -> dict[str, records.Extent]:
+        """Forces records to disk; by file name, the extent that a checkpoint covers."""
+        return {}
+
+    def close(self) -> None:
+        """Called once at the end of the run."""
 
 
-def _decisions_to_replay(config) -> np.ndarray | None:
-    """What config.echo.replay recorded, in examples, int64 [steps, streams]; None for nothing."""
-    path = config.echo.replay
-    if not path:
-        return None
-    try:
-        rows = [record["fresh"] for record in records.read_lines(path)]
-        if not rows:
-            raise ValueError("it is empty")
-        decisions = np.asarray(rows, np.int64).reshape(len(rows), config.echo.streams)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise cli.InputError(
-            f"config.echo.replay is {path!r}, which holds no decisions of a run with "
-            f"echo.streams={config.echo.streams} ({error}); allowed: {records.DECISIONS} of a run "
-            "with echo.policy=auto"
-        ) from error
-    return decisions
+def batches_of_test_split(experiment: Experiment) -> Iterable[EvaluationBatch]:
+    """Batches of the test split, like `Experiment.validation`.
 
-
-def test_split(parts: Parts) -> Any:
-    """The test split, as `Parts.validation` is the other; InputError if there is none."""
-    config = copy.deepcopy(parts.config)
+    Raises:
+        InputError: the data set has no such split.
+    """
+    config = copy.deepcopy(experiment.config)
     config.dataset.validation_split = config.dataset.test_split
     try:
         _, held_out, _ = open_splits(config.dataset)
     except SourceError as error:
         raise cli.InputError(str(error)) from error
-    return _evaluation_batches(config, held_out, parts.program.task)
+    return _evaluation_batches(config, held_out, experiment.program.task)
 
 
-def _evaluation_batches(config, held_out: sources.Source, task: steps.Task) -> Any:
-    batch_size = config.batch_size * footprint.EVALUATION_BATCHES
+def _evaluation_batches(
+    config: ConfigDict, held_out: Source, task: Task
+) -> Iterable[EvaluationBatch]:
+    batch_size = config.batch_size * memory.EVALUATION_BATCHES
     held = sharding.local_rows(task.mesh, batch_size)
     return evaluation_batches(held_out, task.workload, batch_size, held)

@@ -1,13 +1,13 @@
-"""Statistics of the gradient of one batch: its noise, and how repeats differ from fresh rows.
+"""Statistics of a batch's gradient: its noise, and how repeats differ from fresh rows.
 
-The batch goes through the network once, as in the training step, so that batch normalization sees
-what it sees there. Gradients of three groups of its rows are pulled back from the losses of the
-rows: of two halves, and of the fresh rows. Gradients of sums over rows are additive, so those of
-the repeats follow.
+The batch passes through the network once, as in the training step, so batch normalization uses the
+same statistics. The losses of the rows are then differentiated for three groups of rows: two
+halves, and the fresh rows. Gradients of sums over rows are additive, so the gradient of the repeats
+follows.
 
-The copies of an example are not independent, so the unit that is split is the example: a hash of
-its index puts all of its copies into the same half. With batch normalization the halves remain
-dependent through the statistics of the batch, and the estimates are approximate.
+The copies of an example are not independent, so the halves split examples, not rows: a hash of an
+example's index puts all its copies into the same half. With batch normalization the halves remain
+dependent through the batch statistics, and the estimates are approximate.
 """
 
 import math
@@ -17,18 +17,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# Params to what each row adds to the loss, and its weight; see Workload.row_losses.
+# params -> (what each row adds to the loss [B], its weight [B]); see Workload.row_losses.
 RowLosses = Callable[[Any], tuple[jax.Array, jax.Array]]
 
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 def due(step: int, every: int) -> bool:
-    """Whether the statistics of this step (from 0) are due: those of one in `every`, 0 = none.
+    """Whether the statistics of `step`, from 0, are due: one step in every `every`; 0 for none.
 
-    Its place among the `every` moves by the golden ratio, evenly over all of them. At a fixed place
-    they would fall on the same copy each time: with whole batches repeated and a factor that
-    divides `every`, on fresh ones alone.
+    The position of that step among the `every` moves by the golden ratio, so it is evenly
+    distributed. A fixed position would always measure the same copy: if whole batches are repeated
+    and the factor divides `every`, only fresh ones.
     """
     if not every:
         return False
@@ -39,33 +39,35 @@ def due(step: int, every: int) -> bool:
 def statistics(
     row_losses: RowLosses, params: Any, index_B: jax.Array, repeat_B: jax.Array, data_seed: Any
 ) -> dict[str, jax.Array]:
-    """Measures a batch, at the cost of a forward and three backward passes.
+    """Measures a batch, at the cost of one forward and three backward passes.
 
     Args:
-        row_losses: differentiable in `params`.
-        index_B: which fresh example each row shows, uint32 [B].
-        repeat_B: whether an earlier row, of this batch or one before, shows it too, bool [B].
-        data_seed: of the halves.
+        row_losses: differentiable with respect to `params`.
+        params: parameters of the network.
+        index_B: the fresh example in each row, uint32 [B].
+        repeat_B: whether an earlier row, of this batch or one before, contains the same example,
+            bool [B].
+        data_seed: seed of the split into halves.
 
     Returns:
-        Float32 scalars, NaN where they are undefined:
+        Float32 scalars, NaN where undefined:
 
-        gradient_squared_norm, gradient_noise_trace: estimates of |G|^2 and of tr(Sigma), where the
+        gradient_squared_norm, gradient_noise_trace: estimates of |G|^2 and tr(Sigma), where the
             gradient of n rows has mean G and covariance Sigma / n. With g1, g2 the mean gradients
-            of halves of n1, n2 rows they are g1 . g2 and |g1 - g2|^2 / (1/n1 + 1/n2). For n1 = n2
-            that is what McCandlish et al. (2018, arXiv 1812.06162, appendix A.1) have for the small
-            batch a half and the big one both. Both are unbiased where rows are independent and have
-            equal weights; single ones are so noisy that only their means over steps mean anything
-            (the former may be negative), and a mean of their ratios means nothing.
-        fresh_loss, repeat_loss: training loss over the fresh rows, and over the repeats.
-        gradient_cosine, gradient_norm_ratio: of the mean gradients of repeats and fresh rows, the
-            ratio being repeats / fresh.
-        fresh_rows: how many rows are no repeats.
+            of halves of n1, n2 rows, they are g1 . g2 and |g1 - g2|^2 / (1/n1 + 1/n2). For n1 = n2
+            these are the estimators of McCandlish et al. (2018, arXiv 1812.06162, appendix A.1),
+            with a half as the small batch and both as the big one. Both are unbiased if rows are
+            independent and have equal weights. A single estimate is very noisy (the first may be
+            negative): average each over steps, and do not average their ratios.
+        fresh_loss, repeat_loss: the training loss over the fresh rows, and over the repeats.
+        gradient_cosine, gradient_norm_ratio: between the mean gradients of repeats and of fresh
+            rows; the ratio is repeats / fresh.
+        fresh_rows: the number of rows that are not repeats.
     """
     losses_B, pull_back, weights_B = jax.vjp(row_losses, params, has_aux=True)
 
     def summed(rows_B):
-        """The rows' number, their total loss, weight and gradient."""
+        """The number of rows in a group, their total weight, and their gradient."""
         (gradient,) = pull_back(rows_B)
         return rows_B.sum(), (rows_B * weights_B).sum(), gradient
 
@@ -78,7 +80,7 @@ def statistics(
     fresh_B = 1 - repeat_B
     fresh_weight, repeat_weight = (fresh_B * weights_B).sum(), (repeat_B * weights_B).sum()
 
-    # Also for batches that do not mix: within a jax.lax.cond this takes a CPU four times as long.
+    # Computed for every batch: within a jax.lax.cond it takes four times as long on a CPU.
     (fresh,) = pull_back(fresh_B)
     repeat = jax.tree.map(lambda a, b, c: a + b - c, sum1, sum2, fresh)
     fresh_norm, repeat_norm = jnp.sqrt(_dot(fresh, fresh)), jnp.sqrt(_dot(repeat, repeat))
@@ -97,21 +99,21 @@ def statistics(
 
 
 def in_first_half(index_B: jax.Array, data_seed: Any) -> jax.Array:
-    """Which rows are in the first half, bool [B]: each example's fate is an even draw of its own,
-    whatever its copy or its place."""
+    """Which rows are in the first half, bool [B]. An independent fair draw per example, the same
+    for all of its copies."""
     of_seed = jax.random.key(data_seed)
     bits = jax.vmap(lambda index: jax.random.bits(jax.random.fold_in(of_seed, index)))
     return bits(index_B) % 2 == 0
 
 
 def defined(values: Mapping[str, Any]) -> dict[str, float]:
-    """What of `statistics` can be recorded: the numbers that are finite."""
+    """The values of `statistics` that are defined, as floats."""
     numbers = {name: float(value) for name, value in values.items()}
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
-def _dot(one: Any, other: Any) -> jax.Array:
-    # not jnp.vdot, which an accelerator computes in half precision
+def _dot(one: Any, other: Any) -> Any:
+    # Not jnp.vdot, which accelerators compute in half precision.
     products = jax.tree.map(lambda a, b: (a * b).sum(), one, other)
     return sum(jax.tree.leaves(products))
 

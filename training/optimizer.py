@@ -1,33 +1,39 @@
-"""Optimizers whose hyperparameters are inputs of the compiled step, and learning-rate schedules.
+"""Optimizers and learning-rate schedules.
 
-A search changes learning rate and momentum from trial to trial. Since they are arguments of the
-step, and not constants in it, all trials of a condition share one compilation.
+Hyperparameters are arguments of the compiled step, not constants in it, so all trials of a search
+share one compilation.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
+from ml_collections import ConfigDict
 
 
 class Hyperparameters(NamedTuple):
-    """What the optimizer needs at one step, float32 scalars; `beta2` is AdamW's alone."""
+    """The optimizer's hyperparameters at one step, float32 scalars. Only AdamW uses `beta2`."""
 
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    beta2: float = 0.0
+    learning_rate: Any
+    momentum: Any
+    weight_decay: Any
+    beta2: Any = 0.0
 
 
 def transformation(name: str, hyper: Hyperparameters) -> optax.GradientTransformation:
-    """Momentum SGD as in the study, or AdamW; `hyper` may be traced.
+    """Momentum SGD as in the paper, or AdamW.
 
-    'momentum' is heavy ball, m <- momentum * m + g, p <- p - lr * m; 'nesterov' moves by
-    g + momentum * m instead (Sutskever et al. 2013). Their weight decay is an L2 penalty: it is
-    added to the gradient. That of 'adamw' (Loshchilov & Hutter 2019) is added to the update, which
-    the learning rate multiplies. Both act on kernels only. No gradient is clipped.
+    'momentum' is heavy ball: m <- momentum * m + g, p <- p - lr * m. 'nesterov' moves by
+    g + momentum * m instead (Sutskever et al. 2013). For both, weight decay is an L2 penalty, added
+    to the gradient. For 'adamw' (Loshchilov & Hutter 2019) it is added to the update, before the
+    multiplication by the learning rate. Weight decay acts on kernels only. Gradients are not
+    clipped.
+
+    Args:
+        name: a value of config.optimizer.name.
+        hyper: may be traced.
     """
     decay = optax.add_decayed_weights(hyper.weight_decay, mask=_kernels)
     if name == "adamw":
@@ -45,8 +51,8 @@ def _kernels(params):
     return jax.tree_util.tree_map_with_path(is_kernel, params)
 
 
-def hyperparameters(config, progress: float) -> Hyperparameters:
-    """The hyperparameters at `progress`, in [0, 1], of the schedule's horizon."""
+def hyperparameters(config: ConfigDict, progress: float) -> Hyperparameters:
+    """The hyperparameters at `progress` in [0, 1] of the schedule's horizon."""
     optimizer = config.optimizer
     rate = optimizer.learning_rate * schedule_factor(optimizer.schedule, progress)
     with np.errstate(over="ignore"):  # an infinite rate ends the run as diverged
@@ -59,8 +65,8 @@ def hyperparameters(config, progress: float) -> Hyperparameters:
     )
 
 
-def schedule_factor(schedule, progress: float) -> float:
-    """Learning rate relative to its peak at `progress` in [0, 1] of the schedule's horizon."""
+def schedule_factor(schedule: ConfigDict, progress: float) -> float:
+    """The learning rate over its peak, at `progress` in [0, 1] of the schedule's horizon."""
     warmup = schedule.warmup_progress
     if progress < warmup:
         return progress / warmup

@@ -1,13 +1,13 @@
-"""Where arrays live: a mesh of devices (`data`, `model`), batches and parameters split over it.
+"""Shards batches and parameters over a mesh of devices with the axes `data` and `model`.
 
-Batches are always split over `data`. Parameters, and the optimizer's state with them, follow one of
+Batches are always split over `data`. Parameters, and the optimizer state with them, follow one of
 three rules, by name and shape:
 
-* replicated: every device holds them all.
-* fsdp: the largest axis that can be is split over `data` (ZeRO, Rajbhandari et al. 2020). The step
-  gathers what it uses, so the arithmetic of each device is that of `replicated`.
-* tensor: the Transformer's layers are split over `model` (Megatron-LM, Shoeybi et al. 2019): heads,
-  hidden units and vocabulary. The rest is replicated.
+* replicated: every device holds all of them.
+* fsdp: the largest divisible axis is split over `data` (ZeRO, Rajbhandari et al. 2020). The step
+  gathers what it uses, so each device does the same arithmetic as with `replicated`.
+* tensor: the layers of the Transformer are split over `model` (Megatron-LM, Shoeybi et al. 2019) by
+  heads, hidden units, and vocabulary. The rest is replicated.
 """
 
 import math
@@ -17,12 +17,12 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-# fsdp leaves smaller arrays whole (norms, biases): a gather costs its latency, and saves little.
-_LARGE = 1024  # elements
+# fsdp does not split smaller arrays (norms, biases): gathering them costs more than it saves.
+_MIN_SPLIT = 1024  # elements
 
 # The axis that `tensor` splits, by the last two parts of a name. Kernels are [D, N, H] (q, k, v),
 # [N, H, D] (out), [D, M] and [M, D] (the perceptron's two); embeddings [V, D].
-_TENSOR_AXES = {
+_TENSOR_AXES: dict[tuple[str, ...], int] = {
     ("q", "kernel"): 1,
     ("k", "kernel"): 1,
     ("v", "kernel"): 1,
@@ -36,14 +36,14 @@ _TENSOR_AXES = {
 
 
 class MeshError(ValueError):
-    """A mesh or a sharding that cannot be; the message says what can."""
+    """A mesh or a sharding that is not possible; the message says what is allowed."""
 
 
 def make_mesh(data: int, model: int) -> Mesh:
-    """A mesh of data x model devices; data = 0 takes all that there are.
+    """A mesh of data x model devices; data = 0 uses all devices.
 
     Raises:
-        MeshError: there are fewer devices than that, or several processes cannot share them so.
+        MeshError: there are too few devices, or the processes cannot share them in this way.
     """
     devices = jax.devices()
     data = data or len(devices) // model
@@ -62,8 +62,8 @@ def make_mesh(data: int, model: int) -> Mesh:
     )
 
 
-def _mesh_of_processes(data: int, model: int, devices: list[jax.Device]) -> Mesh:
-    """Process after process along `data`, so that the rows which one holds are one block."""
+def _mesh_of_processes(data: int, model: int, devices: list[Any]) -> Mesh:
+    """Processes in order along `data`, so that each holds one contiguous block of rows."""
     local = jax.local_device_count()
     if data * model < len(devices) or (local % model and model % local):
         raise MeshError(
@@ -80,7 +80,7 @@ def _mesh_of_processes(data: int, model: int, devices: list[jax.Device]) -> Mesh
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds all of the array."""
+    """Every device holds the whole array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -90,14 +90,15 @@ def over_data(mesh: Mesh) -> NamedSharding:
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> range:
-    """Which rows of a global batch this process's devices hold: one block."""
+    """The rows of a global batch that this process's devices hold, one contiguous block."""
     held = over_data(mesh).addressable_devices_indices_map((batch_size,)).values()
-    bounds = [rows.indices(batch_size) for (rows,) in held]
+    bounds = [index[0].indices(batch_size) for index in held if index]
     return range(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
 
 
 def put_batch(mesh: Mesh, arrays: Any) -> Any:
-    """Host arrays of this process's rows (`local_rows`), as global arrays split over `data`."""
+    """Sends host arrays of this process's rows (`local_rows`), as global arrays split over
+    `data`."""
     sharding = over_data(mesh)
     if mesh.size == 1:
         return jax.device_put(arrays, sharding)
@@ -107,18 +108,19 @@ def put_batch(mesh: Mesh, arrays: Any) -> Any:
 
 
 def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
-    """The shardings of parameters, or of what the optimizer keeps for each of them.
+    """The shardings of parameters, or of the optimizer's state for them.
 
     Args:
-        choice: one of those of config.sharding.
-        shapes: a pytree of what has a shape; a leaf's path ends as the parameter's name does.
+        mesh: to shard over.
+        choice: a value of config.sharding.
+        shapes: a pytree of arrays or shapes; the path of a leaf ends in the parameter's name.
 
     Raises:
-        MeshError: the choice does not suit the mesh, or the network.
+        MeshError: the choice does not fit the mesh or the network.
     """
     _check_choice(mesh, choice)
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    specs = [_partition(mesh, choice, _name(path), leaf.shape) for path, leaf in leaves]
+    specs: list[Any] = [_partition(mesh, choice, _name(path), leaf.shape) for path, leaf in leaves]
     if choice == "tensor" and not any("model" in spec for spec in specs):
         raise MeshError(
             "config.sharding is 'tensor', which splits a Transformer's layers, and this network "
@@ -128,7 +130,7 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
 
 
 def stacked(one: NamedSharding) -> NamedSharding:
-    """Of arrays along a new first axis, each of which lies as `one` says."""
+    """The sharding of arrays that are stacked along a new first axis, each sharded like `one`."""
     return NamedSharding(one.mesh, PartitionSpec(None, *one.spec))
 
 
@@ -162,8 +164,8 @@ def _partition(mesh: Mesh, choice: str, name: tuple[str, ...], shape) -> Partiti
 
 
 def _largest_axis(shape: tuple[int, ...], parts: int) -> int | None:
-    """The largest axis of a large array that `parts` divides, the last of equal ones."""
-    if math.prod(shape) < _LARGE:
+    """The largest axis that `parts` divides, the last one of ties; None for a small array."""
+    if math.prod(shape) < _MIN_SPLIT:
         return None
     divisible = [axis for axis, size in enumerate(shape) if size % parts == 0]
     return max(divisible, key=lambda axis: (shape[axis], axis), default=None)
@@ -174,5 +176,5 @@ def _split(axis: int, mesh_axis: str) -> PartitionSpec:
 
 
 def _name(path) -> tuple[str, ...]:
-    """A leaf's path in parts; NNX's variables end it with 'value'."""
+    """The components of a leaf's path without the 'value' that NNX variables append."""
     return tuple(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))[:-1]

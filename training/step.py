@@ -1,13 +1,13 @@
-"""The compiled programs of a run: fresh state, a training step, a step of evaluation.
+"""The compiled programs of a run: initialization, training step, evaluation, statistics.
 
-`program(...)` hands out the same object for equal tasks, so that a search compiles once for all of
-its trials.
+`program(task)` returns the same object for equal tasks, so all trials of a search share one
+compilation.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -18,17 +18,39 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from training import divergence, gradient_statistics, optimizer, sharding
-from training.state import TrainState
-from workloads.interface import Workload
+from training.optimizer import Hyperparameters
+from workloads.interface import Arrays, Workload
+
+# A batch on the devices: (data, index_B, copy_B), see pipeline.map_datasets.Batch.
+Rows = tuple[Any, jax.Array, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class TrainState:
+    """Everything on the devices that a step reads and writes. It is donated to the step.
+
+    Attributes:
+        params: trainable parameters, float32.
+        model_state: the network's other variables, such as batch norm's running statistics.
+        opt_state: of the optimizer.
+    """
+
+    params: nnx.State
+    model_state: nnx.State
+    opt_state: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """All that shapes the compiled programs. Equal tasks share them.
+    """Everything that determines the compiled programs. Equal tasks share them.
 
     Attributes:
+        workload: the network, loss, and metrics.
+        optimizer: a value of config.optimizer.name.
         augment_on_device: whether the step augments its batch before the loss.
-        sharding: how parameters lie on the mesh: one of those of config.sharding.
+        mesh: of devices.
+        sharding: of the parameters, a value of config.sharding.
     """
 
     workload: Workload
@@ -42,10 +64,11 @@ class Program:
     """Compiled functions for one task; see `program`.
 
     Attributes:
-        state_bytes, gradient_bytes: of each device's part of a state, and of its gradients.
+        state_shardings: a TrainState of shardings.
+        state_bytes, gradient_bytes: the size of each device's part of a state and of its gradients.
 
     Raises:
-        sharding.MeshError: the network cannot lie on the mesh as the task says.
+        sharding.MeshError: the mesh does not allow the task's sharding of the network.
     """
 
     def __init__(self, task: Task):
@@ -53,85 +76,87 @@ class Program:
         self._graphdef = nnx.graphdef(nnx.eval_shape(lambda: task.workload.model(nnx.Rngs(0))))
         self._replicated = sharding.replicated(task.mesh)
         shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
-        state = self._state_shardings(shapes)
+        self.state_shardings = state = self._shardings(shapes)
         self.gradient_bytes = _device_bytes(shapes.params, state.params)
         self.state_bytes = _device_bytes(shapes, state)
-        # Drawing parameters runs once, and is most of what XLA's CPU compiler has to do otherwise.
+        # Initialization runs once, and would take most of the CPU compiler's time if optimized.
         on_cpu = task.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         self._init = jax.jit(self._init_arrays, out_shardings=state, compiler_options=options)
         self._train = jax.jit(
-            self._train_arrays, donate_argnums=0, out_shardings=(state, self._replicated)
+            self.train_step, donate_argnums=0, out_shardings=(state, self._replicated)
         )
         self._evaluate = jax.jit(self._evaluate_arrays, out_shardings=self._replicated)
         self._statistics = jax.jit(self._statistics_arrays, out_shardings=self._replicated)
-        stacked = jax.tree.map(sharding.stacked, state)
-        self._train_stacked = jax.jit(
-            jax.vmap(self._train_arrays, in_axes=(0, None, 0, None)),
-            donate_argnums=0,
-            out_shardings=(stacked, self._replicated),
-        )
-        self._stack = jax.jit(
-            lambda states: jax.tree.map(lambda *arrays: jnp.stack(arrays), *states),
-            out_shardings=stacked,
-        )
-        self._unstack = jax.jit(
-            lambda states, number: jax.tree.map(lambda array: array[number], states),
-            out_shardings=state,
-        )
         self._compiled: dict[Any, Any] = {}
 
     def init(self, seed: int) -> TrainState:
-        """Fresh state: parameters drawn from `seed`, the same ones however they are sharded."""
+        """A fresh state. The parameters depend on `seed` only, not on the sharding."""
         return self._init(np.uint32(seed))
 
-    def lower_train(self, state: TrainState, batch: Any, hyper: Any, data_seed: Any) -> Any:
-        """The training step as written, for its `cost_analysis` before the compiler's work."""
-        return self._train.lower(state, batch, hyper, data_seed)
+    def compile_train(
+        self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
+    ) -> Any:
+        """Compiles the training step for these shapes: (state, rows, hyper, data_seed) ->
+        (state, metrics).
 
-    def compile_train(self, state: TrainState, batch: Any, hyper: Any, data_seed: Any) -> Any:
-        """The training step compiled for these shapes: (state, batch, hyper, data_seed) ->
-        (state, metrics). Ahead of time, so that a clock can leave compilation out.
+        It is compiled ahead of time, so that clocks can exclude compilation. Metrics are the
+        workload's and `nonfinite`; see training/divergence.py.
+        """
+        return self.compile("train", self._train, (state, rows, hyper, data_seed))
 
-        Metrics are the workload's, and `nonfinite`, see training/divergence.py."""
-        arguments = (state, batch, hyper, data_seed)
-        return self._compile("train", self._train, arguments)
+    def lower_train(
+        self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
+    ) -> Any:
+        """The training step before compilation, for its `cost_analysis`."""
+        return self._train.lower(state, rows, hyper, data_seed)
 
-    def compile_stacked(self, states: TrainState, batch: Any, hypers: Any, data_seed: Any) -> Any:
-        """The training step of several states, stacked as by `stack`, on one batch; each field of
-        `hypers` and each metric is float32 [states]."""
-        return self._compile("stacked", self._train_stacked, (states, batch, hypers, data_seed))
-
-    def stack(self, states: Sequence[TrainState]) -> TrainState:
-        """States along a new first axis of each array."""
-        return self._stack(tuple(states))
-
-    def unstack(self, states: TrainState, number: int) -> TrainState:
-        """State `number` of a stack."""
-        return self._unstack(states, np.int32(number))
-
-    def compile_evaluate(self, state: TrainState, batch: Any, mask_B: Any) -> Any:
-        """The same for evaluation: (params, model_state, batch, mask) -> outputs."""
-        arguments = (state.params, state.model_state, batch, mask_B)
-        return self._compile("evaluate", self._evaluate, arguments)
+    def evaluate(
+        self, state: TrainState, batches: Iterable[tuple[Arrays, np.ndarray]]
+    ) -> dict[str, float]:
+        """Metrics by name over `batches` of (arrays, mask float32 [B])."""
+        outputs = []
+        for data, mask_B in batches:
+            data, mask_B = sharding.put_batch(self.task.mesh, (data, mask_B))
+            arguments = (state.params, state.model_state, data, mask_B)
+            outputs.append(self.compile("evaluate", self._evaluate, arguments)(*arguments))
+        return self.task.workload.summarize(jax.device_get(outputs))
 
     def compile_statistics(
-        self, state: TrainState, batch: Any, repeat_B: Any, data_seed: Any
+        self, state: TrainState, rows: Rows, repeat_B: Any, data_seed: Any
     ) -> Any:
-        """The statistics of a training batch's gradient: (params, model_state, batch, repeat_B,
-        data_seed) -> values by name; see gradient_statistics.statistics. Nothing is donated."""
-        arguments = (state.params, state.model_state, batch, repeat_B, data_seed)
-        return self._compile("statistics", self._statistics, arguments)
+        """Compiles the statistics of a batch's gradient: (params, model_state, rows, repeat_B,
+        data_seed) -> values by name. See gradient_statistics.statistics. Nothing is donated."""
+        arguments = (state.params, state.model_state, rows, repeat_B, data_seed)
+        return self.compile("statistics", self._statistics, arguments)
 
-    def _compile(self, name: str, function, arguments) -> Any:
+    def gradient_statistics(
+        self, state: TrainState, rows: Rows, repeat_b: np.ndarray, data_seed: Any
+    ) -> dict[str, float]:
+        """The statistics of a batch's gradient that are defined, by name.
+
+        Args:
+            state: before the step on this batch.
+            rows: the batch.
+            repeat_b: whether an earlier row contains the same example, bool, of the rows that this
+                process holds.
+            data_seed: seed of the augmentation on the devices.
+        """
+        inputs = (rows, sharding.put_batch(self.task.mesh, repeat_b), data_seed)
+        measure = self.compile_statistics(state, *inputs)
+        values = measure(state.params, state.model_state, *inputs)
+        return gradient_statistics.defined(jax.device_get(values))
+
+    def compile(self, name: str, function: Any, arguments: tuple) -> Any:
+        """`function`, jitted, compiled for the shapes of `arguments`; cached under `name`."""
         leaves, structure = jax.tree.flatten(arguments)
         key = (name, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
         if key not in self._compiled:
             self._compiled[key] = function.lower(*arguments).compile()
         return self._compiled[key]
 
-    def _state_shardings(self, shapes: TrainState) -> TrainState:
-        """Where a state's arrays live. Batch statistics are small, and replicated always."""
+    def _shardings(self, shapes: TrainState) -> TrainState:
+        """Where a state's arrays live. Batch statistics are small, and always replicated."""
         mesh, choice = self.task.mesh, self.task.sharding
         return TrainState(
             params=sharding.parameter_shardings(mesh, choice, shapes.params),
@@ -146,12 +171,15 @@ class Program:
         opt_state = optimizer.transformation(self.task.optimizer, zeros).init(params)
         return TrainState(params, model_state, opt_state)
 
-    def _train_arrays(self, state: TrainState, batch, hyper, data_seed):
-        task, data = self.task, self._augmented(batch, data_seed)
+    def train_step(
+        self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """The training step as a pure function, to be transformed by JAX."""
+        task, data = self.task, self._augmented(rows, data_seed)
 
         def loss_of(params):
             params = self._gathered(params)
-            # copy=True: batch norm's statistics are written inside this trace
+            # copy=True, because batch norm writes its statistics inside this trace.
             model = nnx.merge(self._graphdef, params, state.model_state, copy=True)
             loss, metrics = task.workload.loss(model, data)
             return loss, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
@@ -160,13 +188,13 @@ class Program:
         (loss, (metrics, model_state)), grads = differentiate(state.params)
         update = optimizer.transformation(task.optimizer, hyper)
         updates, opt_state = update.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params: Any = optax.apply_updates(state.params, updates)
         metrics = metrics | {"nonfinite": divergence.nonfinite(loss, grads, params)}
         return TrainState(params, model_state, opt_state), metrics
 
-    def _statistics_arrays(self, params, model_state, batch, repeat_B, data_seed):
-        _, index_B, _ = batch
-        data = self._augmented(batch, data_seed)
+    def _statistics_arrays(self, params, model_state, rows: Rows, repeat_B, data_seed):
+        _, index_B, _ = rows
+        data = self._augmented(rows, data_seed)
 
         def row_losses(params):
             model = nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
@@ -178,17 +206,17 @@ class Program:
         model = nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
         return self.task.workload.evaluate(model, data, mask_B)
 
-    def _augmented(self, batch, data_seed):
-        data, index_B, copy_B = batch
+    def _augmented(self, rows: Rows, data_seed):
+        data, index_B, copy_B = rows
         if not self.task.augment_on_device:
             return data
         return self.task.workload.augment(data, data_seed, index_B, copy_B)
 
     def _gathered(self, params):
-        """Parameters as the network's arithmetic takes them.
+        """Parameters as the network's arithmetic uses them.
 
-        Under fsdp they are whole there; left to itself, the compiler may split activations as it
-        finds the parameters split, and then examples are no longer each device's own.
+        Under fsdp they are gathered first. Otherwise the compiler might split activations the way
+        the parameters are split, instead of by examples.
         """
         if self.task.sharding != "fsdp":
             return params
@@ -196,12 +224,12 @@ class Program:
 
 
 def _device_bytes(shapes: Any, shardings: Any) -> int:
-    """Bytes of each device's part of arrays."""
+    """The size in bytes of each device's part of arrays."""
     pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True)
     return sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in pairs)
 
 
 @functools.lru_cache(maxsize=8)
 def program(task: Task) -> Program:
-    """The compiled programs of `task`, made once a process."""
+    """The compiled programs of `task`, made once per process."""
     return Program(task)

@@ -1,4 +1,4 @@
-"""How batches reach the step: sent whole, or gathered from a store on the devices (placement)."""
+"""Sends batches to the devices, or gathers them from a store there (echo.placement)."""
 
 import functools
 from typing import Any
@@ -7,68 +7,94 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from echo.device import DeviceStore, Enter
 from echo.gather_plan import NOWHERE
 from pipeline import accounting
 from pipeline.map_datasets import Arrays, Batch
-from training import footprint, memory, sharding
+from training import memory, sharding
 from training.check import ConfigError
+from training.step import Rows
 from workloads.interface import Workload
 
 
-class Input:
-    """Makes a step's arguments of the pipeline's batches.
+class Transfer:
+    """Sends batches from the host to the devices.
 
     Args:
-        mesh: over whose axis `data` batches are split.
-        store: keeps echoed items on the devices, None where the pipeline does on the host.
+        mesh: batches are split over its axis `data`.
 
     Attributes:
-        bytes_sent: from this process's host to its devices.
+        bytes_sent: from this process to its devices.
     """
 
-    def __init__(self, mesh: Mesh, store: DeviceStore | None):
-        self._mesh, self._store = mesh, store
+    def __init__(self, mesh: Mesh):
+        self._mesh = mesh
         self.bytes_sent = 0
 
-    def put(self, batch: Batch) -> tuple[Any, jax.Array, jax.Array]:
-        """(data, index_B, copy_B) over the whole mesh, the two uint32."""
-        rows = (batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
-        if self._store is None:
-            return self._sent((batch.data, *rows))
-        before = self._store.bytes_sent
-        data = self._store.follow(batch.data)
-        self.bytes_sent += self._store.bytes_sent - before
-        return data, *self._sent(rows)
+    def put(self, batch: Batch) -> Rows:
+        """(data, index_B, copy_B) of the whole mesh; index_B and copy_B are uint32."""
+        return self._send((batch.data, *_numbers(batch)))
 
-    def _sent(self, arrays: Any) -> Any:
+    def _send(self, arrays: Any) -> Any:
         self.bytes_sent += sum(array.nbytes for array in jax.tree.leaves(arrays))
         return sharding.put_batch(self._mesh, arrays)
 
 
-def make_input(config, first: Arrays, workload: Workload, mesh: Mesh, held: range) -> Input:
-    """The input of a step, with a store for echoed items where the devices keep them.
+class StoreTransfer(Transfer):
+    """Sends each echoed item to the devices once, and gathers batches from a store there.
 
     Args:
-        first: the first example as it is decoded, each array [1, ...], for the size of items.
+        mesh: batches are split over its axis `data`.
+        store: of the echoed items.
+    """
+
+    def __init__(self, mesh: Mesh, store: DeviceStore):
+        super().__init__(mesh)
+        self._store = store
+
+    def put(self, batch: Batch) -> Rows:
+        before = self._store.bytes_sent
+        data = self._store.apply(batch.data)  # a gather plan
+        self.bytes_sent += self._store.bytes_sent - before
+        return data, *self._send(_numbers(batch))
+
+
+def _numbers(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    return batch.index.astype(np.uint32), batch.copy.astype(np.uint32)
+
+
+def make_transfer(
+    config: ConfigDict, first: Arrays, workload: Workload, mesh: Mesh, held: range
+) -> Transfer:
+    """The transfer of a run, after a check that the memory suffices for what echoing keeps.
+
+    Args:
+        config: a resolved configuration.
+        first: the first decoded example, each array [1, ...].
+        workload: of the run.
+        mesh: batches are split over its axis `data`.
         held: the streams that this process reads.
 
     Raises:
-        ConfigError: what echoing keeps does not fit into the devices' or this machine's memory.
+        ConfigError: echoed items do not fit into the memory of the devices or of this machine.
     """
     if config.echo.insertion == "none":
-        return Input(mesh, None)
+        return Transfer(mesh)
     item = _item(config, first, workload)
-    on_host = config.echo.placement == "host"
-    store = None if on_host else _checked_store(config, workload, mesh, held, item)
-    _check_host(config, held, footprint.nbytes(item) if on_host else 0)
-    if store:
-        store.allocate(accounting.store_size(config, held).outputs)
-    return Input(mesh, store)
+    if config.echo.placement == "host":
+        memory.check_host_store(config, held, memory.nbytes(item))
+        return Transfer(mesh)
+    store = _checked_store(config, workload, mesh, held, item)
+    memory.check_host_store(config, held, item_bytes=0)
+    store.allocate(accounting.store_size(config, held).outputs)
+    return StoreTransfer(mesh, store)
 
 
-def _checked_store(config, workload: Workload, mesh: Mesh, held: range, item: Any) -> DeviceStore:
+def _checked_store(
+    config: ConfigDict, workload: Workload, mesh: Mesh, held: range, item: Any
+) -> DeviceStore:
     """The store of the streams `held`, not allocated yet."""
     size = accounting.store_size(config, held)
     enters = config.augment_on == "device" and config.echo.insertion.startswith("after")
@@ -85,9 +111,9 @@ def _checked_store(config, workload: Workload, mesh: Mesh, held: range, item: An
         streams=len(held),
         mesh=mesh,
         batches=config.echo.insertion == "after_batching",
-        enter=_first_copy(workload, config.seed.data) if enters else None,
+        enter=_augment_on_entry(workload, config.seed.data) if enters else None,
     )
-    available = min(memory.of_device(device) for device in mesh.local_devices)
+    available = memory.of_each_device(mesh)
     if store.device_bytes > available:
         raise ConfigError(
             f"config.echo.placement is 'device', where {store.device_bytes // store.item_bytes:,} "
@@ -98,36 +124,21 @@ def _checked_store(config, workload: Workload, mesh: Mesh, held: range, item: An
     return store
 
 
-def _check_host(config, held: range, item_bytes: int) -> None:
-    """Checks that this machine's memory holds the stores of the streams `held`.
-
-    Other processes of the machine are not counted: neither those of the same run nor a sweep's.
-    """
-    size, available = accounting.host_size(config, held), memory.of_machine()
-    needed = size.bytes(item_bytes)
-    if needed > available:
-        raise ConfigError(
-            f"config.echo.shuffle_buffer is {config.echo.shuffle_buffer:,}, where echoing keeps "
-            f"{size.rows:,} items of {item_bytes:,} bytes on the host, {needed:,} bytes with their "
-            f"numbers, of {available:,} available; lower config.echo.shuffle_buffer or the size of "
-            "items"
-        )
-
-
-def _item(config, first: Arrays, workload: Workload) -> Any:
-    """The shapes of what enters the stage."""
+def _item(config: ConfigDict, first: Arrays, workload: Workload) -> Any:
+    """The shapes of an item that enters the echo stage."""
     after = config.echo.insertion.startswith("after")
-    arrays = footprint.example_sent(config, first, workload) if after else first
+    arrays = memory.example_sent(config, first, workload) if after else first
     rows = config.batch_size // config.echo.streams
     lead = (rows,) if config.echo.insertion == "after_batching" else ()
     return {k: jax.ShapeDtypeStruct(lead + v.shape[1:], v.dtype) for k, v in arrays.items()}
 
 
 @functools.lru_cache(maxsize=32)
-def _first_copy(workload: Workload, data_seed: int) -> Enter:
-    """Augments fresh examples once, as their copy 0; equal workloads share it."""
+def _augment_on_entry(workload: Workload, data_seed: int) -> Enter:
+    """Augments fresh examples once, as copy 0. Cached, so that equal workloads share what has been
+    compiled."""
 
-    def enter(data, index_m):
+    def enter(data: Any, index_m: jax.Array) -> Any:
         return workload.augment(data, np.uint32(data_seed), index_m, jnp.zeros_like(index_m))
 
     return enter

@@ -1,4 +1,8 @@
-"""What a run is made of: decoding, augmentation, the network, its loss and its metrics."""
+"""The tasks: each defines decoding, augmentation, the network, its loss, and its metrics."""
+
+from typing import Any
+
+import ml_collections
 
 from workloads.detection.task import Detection
 from workloads.interface import Workload, WorkloadError
@@ -6,7 +10,7 @@ from workloads.language import LanguageModel
 from workloads.large_images import LargeImageClassification
 from workloads.small_images import SmallImageClassification
 
-# A workload of one's own is added here; docs/workloads.md says what it needs.
+# Add a workload here; docs/workloads.md describes what it needs.
 CLASSES = {
     "cifar10": SmallImageClassification,
     "imagenet": LargeImageClassification,
@@ -16,11 +20,11 @@ CLASSES = {
 }
 
 
-def make(config, info) -> Workload:
+def make(config: ml_collections.ConfigDict, info: Any) -> Workload:
     """The workload that `config.workload` names, for a data set described by `info`.
 
     Raises:
-        WorkloadError: no such workload, or a data set or model that does not suit it.
+        WorkloadError: there is no such workload, or it does not support the data set or the model.
     """
     if config.workload not in CLASSES:
         allowed = ", ".join(CLASSES)

@@ -1,4 +1,4 @@
-"""What image classification shares, whatever the images: loss, metrics, scaling of pixels."""
+"""Image classification: the loss, metrics, and pixel scaling for images of any kind."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from flax import nnx
 
 from workloads.interface import Arrays, field, total
 
-# Pixels are scaled to about zero mean and unit variance alike for all data sets (our choice).
+# Scales pixels to about zero mean and unit variance, identically for all data sets (our choice).
 _MEAN, _SCALE = 127.5, 64.0
 
 
@@ -18,8 +18,8 @@ class Classification:
     """Softmax cross-entropy and top-1 accuracy over uint8 images [B, H, W, C], labels int32 [B].
 
     Attributes:
-        label_smoothing: probability that the training loss's target spreads evenly over all
-            classes, in [0, 1) (Szegedy et al. 2016, section 7). The metrics know nothing of it.
+        label_smoothing: probability that the target of the training loss spreads evenly over all
+            classes, in [0, 1) (Szegedy et al. 2016, section 7). The metrics do not use it.
     """
 
     label_smoothing: float
@@ -63,12 +63,12 @@ class Classification:
 
 
 def labels(records: list[dict[str, Any]], num_classes: int) -> np.ndarray:
-    """The records' labels, int32 [n]; raises ValueError for one that no class has."""
+    """The records' labels, int32 [n]; raises ValueError for a label that is not a class."""
     given = [field(record, "label") for record in records]
     for label in given:
-        if not 0 <= label < num_classes:  # before the conversion, which a larger one overflows
+        if not 0 <= label < num_classes:  # before the conversion, which larger ones overflow
             raise ValueError(
-                f"label {label}; allowed: 0 to {num_classes - 1} (is the split labelled?)"
+                f"label {label}; allowed: 0 to {num_classes - 1} (is the split labeled?)"
             )
     return np.asarray(given, np.int32)
 

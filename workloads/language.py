@@ -1,7 +1,7 @@
-"""Language modelling: the next token of a text, predicted by a decoder-only Transformer.
+"""Language modeling: a decoder-only Transformer predicts the next token of a text.
 
-Text has no augmentation, so echoing before and after it coincide; both are allowed, and give the
-same batches.
+Text is not augmented, so echoing before and after augmentation gives the same batches; both are
+allowed.
 """
 
 import dataclasses
@@ -16,23 +16,22 @@ from flax import nnx
 from models.transformer import Transformer
 from workloads.interface import Arrays, WorkloadError, total
 
-# Rows of tokens are filled up with this one, which is no text's.
+# Pads rows of tokens; texts do not contain it.
 PAD = 0
 
-# The largest logits that are held at once, in bytes over all devices: 1024 rows of 256 positions
-# and 32,000 tokens would be 33 GB. Larger ones are made, used, and made again for the gradient, in
-# groups of positions.
+# Maximum size of the logits in bytes over all devices: 1024 rows of 256 positions and 32,000 tokens
+# would take 33 GB. Larger logits are computed by groups of positions, and again for the gradient.
 LOGITS_BYTES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
-    """A Transformer on rows of tokens, cross-entropy in nats a token, padding left out.
+    """A Transformer on rows of tokens, cross-entropy in nats per token without padding.
 
     Attributes:
         length: number of targets L in a row; a row has L + 1 tokens.
         vocabulary_size: number of tokens V.
-        layers, dim, heads, mlp_dim: of the Transformer.
+        layers, dim, heads, mlp_dim: sizes of the Transformer, see `Transformer`.
     """
 
     length: int
@@ -56,7 +55,7 @@ class LanguageModel:
         if model.dim % model.heads or model.dim % 2:
             raise WorkloadError(
                 f"config.model.dim is {model.dim} with model.heads={model.heads}; allowed: an even "
-                "multiple of the heads"
+                "multiple of the number of heads"
             )
         return cls(
             length=config.dataset.sequence_length,
@@ -69,14 +68,14 @@ class LanguageModel:
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-        """Records with tokens int32 [L + 1 at most] to tokens int32 [n, L + 1], padded."""
+        """Pads records with tokens int32 [<= L + 1] to tokens int32 [n, L + 1]."""
         tokens_nxT = np.full((len(records), self.length + 1), PAD, np.int32)
         for row_T, record in zip(tokens_nxT, records, strict=True):
             row_T[: len(record["tokens"])] = record["tokens"]
         return {"tokens": tokens_nxT}
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
-        """The identity."""
+        """Returns the data unchanged."""
         del seed, index_B, copy_B
         return data
 
@@ -93,13 +92,13 @@ class LanguageModel:
         )
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
-        """Nats a token over the batch: a long row counts for more than a short one."""
+        """Mean nats per token over the batch, so that long rows weigh more than short ones."""
         losses_B, tokens_B = self.row_losses(model, data)
         loss = losses_B.sum() / jnp.maximum(tokens_B.sum(), 1.0)
         return loss, {"loss": loss}
 
     def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
-        """The weight of a row is the number of its targets that are no padding."""
+        """The weight of a row is its number of targets without padding."""
         return _row_sums(model, data["tokens"], jnp.ones(len(data["tokens"])), train=True)
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
@@ -107,46 +106,46 @@ class LanguageModel:
         return {"loss": losses_B.sum(), "tokens": tokens_B.sum()}
 
     def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
-        """`loss` is the split's total over its number of tokens; perplexity its exponential."""
+        """`loss` is the mean over the tokens of the split; perplexity is its exponential."""
         sums = total(outputs)
         if not sums["tokens"]:
-            raise ValueError("the split has no token to predict: all of its texts are empty")
+            raise ValueError("the split has no tokens to predict: all of its texts are empty")
         loss = sums["loss"] / sums["tokens"]
         return {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
 
 
 def _row_sums(
-    model: Transformer, tokens_BxT: jax.Array, mask_B: jax.Array, *, train: bool
+    model: Any, tokens_BxT: jax.Array, mask_B: jax.Array, *, train: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Each row's total cross-entropy in nats, and the number of tokens that it is over, [B]."""
+    """The total cross-entropy of each row in nats, and its number of tokens, float32 [B]."""
     hidden_BxLxD = model.hidden(tokens_BxT[:, :-1], train=train)
     targets_BxL = tokens_BxT[:, 1:]
     mask_BxL = (targets_BxL != PAD) * mask_B[:, None].astype(jnp.float32)
-    chunk = positions_at_once(*targets_BxL.shape, model.embed.num_embeddings)
+    rows, length = targets_BxL.shape
+    chunk = positions_at_once(rows, length, model.embed.num_embeddings)
     losses_B = total_cross_entropy(model, hidden_BxLxD, targets_BxL, mask_BxL, chunk)
     return losses_B, mask_BxL.sum(-1)
 
 
 def positions_at_once(rows: int, length: int, vocabulary_size: int) -> int:
-    """The largest divisor of `length` for which the logits of that many positions are held."""
+    """The largest divisor of `length` such that logits of so many positions fit LOGITS_BYTES."""
     allowed = LOGITS_BYTES // (4 * rows * vocabulary_size)
     return max(n for n in range(1, length + 1) if length % n == 0 and n <= max(allowed, 1))
 
 
 def total_cross_entropy(
-    model: Transformer,
+    model: Any,
     hidden_BxLxD: jax.Array,
     targets_BxL: jax.Array,
     mask_BxL: jax.Array,
     chunk: int,
 ) -> jax.Array:
-    """Each row's sum of -log softmax(logits)[target] where the mask is 1, float32 [B], in groups of
-    `chunk` positions.
+    """The sum of -log softmax(logits)[target] over positions with mask 1, float32 [B].
 
-    The groups divide L and not B, because B may be spread over devices.
+    Computed by groups of `chunk` positions. Groups divide L, not B, since B may be sharded.
     """
 
-    def of_group(group) -> jax.Array:
+    def group_losses(group) -> jax.Array:
         hidden_BxGxD, targets_BxG, mask_BxG = group
         losses_BxG = optax.softmax_cross_entropy_with_integer_labels(
             model.logits(hidden_BxGxD), targets_BxG
@@ -154,11 +153,11 @@ def total_cross_entropy(
         return (losses_BxG * mask_BxG).sum(-1)
 
     if chunk == targets_BxL.shape[1]:
-        return of_group((hidden_BxLxD, targets_BxL, mask_BxL))
+        return group_losses((hidden_BxLxD, targets_BxL, mask_BxL))
 
     def groups(array_BxLx):
         rows, length, *rest = array_BxLx.shape
         return array_BxLx.reshape(rows, length // chunk, chunk, *rest).swapaxes(0, 1)
 
     arrays = jax.tree.map(groups, (hidden_BxLxD, targets_BxL, mask_BxL))
-    return jax.lax.map(jax.checkpoint(of_group), arrays).sum(0)
+    return jax.lax.map(jax.checkpoint(group_losses), arrays).sum(0)

@@ -1,14 +1,14 @@
 """Classification of photographs of any size: ImageNet, and the digits on JPEGs of its mini.
 
-Where decoding ends and augmentation begins: a photograph is decoded onto a canvas, a square of one
-size for all, at its top left; a larger one is reduced to fit, a smaller one keeps every pixel. What
-echoing before augmentation repeats is this canvas with the picture's size beside it, so that random
-crops are one vectorised function over fixed-size arrays, on the host or in the compiled step.
+Photographs are decoded onto a canvas, a square of one size, at its top left. Larger photographs are
+reduced to fit; smaller ones keep every pixel. Echoing before augmentation repeats the canvas and
+the photograph's size, so that random cropping is one vectorized function of fixed-size arrays, on
+the host or in the compiled step.
 
-With `fused_decode` there is no canvas: the crop is drawn first, the whole photograph decoded (a
-JPEG at 1/2, 1/4 or 1/8 of its size where the crop stays large enough), and the crop cut out, so
-that small crops of large photographs keep their full detail. Nothing is left to crop then, so
-it does not go with echoing before augmentation.
+With `fused_decode` there is no canvas. The crop is drawn first; then the whole photograph is
+decoded (a JPEG at 1/2, 1/4, or 1/8 of its size if the crop stays large enough) and the crop cut
+out, so that small crops of large photographs keep their full detail. Since nothing is left to crop,
+it cannot be combined with echoing before augmentation.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ from workloads import classification, color, crops
 from workloads.classification import Classification
 from workloads.interface import Arrays, WorkloadError, copy_keys, field
 
-# Shares of a photograph that a training crop can have (Szegedy et al. 2015), and the side of the
-# evaluation's centre crop: 224 of 256, as ever since Krizhevsky et al. (2012).
-ASPECT = 4 / 3
-CENTRE = 0.875
+# Maximum aspect ratio of a training crop (Szegedy et al. 2015), and the side of the center crop for
+# evaluation: 224 of 256, as in Krizhevsky et al. (2012).
+MAX_ASPECT = 4 / 3
+CENTER_SHARE = 0.875
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +36,13 @@ class LargeImageClassification(Classification):
     """A ResNet on random-resized crops of photographs, softmax cross-entropy, top-1 accuracy.
 
     Attributes:
-        channels: of the photographs, 1 or 3.
-        canvas: side in pixels of the square that a decoded photograph lies on.
-        crop_size: side in pixels of the images that the network sees.
-        min_area: smallest share of a photograph's area that a training crop has.
-        flip, color: augmentation: random mirroring, colour distortion.
-        depth, width, stem, ghost_batch_size: of the network, see `ImageNetResNet`.
+        channels: channels of the photographs, 1 or 3.
+        canvas: side of the canvas in pixels.
+        crop_size: side of the network's input in pixels.
+        min_area: minimum area of a training crop as a share of the photograph's.
+        flip: whether to mirror images at random.
+        color: whether to distort colors at random.
+        depth, width, stem, ghost_batch_size: see `ImageNetResNet`.
     """
 
     num_classes: int
@@ -70,7 +71,9 @@ class LargeImageClassification(Classification):
                 f"data set {info.name!r} has no images of 1 or 3 channels, which workload "
                 f"{config.workload!r} needs; choose another config.dataset.name"
             )
-        _check(config)
+        if config.model.depth not in STAGES:
+            allowed = ", ".join(map(str, sorted(STAGES)))
+            raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: {allowed}")
         return cls(
             num_classes=info.num_classes,
             channels=info.channels,
@@ -88,29 +91,36 @@ class LargeImageClassification(Classification):
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-        """Records to canvases: image uint8 [n, S, S, C], size (height, width) of the picture at
-        its top left int32 [n, 2], label int32 [n]."""
-        from workloads import decoding  # here: a step on ready batches needs no decoder
+        """Decodes records to image uint8 [n, S, S, C], size int32 [n, 2], and label int32 [n].
+
+        `size` is the (height, width) of the photograph at the top left of its canvas.
+        """
+        from workloads import decoding  # a step on prepared batches does not need it
 
         images_nxSxSxC = np.zeros((len(records), self.canvas, self.canvas, self.channels), np.uint8)
         sizes_nx2 = np.zeros((len(records), 2), np.int32)
         for row, record in enumerate(records):
-            picture = decoding.decode_within(field(record, "image"), self.canvas, self.channels)
-            height, width = sizes_nx2[row] = picture.shape[:2]
-            images_nxSxSxC[row, :height, :width] = picture
-        return {"image": images_nxSxSxC, "size": sizes_nx2, "label": self._labels(records)}
+            pixels = decoding.decode_within(field(record, "image"), self.canvas, self.channels)
+            height, width = sizes_nx2[row] = pixels.shape[:2]
+            images_nxSxSxC[row, :height, :width] = pixels
+        return {
+            "image": images_nxSxSxC,
+            "size": sizes_nx2,
+            "label": classification.labels(records, self.num_classes),
+        }
 
     def decode_cropped(self, records, seed, index_n, copy_n) -> dict[str, np.ndarray]:
-        """Records to random-resized crops, image uint8 [n, O, O, C] and label int32 [n]. Each image
-        is decoded whole, see `decoding.decode_crop`.
+        """Decodes records to random-resized crops: image uint8 [n, O, O, C], label int32 [n].
 
-        The crops are those that `augment` draws for the same (seed, index, copy), for photographs
-        that are larger than the canvas up to the rounding of their reduced size.
+        The crops are those that `augment` draws for the same (seed, index, copy); for photographs
+        that are larger than the canvas, up to the rounding of their reduced size.
         """
         from workloads import decoding
 
         sizes = np.asarray([decoding.size(field(record, "image")) for record in records], np.int32)
-        rows = np.arange(-(-len(records) // 8) * 8) % len(records)  # few lengths, few compilations
+        rows = np.arange(-(-len(records) // 8) * 8) % len(
+            records
+        )  # few lengths, so few compilations
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             boxes = _random_boxes(
                 self, np.uint32(seed), sizes[rows], _uint32(index_n)[rows], _uint32(copy_n)[rows]
@@ -119,11 +129,16 @@ class LargeImageClassification(Classification):
             decoding.decode_crop(record["image"], tuple(box), self.crop_size, self.channels)
             for record, box in zip(records, np.asarray(boxes).tolist(), strict=False)
         ]
-        return {"image": np.stack(images), "label": self._labels(records)}
+        return {
+            "image": np.stack(images),
+            "label": classification.labels(records, self.num_classes),
+        }
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
-        """Crops at random where that is still to do, mirrors, distorts colours; image uint8
-        [B, O, O, C]. `size` is no longer there afterwards."""
+        """Crops (unless `decode_cropped` did), mirrors, and distorts colors at random.
+
+        Returns image uint8 [B, O, O, C] and label; `size` is removed.
+        """
         data = dict(data)
         mirror_key_B, color_key_B = self._keys(seed, index_B, copy_B, (1, 2))
         mirror_B = jax.vmap(lambda key: self.flip & jax.random.bernoulli(key))(mirror_key_B)
@@ -143,11 +158,11 @@ class LargeImageClassification(Classification):
     def random_boxes(self, seed, size_Bx2, index_B, copy_B):
         """The random crop of each row, (y, x, height, width) in pixels, int32 [B, 4]."""
         (keys,) = self._keys(seed, index_B, copy_B, (0,))
-        box = functools.partial(crops.random_box, min_area=self.min_area, aspect=ASPECT)
+        box = functools.partial(crops.random_box, min_area=self.min_area, aspect=MAX_ASPECT)
         return jax.vmap(box)(keys, size_Bx2)
 
     def evaluation_images(self, data: Arrays) -> jax.Array:
-        boxes_Bx4 = jax.vmap(functools.partial(crops.centre_box, share=CENTRE))(data["size"])
+        boxes_Bx4 = jax.vmap(functools.partial(crops.center_box, share=CENTER_SHARE))(data["size"])
         return self._cropped(data["image"], boxes_Bx4, jnp.zeros(len(boxes_Bx4), bool))
 
     def model(self, rngs: nnx.Rngs) -> ImageNetResNet:
@@ -163,19 +178,16 @@ class LargeImageClassification(Classification):
         )
 
     def _cropped(self, images_BxSxSxC, boxes_Bx4, mirror_B):
-        # The barrier keeps XLA from drawing boxes anew for every pixel: on a CPU 0.3 ms an image
-        # instead of 1.1.
+        # The barrier prevents XLA from drawing boxes again for every pixel: 0.3 ms per image on a
+        # CPU instead of 1.1 ms.
         boxes_Bx4, mirror_B = jax.lax.optimization_barrier((boxes_Bx4, mirror_B))
         crop = functools.partial(crops.crop_and_resize, out=self.crop_size)
         return jax.vmap(crop)(images_BxSxSxC, boxes_Bx4, mirror_B)
 
     def _keys(self, seed, index_B, copy_B, uses):
-        """For each of `uses` a key a row, folded from the row's own."""
+        """For each of `uses`, one key per row, folded from the row's key."""
         keys = copy_keys(seed, index_B, copy_B)
         return [jax.vmap(lambda key, use=use: jax.random.fold_in(key, use))(keys) for use in uses]
-
-    def _labels(self, records) -> np.ndarray:
-        return classification.labels(records, self.num_classes)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -185,10 +197,3 @@ def _random_boxes(workload: LargeImageClassification, seed, size_Bx2, index_B, c
 
 def _uint32(values) -> np.ndarray:
     return np.asarray(values, np.uint32)
-
-
-def _check(config) -> None:
-    """Raises WorkloadError for the first field that this workload cannot be made from."""
-    if config.model.depth not in STAGES:
-        allowed = ", ".join(map(str, sorted(STAGES)))
-        raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: {allowed}")

@@ -1,4 +1,4 @@
-"""Image classification with small images of one size: CIFAR-10, and the digits of its mini."""
+"""Classification of small images of one size: CIFAR-10, and the digits of its mini."""
 
 import dataclasses
 import math
@@ -22,9 +22,10 @@ class SmallImageClassification(classification.Classification):
 
     Attributes:
         image_shape: (height, width, channels).
-        pad, flip: augmentation: zero padding before a random crop, and random mirroring.
-        depth, width: of the network (6n + 2 layers; channels of its first stage). Depth 0 is
-            logistic regression.
+        pad: pixels of zero padding before the random crop.
+        flip: whether to mirror images at random.
+        depth: layers of the network, 6n + 2; 0 = logistic regression.
+        width: channels of the network's first stage.
     """
 
     image_shape: tuple[int, int, int]
@@ -47,8 +48,8 @@ class SmallImageClassification(classification.Classification):
         depth = config.model.depth
         if depth and (depth < 8 or (depth - 2) % 6):
             raise WorkloadError(
-                f"config.model.depth is {depth}; allowed: 6n + 2, as 8, 20, 32, 56, or 0 (logistic "
-                "regression)"
+                f"config.model.depth is {depth}; allowed: 6n + 2, such as 8, 20, 32, 56, or 0 "
+                "(logistic regression)"
             )
         return cls(
             image_shape=tuple(info.image_shape),
@@ -62,21 +63,21 @@ class SmallImageClassification(classification.Classification):
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-        """Records to image uint8 [n, H, W, C] and label int32 [n]."""
-        from workloads import decoding  # here: a step on ready batches needs no decoder
+        """Decodes records to image uint8 [n, H, W, C] and label int32 [n]."""
+        from workloads import decoding  # a step on prepared batches does not need it
 
         channels = self.image_shape[-1]
         images = [decoding.decode(field(record, "image"), channels) for record in records]
         for image in images:
             if image.shape != self.image_shape:
                 raise ValueError(
-                    f"an image of {image.shape}; the data set's have {self.image_shape}"
+                    f"an image of {image.shape}; those of the data set have {self.image_shape}"
                 )
         labels_n = classification.labels(records, self.num_classes)
         return {"image": np.stack(images), "label": labels_n}
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
-        """Pads with zeros, crops at random, mirrors at random; image uint8 [B, H, W, C]."""
+        """Pads with zeros, crops at random, and mirrors at random; image uint8 [B, H, W, C]."""
         keys = copy_keys(seed, index_B, copy_B)
         images_BxHxWxC = jax.vmap(self._augment_one)(data["image"], keys)
         return data | {"image": images_BxHxWxC}

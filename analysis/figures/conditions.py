@@ -1,20 +1,26 @@
-"""Figures with a row for each condition: what the target cost it, the best value it got to."""
+"""Figures with one row per condition: cost of the target, best value, effect with matched seeds."""
+
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from analysis.figures.style import (
-    COLOURS,
+    COLORS,
     DOTTED,
     QUIET,
-    SMALL,
     WIDTH,
+    legend_below,
     lighter,
     measure_label,
     short,
@@ -22,177 +28,208 @@ from analysis.figures.style import (
     unit,
 )
 from analysis.scores import EFFECTS
-from analysis.study import Study
-from analysis.tables import effect_text, score_text
+from analysis.tables import effect_text, paired_text, score_text
+from runs.study import Study
+
+_NO_TRIAL = "no trial has ended yet"
 
 
 @styled
 def cost_to_target(
     scores: pd.DataFrame, searches: pd.DataFrame, study: Study, measure: str = "fresh_examples"
 ) -> Figure:
-    """What each condition cost: a bar for the median, a line over the range, a dot a search.
+    """The cost of each condition: a bar for the median, a line for the range, a dot per search.
+
+    A search that never reached the target is a triangle at what its trials had used; its score is
+    larger. For fresh examples, a tick on each bar shows the ideal, the baseline's median / e.
 
     Args:
         scores: `scores.condition_scores`, one row per condition.
         searches: `scores.search_scores`, one row per search.
-        study: says what was to be reached.
-        measure: fresh_examples, steps or seconds, of the searches' best trials.
-
-    A search that never reached the target is a triangle at what its trials had used; its score is
-    larger. A bar for a median of which only that is known has no right edge. Where fresh examples
-    are shown, the ideal (the baseline's median / e) is a tick on each bar.
+        study: defines the target.
+        measure: fresh_examples, steps, or seconds, of the searches' best trials.
     """
     scale, unit_name = unit(scores[f"{measure}_max_low"].max())
-    figure, axes = _rows(scores)
-    beside, ideals = [], []
+    figure, axes = _rows(scores["label"])
+    ideal_label = "ideal: baseline / e"
     for row, condition in enumerate(scores.to_dict("records")):
         own = searches[searches["condition"] == condition["condition"]]
-        with_ideal = (
-            measure == "fresh_examples"
-            and condition["insertion"] != "none"
-            and math.isfinite(condition["ideal_fresh_examples"])
-        )
-        beside.append(_beside_bar(axes, row, condition, measure, scale, with_ideal))
-        if condition[f"{measure}_count"]:
-            _bar(axes, row, condition, measure, own, scale)
-            if with_ideal:
-                place = condition["ideal_fresh_examples"] / scale
-                ideals.append(_ideal(axes, row, place, named=not ideals))
+        _annotate(axes, row, _cost_text(condition, measure, scale))
+        if not condition[f"{measure}_count"]:
+            continue
+        _bar(axes, row, condition, measure, own, scale)
+        ideal = condition["ideal_fresh_examples"] / scale
+        if measure == "fresh_examples" and condition["insertion"] != "none" and ideal < math.inf:
+            ends = [row - 0.28, row + 0.28]
+            axes.plot([ideal, ideal], ends, color="black", lw=1.2, label=ideal_label)
+            ideal_label = None  # one legend entry
+    axes.set_xlim(left=0)
+    if not scores[f"{measure}_max_low"].max() > 0:
+        axes.set_xticks([])
     axes.set_xlabel(f"{measure_label(measure, study)}{unit_name}")
     baseline = scores[scores["insertion"] == "none"]
     if len(baseline) == 1 and math.isfinite(baseline[f"{measure}_high"].iloc[0]):
-        level = baseline[f"{measure}_low"].iloc[0] / scale
-        axes.axvline(level, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
-    _fit_texts(figure, axes, beside, ideals)
+        _baseline_line(axes, baseline[f"{measure}_low"].iloc[0] / scale)
+    legend_below(figure, axes)
     return figure
 
 
 @styled
 def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> Figure:
-    """The best value within the budget: a large dot for the median, a line over the range, a small
-    dot a search; the dotted line is the baseline's median. Beside each is its difference to the
-    baseline.
+    """The best value within the budget: a large dot for the median, a line for the range, a small
+    dot per search, and the difference to the baseline as text.
 
     Args:
         scores: `scores.condition_scores`, one row per condition.
         searches: `scores.search_scores`, one row per search.
-        study: says what was measured.
+        study: defines the metric.
     """
-    figure, axes = _rows(scores)
+    figure, axes = _rows(scores["label"])
     for row, condition in enumerate(scores.to_dict("records")):
         own = searches.loc[searches["condition"] == condition["condition"], "best_value_low"]
-        own, colour = own.dropna(), COLOURS[condition["insertion"]]
-        words = "no trial has ended yet"
+        own, color = own.dropna(), COLORS[condition["insertion"]]
+        text = _NO_TRIAL
         if len(own):
-            middle, low, high = (condition[f"best_value_{name}"] for name in ("low", "min", "max"))
-            words = f"{middle:.4g}"
+            median, low, high = (condition[f"best_value_{name}"] for name in ("low", "min", "max"))
+            text = f"{median:.4g}"
             if condition["baseline"] != condition["condition"]:
-                words += f"\n{effect_text(condition, 'difference')}"
-            axes.plot([low, high], [row, row], color=colour, lw=1.2, marker="|", ms=11, mew=1.2)
-            axes.plot(own, [row] * len(own), "o", ms=3.2, color=colour)
-            axes.plot(middle, row, "o", ms=7, mfc=lighter(colour, 0.6), mec=colour, zorder=1.5)
-        axes.annotate(
-            words,
-            (1, row),
-            (8, 0),
-            xycoords=axes.get_yaxis_transform(),
-            textcoords="offset points",
-            va="center",
-        )
+                text += f"\n{effect_text(condition, 'difference')}"
+            _range(axes, row, low, high, color)
+            axes.plot(own, [row] * len(own), "o", ms=3.2, color=color)
+            axes.plot(median, row, "o", ms=7, mfc=lighter(color, 0.6), mec=color, zorder=1.5)
+        _annotate(axes, row, text)
     axes.margins(x=0.06)
     axes.set_xlabel(measure_label("best_value", study))
     baseline = scores.loc[scores["condition"] == study.baseline, "best_value_low"].dropna()
     if len(baseline):
-        axes.axvline(baseline.iloc[0], color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
+        _baseline_line(axes, baseline.iloc[0])
     return figure
 
 
-def _rows(scores: pd.DataFrame) -> tuple[Figure, Axes]:
-    """A figure with room for each condition, the first one on top."""
-    figure = Figure(figsize=(WIDTH, 0.62 + 0.5 * len(scores)), layout="constrained")
+@styled
+def paired_effects(paired: pd.DataFrame, effects: pd.DataFrame, study: Study) -> Figure:
+    """A stroke per pair of trials, a dot for the effect at which their signs balance, and a line
+    for its 95 % interval, which runs to the edge if it is open.
+
+    A triangle is a pair in which one side did not reach the target: the effect of the pair lies in
+    the direction of the triangle.
+
+    Args:
+        paired: `uncertainty.pairs`.
+        effects: `uncertainty.paired_effects` of them.
+        study: says whether effects are ratios of costs or differences of best values.
+    """
+    figure, axes = _rows(effects["label"])
+    if not study.scores_values:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    for row, effect in enumerate(effects.to_dict("records")):
+        own = paired[paired["condition"] == effect["condition"]]
+        _strokes(axes, row, own, lighter(COLORS[effect["insertion"]], 0.45), study)
+    edges = axes.get_xlim()
+    for row, effect in enumerate(effects.to_dict("records")):
+        color = COLORS[effect["insertion"]]
+        if pd.notna(effect["low"]):
+            interval = np.clip([effect["low"], effect["high"]], *edges)
+            axes.plot(interval, [row, row], color=color, lw=1.6)
+        if effect["effect_low"] == effect["effect_high"]:
+            axes.plot(effect["effect_low"], row, "o", ms=5, color=color)
+        censored = effect["condition_alone"] + effect["baseline_alone"] + effect["neither"]
+        pairs = f"{effect['pairs']} pair{'' if effect['pairs'] == 1 else 's'}"
+        pairs += f", {censored} censored" if censored else ""
+        _annotate(axes, row, f"{paired_text(effect, study)}\n{pairs}")
+    axes.set_xlim(edges)
+    axes.axvline(0 if study.scores_values else 1, color=QUIET, lw=0.8, ls=DOTTED, zorder=0)
+    axes.set_xlabel(
+        f"best {study.target.metric}, difference to the baseline with matched seeds"
+        if study.scores_values
+        else f"{study.score.replace('_', ' ')} to target, ratio to the baseline with matched seeds"
+    )
+    return figure
+
+
+def _rows(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """A figure with one row per condition, the first one on top."""
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.5 * len(labels)), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_yticks(range(len(scores)), [textwrap.fill(label, 28) for label in scores["label"]])
-    axes.set_ylim(len(scores) - 0.42, -0.5)
+    axes.set_yticks(range(len(labels)), [textwrap.fill(label, 28) for label in labels])
+    axes.set_ylim(len(labels) - 0.42, -0.5)
     axes.tick_params(axis="y", length=0)
+    axes.locator_params(axis="x", nbins=5)  # the texts leave little width
     return figure, axes
 
 
+def _annotate(axes: Axes, row: int, text: str) -> None:
+    """Text to the right of the axes; constrained layout makes room for it."""
+    axes.annotate(
+        text,
+        (1, row),
+        (8, 0),
+        xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points",
+        va="center",
+    )
+
+
+def _baseline_line(axes: Axes, value: float) -> None:
+    axes.axvline(value, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
+
+
+def _range(axes: Axes, row: int, low: float, high: float, color: str) -> None:
+    axes.plot([low, high], [row, row], color=color, lw=1.2, marker="|", ms=11, mew=1.2)
+
+
 def _bar(
-    axes: Axes, row: int, condition: dict, measure: str, own: pd.DataFrame, scale: float
+    axes: Axes, row: int, condition: Mapping, measure: str, own: pd.DataFrame, scale: float
 ) -> None:
-    colour = COLOURS[condition["insertion"]]
-    middle, low, high = (
+    color = COLORS[condition["insertion"]]
+    median, low, high = (
         condition[f"{measure}_{name}"] / scale for name in ("low", "min", "max_low")
     )
-    axes.barh(row, middle, height=0.4, color=lighter(colour, 0.6))
+    axes.barh(row, median, height=0.4, color=lighter(color, 0.6))
     own_low = own[f"{measure}_low"].dropna() / scale
     censored = own.loc[own_low.index, f"{measure}_high"] == math.inf
     if len(own_low) > 1:
-        axes.plot([low, high], [row, row], color=colour, lw=1.2, marker="|", ms=11, mew=1.2)
+        _range(axes, row, low, high, color)
         reached = own_low[~censored]
-        axes.plot(reached, [row] * len(reached), "o", ms=3.2, color=colour)
+        axes.plot(reached, [row] * len(reached), "o", ms=3.2, color=color)
     if censored.any():
-        axes.plot(own_low[censored], [row] * int(censored.sum()), ">", ms=4.5, color=colour)
+        axes.plot(own_low[censored], [row] * int(censored.sum()), ">", ms=4.5, color=color)
 
 
-def _beside_bar(
-    axes: Axes, row: int, condition: dict, measure: str, scale: float, with_ideal: bool
-) -> Text:
-    """The value in words, right of the bar; in its place why there is none."""
-    low, high = condition[f"{measure}_low"] / scale, condition[f"{measure}_high"] / scale
+def _cost_text(condition: Mapping, measure: str, scale: float) -> str:
+    """The median, its effect, and how many searches reached the target."""
     if not condition[f"{measure}_count"]:
-        words, end = "no trial has ended yet", 0.0
+        return _NO_TRIAL
+    low, high = condition[f"{measure}_low"] / scale, condition[f"{measure}_high"] / scale
+    lines = [score_text(low, high, short)]
+    if condition["baseline"] not in (condition["condition"], None):
+        effect, bracket, ends = effect_text(condition, EFFECTS[measure]).partition(" [")
+        of_baseline = "" if effect in ("undetermined", "-") else " of baseline"
+        lines.append(f"{effect}{of_baseline}{bracket}{ends}")
+    if condition["searches_reached"] < condition["searches"]:
+        noun = "search" if condition["searches"] == 1 else "searches"
+        lines.append(
+            f"reached in {condition['searches_reached']} of {condition['searches']} {noun}"
+        )
+    return "\n".join(lines)
+
+
+def _strokes(axes: Axes, row: int, own: pd.DataFrame, color: Any, study: Study) -> None:
+    """Marks the pairs above a row: in the middle of their bounds, or at the one that is known."""
+    low, high = own["effect_low"], own["effect_high"]
+    if study.scores_values:
+        middle = (low + high) / 2
     else:
-        end = condition[f"{measure}_max_low"] / scale
-        words = score_text(low, high, short)
-        if with_ideal:
-            end = max(end, condition["ideal_fresh_examples"] / scale)  # clear of the ideal's tick
-        if condition["baseline"] != condition["condition"] and condition["baseline"] is not None:
-            words += f"  ({_effect(condition, EFFECTS[measure])})"
-        if condition["searches_reached"] < condition["searches"]:
-            words += f"\nreached in {_of_searches(condition)}"
-    return axes.annotate(
-        words,
-        (end, row),
-        (6, 0),
-        textcoords="offset points",
-        va="center",
-        bbox={"fc": "white", "ec": "none", "pad": 0.5},  # over the line of the baseline's median
-    )
-
-
-def _effect(condition: dict, name: str) -> str:
-    """The effect with its ends, and what they are: "0.50 of baseline [0.40, 0.60]"."""
-    middle, _, ends = effect_text(condition, name).partition(" [")
-    words = middle if middle in ("undetermined", "-") else f"{middle} of baseline"
-    return f"{words} [{ends}" if ends else words
-
-
-def _ideal(axes: Axes, row: int, place: float, named: bool) -> Text:
-    words = f"ideal, baseline / e: {short(place)}" if named else f"ideal {short(place)}"
-    axes.plot([place, place], [row - 0.23, row + 0.23], color="black", lw=1.2)
-    return axes.text(place, row + 0.29, words, ha="center", va="top", fontsize=SMALL)
-
-
-def _fit_texts(figure: Figure, axes: Axes, beside: Sequence[Text], ideals: Sequence[Text]) -> None:
-    """Widens the axis until each text beside a bar ends inside it, then moves the ideals' texts
-    that would cross the axis to its right."""
-    for text in [*beside, *ideals]:
-        text.set_in_layout(False)  # else the layout narrows the axes to make room for them
-    figure.draw_without_rendering()
-    width = axes.get_window_extent().width
-    needed = 0.0
-    for text in beside:
-        taken = text.get_window_extent().width + 10 / 72 * figure.dpi
-        needed = max(needed, text.xy[0] / max(1 - taken / width, 0.2))
-    axes.set_xlim(0, needed or 1)
-    if not needed:
-        axes.set_xticks([])  # nothing reached the target, so there is nothing to scale by
-    for text in ideals:
-        half = text.get_window_extent().width / width / 2 * axes.get_xlim()[1]
-        text.set_x(max(text.get_position()[0], 1.05 * half))
-
-
-def _of_searches(condition: dict) -> str:
-    noun = "search" if condition["searches"] == 1 else "searches"
-    return f"{condition['searches_reached']} of {condition['searches']} {noun}"
+        middle = np.sqrt(low * high)
+        middle = middle.where(middle > 0, high)  # 0: the target was reached at once
+    both = own["reached"] & own["baseline_reached"]
+    open_above, open_below = ~own["reached"] & (low > 0), ~own["baseline_reached"] & own["reached"]
+    for marker, size, x in (
+        ("|", 6, middle[both]),
+        (">", 3, low[open_above]),
+        ("<", 3, high[open_below]),
+    ):
+        x = x[np.isfinite(x)]
+        axes.plot(x, [row + 0.2] * len(x), marker, ms=size, color=color)

@@ -1,26 +1,31 @@
-"""How the best trial of each condition got there."""
+"""The validation curve of each condition's best trial."""
 
-from collections.abc import Sequence
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures import labels
 from analysis.figures.style import (
-    COLOURS,
     DOTTED,
     QUIET,
     WIDTH,
-    dashes,
+    legend_below,
+    line_styles,
     short,
     styled,
     unit,
 )
-from analysis.study import BEST_VALUE, Study
+from runs.study import Study
 
-_WORDS = {"fresh_examples": "fresh examples", "step": "steps", "train_seconds": "training time (s)"}
-AGAINST = tuple(_WORDS)
+_LABELS = {
+    "fresh_examples": "fresh examples",
+    "step": "steps",
+    "train_seconds": "training time (s)",
+}
+AGAINST = tuple(_LABELS)
 
 
 @styled
@@ -29,58 +34,51 @@ def best_trial_curves(
 ) -> Figure:
     """The validation metric of each condition's best trial.
 
+    A curve ends where it first reaches the target, and the legend says where that is. If the study
+    scores best values, curves show the best value so far and run to the end of the budget.
+
     Args:
         curves: `load.curves` of `scores.best_trials`, one trial per condition.
-        study: its target is drawn as a line. A curve ends where it first reaches the target, and is
-            named there; one that never does is named at its last record. Where the study is judged
-            by best values, curves show the best so far and run to the end of the budget.
+        study: defines the target, which is drawn as a line.
         against: one of AGAINST.
     """
-    by_value = study.score == BEST_VALUE
-    lines = _so_far(curves, study) if by_value else _to_target(curves, study)
+    curves = curves.dropna(subset="value")
+    lines = [line for _, line in curves.groupby("condition", sort=False)]
+    lines = [
+        _best_so_far(line, study) if study.scores_values else _to_target(line, study)
+        for line in lines
+    ]
     scale, unit_name = unit(max((line[against].max() for line in lines), default=1))
-    figure = Figure(figsize=(WIDTH, 3.0 + 0.18 * len(lines)))
+    figure = Figure(figsize=(WIDTH, 3.0 + 0.12 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
-    ends = []
-    for line, dash in zip(
-        lines, dashes([_first(line, "insertion") for line in lines]), strict=True
-    ):
+    styles = line_styles([line["insertion"].iloc[0] for line in lines])
+    for line, style in zip(lines, styles, strict=True):
         x, y = line[against] / scale, line["value"]
-        colour = COLOURS[_first(line, "insertion")]
-        axes.plot(x, y, color=colour, ls=dash, lw=1.3)
-        axes.plot(x.iloc[-1], y.iloc[-1], "o", ms=4, color=colour, zorder=4, clip_on=False)
-        reached = not by_value and study.target.reached(y.iloc[-1])
-        words = _first(line, "label")
-        if reached or by_value:
-            words += f": {f'{y.iloc[-1]:.4g}' if by_value else short(x.iloc[-1])}"
-        ends.append(labels.End(x.iloc[-1], y.iloc[-1], words, colour, flag=reached))
-    if not by_value:
-        axes.axhline(study.target.value, color=QUIET, lw=0.8, ls=DOTTED, zorder=0)
-    axes.set_xlabel(f"{_WORDS[against]}{unit_name}")
-    axes.set_ylabel(f"validation {study.target.metric}" + (", best so far" if by_value else ""))
-    axes.set_xlim(0, max((end.x for end in ends), default=1))
-    labels.name_ends(figure, axes, ends, study.target, mark_target=not by_value)
+        label = line["label"].iloc[0]
+        if study.scores_values:
+            label += f": {y.iloc[-1]:.4g}"
+        elif study.target.reached(y.iloc[-1]):
+            label += f": {short(x.iloc[-1])}"
+        axes.plot(x, y, lw=1.3, label=label, **style)
+        end = {"color": style["color"], "zorder": 4, "clip_on": False}
+        axes.plot(x.iloc[-1], y.iloc[-1], "o", ms=4, **end)
+    if not study.scores_values:
+        target = study.target.value
+        axes.axhline(target, color=QUIET, lw=0.8, ls=DOTTED, zorder=0, label=f"target {target:g}")
+    axes.set_xlabel(f"{_LABELS[against]}{unit_name}")
+    so_far = ", best so far" if study.scores_values else ""
+    axes.set_ylabel(f"validation {study.target.metric}{so_far}")
+    axes.set_xlim(left=0)
+    legend_below(figure, axes)
     return figure
 
 
-def _lines(curves: pd.DataFrame) -> Sequence[pd.DataFrame]:
-    return [line for _, line in curves.dropna(subset="value").groupby("condition", sort=False)]
+def _to_target(line: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """A curve up to the first record at the target or past it."""
+    reached = np.flatnonzero([study.target.reached(value) for value in line["value"]])
+    return line.iloc[: reached[0] + 1] if len(reached) else line
 
 
-def _to_target(curves: pd.DataFrame, study: Study) -> list[pd.DataFrame]:
-    """Each condition's curve, up to the first record at the target or past it."""
-    lines = []
-    for line in _lines(curves):
-        reached = np.flatnonzero([study.target.reached(value) for value in line["value"]])
-        lines.append(line.iloc[: reached[0] + 1] if len(reached) else line)
-    return lines
-
-
-def _so_far(curves: pd.DataFrame, study: Study) -> list[pd.DataFrame]:
-    """Each condition's curve of the best value so far."""
-    best = "cummax" if study.target.mode == "above" else "cummin"
-    return [line.assign(value=getattr(line["value"], best)()) for line in _lines(curves)]
-
-
-def _first(line: pd.DataFrame, name: str) -> str:
-    return line[name].iloc[0]
+def _best_so_far(line: pd.DataFrame, study: Study) -> pd.DataFrame:
+    values = line["value"]
+    return line.assign(value=values.cummax() if study.target.mode == "above" else values.cummin())

@@ -1,7 +1,12 @@
-"""Scores against the number that a study varies: echoing factor, batch size, shuffle buffer."""
+"""Scores against the setting that a study varies: echo factor, batch size, or shuffle buffer."""
+
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
 import math
-from collections.abc import Sequence
+import textwrap
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,122 +14,132 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from analysis.axes import LABELS, Axis, Series
-from analysis.figures import labels
 from analysis.figures.style import (
-    COLOURS,
+    COLORS,
     DOTTED,
     QUIET,
     WIDTH,
-    dashes,
+    legend_below,
+    line_styles,
     measure_label,
     styled,
     unit,
 )
-from analysis.study import Study
+from analysis.series import LABELS, Series, VariedSetting
+from runs.study import Study
 
-_MARKS = ("o", "s", "^", "D")
-_APART = 3.0  # points between the marks of two series at one place
+_MARKERS = ("o", "s", "^", "D")
+_OFFSET = 3.0  # points between the markers of two series at one value
+_MAX_LINEAR_RATIO = 6  # of the largest value to the smallest; beyond it the axis is logarithmic
 
 
 @styled
 def by_setting(
-    scores: pd.DataFrame, axis: Axis, study: Study, measure: str = "fresh_examples"
+    scores: pd.DataFrame, setting: VariedSetting, study: Study, measure: str = "fresh_examples"
 ) -> Figure:
-    """Each series' median over searches, with a line over the range of the searches at each point.
+    """Each series' median over searches, with a line for the range over searches at each point.
+
+    Against the factor, dotted lines show the ideal, the baseline's median / e (for seconds that
+    bound holds while e is at most R). An open marker means that some searches did not reach the
+    target, a triangle that the median is a lower bound.
 
     Args:
         scores: `scores.condition_scores`.
-        axis: `axes.numeric_axis` of the study.
-        study: says what was to be reached.
-        measure: fresh_examples, steps, seconds or best_value.
-
-    Against the factor, dotted lines show the ideal, the baseline's median / e (for seconds that
-    bound holds as long as e is at most R). An empty mark means that some searches did not reach
-    the target, a triangle that the median is a lower bound.
+        setting: `series.varied_setting` of the study.
+        study: defines the target.
+        measure: fresh_examples, steps, seconds, or best_value.
     """
     table = scores.set_index("condition")
     scale, unit_name = unit(table[f"{measure}_max_low"].max())
     table = table.assign(**{c: table[c] / scale for c in table if c.startswith(f"{measure}_")})
-    figure = Figure(figsize=(WIDTH, 3.4))
+    figure = Figure(figsize=(WIDTH, 3.2 + 0.12 * len(setting.series)), layout="constrained")
     axes = figure.add_subplot()
-    place = _places(axes, axis)
+    positions = _scale_x(axes, setting)
+    insertions = [series.insertion for series in setting.series]
+    styles = line_styles(insertions)
+    for rank, (series, style) in enumerate(zip(setting.series, styles, strict=True)):
+        offset = (rank - (len(insertions) - 1) / 2) * _OFFSET
+        marker = _MARKERS[insertions[:rank].count(series.insertion) % len(_MARKERS)]
+        _draw_series(axes, series, table, measure, positions, offset, style, marker)
+    if setting.name == "factor" and measure in ("fresh_examples", "seconds"):
+        _draw_ideals(axes, table, measure, positions)
+    if setting.reference and math.isfinite(table.at[setting.reference, f"{measure}_high"]):
+        level, label = (table.at[setting.reference, c] for c in (f"{measure}_low", "label"))
+        axes.axhline(level, color=COLORS["none"], lw=1.0, ls=DOTTED, zorder=0, label=label)
     if measure != "best_value":
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)
-    ends = []
-    ideals = _draw_ideals(axes, axis, table, measure, place)
-    kinds = [series.insertion for series in axis.series]
-    for rank, (series, dash) in enumerate(zip(axis.series, dashes(kinds), strict=True)):
-        shift = (rank - (len(kinds) - 1) / 2) * _APART
-        mark = _MARKS[kinds[:rank].count(series.insertion) % len(_MARKS)]
-        ends += _draw_series(axes, series, table, measure, place, shift, dash, mark)
-    if axis.reference is not None and math.isfinite(table.at[axis.reference, f"{measure}_high"]):
-        level = table.at[axis.reference, f"{measure}_low"]
-        axes.axhline(level, color=COLOURS["none"], lw=1.0, ls=DOTTED, zorder=0)
-        words = table.at[axis.reference, "label"]
-        ends.append(labels.End(axes.get_xlim()[1], level, words, COLOURS["none"], flag=False))
-    axes.set_xlabel(LABELS[axis.name])
-    axes.set_ylabel(labels.wrapped(f"{measure_label(measure, study)}{unit_name}", 36))
-    labels.name_right(figure, axes, [*ends, *ideals])
+    axes.set_xlabel(LABELS[setting.name])
+    axes.set_ylabel(textwrap.fill(f"{measure_label(measure, study)}{unit_name}", 36))
+    legend_below(figure, axes)
     return figure
 
 
-def _places(axes: Axes, axis: Axis) -> dict[float, float]:
-    """Where each number stands: even steps of a doubling where they span much, else to scale. No
-    buffer, which has no logarithm, stands left of the smallest one."""
-    values = sorted({value for series in axis.series for value, _ in series.points})
+def _scale_x(axes: Axes, setting: VariedSetting) -> dict[float, float]:
+    """Sets up the x axis; returns the position of each value. Values with a wide range are spaced
+    by their logarithm, and 0, which has none, stands one step left of the smallest."""
+    values = sorted({value for series in setting.series for value, _ in series.points})
     positive = [value for value in values if value > 0]
-    if 0 in values or positive[-1] / positive[0] > 6:
-        place = {value: math.log2(value) for value in positive}
+    if 0 in values or positive[-1] / positive[0] > _MAX_LINEAR_RATIO:
+        positions = {value: math.log2(value) for value in positive}
         if 0 in values:
-            steps = np.diff(list(place.values()))
-            place[0] = place[positive[0]] - (float(np.median(steps)) if len(steps) else 1.0)
+            steps = np.diff(list(positions.values()))
+            positions[0] = positions[positive[0]] - (float(np.median(steps)) if len(steps) else 1.0)
     else:
-        place = {value: value for value in values}
-    axes.set_xticks([place[v] for v in values], [f"{v:,g}" if v else "none" for v in values])
-    span = max(place.values()) - min(place.values())
-    axes.set_xlim(min(place.values()) - 0.05 * span, max(place.values()) + 0.05 * span)
-    return place
+        positions = {value: value for value in values}
+    axes.set_xticks([positions[v] for v in values], [f"{v:,g}" if v else "none" for v in values])
+    low, high = min(positions.values()), max(positions.values())
+    axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    return positions
 
 
 def _draw_series(
-    axes: Axes, series: Series, table: pd.DataFrame, measure: str, place, shift, dash, mark
-) -> list[labels.End]:
-    """One line with its marks; the end that its name is put at, none where nothing was reached."""
-    colour = COLOURS[series.insertion]
-    moved = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
-    rows = [(place[value], table.loc[name]) for value, name in series.points]
-    drawn = [(x, row) for x, row in rows if math.isfinite(row[f"{measure}_low"])]
-    medians = [row[f"{measure}_low"] for _, row in drawn]
-    axes.plot([x for x, _ in drawn], medians, color=colour, ls=dash, lw=1.3, transform=moved)
-    for (x, row), median in zip(drawn, medians, strict=True):
+    axes: Axes,
+    series: Series,
+    table: pd.DataFrame,
+    measure: str,
+    positions: dict[float, float],
+    offset: float,
+    style: dict[str, Any],
+    marker: str,
+) -> None:
+    """Draws one line, moved by `offset` points so that series do not hide each other."""
+    color = style["color"]
+    assert axes.figure is not None
+    shift = ScaledTranslation(offset / 72, 0, axes.figure.dpi_scale_trans)
+    shifted = axes.transData + shift
+    rows = [(positions[value], table.loc[name]) for value, name in series.points]
+    rows = [(x, row) for x, row in rows if math.isfinite(row[f"{measure}_low"])]
+    medians = [row[f"{measure}_low"] for _, row in rows]
+    label = series.label if rows else None
+    x_values = [x for x, _ in rows]
+    axes.plot(x_values, medians, lw=1.3, transform=shifted, label=label, **style)
+    for (x, row), median in zip(rows, medians, strict=True):
         ends = [row[f"{measure}_{name}"] for name in ("min", "max_low")]
-        axes.plot([x, x], ends, color=colour, lw=1.0, marker="_", ms=5, transform=moved)
-        whole = measure == "best_value" or row["searches_reached"] == row["searches"]
-        face = colour if whole else "white"
+        axes.plot([x, x], ends, color=color, lw=1.0, marker="_", ms=5, transform=shifted)
+        all_reached = measure == "best_value" or row["searches_reached"] == row["searches"]
         known = row[f"{measure}_low"] == row[f"{measure}_high"]
-        shape = mark if known else "^"
-        axes.plot(x, median, shape, ms=4.5, mec=colour, mfc=face, zorder=3, transform=moved)
-    if not drawn:
-        return []
-    return [labels.End(drawn[-1][0], medians[-1], series.label, colour, flag=False)]
+        axes.plot(
+            x,
+            median,
+            marker if known else "^",
+            ms=4.5,
+            mec=color,
+            mfc=color if all_reached else "white",
+            zorder=3,
+            transform=shifted,
+        )
 
 
 def _draw_ideals(
-    axes: Axes, axis: Axis, table: pd.DataFrame, measure: str, place
-) -> Sequence[labels.End]:
-    """The baseline's median / e, one line for each baseline, named at its end."""
-    if axis.name != "factor" or measure not in ("fresh_examples", "seconds"):
-        return []
-    factors = np.linspace(1, max(place), 200)
-    across = np.interp(factors, sorted(place), [place[value] for value in sorted(place)])
-    if place[max(place)] != max(place):
-        across = np.log2(factors)
-    ends = []
+    axes: Axes, table: pd.DataFrame, measure: str, positions: dict[float, float]
+) -> None:
+    """The baseline's median / e, one line per baseline."""
+    factors = np.linspace(1, max(positions), 200)
+    logarithmic = positions[max(positions)] != max(positions)
+    x = np.log2(factors) if logarithmic else factors
+    label = "ideal: baseline / e"
     for baseline in dict.fromkeys(table["baseline"].dropna()):
         level = table.at[baseline, f"{measure}_low"]
         if math.isfinite(table.at[baseline, f"{measure}_high"]):
-            axes.plot(across, level / factors, color=QUIET, lw=0.9, ls=DOTTED, zorder=0)
-            name = "" if ends else "ideal: baseline / e"
-            ends.append(labels.End(across[-1], level / factors[-1], name, QUIET, flag=False))
-    return ends[:1]
+            axes.plot(x, level / factors, color=QUIET, lw=0.9, ls=DOTTED, zorder=0, label=label)
+            label = None  # one legend entry

@@ -1,26 +1,34 @@
-"""What all figures share: size, fonts, colours, units, and numbers as a reader writes them."""
+"""The style that all figures share: size, fonts, colors, units, and number formats."""
 
 import functools
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import matplotlib
+import matplotlib.colors
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from analysis.study import INSERTIONS, Study, target_text
+from analysis.tables import target_text
+from runs.study import INSERTIONS, Study
 
-WIDTH = 6.5  # inches: the text width of a printed page, so that fonts keep the size given here
+WIDTH = 6.5  # inches: the text width of a printed page, so that fonts keep their size
 FONT = 8.5  # points
 SMALL = 8.0
-# Okabe-Ito, told apart by readers of any colour vision; the words beside each mark say it again.
-COLOURS = dict(zip(INSERTIONS, ("#555555", "#0072B2", "#D55E00", "#009E73"), strict=True))
+# Okabe-Ito colors, distinguishable with any color vision.
+COLORS = dict(zip(INSERTIONS, ("#555555", "#0072B2", "#D55E00", "#009E73"), strict=True))
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 QUIET = "#767676"
 DOTTED = (0, (2, 2))
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": FONT,
     "font.family": "sans-serif",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "xtick.minor.width": 0.4,
@@ -30,27 +38,38 @@ _STYLE = {
 }
 
 
-def styled(figure_function):
-    """Draws with this file's style and leaves matplotlib's global settings alone."""
+def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """Draws in this style, without changing matplotlib's global settings."""
 
-    @functools.wraps(figure_function)
-    def drawn(*args, **kwargs):
+    @functools.wraps(draw)
+    def wrapper(*args: Any, **kwargs: Any) -> Figure:
         with matplotlib.rc_context(_STYLE):
-            return figure_function(*args, **kwargs)
+            return draw(*args, **kwargs)
 
-    return drawn
+    return wrapper
 
 
-def dashes(insertions: list[str]) -> list:
-    """A dash pattern for each line, different among those that share an insertion's colour."""
-    return [
-        DASHES[insertions[:place].count(insertion) % len(DASHES)]
-        for place, insertion in enumerate(insertions)
-    ]
+def line_styles(insertions: Sequence[str]) -> list[dict[str, Any]]:
+    """A color and a dash pattern per line; lines of one insertion point differ in their dashes, and
+    in their shade once the patterns are used up."""
+    styles = []
+    for index, insertion in enumerate(insertions):
+        shade, pattern = divmod(insertions[:index].count(insertion), len(DASHES))
+        color = lighter(COLORS[insertion], min(0.4 * shade, 0.8))
+        styles.append({"color": color, "ls": DASHES[pattern]})
+    return styles
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """A legend of the labeled artists below the axes, in two columns if the labels are short."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 2 if len(labels) > 3 and max(map(len, labels)) < 48 else 1
+    if labels:
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def measure_label(measure: str, study: Study) -> str:
-    """What an axis shows, for the names in `scores.MEASURES`."""
+    """The label of an axis that shows one of `scores.MEASURES`."""
     if measure == "best_value":
         within = f" within {study.budget:,} fresh examples" if study.budget else ""
         return f"best validation {study.target.metric}{within}"
@@ -59,7 +78,7 @@ def measure_label(measure: str, study: Study) -> str:
 
 
 def unit(largest: float) -> tuple[float, str]:
-    """The unit that keeps an axis to a few digits, and how its label says so."""
+    """The unit that keeps an axis to a few digits, and its suffix for the axis label."""
     if largest >= 1e7:
         return 1e6, " (millions)"
     if largest >= 1e4:
@@ -68,14 +87,14 @@ def unit(largest: float) -> tuple[float, str]:
 
 
 def short(value: float) -> str:
-    """Three significant digits, never in powers of ten: 8.12, 1,240."""
+    """Three significant digits without powers of ten: 8.12, 1,240."""
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}"
 
 
-def lighter(colour: str, amount: float) -> tuple[float, float, float]:
-    """The colour mixed with white; unlike transparency it survives every vector format."""
-    red, green, blue = matplotlib.colors.to_rgb(colour)
-    return tuple(part + (1 - part) * amount for part in (red, green, blue))
+def lighter(color: str, amount: float) -> tuple[float, float, float]:
+    """The color mixed with white; unlike transparency it survives every vector format."""
+    red, green, blue = (c + (1 - c) * amount for c in matplotlib.colors.to_rgb(color))
+    return red, green, blue

@@ -1,9 +1,11 @@
-"""Figures of single trials: what their number bought, and how each hyperparameter mattered."""
+"""Figures of single trials: score by number of trials, and score by each hyperparameter."""
+
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
 import math
 import textwrap
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.figures import labels
 from analysis.figures.style import (
-    COLOURS,
+    COLORS,
     FONT,
     QUIET,
     SMALL,
@@ -24,20 +25,23 @@ from analysis.figures.style import (
     unit,
 )
 from analysis.scores import best_trials
-from analysis.study import BEST_VALUE, EDGE, Study, near_end
 from analysis.uncertainty import trial_scores
+from runs.study import EDGE, Axis, Study
 
-BINS = 6  # of a hyperparameter's axis, each with its best trial
-_DIVERGED, _NOT_REACHED = 1.22, 1.09  # heights above a panel, as fractions of it
+BINS = 6  # of a hyperparameter's axis; each shows its best trial
+_MAX_COLUMNS = 3
+_YELLOW = "#F0E442"
+# Heights above a panel, as fractions of its height, of the crosses for trials without a score.
+_DIVERGED, _NOT_REACHED = 1.22, 1.09
 
 
 @styled
 def score_by_trials(curves: pd.DataFrame, study: Study) -> Figure:
-    """What a search of n trials scores, a panel per condition: the median, and a band that covers
-    the middle 90 % of resampled searches, with those of its baseline in grey.
+    """The score of a search of n trials, one panel per condition: the median, and a band with the
+    middle 90 % of resampled searches; those of its baseline in gray.
 
     Args:
-        curves: `uncertainty.score_by_trials`; a curve starts where at least half of the searches
+        curves: `uncertainty.score_by_trials`. A curve starts where at least half of the searches
             would reach the target, its band where 95 % would.
         study: says what the scores are.
     """
@@ -45,73 +49,70 @@ def score_by_trials(curves: pd.DataFrame, study: Study) -> Figure:
     curves = curves.assign(**curves[scores].astype(float).replace([np.inf, -np.inf], np.nan))
     scale, unit_name = unit(curves[scores].max().max())
     curves[scores] /= scale
-    lines = dict(list(curves.groupby("condition", sort=False)))
-    shown = [c for c in study.conditions if c.name in lines]
-    columns = min(3, max(len(shown), 1))
-    rows = math.ceil(max(len(shown), 1) / columns)
+    lines = {str(name): line for name, line in curves.groupby("condition", sort=False)}
+    conditions = [condition for condition in study.conditions if condition.name in lines]
+    columns = min(_MAX_COLUMNS, max(len(conditions), 1))
+    rows = math.ceil(max(len(conditions), 1) / columns)
     figure = Figure(figsize=(WIDTH, 0.6 + 1.5 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
-    for axes, condition in zip(grid, shown, strict=False):
+    for axes, condition in zip(grid, conditions, strict=False):
         baseline = study.baseline_of(condition)
-        for name in dict.fromkeys(each for each in (baseline, condition.name) if each in lines):
-            colour = COLOURS["none" if name == baseline else condition.insertion]
-            _with_band(axes, lines[name], colour)
-        axes.set_title(
-            textwrap.fill(condition.label, 30), fontsize=SMALL, color=COLOURS[condition.insertion]
-        )
-    for axes in grid[len(shown) :]:
+        if baseline in lines:
+            _with_band(axes, lines[baseline], COLORS["none"])
+        color = COLORS[condition.insertion]
+        if condition.name != baseline:
+            _with_band(axes, lines[condition.name], color)
+        axes.set_title(textwrap.fill(condition.label, 30), fontsize=SMALL, color=color)
+    for axes in grid[len(conditions) :]:
         axes.set_axis_off()
-    if study.score != BEST_VALUE:
+    if not study.scores_values:
         grid[0].set_ylim(bottom=0)
     grid[0].set_xlim(1, max(curves["trials"].max() if len(curves) else 2, 2))
     grid[0].xaxis.get_major_locator().set_params(integer=True)
     figure.supxlabel("trials of a search that neither diverged nor failed", fontsize=FONT)
-    words = measure_label(study.score, study)
-    figure.supylabel(labels.wrapped(f"{words}{unit_name}", 22 * rows + 14), fontsize=FONT)
+    label = f"{measure_label(study.score, study)}{unit_name}"
+    figure.supylabel(textwrap.fill(label, 22 * rows + 14), fontsize=FONT)
     return figure
 
 
-def _with_band(axes: Axes, line: pd.DataFrame, colour: str) -> None:
-    axes.fill_between(
-        line["trials"], line["low"], line["high"], color=lighter(colour, 0.45), alpha=0.35, lw=0
-    )
-    axes.plot(line["trials"], line["score"], color=colour, lw=1.4)
+def _with_band(axes: Axes, line: pd.DataFrame, color: str) -> None:
+    band = lighter(color, 0.45)
+    axes.fill_between(line["trials"], line["low"], line["high"], color=band, alpha=0.35, lw=0)
+    axes.plot(line["trials"], line["score"], color=color, lw=1.4)
 
 
 @styled
 def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
-    """Every trial's score against each hyperparameter of the search space, a row per condition.
+    """Every trial's score against each hyperparameter of the search space, one row per condition.
 
     Steps join the best trial of each sixth of an axis (an isolation plot: the other hyperparameters
-    tuned as well as the trials allow); rings mark the best trial of each search. Crosses above a
-    panel are trials that did not reach the target or diverged. A shaded end of an axis holds the
+    are tuned as well as the trials allow); rings mark the best trial of each search. Crosses above
+    a panel are trials that did not reach the target or diverged. A shaded end of an axis holds the
     best trial of a search: the optimum may lie beyond it.
 
     Args:
-        trials: `load.load`, whose columns hold the hyperparameters by their dotted names.
-        study: says the search space and what a score is.
+        trials: `load.load`, with a column per hyperparameter.
+        study: defines the search space and the score.
     """
-    space = [axis for axis in study.search_space if axis.get("field") in trials]
-    rows = [c for c in study.conditions if (trials["condition"] == c.name).any()]
+    space = [axis for axis in study.space if axis.field in trials]
+    conditions = [c for c in study.conditions if (trials["condition"] == c.name).any()]
     scored = trials.assign(score=trial_scores(trials, study).where(trials["counted"]))
     scale, unit_name = unit(scored["score"].max())
     scored["score"] /= scale
     best = best_trials(trials, study, by=("condition", "search"))
-    figure = Figure(figsize=(WIDTH, 0.75 + 1.35 * max(len(rows), 1)))
-    grid = figure.subplots(
-        max(len(rows), 1), max(len(space), 1), sharey=True, sharex="col", squeeze=False
-    )
-    for line, condition in enumerate(rows):
+    rows = max(len(conditions), 1)
+    figure = Figure(figsize=(WIDTH, 0.75 + 1.35 * rows))
+    grid = figure.subplots(rows, max(len(space), 1), sharey=True, sharex="col", squeeze=False)
+    for panels, condition in zip(grid, conditions, strict=False):
         own = scored[scored["condition"] == condition.name]
         leaders = best[best["condition"] == condition.name]
-        for axes, axis in zip(grid[line], space, strict=True):
-            _panel(axes, axis, own, leaders, study, COLOURS[condition.insertion])
-        grid[line][0].set_title(
-            condition.label, loc="left", fontsize=SMALL, color=COLOURS[condition.insertion], pad=24
-        )
-        _name_strips(grid[line][0], own)
+        color = COLORS[condition.insertion]
+        for axes, axis in zip(panels, space, strict=True):
+            _panel(axes, axis, own, leaders, study, color)
+        panels[0].set_title(condition.label, loc="left", fontsize=SMALL, color=color, pad=24)
+        _name_crosses(panels[0], own)
     for axes, axis in zip(grid[-1], space, strict=True):
-        axes.set_xlabel(_axis_words(axis))
+        axes.set_xlabel(axis.label)
     figure.supylabel(f"{measure_label(study.score, study)}{unit_name}", fontsize=SMALL, x=0.01)
     height = figure.get_figheight() * 72
     figure.subplots_adjust(
@@ -121,99 +122,55 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
 
 
 def _panel(
-    axes: Axes, axis: Mapping[str, Any], own: pd.DataFrame, best: pd.DataFrame, study: Study, colour
+    axes: Axes, axis: Axis, own: pd.DataFrame, leaders: pd.DataFrame, study: Study, color: str
 ) -> None:
-    place = own[axis["field"]].map(lambda value: _place(axis, value))
+    x = own[axis.field].map(axis.coordinate)
     _scale_x(axes, axis)
     scored = own["score"].notna()
-    axes.plot(
-        place[scored], own.loc[scored, "score"], "o", ms=3, color=lighter(colour, 0.35), mew=0
-    )
-    _isolation(axes, axis, place[scored], own.loc[scored, "score"], study, colour)
-    leading = own.index.isin(best.index) & scored
-    axes.plot(place[leading], own.loc[leading, "score"], "o", ms=6, mfc="none", mec=colour, mew=1.1)
+    leading = own.index.isin(leaders.index) & scored
+    score = own["score"]
+    axes.plot(x[scored], score[scored], "o", ms=3, color=lighter(color, 0.35), mew=0)
+    axes.plot(x[leading], score[leading], "o", ms=6, mfc="none", mec=color, mew=1.1)
+    if not axis.values:
+        edges = [axis.coordinate_at(share) for share in np.linspace(0, 1, BINS + 1)]
+        bins = score[scored].groupby(pd.cut(x[scored], edges, labels=False, include_lowest=True))
+        best = bins.max() if study.higher_is_better else bins.min()
+        axes.stairs(best.reindex(range(BINS)), edges, baseline=None, color=color, lw=1.0)
     for height, which in (
         (_DIVERGED, own["status"] == "diverged"),
         (_NOT_REACHED, own["counted"] & ~scored),
     ):
-        axes.plot(
-            place[which],
-            [height] * int(which.sum()),
-            "x",
-            ms=3.2,
-            mew=0.7,
-            color=QUIET,
-            transform=axes.get_xaxis_transform(),
-            clip_on=False,
-        )
-    for end in {near_end(axis, value) for value in best[axis["field"]]} - {None}:
-        low, high = _ends(axis)
-        inner = _between(axis, EDGE if end == "min" else 1 - EDGE)
-        axes.axvspan(
-            low if end == "min" else inner,
-            inner if end == "min" else high,
-            color="#F0E442",
-            alpha=0.5,
-            lw=0,
-            zorder=0,
-        )
+        heights = [height] * int(which.sum())
+        above = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        axes.plot(x[which], heights, "x", ms=3.2, mew=0.7, color=QUIET, **above)
+    for end in {axis.near_end(value) for value in leaders[axis.field]} - {None}:
+        low, high = (0.0, EDGE) if end == "min" else (1 - EDGE, 1.0)
+        ends = axis.coordinate_at(low), axis.coordinate_at(high)
+        axes.axvspan(*ends, color=_YELLOW, alpha=0.5, lw=0, zorder=0)
 
 
-def _isolation(axes: Axes, axis, place: pd.Series, score: pd.Series, study: Study, colour) -> None:
-    """A step for the best score in each part of the axis."""
-    if "values" in axis:
+def _scale_x(axes: Axes, axis: Axis) -> None:
+    if axis.values:
+        axes.set_xlim(-0.5, len(axis.values) - 0.5)
+        axes.set_xticks(range(len(axis.values)), [str(value) for value in axis.values])
         return
-    down = study.higher_is_better
-    edges = [_between(axis, share) for share in np.linspace(0, 1, BINS + 1)]
-    found = score.groupby(pd.cut(place, edges, labels=False, include_lowest=True))
-    best = (found.max() if down else found.min()).reindex(range(BINS))
-    axes.stairs(best, edges, baseline=None, color=colour, lw=1.0)
-
-
-def _place(axis: Mapping[str, Any], value: Any) -> float:
-    if "values" in axis:
-        return float(axis["values"].index(value)) if value in axis["values"] else np.nan
-    return 1 - value if axis["scale"] == "log_one_minus" else value
-
-
-def _ends(axis: Mapping[str, Any]) -> tuple[float, float]:
-    return _between(axis, 0.0), _between(axis, 1.0)
-
-
-def _between(axis: Mapping[str, Any], share: float) -> float:
-    """The place at `share` of the axis, in its own scale."""
-    low, high = float(axis["min"]), float(axis["max"])
-    if axis["scale"] == "linear":
-        return low + (high - low) * share
-    return low * (high / low) ** share
-
-
-def _scale_x(axes: Axes, axis: Mapping[str, Any]) -> None:
-    if "values" in axis:
-        axes.set_xlim(-0.5, len(axis["values"]) - 0.5)
-        axes.set_xticks(range(len(axis["values"])), [str(value) for value in axis["values"]])
-        return
-    if axis["scale"] != "linear":
+    if axis.scale != "linear":
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlim(*_ends(axis))
+    axes.set_xlim(axis.coordinate_at(0), axis.coordinate_at(1))
 
 
-def _axis_words(axis: Mapping[str, Any]) -> str:
-    words = axis["field"].rpartition(".")[2].replace("_", " ")
-    return f"1 - {words}" if axis.get("scale") == "log_one_minus" else words
-
-
-def _name_strips(axes: Axes, own: pd.DataFrame) -> None:
-    """Names the crosses above a row of panels, where there are any."""
-    strips = [(_DIVERGED, "diverged", (own["status"] == "diverged").any())]
-    missed = (own["counted"] & own["score"].isna()).any()
-    strips.append((_NOT_REACHED, "not reached", missed))
-    for height, words, shown in strips:
-        if shown:
+def _name_crosses(axes: Axes, own: pd.DataFrame) -> None:
+    """Labels the crosses above a row of panels, if there are any."""
+    not_reached = own["counted"] & own["score"].isna()
+    for height, label, which in (
+        (_DIVERGED, "diverged", own["status"] == "diverged"),
+        (_NOT_REACHED, "not reached", not_reached),
+    ):
+        if which.any():
             axes.annotate(
-                words,
+                label,
                 (0, height),
                 (-4, 0),
                 xycoords="axes fraction",

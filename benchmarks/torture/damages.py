@@ -1,12 +1,12 @@
-"""Files of runs and studies damaged at rest, one at a time, and a command started on what is left.
+"""Damages one file of a run or study at rest, then runs a command on the directory.
 
-Allowed are the results of an undamaged directory, or a sentence that names what is lost: a warning
-and whatever follows from it, or exit code 2 with nothing changed. Anything else is a fault, but for
-what nothing can notice. `undetectable` is a difference without a word where the damaged file
+Survived: the results of an undamaged directory, a warning that names what is lost, or exit code 2
+with nothing changed. Anything else is a fault, unless nothing could have noticed the damage. An
+outcome is `undetectable` if it differs without a message and the damaged file
 
-* is one that no checksum covers: config.json, hparams.json, study.json, result.json,
-  evaluation.json, or metrics.jsonl of a run that has ended;
-* and is still JSON with the same keys, lengths and kinds of values: a digit or a letter of a value
+* is not covered by a checksum: config.json, hparams.json, study.json, result.json,
+  evaluation.json, or metrics.jsonl of a finished run;
+* and is still JSON with the same keys, lengths, and types of values: a digit or a letter of a value
   has changed.
 """
 
@@ -35,17 +35,16 @@ _CONFIG = "--config=benchmarks/torture/small.py:logistic"
 _ECHO = ("--config.echo.insertion=before_augmentation", "--config.echo.factor=2")
 _ECHO += ("--config.echo.shuffle_buffer=40",)
 _STUDY = ("--study=small", "--config.budget.fresh_examples=128")
-_KILLED_AT = (2, 7, 11)  # steps, of 12: before the first checkpoint, and after some
-_BATCH = 100  # cases of a process
+_KILLED_AT = (2, 7, 11)  # steps, of 12: before and after the first checkpoint
+_CASES_PER_PROCESS = 100
 
 
-def _words(flag: str, directory: pathlib.Path) -> list[str]:
-    words = (_CONFIG, *(_ECHO if flag == "--workdir" else _STUDY))
-    return [*words, f"{flag}={directory}"]
+def _argv(flag: str, directory: pathlib.Path) -> list[str]:
+    return [_CONFIG, *(_ECHO if flag == "--workdir" else _STUDY), f"{flag}={directory}"]
 
 
 def _train(directory: pathlib.Path) -> int:
-    return cli.guarded(train.main, _words("--workdir", directory))
+    return cli.guarded(train.main, _argv("--workdir", directory))
 
 
 def _evaluate(directory: pathlib.Path) -> int:
@@ -53,7 +52,7 @@ def _evaluate(directory: pathlib.Path) -> int:
 
 
 def _sweep(directory: pathlib.Path) -> int:
-    return cli.guarded(sweep.main, _words("--outdir", directory))
+    return cli.guarded(sweep.main, _argv("--outdir", directory))
 
 
 def _analyze(directory: pathlib.Path) -> int:
@@ -61,35 +60,35 @@ def _analyze(directory: pathlib.Path) -> int:
     return cli.guarded(analysis.main, [str(directory), f"--out={out}"])
 
 
-# --- what is compared
+# --- what is compared, given the directory and the output of the command
 
 
-def _after_train(directory: pathlib.Path, said: str) -> Any:
-    """All of it, or, where it was found finished and nothing was trained, what was reported."""
-    if "already finished" in said:
+def _after_train(directory: pathlib.Path, output: str) -> Any:
+    """The outcome of the run; only its result if the command reported an already finished run."""
+    if "already finished" in output:
         return {"result": endings.of_result(directory)}
     return endings.of_run(directory)
 
 
-def _after_evaluate(directory: pathlib.Path, said: str) -> Any:
+def _after_evaluate(directory: pathlib.Path, output: str) -> Any:
     with np.load(directory / records.PARAMETERS) as arrays:
         hashes = {k: hashlib.sha256(arrays[k].tobytes()).hexdigest() for k in sorted(arrays)}
-    # the line of output, since an evaluation that is there already is only read
-    found = said.splitlines()[-1:] if said else []
-    return {"evaluation": records.read_json(directory / records.EVALUATION), "said": found} | hashes
+    # includes the last line of output, because an existing evaluation is only printed
+    line = output.splitlines()[-1:]
+    return {"evaluation": records.read_json(directory / records.EVALUATION), "line": line} | hashes
 
 
-def _after_sweep(directory: pathlib.Path, said: str) -> Any:
+def _after_sweep(directory: pathlib.Path, output: str) -> Any:
     trials = records.trials_on_disk(directory)
     return {str(w.relative_to(directory)): endings.of_result(w) for _, w in trials}
 
 
-def _after_analysis(directory: pathlib.Path, said: str) -> Any:
+def _after_analysis(directory: pathlib.Path, output: str) -> Any:
     out = directory.with_name("report")
     return {path.name: path.read_text() for path in sorted(out.glob("*.csv"))}
 
 
-# (state of the directory, command, what is started, what is compared)
+# (state of the directory, command, its function, the outcome to compare)
 _ATTEMPTS = (
     *(("killed", "train.py", _train, _after_train),) * 4,
     ("finished", "train.py", _train, _after_train),
@@ -104,37 +103,37 @@ _ATTEMPTS = (
 
 
 class Damages:
-    """Damages by number, to copies of directories that are made once."""
-
-    kind = "damages"
+    """Damages by number, done to copies of template directories."""
 
     def __init__(self, directory: pathlib.Path, faults: pathlib.Path):
         self._directory, self._faults = directory, faults
         self._templates = directory / "templates"
         self._expected: dict[str, Any] = {}
 
-    def tried(self, seed: int, numbers: range) -> Iterator[dict[str, Any]]:
-        """Records of the cases `numbers`."""
+    def attempts(self, seed: int, numbers: range) -> Iterator[dict[str, Any]]:
+        """Tries the cases `numbers`; yields their records for the ledger."""
         if not self._templates.exists():
             self._make_templates()
         attempt = functools.partial(self._one, seed)
-        for number, record in forks.in_batches(numbers, attempt, self._directory, _BATCH):
+        for number, record in forks.in_batches(
+            numbers, attempt, self._directory, _CASES_PER_PROCESS
+        ):
             if "outcome" not in record:
-                what, kept = self._damaged(seed, number), self._keep(seed, number)
+                damage, kept = self._damaged(seed, number), self._keep(seed, number)
                 outcome = ledger.HANG if "hangs" in record else ledger.TRACEBACK
-                record = {"group": what[1], "case": what[-1], "outcome": outcome} | {
+                record = {"group": damage[1], "case": damage[-1], "outcome": outcome} | {
                     "detail": str(record),
                     "kept": kept,
                 }
             yield record | {"index": number, "count": 1}
 
     def _make_templates(self) -> None:
-        """Directories as a kill leaves them, each from a process that kills itself; then the others
-        and what each attempt comes to without damage, all in one process."""
+        """Makes the killed directories in processes that kill themselves; then, in one process, the
+        finished ones and the outcomes without damage."""
         self._templates.mkdir(parents=True)
         output, case = self._directory / "templates.txt", self._case()
-        dying = {f"killed {step}": (step, _train) for step in _KILLED_AT}
-        for state, (step, act) in (dying | {"study killed": (17, _sweep)}).items():
+        killed = {f"killed {step}": (step, _train) for step in _KILLED_AT}
+        for state, (step, act) in (killed | {"study killed": (17, _sweep)}).items():
             process = forks.fork(lambda s=step, a=act: _dying(s, a, case), output)
             if process.wait() != -signal.SIGKILL:
                 raise RuntimeError(output.read_text())
@@ -143,7 +142,7 @@ class Damages:
         self._expected = forks.computed(self._undamaged, self._directory)
 
     def _undamaged(self) -> dict[str, Any]:
-        """Makes the templates of what has ended; endings by state and command."""
+        """Makes the finished templates; returns undamaged outcomes by state and command."""
         case = self._case()
         for state, acts in (
             ("finished", (_train,)),
@@ -161,11 +160,11 @@ class Damages:
     def _run(self, template: pathlib.Path, act, after) -> Any:
         case = self._case()
         shutil.copytree(template, case)
-        with forks.captured() as said:
+        with forks.captured() as captured:
             code = act(case)
-            text = said()
+            text = captured()
         if code:
-            raise RuntimeError(f"undamaged, it ends with {code}: {text}")
+            raise RuntimeError(f"without damage, it ended with {code}: {text}")
         return after(case, text)
 
     def _case(self) -> pathlib.Path:
@@ -180,52 +179,52 @@ class Damages:
         )
 
     def _damaged(self, seed: int, number: int):
-        """Damages a new copy: (state, command, act, after, damaged file, before it, in words)."""
+        """Damages a copy: (state, command, act, after, damaged file, intact file, description)."""
         rng = random.Random(f"{seed} damages {number}")
         state, name, act, after = rng.choice(_ATTEMPTS)
         template, case = self._template(state, rng), self._case()
         shutil.copytree(template, case)
         path, how = _damage(case, rng)
         relative = path.relative_to(case)
-        words = f"{name} on {template.name}: {relative} {how}"
-        return state, name, act, after, path, template / relative, words
+        description = f"{name} on {template.name}: {relative} {how}"
+        return state, name, act, after, path, template / relative, description
 
     def _one(self, seed: int, number: int) -> dict[str, Any]:
-        state, name, act, after, path, intact, words = self._damaged(seed, number)
+        state, name, act, after, path, intact, description = self._damaged(seed, number)
         case = self._directory / "case"
         before, detail = _tree(case), ""
-        with forks.captured() as said:
+        with forks.captured() as captured:
             try:
                 code = act(case)
             except SystemExit as error:
                 code = error.code
-            except BaseException as error:  # what escapes is printed as one by Python
+            except BaseException as error:  # Python would print a traceback
                 code = f"Traceback: {type(error).__name__}: {error}"
-            gc.collect()  # what complains when it goes, does so now
-            text = said()
+            gc.collect()  # finalizers may print
+            text = captured()
         outcome = _judged(code, text, before, case)
         if outcome is None:
             try:
-                found = after(case, text)
-                detail = endings.difference(found, self._like(found, state, name))
+                ending = after(case, text)
+                detail = endings.difference(ending, self._like(ending, state, name))
             except Exception as error:
                 detail = f"{type(error).__name__}: {error}"
             outcome = _explained(detail, text, path, intact)
-        record = {"group": name, "case": words, "outcome": outcome}
+        record = {"group": name, "case": description, "outcome": outcome}
         if outcome not in (ledger.EQUAL, ledger.NAMED):
             record["detail"] = f"{code} {detail} {text[-1500:]}"
         if outcome in ledger.FAULTS:
             record["kept"] = self._keep(seed, number)
         return record
 
-    def _like(self, found: Any, state: str, name: str) -> Any:
+    def _like(self, ending: Any, state: str, name: str) -> Any:
         expected = self._expected[f"{state} {name}"]
-        if name == "train.py" and state == "finished" and set(found) != {"result"}:
+        if name == "train.py" and state == "finished" and set(ending) != {"result"}:
             return self._expected["killed train.py"]  # it was trained again
         return expected
 
     def _keep(self, seed: int, number: int) -> str:
-        """Damages a copy once more, which stays for whoever looks into it."""
+        """Repeats the damage on a copy that is kept for inspection."""
         kept = self._faults / f"damages-{seed}-{number}"
         shutil.rmtree(kept, ignore_errors=True)
         self._damaged(seed, number)
@@ -234,7 +233,7 @@ class Damages:
 
 
 def _judged(code: Any, text: str, before: dict[str, Any], case: pathlib.Path) -> str | None:
-    """The outcome, as far as it follows from exit code and output; None: results decide."""
+    """The outcome that follows from exit code and output; None if the results decide."""
     if re.search("^Traceback", text, re.MULTILINE) or str(code).startswith("Traceback"):
         return ledger.TRACEBACK
     if code == cli.OK:
@@ -242,13 +241,13 @@ def _judged(code: Any, text: str, before: dict[str, Any], case: pathlib.Path) ->
     if code == cli.WRONG_INPUT:
         untouched = _tree(case) == before and not case.with_name("report").exists()
         return ledger.NAMED if untouched else ledger.DIFFERING
-    if (case / "error.txt").exists():  # an error that nobody expected, though it was caught
+    if (case / "error.txt").exists():  # an unexpected error that was caught
         return ledger.TRACEBACK
     return ledger.NAMED if code == cli.FAILED else ledger.TRACEBACK
 
 
 def _explained(detail: str, text: str, path: pathlib.Path, intact: pathlib.Path) -> str:
-    """The outcome of a command that ended with 0."""
+    """The outcome of a command that exited with 0."""
     if not detail:
         return ledger.EQUAL
     if re.search("warning|damaged|cannot be|left out|set aside", text):
@@ -260,7 +259,7 @@ def _explained(detail: str, text: str, path: pathlib.Path, intact: pathlib.Path)
 
 
 def _damage(case: pathlib.Path, rng: random.Random) -> tuple[pathlib.Path, str]:
-    """Damages one file, or, now and then, a whole directory; which, and how."""
+    """Damages one file or, occasionally, a whole directory; returns (path, how)."""
     files = sorted(path for path in case.rglob("*") if path.is_file())
     directories = sorted(path for path in case.rglob("*") if path.is_dir())
     if rng.random() < 0.05:
@@ -280,6 +279,10 @@ def _damage(case: pathlib.Path, rng: random.Random) -> tuple[pathlib.Path, str]:
 def _truncate(path: pathlib.Path, rng: random.Random) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: rng.randrange(len(content) + 1)])
+
+
+def _empty(path: pathlib.Path, rng: random.Random) -> None:
+    path.write_bytes(b"")
 
 
 def _flip_bit(path: pathlib.Path, rng: random.Random) -> None:
@@ -311,7 +314,7 @@ def _change_digit(path: pathlib.Path, rng: random.Random) -> None:
 
 
 def _other_value(path: pathlib.Path, rng: random.Random) -> None:
-    """JSON of another kind in place of a value, where it is JSON; else as `_randomize`."""
+    """Replaces a JSON value by one of another type; randomizes the file if it is not JSON."""
     value = _json(path.read_bytes())
     if not isinstance(value, dict) or not value:
         return _randomize(path, rng)
@@ -326,7 +329,7 @@ def _other_value(path: pathlib.Path, rng: random.Random) -> None:
 
 HOWS: dict[str, Callable[[pathlib.Path, random.Random], None]] = {
     "truncated": _truncate,
-    "empty": lambda path, rng: path.write_bytes(b""),
+    "empty": _empty,
     "deleted": lambda path, rng: path.unlink(),
     "with a bit flipped": _flip_bit,
     "of random bytes": _randomize,
@@ -338,7 +341,7 @@ HOWS: dict[str, Callable[[pathlib.Path, random.Random], None]] = {
 
 
 def unnoticeable(path: pathlib.Path, intact: pathlib.Path) -> bool:
-    """See the module's docstring."""
+    """Whether nothing could have noticed the damage; see the module's docstring."""
     uncovered = (records.CONFIG, records.HPARAMS, records.STUDY, records.RESULT)
     uncovered += (records.EVALUATION,)
     ended = path.name == records.METRICS and (intact.parent / records.RESULT).exists()
@@ -349,7 +352,7 @@ def unnoticeable(path: pathlib.Path, intact: pathlib.Path) -> bool:
 
 
 def _json(content: bytes) -> Any:
-    """The value of a file, a list of values for one of lines; None where it is not JSON."""
+    """The value of a JSON file, or the list of values of a JSON Lines file; None for any other."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -360,18 +363,18 @@ def _json(content: bytes) -> Any:
 
 
 def _shape(value: Any) -> Any:
-    """Keys, lengths and kinds, without the values."""
+    """The keys, lengths, and types of a JSON value."""
     if isinstance(value, dict):
-        return {name: _shape(each) for name, each in value.items()}
+        return {name: _shape(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [_shape(each) for each in value]
+        return [_shape(item) for item in value]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return "number"
     return type(value).__name__
 
 
 def _tree(directory: pathlib.Path) -> dict[str, Any]:
-    """Every file's content, but for the lock; a directory's is None."""
+    """Contents of all files but the lock, by relative path; None for a directory."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in directory.rglob("*")
@@ -380,14 +383,13 @@ def _tree(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def _dying(step: int, act: Callable[[pathlib.Path], int], directory: pathlib.Path) -> int:
-    """`act`, whose process kills itself once it has taken so many steps in all."""
-    train_on, taken = train._Run._train_on, []
+    """Calls `act` in a process that kills itself after `step` training steps."""
+    original, taken = train.step_by_step, []
 
-    def dies(run, batch):
-        train_on(run, batch)
-        taken.append(1)
+    def dies(number: int) -> None:
+        taken.append(number)
         if len(taken) == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train._Run._train_on = dies
+    train.step_by_step = lambda *args, **more: original(*args, **more | {"on_step": dies})
     return act(directory)

@@ -1,4 +1,4 @@
-"""What a run or a study has come to, without what it measures of time: to be compared."""
+"""The outcome of a run or study without its timings, for comparison."""
 
 import hashlib
 import pathlib
@@ -12,8 +12,8 @@ import orbax.checkpoint as ocp
 from runs import records, trial_records
 from runs.checkpoints import Checkpoints
 
-# What a run measures of itself; what is pending is sent to the device again after a restart.
-MEASURED = (
+# Fields that depend on timing; a restart sends pending data to the device again (bytes_sent).
+TIMINGS = (
     "train_seconds",
     "wall_seconds",
     "input_wait_fraction",
@@ -23,17 +23,17 @@ MEASURED = (
 
 
 def of_result(workdir: pathlib.Path) -> Any:
-    """result.json without clocks."""
-    return unmeasured(trial_records.read_result(workdir))
+    """result.json without timings."""
+    return without_timings(trial_records.read_result(workdir))
 
 
 def of_run(workdir: pathlib.Path) -> dict[str, Any]:
-    """Result, records, and the newest checkpoint: its counters, and its arrays bit for bit."""
+    """Result, records, and the newest checkpoint: counters, input state, and array hashes."""
     checkpoints = Checkpoints(workdir / records.CHECKPOINTS)
     step = max(checkpoints.steps())
     return {
         "result": of_result(workdir),
-        "metrics": [unmeasured(record) for record in records.read_metrics(workdir)],
+        "metrics": [without_timings(record) for record in records.read_metrics(workdir)],
         "step": step,
         "counters": checkpoints.value(step)["counters"],
         "input": checkpoints.value(step)["input"],
@@ -42,28 +42,34 @@ def of_run(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def of_study(outdir: pathlib.Path) -> dict[str, Any]:
-    """Every trial's."""
+    """The outcome of every trial, by `condition/search/trial`."""
     return {
         f"{place.condition}/{place.search}/{place.trial}": of_run(workdir)
         for place, workdir in records.trials_on_disk(outdir)
     }
 
 
-def unmeasured(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record without clocks."""
-    return {name: value for name, value in record.items() if name not in MEASURED}
+def without_timings(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without timings."""
+    return {name: value for name, value in record.items() if name not in TIMINGS}
 
 
-def difference(one: Any, other: Any, path: str = "") -> str:
-    """Where two endings differ first; '' if they are equal."""
-    if isinstance(one, dict) and isinstance(other, dict) and set(one) == set(other):
-        return next(filter(None, (difference(one[k], other[k], f"{path}/{k}") for k in one)), "")
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = zip(one, other, strict=True)
-        return next(
-            filter(None, (difference(a, b, f"{path}/{i}") for i, (a, b) in enumerate(pairs))), ""
-        )
-    return "" if one == other else f"{path}: {str(one)[:100]} there, {str(other)[:100]} expected"
+def difference(actual: Any, expected: Any, path: str = "") -> str:
+    """Describes the first difference of two outcomes; '' if they are equal."""
+    if isinstance(actual, dict) and isinstance(expected, dict) and set(actual) == set(expected):
+        keys = actual.keys()
+    elif isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
+        keys = range(len(actual))
+    else:
+        keys = ()
+    for key in keys:
+        if text := difference(actual[key], expected[key], f"{path}/{key}"):
+            return text
+    return (
+        ""
+        if keys or actual == expected
+        else f"{path}: got {str(actual)[:100]}, expected {str(expected)[:100]}"
+    )
 
 
 def _arrays(directory: pathlib.Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Processes that start in milliseconds: forked from one that has imported everything.
+"""Processes that start in milliseconds, because they are forked after all imports.
 
-A fork is safe as long as JAX has no backend, which `fork` checks: its threads and locks would not
-survive.
+Forking is safe until JAX initializes a backend, whose threads and locks would not survive; `fork`
+checks this.
 """
 
 import contextlib
@@ -24,24 +24,24 @@ from jax._src import xla_bridge
 
 from runs import signals
 
-HANGS = 600.0  # seconds after which something hangs: far more than it takes on a busy machine
-DATA_BYTES = 12 * 2**30  # memory of a forked process, so that absurd sizes end it and nothing else
-_LOOK_SECONDS = 0.01
+TIMEOUT_SECONDS = 600.0  # far longer than any case takes on a busy machine
+DATA_BYTES = 12 * 2**30  # memory limit of a forked process, so that absurd sizes end only it
+_POLL_SECONDS = 0.01
 
 
-class Hangs(Exception):
-    """A process has not ended in time; it has been killed, with all that it started."""
+class ProcessTimeout(Exception):
+    """A process did not end in time and was killed with its descendants."""
 
 
 @dataclasses.dataclass
 class Process:
-    """A forked process, leader of a group of its own.
+    """A forked process that leads its own process group.
 
     Attributes:
-        pid: its number, and its group's.
-        output: the file that standard output and error go to.
-        code: how it ended, as `subprocess` says it: the negative number of the signal that killed
-            it; None before.
+        pid: ID of the process and of its group.
+        output: file that receives standard output and error.
+        code: exit code, or the negative number of the signal that killed it, as in `subprocess`;
+            None while it runs.
     """
 
     pid: int
@@ -56,45 +56,45 @@ class Process:
         return self.code is not None
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> int | None:
-        """Waits until the process has ended or `until()`; its code, if it has ended.
+        """Waits until the process has ended or `until()` is true; returns `code`.
 
         Raises:
-            Hangs: neither came about.
+            ProcessTimeout: neither happened in time.
         """
-        deadline = time.monotonic() + HANGS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not (self.ended() or until()):
             if time.monotonic() > deadline:
                 self.end_group()
-                raise Hangs
-            time.sleep(_LOOK_SECONDS)
+                raise ProcessTimeout
+            time.sleep(_POLL_SECONDS)
         return self.code
 
     def end_group(self) -> None:
-        """Kills it and what is left of all that it started."""
+        """Kills the process and all remaining members of its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         while not self.ended():
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def fork(act: Callable[[], int | None], output: pathlib.Path) -> Process:
-    """Calls `act` in a new process, which ends with the code that it returns."""
+    """Calls `act` in a new process and exits with the code that `act` returns."""
     if xla_bridge.backends_are_initialized():
-        raise RuntimeError("JAX has a backend in this process, which a fork would break")
+        raise RuntimeError("JAX has a backend in this process, which forking would break")
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid:
         with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # here as well: a signal to the group may be sent at once
+            os.setpgid(pid, pid)  # in the parent too, which may signal the group at once
         return Process(pid, output)
     code = 1
     try:
-        gc.freeze()  # so that collecting garbage does not look through all that was imported
+        gc.freeze()  # keeps imported objects out of later collections
         os.setpgid(0, 0)
         file = os.open(output, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
-        nowhere = os.open(os.devnull, os.O_RDONLY)
-        for number, descriptor in enumerate((nowhere, file, file)):
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, descriptor in enumerate((null, file, file)):
             os.dup2(descriptor, number)
         resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
         signals.install(signals.end_at_once)
@@ -111,7 +111,7 @@ def fork(act: Callable[[], int | None], output: pathlib.Path) -> Process:
 
 
 def computed(act: Callable[[], Any], directory: pathlib.Path) -> Any:
-    """What `act()` returns (JSON), from a forked process."""
+    """Calls `act()` in a forked process; returns its JSON value."""
     answer, output = directory / "answer.json", directory / "answer.txt"
     for path in (answer, output):
         path.unlink(missing_ok=True)
@@ -125,7 +125,10 @@ def computed(act: Callable[[], Any], directory: pathlib.Path) -> Any:
 
 @contextlib.contextmanager
 def captured() -> Iterator[Callable[[], str]]:
-    """What is written to standard output and error in here, by whatever means, can be asked for."""
+    """Captures standard output and error at the level of file descriptors.
+
+    Yields a function that returns the text so far.
+    """
     with tempfile.TemporaryFile() as file:
         saved = [os.dup(1), os.dup(2)]
         try:
@@ -151,14 +154,14 @@ def in_batches(
     directory: pathlib.Path,
     size: int,
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each case with what `attempt(case)` returns (JSON), many in one forked process.
+    """Yields every case with the JSON value of `attempt(case)`, `size` cases per forked process.
 
-    A process that dies or hangs in a case ends that case alone: `{"died": SENTENCE}` or
-    `{"hangs": True}`. Another one takes those that are left.
+    A case that kills its process yields `{"died": SENTENCE}`, one that times out
+    `{"hangs": True}`. Another process takes the remaining cases.
     """
-    left = list(cases)
-    while left:
-        group = left[:size]
+    remaining = list(cases)
+    while remaining:
+        group = remaining[:size]
         reader, writer = os.pipe()
         process = fork(lambda group=group, w=writer: _attempts(group, attempt, w), directory / "o")
         os.close(writer)
@@ -175,7 +178,7 @@ def in_batches(
             last = (directory / "o").read_text(errors="replace").strip().splitlines()[-1:]
             yield group[done], ending or {"died": f"with {process.code}: {''.join(last)}"}
             done += 1
-        left = left[done:]
+        remaining = remaining[done:]
 
 
 def _attempts(cases: Sequence[Any], attempt: Callable, writer: int) -> None:
@@ -186,10 +189,10 @@ def _attempts(cases: Sequence[Any], attempt: Callable, writer: int) -> None:
 
 
 def _lines(file: Any) -> Iterator[Any]:
-    """JSON values, one a line, as they come; None once nothing has come for too long."""
+    """Yields the JSON value of each line as it arrives; None after a timeout."""
     text = b""
     while True:
-        ready, _, _ = select.select([file], [], [], HANGS)
+        ready, _, _ = select.select([file], [], [], TIMEOUT_SECONDS)
         if not ready:
             yield None
             return

@@ -1,8 +1,8 @@
-"""Runs and studies whose processes are killed at random moments and started again until they end.
+"""Kills the processes of runs and studies at random moments and restarts them until they finish.
 
-The end is compared with an undisturbed run's: records and result without clocks, and the arrays of
-the newest checkpoint bit for bit. Under `echo.policy=auto` the undisturbed run is one that replays
-the decisions, since no two runs decide alike.
+The outcome must equal that of an undisturbed run: records and result without timings, and the
+arrays of the newest checkpoint bit for bit. Under `echo.policy=auto` no two runs decide alike, so
+the undisturbed run replays the decisions.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import sweep
@@ -32,10 +32,10 @@ SLOTS = (
     ("after_batching", 0),
     ("after_batching", 3),
 )
-# Mostly what nothing can be done about; SIGHUP is survived, the others are asked to stop.
+# Mostly SIGKILL, which cannot be handled; SIGTERM and SIGINT ask to stop, SIGHUP is survived.
 SIGNALS = (signal.SIGKILL,) * 6 + (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-MAX_STRIKES = 5  # until a run is left in peace
-_CODES = {  # of a process that was struck, or had ended by then
+MAX_SIGNALS = 5  # per run
+_CODES = {  # allowed exit codes of a signaled process, which may have finished before
     signal.SIGKILL: {-signal.SIGKILL, 0},
     signal.SIGTERM: {-signal.SIGTERM, 0, cli.PREEMPTED},
     signal.SIGINT: {130, 0, cli.PREEMPTED},
@@ -45,30 +45,30 @@ _CODES = {  # of a process that was struck, or had ended by then
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """What is trained, and how.
+    """What is trained.
 
     Attributes:
-        group: a row of the table.
-        words: the command's, without the directory.
-        study: whether it is sweep.py's.
+        group: row of the table.
+        flags: command line without --config and the directory.
+        study: whether the command is sweep.py.
         replayed: whether the undisturbed run replays decisions.
-        several: whether it starts processes of its own.
+        multiprocess: whether the command starts processes.
     """
 
     group: str
-    words: tuple[str, ...]
+    flags: tuple[str, ...]
     study: bool = False
     replayed: bool = False
-    several: bool = False
+    multiprocess: bool = False
 
     def command(self, directory: pathlib.Path, *more: str) -> Callable[[], int]:
         main, flag = (sweep.main, "--outdir") if self.study else (train.main, "--workdir")
-        words = ["--config=benchmarks/torture/small.py", *self.words, f"{flag}={directory}", *more]
-        return functools.partial(cli.guarded, main, words)
+        argv = ["--config=benchmarks/torture/small.py", *self.flags, f"{flag}={directory}", *more]
+        return functools.partial(cli.guarded, main, argv)
 
     def ending(self, directory: pathlib.Path) -> Callable[[], Any]:
-        of = endings.of_study if self.study else endings.of_run
-        return functools.partial(of, directory)
+        read = endings.of_study if self.study else endings.of_run
+        return functools.partial(read, directory)
 
 
 def _fields(**fields: Any) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _slot(insertion: str, buffer: int, placement: str, **fields: Any) -> tuple[s
 
 
 def scenarios() -> list[tuple[int, list[Scenario]]]:
-    """Kinds of them, each with its weight."""
+    """(weight, scenarios) of every kind."""
     places = [(*slot, place) for slot in SLOTS for place in ("host", "device")]
     fixed = [Scenario("train.py, none", ("--config.echo.insertion=none",))] + [
         Scenario(f"train.py, fixed, {place}", _slot(at, buffer, place, echo__factor=2.5))
@@ -101,23 +101,21 @@ def scenarios() -> list[tuple[int, list[Scenario]]]:
     study = ("--study=small", "--config.budget.fresh_examples=160")
     plain = Scenario("sweep.py", study, study=True)
     lanes = Scenario("sweep.py, lanes", (*study, "--lanes=2"), study=True)
-    workers = Scenario("sweep.py, workers", (*study, "--workers=2"), study=True, several=True)
-    ray = Scenario("sweep.py, Ray", (*study, "--executor=ray"), study=True, several=True)
+    workers = Scenario("sweep.py, workers", (*study, "--workers=2"), study=True, multiprocess=True)
+    ray = Scenario("sweep.py, Ray", (*study, "--executor=ray"), study=True, multiprocess=True)
     kinds = [(20, fixed), (8, auto), (3, [plain]), (4, [lanes]), (2, [workers])]
     return [*kinds, (1, [ray])] if importlib.util.find_spec("ray") else kinds
 
 
 class Kills:
-    """Kills by number; undisturbed runs are kept for as long as this is."""
-
-    kind = "kills"
+    """Kills by number; caches the outcomes of undisturbed runs."""
 
     def __init__(self, directory: pathlib.Path, faults: pathlib.Path):
         self._directory, self._faults = directory, faults
         self._undisturbed: dict[Scenario, tuple[Any, float, int]] = {}
 
-    def tried(self, seed: int, numbers: range):
-        """Records of the cases `numbers`."""
+    def attempts(self, seed: int, numbers: range) -> Iterator[dict[str, Any]]:
+        """Tries the cases `numbers`; yields their records for the ledger."""
         for number in numbers:
             self._directory.mkdir(parents=True, exist_ok=True)
             record = self._one(random.Random(f"{seed} kills {number}"))
@@ -132,61 +130,63 @@ class Kills:
         scenario = rng.choice(rng.choices(kinds, weights)[0])
         expected, seconds, lines = self._reference(scenario)
         workdir = self._new("disturbed")
-        strikes: list[str] = []
+        signals_sent: list[str] = []
         try:
-            why = self._disturbed(scenario, workdir, rng, seconds, lines, strikes)
+            why = self._disturbed(scenario, workdir, rng, seconds, lines, signals_sent)
             if not why:
                 ending = forks.computed(scenario.ending(workdir), self._directory)
                 if scenario.replayed:
                     expected = self._replay(scenario, workdir)
                 why = endings.difference(ending, expected)
             outcome = ledger.DIFFERING if why else ledger.EQUAL
-        except forks.Hangs:
-            outcome, why = ledger.HANG, f"after {strikes}"
+        except forks.ProcessTimeout:
+            outcome, why = ledger.HANG, f"after {signals_sent}"
         if why and "Traceback" in why:
             outcome = ledger.TRACEBACK
         return {
             "group": scenario.group,
-            "count": len(strikes),
-            "case": f"{' '.join(scenario.words)}: {'; '.join(strikes)}",
+            "count": len(signals_sent),
+            "case": f"{' '.join(scenario.flags)}: {'; '.join(signals_sent)}",
             "outcome": outcome,
             **({"detail": why} if why else {}),
         }
 
-    def _disturbed(self, scenario, workdir, rng, seconds, lines, strikes) -> str:
-        """Strikes and restarts until it ends with 0; why it did not, else ''."""
+    def _disturbed(self, scenario, workdir, rng, seconds, lines, signals_sent) -> str:
+        """Sends signals and restarts until the run finishes; returns what went wrong, or ''."""
         output = self._directory / "disturbed.txt"
         output.unlink(missing_ok=True)
         processes = []
         try:
-            for _ in range(rng.randint(1, MAX_STRIKES)):
+            for _ in range(rng.randint(1, MAX_SIGNALS)):
                 process = forks.fork(scenario.command(workdir), output)
                 processes.append(process)
-                number, moment, words = _moment(rng, workdir, seconds, lines)
+                number, moment, description = _moment(rng, workdir, seconds, lines)
                 process.wait(moment)
                 time.sleep(rng.choice((0.0, 0.0, 0.02, 0.1)) * rng.random())
                 if process.ended():
                     if process.code:
-                        return f"exit code {process.code} untouched: {_tail(output)}"
+                        return f"exit code {process.code} without a signal: {_tail(output)}"
                     break
-                _strike(process, number, scenario.several and rng.choice(("all", "one", "first")))
-                strikes.append(words)
+                _send(
+                    process, number, scenario.multiprocess and rng.choice(("all", "one", "first"))
+                )
+                signals_sent.append(description)
                 process.wait()
                 if process.code not in _CODES[number]:
-                    return f"{words}: exit code {process.code}: {_tail(output)}"
+                    return f"{description}: exit code {process.code}: {_tail(output)}"
             process = forks.fork(scenario.command(workdir), output)
             processes.append(process)
             if process.wait():
-                return f"exit code {process.code} in the end: {_tail(output)}"
+                return f"exit code {process.code} at the end: {_tail(output)}"
             text = output.read_text(errors="replace")
-            # Python may print one where a process is ended in the middle of printing
+            # Python may print one if a process is killed while it prints
             return f"Traceback: {text[-2000:]}" if "\nTraceback (most" in f"\n{text}" else ""
         finally:
             for process in processes:
                 process.end_group()
 
     def _reference(self, scenario: Scenario) -> tuple[Any, float, int]:
-        """Ending, seconds, and lines of records of an undisturbed run."""
+        """(outcome, seconds, lines of records) of an undisturbed run."""
         if scenario not in self._undisturbed:
             workdir = self._new("undisturbed")
             ending, seconds = self._run(scenario, workdir)
@@ -199,7 +199,7 @@ class Kills:
         return self._run(scenario, fresh, f"--config.echo.replay={decisions}")[0]
 
     def _run(self, scenario: Scenario, workdir: pathlib.Path, *more: str) -> tuple[Any, float]:
-        """Ending of an undisturbed run, and the seconds that it took."""
+        """(outcome, seconds) of an undisturbed run."""
 
         def ending() -> tuple[Any, float]:
             start = time.monotonic()
@@ -218,15 +218,15 @@ class Kills:
 def _moment(
     rng: random.Random, workdir: pathlib.Path, seconds: float, lines: int
 ) -> tuple[signal.Signals, Callable[[], bool], str]:
-    """(signal, whether the moment has come, in words), as seen from now on."""
+    """Draws when to send which signal: (signal, whether the moment has come, description)."""
     number = rng.choice(SIGNALS)
     kind = rng.choice(("seconds", "lines", "lines", "checkpoint"))
     if kind == "seconds":
         end = time.monotonic() + (wait := rng.uniform(0, seconds))
         return number, lambda: time.monotonic() >= end, f"{number.name} after {wait:.2f} s"
     if kind == "lines":
-        enough = rng.randint(1, lines)
-        return number, lambda: _lines(workdir) >= enough, f"{number.name} at line {enough}"
+        line = rng.randint(1, lines)
+        return number, lambda: _lines(workdir) >= line, f"{number.name} at line {line}"
     before = _checkpoints(workdir)
 
     def begun() -> bool:
@@ -235,28 +235,29 @@ def _moment(
     return number, begun, f"{number.name} as a checkpoint is written"
 
 
-def _strike(process: Process, number: signal.Signals, whom: str | bool) -> None:
-    """Sends the signal to the process; of several, to all, to one, or to the first."""
+def _send(process: Process, number: signal.Signals, target: str | bool) -> None:
+    """Sends the signal to the process or, if it started others, to all, one, or the first."""
     with contextlib.suppress(ProcessLookupError):
-        if whom == "all":
+        if target == "all":
             os.killpg(process.pid, number)
             return
-        if whom == "one" and number == signal.SIGKILL and (others := _others(process.pid)):
+        if target == "one" and number == signal.SIGKILL and (others := _others(process.pid)):
             os.kill(random.choice(others), number)
         os.kill(process.pid, number)
 
 
 def _others(group: int) -> list[int]:
-    """The other processes of a group."""
-    found = []
+    """The members of a process group other than its leader."""
+    members = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if os.getpgid(int(path.name)) == group != int(path.name):
-                found.append(int(path.name))
-    return found
+                members.append(int(path.name))
+    return members
 
 
 def _lines(directory: pathlib.Path) -> int:
+    """Lines of records so far."""
     total = 0
     for path in (*directory.glob(records.METRICS), *directory.glob(f"*/*/*/{records.METRICS}")):
         with contextlib.suppress(OSError):
@@ -265,7 +266,7 @@ def _lines(directory: pathlib.Path) -> int:
 
 
 def _checkpoints(directory: pathlib.Path) -> set[str]:
-    """Those that are there, and those that are being written."""
+    """Paths of checkpoints, including those being written."""
     name = f"{records.CHECKPOINTS}/*"
     return {str(path) for path in (*directory.glob(name), *directory.glob(f"*/*/*/{name}"))}
 

@@ -1,4 +1,4 @@
-"""What was tried and how it ended: a line of JSON each, in a file that invocations add to."""
+"""The cases tried so far and their outcomes: a JSON Lines file that invocations append to."""
 
 import collections
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import common
 
-# How a case may end. The first two are survived.
+# Outcomes of a case. The first two count as survived.
 EQUAL, NAMED = "equal", "named"
 DIFFERING, TRACEBACK, HANG = "differing", "traceback", "hang"
 SILENT, UNDETECTABLE = "silent", "undetectable"
@@ -19,10 +19,10 @@ _HEADER = ("", "tried", "survived", "differing", "tracebacks", "hangs", "silent"
 
 
 class Ledger:
-    """The cases of a file, to which more are added.
+    """The cases in a file.
 
-    A record has `kind` (of GOALS), `seed`, `index`, `group` (a row of the table), `count` (how many
-    it counts for), `case` (in words), `outcome`, and `detail` where there is one.
+    A record has `kind` (a key of GOALS), `seed`, `index`, `group` (its row of the table), `count`
+    (its weight), `case` (a description), `outcome`, and, for some outcomes, `detail`.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -37,18 +37,19 @@ class Ledger:
         self.records.append(record)
 
     def next_index(self, kind: str, seed: int) -> int:
-        """The case that comes next: seeds go on where the last invocation ended."""
+        """The first case of `seed` that has not been tried."""
         taken = [r["index"] for r in self.records if (r["kind"], r["seed"]) == (kind, seed)]
         return max(taken, default=-1) + 1
 
-    def tried(self, kind: str) -> int:
+    def count(self, kind: str) -> int:
+        """Cases of `kind` tried so far."""
         return sum(record["count"] for record in self.records if record["kind"] == kind)
 
     def faults(self) -> list[dict[str, Any]]:
         return [record for record in self.records if record["outcome"] in FAULTS]
 
     def table(self) -> str:
-        """A row for each group and each kind, as Markdown."""
+        """A Markdown table with a row per group and per kind."""
         rows = []
         for kind in GOALS:
             of_kind = [record for record in self.records if record["kind"] == kind]
@@ -59,12 +60,12 @@ class Ledger:
         return common.markdown_table(_HEADER, rows)
 
     def goals(self) -> str:
-        """What was aimed at, and what was reached, in a line for each kind."""
+        """Counts and faults compared with the goals, one line per kind."""
         lines = []
         for kind, goal in GOALS.items():
             counts = collections.Counter(r["outcome"] for r in self.records if r["kind"] == kind)
             faults = ", ".join(f"{counts[outcome]} {outcome}" for outcome in FAULTS)
-            lines.append(f"* {kind}: {self.tried(kind):,} of {goal:,}; {faults} (goal: 0 of each)")
+            lines.append(f"* {kind}: {self.count(kind):,} of {goal:,}; {faults} (goal: 0 of each)")
         return "\n".join(lines)
 
 
@@ -72,5 +73,5 @@ def _counts(members: Sequence[dict[str, Any]]) -> list[str]:
     def number(outcomes: Iterable[str]) -> str:
         return f"{sum(r['count'] for r in members if r['outcome'] in outcomes):,}"
 
-    each = ((DIFFERING,), (TRACEBACK,), (HANG,), (SILENT,), (UNDETECTABLE,))
-    return [f"{sum(r['count'] for r in members):,}", number((EQUAL, NAMED)), *map(number, each)]
+    columns = ((EQUAL, NAMED), (DIFFERING,), (TRACEBACK,), (HANG,), (SILENT,), (UNDETECTABLE,))
+    return [f"{sum(r['count'] for r in members):,}", *map(number, columns)]

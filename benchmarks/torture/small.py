@@ -1,12 +1,12 @@
-"""The digits mini, shrunk to a run of a second: what benchmarks/torture kills and damages.
+"""A digits mini that trains in a second, for benchmarks/torture.
 
     python train.py --config=benchmarks/torture/small.py --workdir=DIR
 
 Variants: '' (ResNet-8 of width 4) and `logistic`, which compiles faster.
 """
 
-from configs import base, catalog, cifar10
-from runs import cli
+from benchmarks import common
+from configs import catalog, cifar10
 
 FIELDS = {
     "model.width": 4,
@@ -24,13 +24,11 @@ _ECHO = catalog.echo("before_augmentation", 2, 64)
 def get_config(variant: str = ""):
     """The configuration; `variant` is '' or 'logistic'."""
     config = cifar10.get_config("mini")
-    for name, value in (FIELDS | (LOGISTIC if variant == "logistic" else {})).items():
-        cli.set_field(config, name, value, base.FIELDS)
-    return config
+    return common.overridden(config, FIELDS | (LOGISTIC if variant == "logistic" else {}))
 
 
 def get_search_space(variant: str = ""):
-    """The learning rate alone, so that lanes can share their input."""
+    """The learning rate only, so that lanes can share their input."""
     return ({"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 0.1},)
 
 

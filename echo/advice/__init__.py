@@ -1,1 +1,1 @@
-"""Advice on where and how much to echo: profiles a pipeline, models its time, recommends."""
+"""Advice on where and how much to echo: profiles a pipeline, models its timing, and recommends."""

@@ -1,14 +1,14 @@
 """The timing model: how long a step takes in a pipeline with an echo stage.
 
-Choi et al. (2019) take everything before the stage and everything after it to overlap: one upstream
-batch and e steps take max(t_upstream, e * t_downstream), so that e <= R = t_upstream / t_downstream
-is free (`study_step_seconds`). `Timing` keeps that and adds what happens around it on one machine:
+Choi et al. (2019) let everything before the stage overlap with everything after it: one upstream
+batch and e steps take max(t_upstream, e * t_downstream), so e <= R = t_upstream / t_downstream is
+free (`paper_step_seconds`). `Timing` adds what happens around this on one machine:
 
-* what comes before the stage runs ahead on `workers` threads, at 1/e of the pace of the steps;
-* what comes after it on the host runs at every step, on the one thread that makes batches ready;
-* what follows batching (the transfer) overlaps with the step;
-* processor time of all of these, and of a step that runs on the same cores, adds up, and `cores`
-  cores have to find it, which find less of it when all is run at once (`under_contention`).
+* the stages before the echo stage run ahead on `workers` threads, at 1/e of the rate of the steps;
+* the host stages after it run at every step, on the one thread that prepares batches;
+* whatever follows batching (the transfer) overlaps with the step;
+* the processor time of all of these, and of a step that runs on the same cores, adds up and is
+  shared by `cores` cores. Concurrent execution makes fewer of them useful (`under_contention`).
 
 The slowest of these sets the pace.
 """
@@ -16,21 +16,21 @@ The slowest of these sets the pace.
 import dataclasses
 
 
-def study_step_seconds(upstream: float, downstream: float, factor: float) -> float:
-    """Seconds a step by the study's formula, of seconds a batch upstream and a step downstream."""
+def paper_step_seconds(upstream: float, downstream: float, factor: float) -> float:
+    """Seconds per step by the paper's formula, of seconds per upstream batch and per step."""
     return max(upstream / factor, downstream)
 
 
 @dataclasses.dataclass(frozen=True)
 class StageTime:
-    """What a stage costs, in seconds an example.
+    """The cost of a stage, in seconds per example.
 
     Attributes:
-        seconds: wall clock, of one worker that has the machine to itself.
+        seconds: wall time of one worker that has the machine to itself.
         cpu_seconds: processor time.
-        limit: wall clock at best, all workers asking at once. A rate limit shows here, and so does
-            Python that cannot run side by side; mere latency shows in `seconds` alone.
-        low, high: of `seconds`, the fastest and the slowest round of the measurement.
+        limit: the minimum wall time, with all workers at once. A rate limit shows here, and so does
+            Python code that cannot run in parallel; latency shows only in `seconds`.
+        low, high: the fastest and the slowest round of the measurement of `seconds`.
     """
 
     name: str
@@ -43,16 +43,16 @@ class StageTime:
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """A pipeline's costs.
+    """The costs of a pipeline.
 
     Attributes:
         stages: on the host, in order; the last one batches.
-        transfers: what follows batching on its way to the step.
-        step: likewise in seconds an example; its `limit` is not used.
-        batch_size: examples a step.
-        workers: threads or processes that run what comes before the echo stage.
-        cores: processor cores that all of it shares: a fraction where others use them too, or where
-            work done side by side takes longer.
+        transfers: the stages between batching and the step.
+        step: the training step, also in seconds per example; its `limit` is not used.
+        batch_size: examples per step.
+        workers: threads or processes that run the stages before the echo stage.
+        cores: processor cores that all of it shares; fractional if other processes use some too, or
+            if concurrent execution slows the work down.
     """
 
     stages: tuple[StageTime, ...]
@@ -63,69 +63,71 @@ class Timing:
     cores: float
 
     def upstream_seconds(self, count: int) -> float:
-        """Seconds that the first `count` stages need for a batch of fresh examples, alone."""
-        return self.batch_size * self._ahead(self.stages[:count])
+        """Seconds that the first `count` stages alone take for a batch of fresh examples."""
+        return self.batch_size * self._ahead_seconds(self.stages[:count])
 
     def downstream_seconds(self, count: int) -> float:
-        """Seconds that a step needs with all that follows the first `count` stages, alone."""
+        """Seconds per step of everything after the first `count` stages alone."""
         after = self.stages[count:]
-        return self.batch_size * max(self._each_step(after), self._cpu(after, ()) / self.cores)
+        cpu = self._cpu_seconds(after, ()) / self.cores
+        return self.batch_size * max(self._seconds_per_copy(after), cpu)
 
     def ratio(self, count: int) -> float:
-        """R of an echo stage behind the first `count` stages."""
+        """R of an echo stage after the first `count` stages."""
         return self.upstream_seconds(count) / self.downstream_seconds(count)
 
     def step_seconds(self, count: int, factor: float) -> float:
-        """Seconds a step with an echo stage of `factor` behind the first `count` stages."""
+        """Seconds per step with an echo stage of `factor` after the first `count` stages."""
         before, after = self.stages[:count], self.stages[count:]
-        upstream = self._ahead(before) / factor
-        shared = self._cpu(after, before, 1 / factor) / self.cores
-        return self.batch_size * max(upstream, self._each_step(after), shared)
+        upstream = self._ahead_seconds(before) / factor
+        cpu = self._cpu_seconds(after, before, 1 / factor) / self.cores
+        return self.batch_size * max(upstream, self._seconds_per_copy(after), cpu)
 
     def baseline_seconds(self) -> float:
-        """Seconds a step without an echo stage, all of the host's stages running ahead."""
+        """Seconds per step without an echo stage, with all host stages running ahead."""
         return self.step_seconds(len(self.stages), 1)
 
-    def under_contention(self, used: float, found: float) -> "Timing":
-        """The same with the cores that are left once everything runs at once.
+    def under_contention(self, used: float, useful: float) -> "Timing":
+        """This timing with the cores that are left when everything runs at once.
 
-        Stages and step are measured one at a time. Side by side the same work takes more processor
-        time (caches, memory, hardware threads of one core), and threads that share a task wait for
-        each other. So what is lost is taken off the cores: processor time beyond what its work is
-        worth, and time that the two sides would use, each at its own pace, and do not get. If they
-        can fill the cores, what is left is `found`. If not (a step on an accelerator, an upstream
-        that waits), idle cores are no loss, and little can be lost of the little that is used: a
-        difference, unlike a ratio, leaves such cores as they are whatever the noise.
+        Stages and step are measured one at a time. Run concurrently, the same work takes more
+        processor time (caches, memory, hardware threads of one core), and threads that share a task
+        wait for each other. Both losses are subtracted from the cores: processor time beyond what
+        the work takes alone, and time that the two sides would use, each at its own pace, but do
+        not get. If they can fill the cores, `useful` cores are left. If not (a step on an
+        accelerator, an upstream that waits), idle cores are no loss, and only little of the little
+        processor time in use can be lost. Unlike a ratio, a difference leaves such cores as they
+        are, however noisy the measurement is.
 
         Args:
-            used: processor seconds a second while all stages and the step run as fast as they can.
-            found: processor seconds that the same calls take alone, a second.
+            used: processor seconds per second while all stages and the step run at full speed.
+            useful: processor seconds per second that the same calls take alone.
         """
-        behind = (*self.transfers, self.step)  # of one thread, one after another
-        upstream = sum(stage.cpu_seconds for stage in self.stages) / self._ahead(self.stages)
-        downstream = self._cpu((), ()) / sum(stage.seconds for stage in behind)
+        serial = (*self.transfers, self.step)  # one thread runs these in turn
+        upstream = sum(stage.cpu_seconds for stage in self.stages)
+        upstream /= self._ahead_seconds(self.stages)
+        downstream = self._cpu_seconds((), ()) / sum(stage.seconds for stage in serial)
         wanted = min(self.cores, max(used, upstream + downstream))
-        return dataclasses.replace(self, cores=self.cores - max(0.0, wanted - found))
+        return dataclasses.replace(self, cores=self.cores - max(0.0, wanted - useful))
 
-    def _ahead(self, stages: tuple[StageTime, ...]) -> float:
-        """Seconds a fresh example, of stages that workers run ahead."""
+    def _ahead_seconds(self, stages: tuple[StageTime, ...]) -> float:
+        """Seconds per fresh example, of stages that the workers run ahead."""
         in_turn = sum(stage.seconds for stage in stages) / self.workers
         cpu = sum(stage.cpu_seconds for stage in stages) / self.cores
         return max([in_turn, cpu, *(stage.limit for stage in stages)])
 
-    def _each_step(self, stages: tuple[StageTime, ...]) -> float:
-        """Seconds an example shown, of what no worker runs ahead."""
+    def _seconds_per_copy(self, stages: tuple[StageTime, ...]) -> float:
+        """Seconds per emitted example, of `stages` on one thread, the transfers and the step."""
         one_thread = sum(stage.seconds for stage in stages)
         return max([one_thread, self.step.seconds, *(stage.seconds for stage in self.transfers)])
 
-    def _cpu(
+    def _cpu_seconds(
         self,
-        each_step: tuple[StageTime, ...],
-        fresh: tuple[StageTime, ...],
+        per_copy: tuple[StageTime, ...],
+        per_fresh: tuple[StageTime, ...],
         fresh_share: float = 0.0,
     ) -> float:
-        """Processor seconds an example shown."""
-        shown = (*each_step, *self.transfers, self.step)
-        return sum(stage.cpu_seconds for stage in shown) + fresh_share * sum(
-            stage.cpu_seconds for stage in fresh
-        )
+        """Processor seconds per emitted example, of which a share is fresh."""
+        stages = (*per_copy, *self.transfers, self.step)
+        fresh = sum(stage.cpu_seconds for stage in per_fresh)
+        return sum(stage.cpu_seconds for stage in stages) + fresh_share * fresh

@@ -1,14 +1,13 @@
-"""Whether, where and how much to echo: measures a pipeline, predicts, says it in plain words."""
+"""Whether, where and how much to echo: measures a pipeline, predicts, and explains."""
 
 import dataclasses
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from echo.advice.cost_model import StageTime, Timing
-from echo.advice.profile import Call, at_once, available_cores, stage_time
+from echo.advice.profile import Call, available_cores, contention, stage_time
 from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,
@@ -17,31 +16,31 @@ from echo.spec import (
     checked_integer,
     checked_number,
 )
-from echo.tree import Structure
+from echo.tree import nbytes
 
 FACTORS = (1, 2, 3, 4, 5, 6, 8)
 
-# Outputs of a stage that are kept as inputs for measuring the next one.
-_KEPT = 8
+# Outputs of a stage that serve as inputs for measuring the next one.
+_NUM_INPUTS = 8
 
-# Predictions closer than this are taken for equal: on shared cores they are 1 to 14 % off
-# (docs/advice.md). What is recommended is within this share of the best cell of the table.
+# Predictions closer than this count as equal: on shared cores they are 1 to 14 % off
+# (docs/advice.md). The recommendation is within this share of the best cell of the table.
 TOLERANCE = 0.1
 
-# What `advise` takes: threads that a process can start, times that somebody waits.
+# Limits of arguments: threads that a process can start, times that somebody waits.
 _MAX_WORKERS, _MIN_SECONDS, _MAX_SECONDS = 1024, 1e-6, 3600
 
 _IDENTICAL = (
-    "The cost: repeats are identical there, as nothing behind changes them (unless the step does), "
-    "and the paper (Choi et al. 2019) found earlier insertion generally better."
+    "The cost: repeats are identical there, since nothing after it changes them (unless the step "
+    "does), and the paper (Choi et al. 2019) found earlier insertion generally better."
 )
 _SHARED_CORES = (
-    "With R below 1 the step hardly waits for its input: what is gained is processor time of cores "
+    "With R below 1 the step hardly waits for its input: the gain is processor time on the cores "
     "that both share."
 )
 _ONLY_OVERLAP = (
-    "Factor 1 repeats nothing: what is behind the stage runs on a thread of its own, beside the "
-    "workers. More workers may gain as much."
+    "Factor 1 repeats nothing: the stages after it run on their own thread, beside the workers. "
+    "More workers may gain as much."
 )
 _WORTH = (
     "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
@@ -57,12 +56,12 @@ class Point:
     """An echo stage at one place.
 
     Attributes:
-        name: of the place.
-        count: how many stages are before it.
-        ratio: R, seconds upstream / seconds downstream, each for a batch.
-        step_seconds: predicted seconds a step, by factor.
-        item_bytes: of one example there.
-        buffer_bytes: of the shuffle buffer that was asked about.
+        name: the name of the place.
+        count: the number of stages before it.
+        ratio: R, seconds upstream / seconds downstream, each per batch.
+        step_seconds: predicted seconds per step, by factor.
+        item_bytes: bytes of one example there.
+        buffer_bytes: bytes of the shuffle buffer.
     """
 
     name: str
@@ -75,14 +74,16 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What was measured, what follows, and what to do; printed, it is a report.
+    """A measurement, the predictions, and a recommendation; str(advice) is a report.
 
     Attributes:
-        insertion, factor: recommended, a place and factor whose prediction is within TOLERANCE of
-            the best one, and as much faster than no echoing; None and 1 where nothing is.
-        movable: name of the stage that could move to the accelerator instead of being echoed
-            behind, or None.
-        reason: the recommendation, in sentences.
+        timing: the measured costs.
+        points: the predictions for each place.
+        insertion, factor: the recommended place and factor. Their prediction is within TOLERANCE of
+            the best one, and faster than no echoing by at least TOLERANCE. None and 1 if there is
+            no such place.
+        movable: the stage that could move to the accelerator instead of echoing after it, or None.
+        reason: the recommendation in words.
     """
 
     timing: Timing
@@ -93,7 +94,7 @@ class Advice:
     reason: str
 
     def tables(self) -> list[Table]:
-        """Stage times, and predictions for each place and factor."""
+        """Tables of the stage times, and of the predictions for each place and factor."""
         timing = self.timing
         times = [*timing.stages, *timing.transfers, timing.step]
         stages = [
@@ -103,7 +104,7 @@ class Advice:
         factors = list(self.points[0].step_seconds)
         places = [
             [
-                _words(point.name),
+                _spaced(point.name),
                 f"{point.ratio:.2f}",
                 *(f"{1 / seconds:,.3g}" for seconds in point.step_seconds.values()),
                 f"{point.buffer_bytes / 1e6:,.1f}",
@@ -112,19 +113,19 @@ class Advice:
         ]
         return [
             (
-                "seconds an example (median of rounds)",
+                "seconds per example (median of rounds)",
                 ["stage", "alone", "fastest", "slowest", "processor", f"{timing.workers} at once"],
                 stages,
             ),
             (
-                f"predicted steps per second, of {timing.batch_size} examples; MB of the buffer",
+                f"predicted steps per second, {timing.batch_size} examples each; MB of the buffer",
                 ["echo stage", "R", *(f"e={factor:g}" for factor in factors), "MB"],
                 places,
             ),
         ]
 
     def __str__(self) -> str:
-        return "\n\n".join([*map(_plain, self.tables()), self.reason])
+        return "\n\n".join([*map(_table_text, self.tables()), self.reason])
 
 
 def advise(
@@ -145,28 +146,30 @@ def advise(
     """Measures a pipeline and a step, and recommends whether, where and how much to echo.
 
     Args:
-        stages: (name, function) pairs in order: the first function takes the number of a call (0,
-            1, ...), each other what the one before it gave. They are called from several threads.
-            Or one iterable of batches, of which only R after batching can be told.
-        step_fn: takes what the last stage gives; waits for its result, or returns JAX arrays.
-        batch_size: examples a step.
+        stages: (name, function) pairs in order. The first function takes the number of the call (0,
+            1, ...), each other one the result of the one before it. They are called from several
+            threads. Alternatively an iterable of batches, which allows only R after batching.
+        step_fn: takes the result of the last stage; waits for its own result, or returns JAX
+            arrays.
+        batch_size: examples per step.
         examples_per_call: examples in one call of the stages before batching.
-        batch_stage: the stage that takes a list of batch_size / examples_per_call items. Without a
-            stage of this name all of them take batches. Stages behind it bring a batch to the step.
-        insertions: places for an echo stage: name of the place -> the stage that it is behind.
-            By default every place up to batching.
-        factors: echoing factors to predict, 1 among them.
-        shuffle_buffer: examples in the buffer whose memory is told.
+        batch_stage: the stage that takes a list of batch_size / examples_per_call items. If there
+            is none of this name, all stages take batches. The stages after it transfer a batch to
+            the step.
+        insertions: places for an echo stage: name of the place -> the stage before it. By default
+            every place up to batching.
+        factors: echoing factors to predict, including 1.
+        shuffle_buffer: examples in the buffer, for its memory.
         workers: threads or processes that your loader runs; 0 = as many as cores.
-        cores: processor cores, taken as given; 0 = as many as this process is found to get, less
-            what is lost where stages and step run side by side (Timing.under_contention).
-        seconds: to spend on each stage, about; an hour at most.
-        stored: the part of an item that an echo stage would keep.
+        cores: the number of processor cores; 0 = measured, less the loss under contention between
+            stages and step (Timing.under_contention).
+        seconds: how long to measure each stage, approximately; at most an hour.
+        stored: the part of an item that an echo stage would store.
 
     Raises:
-        ValueError: a number that is not allowed, or a batch size or a name that does not fit the
+        ValueError: a number that is not allowed, or a batch size or name that does not match the
             stages.
-        TypeError: stages that are neither pairs nor iterable, or a step that cannot be called.
+        TypeError: stages that are neither pairs nor iterable, or a step that is not callable.
     """
     batch_size = checked_integer("batch_size", batch_size, 1, MAX_BATCH)
     examples_per_call = checked_integer("examples_per_call", examples_per_call, 1, MAX_BATCH)
@@ -186,7 +189,7 @@ def advise(
             "of batches"
         )
     if not _is_stages(stages):
-        loader = _Again(stages)
+        loader = _Cycle(stages)
         stages, batch_stage, workers = [("input", lambda _: next(loader))], "", 1
         insertions = {"after batching": "input"}
     names = [name for name, _ in stages]
@@ -204,27 +207,28 @@ def advise(
         if name not in host:
             raise ValueError(f"insertions[{place!r}] is {name!r}; allowed: {', '.join(host)}")
 
-    given, cores = cores, cores or available_cores(seconds / 2)
+    measure_cores = not cores
+    cores = cores or available_cores(seconds / 2)
     workers = workers or math.ceil(cores)
     times, calls, sizes = [], [], {}
     inputs: Iterator[Any] = itertools.count()
     examples = examples_per_call
     for name, function in stages:
         if name == batch_stage:
-            inputs, examples = _lists(inputs, batch_size // examples), batch_size
-        kept = [function(item) for item in itertools.islice(inputs, _KEPT)]
+            inputs, examples = _grouped(inputs, batch_size // examples), batch_size
+        outputs = [function(item) for item in itertools.islice(inputs, _NUM_INPUTS)]
         times.append(stage_time(name, function, inputs, examples, workers, seconds))
         calls.append(Call(function, inputs, examples, times[-1]))
         if name in host:
-            sizes[name] = _nbytes(stored(kept[0])) // examples
-        inputs = itertools.cycle(kept)
+            sizes[name] = nbytes(stored(outputs[0])) // examples
+        inputs = itertools.cycle(outputs)
     step = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
     calls.append(Call(step_fn, inputs, batch_size, step))
-    before, behind = tuple(times[: len(host)]), tuple(times[len(host) :])
-    timing = Timing(before, behind, step, batch_size, workers, cores)
-    if not given:
-        used, found = at_once(calls[: len(host)], calls[len(host) :], workers, seconds)
-        timing = timing.under_contention(used, found)
+    before, after = tuple(times[: len(host)]), tuple(times[len(host) :])
+    timing = Timing(before, after, step, batch_size, workers, cores)
+    if measure_cores:
+        used, useful = contention(calls[: len(host)], calls[len(host) :], workers, seconds)
+        timing = timing.under_contention(used, useful)
     return conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage)
 
 
@@ -236,7 +240,7 @@ def conclude(
     shuffle_buffer: int = 10_000,
     batch_stage: str = "batch",
 ) -> Advice:
-    """The advice that follows from what was measured; `sizes` are bytes an example, by stage."""
+    """The advice for a measured timing; `sizes` are bytes per example after each stage."""
     names, points = [stage.name for stage in timing.stages], []
     for place, name in insertions.items():
         count = names.index(name) + 1
@@ -247,7 +251,7 @@ def conclude(
 
 
 def _is_stages(stages: Any) -> bool:
-    """Whether these are (name, function) pairs; a list of batches may well hold tuples."""
+    """Whether these are (name, function) pairs; a list of batches may contain tuples too."""
     pairs = isinstance(stages, Sequence) and len(stages) > 0
     return pairs and all(
         isinstance(s, tuple) and len(s) == 2 and isinstance(s[0], str) and callable(s[1])
@@ -258,14 +262,14 @@ def _is_stages(stages: Any) -> bool:
 def _recommended(
     timing: Timing, points: Sequence[Point], batch_stage: str
 ) -> tuple[str | None, float, str | None, str]:
-    """Where to echo, the factor, the stage that could move instead, and why."""
+    """(insertion, factor, movable, reason) of the recommendation."""
     before = timing.baseline_seconds()
     best = min(min(point.step_seconds.values()) for point in points)
     if before <= best * (1 + TOLERANCE):
         return None, 1, None, _not_echoing(timing, points, before)
     enough = max(best, min(best * (1 + TOLERANCE), before / (1 + TOLERANCE)))
-    # Earlier is better for the same speed: copies then differ by what comes after (the study). So
-    # is a smaller factor: more only repeats more often.
+    # At equal speed an earlier place is better, since later stages make copies differ (Choi et al.
+    # 2019), and so is a smaller factor, since a larger one only repeats more.
     in_order = sorted(points, key=lambda point: point.count)
     chosen = next(p for p in in_order if min(p.step_seconds.values()) <= enough)
     factor = next(f for f, seconds in sorted(chosen.step_seconds.items()) if seconds <= enough)
@@ -288,56 +292,56 @@ def _recommended(
 
 
 def _prediction(point: Point, factor: float, before: float) -> str:
-    """The cell of the table that is recommended."""
+    """The recommended cell of the table, as a sentence."""
     after = point.step_seconds[factor]
     return (
-        f"Echo {_words(point.name)}, factor {factor:g}: {1 / after:,.3g} steps per second are "
+        f"Echo {_spaced(point.name)}, factor {factor:g}: {1 / after:,.3g} steps per second are "
         f"predicted, {before / after:.2f} times the {1 / before:,.3g} without echoing "
         f"(R = {point.ratio:.2f})."
     )
 
 
 def _count_before(chosen: Point, in_order: Sequence[Point]) -> int:
-    """How many stages are in front of the place before `chosen`; its own count if it is first."""
+    """The number of stages before the place before `chosen`; its own count if it is first."""
     return max((p.count for p in in_order if p.count < chosen.count), default=chosen.count)
 
 
 def _moved(timing: Timing, stage: StageTime, echoed: float) -> str:
-    """The alternative to echoing behind `stage`, at best, and when each fits."""
+    """The alternative of moving `stage`, its best case, and when to choose it."""
     rest = tuple(other for other in timing.stages if other is not stage)
     fresh = dataclasses.replace(timing, stages=rest).baseline_seconds()
-    name = _stage_words(stage)
+    name = _stage_label(stage)
     text = (
-        f"Alternatively move {name} ({duration(stage.seconds)} an example) to the accelerator: at "
+        f"Alternatively move {name} ({duration(stage.seconds)} per example) to the accelerator: at "
         f"most {1 / fresh:,.3g} steps per second then, with every example fresh, less what {name} "
         "adds to each step. "
     )
     if fresh > echoed * (1 + TOLERANCE):
-        text += "Echoing in front of it, where copies differ, can then add to that. "
+        text += "Echoing before it, where copies differ, can then add to that. "
     return text + (
-        "Move it if the accelerator can run it in less time than it saves here; echo behind it if "
-        "not."
+        "Move it if the accelerator can run it in less time than it saves here; otherwise echo "
+        "after it."
     )
 
 
 def _not_echoing(timing: Timing, points: Sequence[Point], before: float) -> str:
-    """What to say where no place and factor gains: what sets the pace instead."""
+    """The explanation if no place and factor gains: what sets the pace instead."""
     count = len(timing.stages)
     ratio, alone = timing.ratio(count), timing.downstream_seconds(count)
     if before <= alone * (1 + TOLERANCE):
         return _slow_transfer(timing, alone) or (
             f"Your input is not the bottleneck (R = {ratio:.2f}): do not echo. The step "
-            f"takes {duration(alone)} for a batch, which the input makes in "
+            f"takes {duration(alone)} per batch, and the input "
             f"{duration(timing.upstream_seconds(count))}."
         )
     last = max(points, key=lambda point: point.count)
-    behind = timing.stages[last.count :]
-    if timing.batch_size * sum(stage.seconds for stage in behind) * (1 + TOLERANCE) >= before:
-        slowest = max(behind, key=lambda stage: stage.seconds)
+    after = timing.stages[last.count :]
+    if timing.batch_size * sum(stage.seconds for stage in after) * (1 + TOLERANCE) >= before:
+        slowest = max(after, key=lambda stage: stage.seconds)
         return (
-            f"Echoing cannot help where it was considered: {_stage_words(slowest)} behind it takes "
-            f"{duration(slowest.seconds)} an example at every step, on one thread. Speed it up, "
-            "move it to the accelerator, or echo behind it."
+            f"Echoing cannot help where it was considered: {_stage_label(slowest)} after it takes "
+            f"{duration(slowest.seconds)} per example at every step, on one thread. Speed it up, "
+            "move it to the accelerator, or echo after it."
         )
     if timing.upstream_seconds(count) * (1 + TOLERANCE) >= before:
         return (
@@ -346,35 +350,36 @@ def _not_echoing(timing: Timing, points: Sequence[Point], before: float) -> str:
             "a larger factor or a later place."
         )
     return (
-        "The processor cores are the bottleneck, and what runs at every step takes nearly all of "
+        "The processor cores are the bottleneck, and the work of every step takes nearly all of "
         f"their time: echoing saves less than {TOLERANCE:.0%} of it. Do not echo."
     )
 
 
 def _slow_transfer(timing: Timing, alone: float) -> str | None:
-    """What to say where a transfer sets the pace of a step, `alone` seconds without an input."""
+    """The explanation if a transfer sets the pace; None if not. `alone` is downstream seconds."""
     slowest = max(timing.transfers, key=lambda stage: stage.seconds, default=timing.step)
     seconds = timing.batch_size * slowest.seconds * (1 + TOLERANCE)
     if slowest.seconds <= timing.step.seconds * (1 + TOLERANCE) or seconds < alone:
         return None
     return (
         f"{slowest.name.capitalize()} to the device is the bottleneck "
-        f"({duration(slowest.seconds)} an example, the step takes {duration(timing.step.seconds)})."
-        " Echoing on the host sends every copy again and cannot help: keep repeated examples on "
-        "the device, which sends each once (not predicted here), or send less."
+        f"({duration(slowest.seconds)} per example; the step takes "
+        f"{duration(timing.step.seconds)}). Echoing on the host sends every copy again and cannot "
+        "help: store repeated examples on the device, which receives each once (not predicted "
+        "here), or send less."
     )
 
 
-def _stage_words(stage: StageTime) -> str:
-    return "augmentation" if stage.name == "augment" else _words(stage.name)
+def _stage_label(stage: StageTime) -> str:
+    return "augmentation" if stage.name == "augment" else _spaced(stage.name)
 
 
-def _words(name: str) -> str:
+def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-class _Again:
-    """Items of an iterable, from its start again at its end."""
+class _Cycle:
+    """The items of an iterable, repeated from its start without end."""
 
     def __init__(self, iterable: Iterable[Any]):
         self._iterable, self._iterator = iterable, iter(iterable)
@@ -388,14 +393,9 @@ class _Again:
         raise ValueError("stages is an iterable without batches; give one that has some")
 
 
-def _lists(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
+def _grouped(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
     while True:
         yield list(itertools.islice(inputs, length))
-
-
-def _nbytes(item: Any) -> int:
-    leaves = Structure(item).leaves(item)
-    return sum(getattr(leaf, "nbytes", None) or sys.getsizeof(leaf) for leaf in leaves)
 
 
 def duration(seconds: float) -> str:
@@ -406,7 +406,7 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-def _plain(table: Table) -> str:
+def _table_text(table: Table) -> str:
     title, header, rows = table
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [

@@ -1,27 +1,26 @@
-"""The figures say the numbers they should, and no two of their texts overlap."""
+"""The figures show the right numbers, and their texts do not overlap."""
 
 import pytest
 from matplotlib.figure import Figure
 
 from analysis import figures, load, scores
-from analysis.figures import labels
-from tests.helpers.figure_texts import assert_inside, assert_no_overlap, texts, words
+from tests.helpers.figure_texts import assert_inside, assert_no_overlap, strings, texts
 from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, setting, write_study
 
 AFTER = setting("after_e4", "after_batching", 4.0)
 
 
 def drawn_bars(directory) -> Figure:
-    found = load.read(directory)
-    table = scores.condition_scores(found.trials, found.study)
-    searches = scores.search_scores(found.trials, found.study)
-    return figures.cost_to_target(table, searches, found.study)
+    loaded = load.read(directory)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    searches = scores.search_scores(loaded.trials, loaded.study)
+    return figures.cost_to_target(table, searches, loaded.study)
 
 
 def drawn_curves(directory) -> Figure:
-    found = load.read(directory)
-    best = scores.best_trials(found.trials, found.study)
-    return figures.best_trial_curves(load.curves(best, found.study.target.metric), found.study)
+    loaded = load.read(directory)
+    best = scores.best_trials(loaded.trials, loaded.study)
+    return figures.best_trial_curves(load.curves(best, loaded.study.target.metric), loaded.study)
 
 
 @pytest.fixture
@@ -46,45 +45,50 @@ def crowded(request, tmp_path):
 
 def test_bars_print_their_values(small):
     figure = drawn_bars(small)
-    said = words(figure)
-    assert "fresh examples to reach 90% validation accuracy" in said
-    assert {"no echoing", "before augmentation, e = 2", "after batching, e = 4"} <= said
-    assert "800" in said
-    assert ">700  (≥0.83 of baseline [0.67, >1.00])\nreached in 1 of 2 searches" in said
-    assert "ideal, baseline / e: 400" in said
-    assert "no trial has ended yet" in said
+    shown = strings(figure)
+    assert "fresh examples to reach 90% validation accuracy" in shown
+    assert {"no echoing", "before augmentation, e = 2", "after batching, e = 4"} <= shown
+    assert "800" in shown
+    assert ">700\n≥0.83 of baseline [0.67, >1.00]\nreached in 1 of 2 searches" in shown
+    assert "ideal: baseline / e" in shown
+    assert [400, 400] in lines_x(figure)
+    assert "no trial has ended yet" in shown
     assert [patch.get_width() for patch in figure.axes[0].patches] == [800, 700]
 
 
+def lines_x(figure):
+    return [list(line.get_xdata()) for line in figure.axes[0].get_lines()]
+
+
 def test_bars_in_thousands_say_so(small):
-    found = load.read(small)
-    table = scores.condition_scores(found.trials, found.study)
-    searches = scores.search_scores(found.trials, found.study)
+    loaded = load.read(small)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    searches = scores.search_scores(loaded.trials, loaded.study)
     columns = [name for name in table if name.startswith("fresh_examples_")]
     columns.remove("fresh_examples_count")
     table[[*columns, "ideal_fresh_examples"]] *= 100
     searches[["fresh_examples_low", "fresh_examples_high"]] *= 100
-    figure = figures.cost_to_target(table, searches, found.study)
-    assert "fresh examples to reach 90% validation accuracy (thousands)" in words(figure)
-    assert "80.0" in words(figure)
+    figure = figures.cost_to_target(table, searches, loaded.study)
+    assert "fresh examples to reach 90% validation accuracy (thousands)" in strings(figure)
+    assert "80.0" in strings(figure)
 
 
 def test_bars_where_nothing_was_reached(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE, BEFORE], {("baseline", 0, 0): [0.1]})
-    assert ">100\nreached in 0 of 1 search" in words(drawn_bars(root))
+    assert ">100\nreached in 0 of 1 search" in strings(drawn_bars(root))
 
 
-def test_curves_end_at_the_target_and_are_named(small):
+def test_curves_end_at_the_target_and_have_a_legend(small):
     figure = drawn_curves(small)
-    said = words(figure)
-    assert {"no echoing: 600", "before augmentation, e = 2: 400"} <= said
-    assert {"fresh examples", "validation accuracy", "target\n0.9"} <= said
+    shown = strings(figure)
+    assert {"no echoing: 600", "before augmentation, e = 2: 400"} <= shown
+    assert {"fresh examples", "validation accuracy", "target 0.9"} <= shown
     assert figure.axes[0].get_lines()[0].get_ydata().tolist() == [0.1] * 5 + [0.95]
 
 
 def test_curves_without_a_counted_trial(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): ([0.1], "unfinished")})
-    assert "validation accuracy" in words(drawn_curves(root))
+    assert "validation accuracy" in strings(drawn_curves(root))
 
 
 @pytest.mark.parametrize("draw", [drawn_bars, drawn_curves])
@@ -94,13 +98,7 @@ def test_no_two_texts_overlap(draw, crowded):
     assert_inside(figure)
 
 
-def test_texts_are_readable_in_print(small):
+def test_texts_are_large_enough_for_print(small):
     for figure in (drawn_bars(small), drawn_curves(small)):
         assert figure.get_size_inches()[0] == 6.5
         assert min(text.get_fontsize() for text in texts(figure)) >= 8
-
-
-def test_apart_moves_only_what_is_close():
-    assert labels.apart([90, 50, 10], 10, 0, 100) == [90, 50, 10]
-    assert labels.apart([52, 50, 49], 10, 0, 100) == [52, 42, 32]
-    assert labels.apart([3, 2, 1], 10, 0, 100) == [20, 10, 0]

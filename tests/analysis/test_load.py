@@ -1,4 +1,4 @@
-"""From records on disk to scores: hand-computed values, changed targets, damaged directories."""
+"""From records on disk to scores: values computed by hand, other targets, damaged records."""
 
 import json
 import math
@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis import caveats, load, report, scores, tables, watch
-from analysis import study as studies
+from analysis import caveats, load, report, scores, single_runs, tables, watch
 from runs import records
+from runs.cli import InputError
+from runs.study import INSERTIONS, Axis, Condition
 from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, config, write_study, write_trial
 
 
@@ -21,7 +22,7 @@ def small(tmp_path):
     return write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL)
 
 
-def test_one_tidy_row_per_trial(small):
+def test_one_row_per_trial(small):
     trials = load.load(small)
     assert len(trials) == len(SMALL)
     assert list(trials.columns[:9]) == [
@@ -41,20 +42,20 @@ def test_one_tidy_row_per_trial(small):
     assert row["path"].endswith("small/before_e2/0/2")
 
 
-def test_the_first_n_trials_that_neither_diverge_nor_fail_count(small):
+def test_first_n_trials_that_neither_diverge_nor_fail_count(small):
     trials = load.load(small).set_index(["condition", "search", "trial"])["counted"]
     assert trials["baseline", 0].tolist() == [False, True, True, False]
     assert trials["before_e2", 0].tolist() == [True, False, True]
 
 
 def test_scores_by_hand(small):
-    found = load.read(small)
-    searches = scores.search_scores(found.trials, found.study)
+    loaded = load.read(small)
+    searches = scores.search_scores(loaded.trials, loaded.study)
     ends = searches[["fresh_examples_low", "fresh_examples_high"]].to_numpy().tolist()
     assert ends == [[600, 600], [1000, 1000], [400, 400], [1000, math.inf]]
     assert searches["resolution"].tolist()[:3] == [1 / 6, 1 / 10, 1 / 4]
     assert searches["trial"].tolist()[:3] == [2, 0, 0]
-    table = scores.condition_scores(found.trials, found.study).set_index("condition")
+    table = scores.condition_scores(loaded.trials, loaded.study).set_index("condition")
     base, before = table.loc["baseline"], table.loc["before_e2"]
     assert (base.searches, base.searches_reached) == (2, 2)
     assert (base.fresh_examples_low, base.fresh_examples_high) == (800, 800)
@@ -75,7 +76,7 @@ def test_scores_by_hand(small):
     assert (before.steps_max_low, before.seconds_max_low) == (200, 20.0)
 
 
-def test_a_changed_target_is_scored_from_the_curves(small):
+def test_another_target_is_scored_from_the_curves(small):
     easy = load.load(small, target=0.85).set_index(["condition", "search", "trial"])
     assert easy.loc[("before_e2", 0, 0), "fresh_examples_to_target"] == 300
     assert easy.loc[("before_e2", 0, 0), "steps_to_target"] == 60
@@ -92,12 +93,12 @@ def test_a_changed_target_is_scored_from_the_curves(small):
     assert ends == [[600, 600], [1000, math.inf], [400, math.inf], [1000, math.inf]]
 
 
-def test_a_target_below_is_reached_from_above(tmp_path):
+def test_target_below_is_reached_from_above(tmp_path):
     target = {"metric": "loss", "value": 1.0, "mode": "below"}
     trials = {("baseline", 0, 0): [3.0, 1.5, 1.0], ("baseline", 0, 1): [2.0, 2.0, 0.5, 0.4]}
-    found = load.read(write_study(tmp_path / "s", [BASELINE], trials, target=target), target=0.5)
-    assert scores.best_trials(found.trials, found.study)["trial"].tolist() == [1]
-    assert found.trials["fresh_examples_to_target"].isna().tolist() == [True, False]
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE], trials, target=target), target=0.5)
+    assert scores.best_trials(loaded.trials, loaded.study)["trial"].tolist() == [1]
+    assert loaded.trials["fresh_examples_to_target"].isna().tolist() == [True, False]
 
 
 def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
@@ -106,13 +107,13 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
         ("baseline", 0, 1): ([0.2], "preempted"),
         ("baseline", 0, 2): [0.1, 0.95],
     }
-    found = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], trials))
-    assert found.trials["counted"].tolist() == [False, False, True]
-    text = " ".join(caveats.find(found))
-    assert "2 trials are not over (1 without a result, 1 preempted)" in text
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], trials))
+    assert loaded.trials["counted"].tolist() == [False, False, True]
+    text = " ".join(caveats.find(loaded))
+    assert "2 trials have not ended (1 without a result, 1 preempted)" in text
     assert "baseline/0 (1)" in text
     assert "before augmentation, e = 2 (0)" in text
-    table = scores.condition_scores(found.trials, found.study)
+    table = scores.condition_scores(loaded.trials, loaded.study)
     assert table["searches"].tolist() == [1, 0]
 
 
@@ -146,7 +147,7 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
         ("config.json", '{"config": {"seed": {"model": 1e30}}}', "seed.model is 1e+30"),
         ("hparams.json", '{"hparams": {"optimizer.learning_rate": "high"}}', "is 'high'"),
         ("hparams.json", '{"hparams": {"optimizer.learning_rate": [1]}}', "is [1]"),
-        ("hparams.json", '{"hparams": {"status": 1}}', "status is no field"),
+        ("hparams.json", '{"hparams": {"status": 1}}', "status is not a field"),
         ("hparams.json", '{"hparams": {"\\ud800": 1}}', "is no text"),
         ("metrics.jsonl", "", "last evaluation at step 0"),
         ("metrics.jsonl", '{"split": "validation", "step": 1}\n', "'fresh_examples' is missing"),
@@ -158,24 +159,24 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
         ),
     ],
 )
-def test_a_damaged_trial_is_named_and_set_aside(small, name, content, reason):
+def test_damaged_trial_is_named_and_set_aside(small, name, content, reason):
     damaged = small / "baseline" / "0" / "2"
     (damaged / name).write_text(content)
     with pytest.warns(UserWarning, match="Set aside 1 unreadable trial directory"):
         trials = load.load(small)
     assert len(trials) == len(SMALL) - 1
-    found = load.read(small)
-    assert str(damaged) in found.warning()
-    assert reason in found.warning()
-    table = scores.condition_scores(found.trials, found.study)
+    loaded = load.read(small)
+    assert str(damaged) in loaded.warning()
+    assert reason in loaded.warning()
+    table = scores.condition_scores(loaded.trials, loaded.study)
     assert table["fresh_examples_min"].iloc[0] == 100  # trial 3 now counts in trial 2's place
 
 
 def _tables(directory):
-    found = load.read(directory)
-    table = scores.condition_scores(found.trials, found.study)
-    caveats.find(found)
-    return tables.text(found, table), watch.line(found), found
+    loaded = load.read(directory)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    caveats.find(loaded)
+    return tables.text(loaded, table), watch.line(loaded), loaded
 
 
 _VALUES = st.recursive(
@@ -206,9 +207,9 @@ def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_file
             inner = inner[key]
         inner[key] = data.draw(_VALUES)
         path.write_text(json.dumps(record))
-    text, _, found = _tables(directory)
+    text, _, loaded = _tables(directory)
     assert "no echoing" in text
-    assert len(found.trials) + len(found.set_aside) == len(SMALL)
+    assert len(loaded.trials) + len(loaded.set_aside) == len(SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -217,14 +218,14 @@ def small_files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe"])
-def test_what_is_no_file_is_set_aside(small, kind):
+def test_record_that_is_no_file_is_set_aside(small, kind):
     path = small / "baseline" / "0" / "2" / "result.json"
     path.unlink()
     path.mkdir() if kind == "directory" else os.mkfifo(path)
-    assert "result.json is no file" in load.read(small).warning()
+    assert "result.json is not a file" in load.read(small).warning()
 
 
-def test_what_a_study_set_aside_is_no_trial(small):
+def test_records_that_a_study_set_aside_are_ignored(small):
     damaged = small / "baseline" / "0" / "2" / "damaged" / "run_1"
     damaged.mkdir(parents=True)
     (damaged / "config.json").write_text("{")
@@ -255,15 +256,15 @@ def test_what_a_study_set_aside_is_no_trial(small):
         ("study", 3),
     ],
 )
-def test_a_damaged_study_is_refused_in_one_sentence(small, field, value):
+def test_damaged_study_is_refused_in_one_sentence(small, field, value):
     record = json.loads((small / "study.json").read_text())
     (small / "study.json").write_text(json.dumps(record | {field: value}))
-    with pytest.raises(studies.InputError, match="is not a readable study record") as refused:
+    with pytest.raises(InputError, match="is not a readable study record") as refused:
         load.read(small)
     assert "\n" not in str(refused.value)
 
 
-def test_a_billion_trials_are_no_work(tmp_path):
+def test_planned_number_of_trials_costs_no_time(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL)
     plan = {"trials": 10**9, "max_trials": 2 * 10**9, "searches": 10**9}
     records.write_json(root / records.STUDY, records.read_json(root / records.STUDY) | plan)
@@ -288,13 +289,13 @@ def test_single_runs_group_by_echo_settings_and_data_seed(tmp_path):
     write_trial(tmp_path / "c", [0.9], settings=config(echo=echo, seed={"data": 1, "model": 0}))
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "config.json").write_text("{}")
-    found = load.read([tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "d"])
-    table = scores.condition_scores(found.trials, found.study)
-    assert table["label"].tolist() == ["no echoing, batch 10", "after batching, e = 4, batch 10"]
+    loaded = load.read([tmp_path / "a", tmp_path / "b", tmp_path / "c", tmp_path / "d"])
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    assert table["label"].tolist() == ["no echoing, batch 10", "batch echoing, e = 4, batch 10"]
     assert table["searches"].tolist() == [1, 2]
     assert table["ratio_low"].tolist() == [1.0, 0.5]  # search 0 alone has both
     assert table["ratio_count"].tolist() == [1, 1]
-    assert [path.name for path, _ in found.set_aside] == ["d"]
+    assert [path.name for path, _ in loaded.set_aside] == ["d"]
     assert len(load.read(tmp_path).trials) == 3  # found below one directory just the same
 
 
@@ -302,17 +303,17 @@ def test_single_runs_of_different_targets_are_refused(tmp_path):
     other = {"metric": "loss", "value": 1.0, "mode": "below"}
     write_trial(tmp_path / "a", [0.1])
     write_trial(tmp_path / "b", [2.0], target=other, settings=config(target=other))
-    with pytest.raises(studies.InputError, match="different targets"):
+    with pytest.raises(InputError, match="different targets"):
         load.read(tmp_path)
 
 
-def test_an_adaptive_condition_is_bounded_by_its_largest_factor():
+def test_factor_of_an_auto_condition_is_its_maximum():
     settings = {
         "echo.insertion": "before_augmentation",
         "echo.policy": "auto",
         "echo.max_factor": 5,
     }
-    condition = studies.condition_of("auto", None, settings)
+    condition = Condition.of("auto", settings, {})
     assert (condition.factor, condition.label) == (5.0, "before augmentation, e ≤ 5")
 
 
@@ -327,23 +328,24 @@ def test_an_adaptive_condition_is_bounded_by_its_largest_factor():
     ],
 )
 def test_positions_on_the_axes_of_a_search_space(axis, value, place):
-    assert studies.axis_position(axis, value) == (None if place is None else pytest.approx(place))
+    axis = Axis.from_record({"field": "f"} | axis)
+    assert axis.position(value) == (None if place is None else pytest.approx(place))
 
 
-def test_an_optimum_at_the_boundary_is_named(tmp_path):
+def test_optimum_at_the_boundary_is_a_caveat(tmp_path):
     space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 0.0205}]
-    found = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=space))
-    (note,) = [each for each in caveats.find(found) if each.startswith("Optimum")]
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=space))
+    (note,) = [each for each in caveats.find(loaded) if each.startswith("Optimum")]
     # Best: 0.03 and 0.01 (baseline), 0.01 and 0.02 (before_e2); only the largest lie near the end.
     assert "max (0.0205) of optimizer.learning_rate" in note
     assert "baseline/0 (0.03), before_e2/1 (0.02)." in note
 
 
-def test_the_caveats_of_a_small_study(small):
+def test_caveats_of_a_small_study(small):
     text = " ".join(caveats.find(load.read(small)))
     assert "before augmentation, e = 2 (1 of 2)" in text
-    assert "2 trials a search" in text
-    assert "2 searches a condition" in text
+    assert "2 trials per search" in text
+    assert "2 searches per condition" in text
     assert "in 2 of 2 conditions, most in before augmentation, e = 2 (100 of 400, 25%)" in text
     assert "range but no interval" in text
     assert "training examples" not in text  # 1000 fresh examples are less than an epoch
@@ -363,18 +365,18 @@ def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
 
 
 def test_csv_tables_read_back_as_they_were(small, tmp_path):
-    found = load.read(small)
-    report.write(found, tmp_path / "out", small)
+    loaded = load.read(small)
+    report.write(loaded, tmp_path / "out", small)
     back = pd.read_csv(tmp_path / "out" / "scores.csv")
-    table = scores.condition_scores(found.trials, found.study)
+    table = scores.condition_scores(loaded.trials, loaded.study)
     pd.testing.assert_frame_equal(back, table, check_dtype=False)
     trials = pd.read_csv(tmp_path / "out" / "trials.csv")
     assert trials["path"].tolist()[0] == "baseline/0/0"
     columns = ["fresh_examples_to_target", "best_value", "counted", "optimizer.learning_rate"]
-    pd.testing.assert_frame_equal(trials[columns], found.trials[columns], check_dtype=False)
+    pd.testing.assert_frame_equal(trials[columns], loaded.trials[columns], check_dtype=False)
 
 
-def test_the_report_states_the_protocol(small, tmp_path):
+def test_report_states_the_protocol(small, tmp_path):
     drawn = report.write(load.read(small, target=0.85), tmp_path / "out", small)
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| before augmentation, e = 2 | before augmentation | 2 | 50 | 1/2 |" in text
@@ -382,7 +384,7 @@ def test_the_report_states_the_protocol(small, tmp_path):
         "configs/cifar10.py:mini",
         "abc1234",
         "jax 0.10.2",
-        "1,000 fresh examples a trial",
+        "1,000 fresh examples per trial",
     ):
         assert fact in text
     assert "trained for 90% validation accuracy" in text
@@ -394,32 +396,32 @@ def test_the_report_states_the_protocol(small, tmp_path):
     assert len(names) == 5 + 2 * len(drawn)
 
 
-def test_the_same_records_give_the_same_files(small, tmp_path):
+def test_same_records_give_the_same_files(small, tmp_path):
     for name in ("one", "two"):
         report.write(load.read(small), tmp_path / name, small)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
-def test_a_study_record_that_lacks_a_key_says_which(small):
+def test_study_record_without_a_key_says_which(small):
     plan = json.loads((small / "study.json").read_text())
     del plan["trials"]
     records.write_json(small / "study.json", plan)
-    with pytest.raises(studies.InputError, match="'trials' is missing"):
+    with pytest.raises(InputError, match="'trials' is missing"):
         load.read(small)
 
 
-@pytest.mark.parametrize("insertion", studies.INSERTIONS[1:])
+@pytest.mark.parametrize("insertion", list(INSERTIONS)[1:])
 @pytest.mark.parametrize(("streams", "version_1"), [(1, 50), (4, 200)])
-def test_a_buffer_of_version_1_was_that_of_each_stream(insertion, streams, version_1, tmp_path):
+def test_version_1_buffer_size_is_per_stream(insertion, streams, version_1, tmp_path):
     echo = {"insertion": insertion, "factor": 2.0, "shuffle_buffer": 50, "streams": streams}
     whole_batches = insertion == "after_batching"
     slots = {1: 50 if whole_batches else version_1, 2: 50}
     for version, expected in slots.items():
         snapshot = {"schema_version": version, "config": config(echo=echo)}
-        found = studies.run_condition(snapshot)
-        assert found.shuffle_buffer == expected
-        assert found.buffer_examples == expected * (10 if whole_batches else 1)
+        condition = single_runs.condition_of(snapshot)
+        assert condition.shuffle_buffer == expected
+        assert condition.buffer_examples == expected * (10 if whole_batches else 1)
         write_trial(tmp_path / str(version), [0.5, 0.9], settings=snapshot["config"])
         path = tmp_path / str(version) / records.CONFIG
         records.write_json(path, records.read_json(path) | {"schema_version": version})
@@ -428,11 +430,11 @@ def test_a_buffer_of_version_1_was_that_of_each_stream(insertion, streams, versi
     assert sorted(table["search"]) == [0, 1]
 
 
-def test_conditions_of_a_study_of_version_1_have_the_buffers_of_all_streams(tmp_path):
+def test_version_1_study_reports_the_total_buffer(tmp_path):
     echoed = BEFORE | {"overrides": BEFORE["overrides"] | {"echo.streams": 4}}
     conditions = [BASELINE, echoed]
     trials = {(each["name"], 0, 0): [0.5, 0.9] for each in conditions}
     for version, expected in ((1, 200), (2, 50)):
         write_study(tmp_path / str(version), conditions, trials, schema_version=version)
-        found = studies.read_study(tmp_path / str(version)).conditions
-        assert [each.shuffle_buffer for each in found] == [0, expected]
+        conditions_read = load.read_study(tmp_path / str(version)).conditions
+        assert [condition.shuffle_buffer for condition in conditions_read] == [0, expected]

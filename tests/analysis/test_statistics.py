@@ -1,4 +1,4 @@
-"""The statistics of a study against scipy and against values worked out by hand."""
+"""The statistics of a study against scipy and against values computed by hand."""
 
 import math
 
@@ -8,8 +8,8 @@ from scipy import stats
 
 from analysis import bounds, caveats, figures, load, report, scores, tables, uncertainty
 from runs import records
-from tests.helpers.figure_texts import assert_inside, words
-from tests.helpers.written_studies import BASELINE, BEFORE, EVERY, TARGET, study_of, write_study
+from tests.helpers.figure_texts import assert_inside, strings
+from tests.helpers.written_studies import BASELINE, BEFORE, TARGET, study_of, write_study
 
 INF = math.inf
 
@@ -29,64 +29,64 @@ INF = math.inf
         ([], "-", None),
     ],
 )
-def test_a_median_of_partly_censored_ratios(ends, middle, spread):
-    found = bounds.summary(*np.reshape(ends, (-1, 2)).T)
-    assert bounds.text(found.low, found.high, "{:.2f}".format) == middle
+def test_median_of_partly_censored_ratios(ends, middle, spread):
+    summary = bounds.summary(*np.reshape(ends, (-1, 2)).T)
+    assert bounds.text(summary.low, summary.high, "{:.2f}".format) == middle
     if spread:
-        assert bounds.ends_text(found, "{:.2f}".format) == spread
+        assert bounds.range_text(summary, "{:.2f}".format) == spread
 
 
-def test_the_bounds_of_a_median_are_attained_and_never_crossed():
-    """Any values between the ends have their median between the bounds; the ends attain them."""
+def test_bounds_of_a_median_are_tight():
+    """Any values within their bounds have their median within its bounds, which are attained."""
     random = np.random.default_rng(0)
     for _ in range(50):
         lows = random.uniform(0, 1, random.integers(1, 8))
         highs = lows + random.choice([0.0, 0.5], lows.shape)
-        found = bounds.summary(lows, highs)
+        summary = bounds.summary(lows, highs)
         inside = random.uniform(lows, highs, (200, len(lows)))
         medians = np.median(inside, axis=1)
-        assert found.low - 1e-12 <= medians.min()
-        assert medians.max() <= found.high + 1e-12
-        assert (found.low, found.high) == (np.median(lows), np.median(highs))
+        assert summary.low - 1e-12 <= medians.min()
+        assert medians.max() <= summary.high + 1e-12
+        assert (summary.low, summary.high) == (np.median(lows), np.median(highs))
 
 
 @pytest.mark.parametrize("count", range(1, 12))
-def test_the_level_of_smallest_and_largest_is_that_of_their_order_statistics(count):
+def test_level_of_the_range_is_that_of_order_statistics(count):
     # The median lies outside where all draws are on one side of it.
     outside = stats.binom.pmf(0, count, 0.5) + stats.binom.pmf(count, count, 0.5)
     assert bounds.level(count) == pytest.approx(1 - outside)
 
 
-def test_from_five_searches_on_the_range_is_called_an_interval():
+def test_range_is_an_interval_from_five_searches_on():
     assert [bounds.interval_name(n) for n in (1, 4, 5, 6)] == [
         *("range", "range", "93.75 % interval", "96.88 % interval"),
     ]
 
 
-def test_both_sides_censored_are_undetermined(tmp_path):
+def test_ratio_of_two_censored_scores_is_undetermined(tmp_path):
     values = {("baseline", 0, k): [0.1] * 10 for k in (0, 1)}
     values |= {("before_e2", 0, k): [0.1] * 10 for k in (0, 1)}
     values |= {("baseline", 1, k): [0.1] * 10 for k in (0, 1)}
     values |= {("before_e2", 1, 0): [0.1, 0.9], ("before_e2", 1, 1): ([0.1], "diverged")}
-    found = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values))
-    table = scores.condition_scores(found.trials, found.study)
-    base, before = tables.condition_rows(table, found.study)
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values))
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    base, before = tables.condition_rows(table, loaded.study)
     assert base[4:6] == ("0/2", ">1,000 (1,000 to >1,000)")
     assert before[4:7] == ("1/2", ">600 (200 to >1,000)", "undetermined [<0.20, -]")
-    assert "Some searches never reached" in " ".join(caveats.find(found))
+    assert "Some searches never reached" in " ".join(caveats.find(loaded))
 
 
-def test_a_search_in_which_every_trial_diverged_is_not_dropped(tmp_path):
+def test_search_in_which_every_trial_diverged_is_not_dropped(tmp_path):
     values = {("baseline", s, k): [0.1, 0.9] for s in (0, 1) for k in (0, 1)}
     values |= {("before_e2", 0, k): [0.9] for k in (0, 1)}
     values |= {("before_e2", 1, k): ([0.1], "diverged") for k in range(4)}
-    found = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values))
-    row = scores.condition_scores(found.trials, found.study).to_dict("records")[1]
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values))
+    row = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")[1]
     assert row["searches"] == row["ratio_count"] == 2
     assert tables.effect_text(row, "ratio") == "≥0.25 [<0.50, >0.50]"
 
 
-def test_every_table_of_effects_says_what_its_brackets_hold(tmp_path):
+def test_table_heads_say_what_the_brackets_hold(tmp_path):
     few = load.read(study_of(tmp_path / "few", [BASELINE, BEFORE], searches=3))
     table = scores.condition_scores(few.trials, few.study)
     assert "ratio to baseline [range of 3 searches]" in tables.columns(table, few.study)
@@ -104,7 +104,7 @@ def test_every_table_of_effects_says_what_its_brackets_hold(tmp_path):
 
 @pytest.mark.parametrize("pairs", [6, 10, 20, 64])
 @pytest.mark.parametrize("floor", [0.0, -INF])
-def test_without_censoring_the_sign_interval_is_that_of_order_statistics(pairs, floor):
+def test_sign_interval_without_censoring_is_that_of_order_statistics(pairs, floor):
     values = np.random.default_rng(pairs).lognormal(size=pairs)
     low, high, *balance = uncertainty.sign_interval(values, values, floor)
     place = int(stats.binom.ppf(0.025, pairs, 0.5))  # the smallest with cdf(place) >= 0.025
@@ -119,8 +119,8 @@ def test_p_values_are_those_of_the_binomial_test():
         assert uncertainty.sign_test(below, above) == pytest.approx(expected)
 
 
-def test_the_interval_is_the_set_of_effects_that_the_test_does_not_reject():
-    """Against a grid of effects, each tested as one would write it down."""
+def test_interval_is_the_set_of_effects_that_the_test_does_not_reject():
+    """Against a grid of effects, each tested directly."""
     random = np.random.default_rng(4)
     own, base = random.lognormal(6, 0.5, (2, 25))
     own_end, base_end = 700.0, 500.0  # budgets: more than half of the baseline is censored
@@ -133,17 +133,17 @@ def test_the_interval_is_the_set_of_effects_that_the_test_does_not_reject():
         wins, losses = int((a < b).sum()), int((b < a).sum())
         if stats.binomtest(wins, wins + losses).pvalue > 0.05:
             kept.append(rho)
-    found = uncertainty.sign_interval(low, high)[:2]
-    assert found == pytest.approx((kept[0], kept[-1]), rel=0.005)
+    interval = uncertainty.sign_interval(low, high)[:2]
+    assert interval == pytest.approx((kept[0], kept[-1]), rel=0.005)
 
 
-def test_where_pairs_share_a_value_the_signs_turn_there():
+def test_signs_change_at_a_value_that_pairs_share():
     ratios = np.array([0.5, 0.5, 0.5, 0.5, 1.0, 0.25])
     assert uncertainty.sign_interval(ratios, ratios)[2:] == (0.5, 0.5)
     assert uncertainty.sign_interval([0.5] * 3 + [0.7], [0.5] * 3 + [0.7])[2:] == (0.5, 0.5)
 
 
-def test_adjusted_p_values_by_hand():
+def test_holm_adjustment_by_hand():
     assert uncertainty.holm([0.01, 0.04, 0.03, 0.2]) == pytest.approx([0.04, 0.09, 0.09, 0.2])
     assert uncertainty.holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])
 
@@ -160,39 +160,41 @@ def paired_study(root, costs, **changes):
     write_study(root, [BASELINE, BEFORE], values, searches=1, **changes)
     plan = records.read_json(root / records.STUDY)
     records.write_json(root / records.STUDY, plan | {"trials": len(costs) + 1})
-    found = load.read(root)
-    effects = uncertainty.paired_effects(uncertainty.pairs(found.trials, found.study), found.study)
-    return found, effects.to_dict("records")[0]
+    loaded = load.read(root)
+    effects = uncertainty.paired_effects(
+        uncertainty.pairs(loaded.trials, loaded.study), loaded.study
+    )
+    return loaded, effects.to_dict("records")[0]
 
 
 def test_pairs_keep_what_is_known_of_censored_sides(tmp_path):
     costs = [(20, 10)] * 6 + [(None, 30)] * 5 + [(25, None)] + [(None, None)] * 2
-    found, effect = paired_study(tmp_path / "s", costs)
+    loaded, effect = paired_study(tmp_path / "s", costs)
     names = ("pairs", "condition_alone", "baseline_alone", "neither", "below", "above")
     assert [effect[name] for name in names] == [6, 5, 1, 2, 11, 1]
     assert effect["p"] == pytest.approx(stats.binomtest(1, 12).pvalue)
     # Of a pair (20, 10): above 9 and at most 10, over above 19 and at most 20.
-    ends = uncertainty.pairs(found.trials, found.study)[["effect_low", "effect_high"]]
+    ends = uncertainty.pairs(loaded.trials, loaded.study)[["effect_low", "effect_high"]]
     assert ends.iloc[0].tolist() == [9 / 20, 10 / 19]
     assert ends.iloc[6].tolist() == [0, 30 / 40]
     assert ends.iloc[11].tolist() == [40 / 25, INF]
     assert ends.iloc[12].tolist() == [0, INF]
     assert effect["verdict"] == "fewer"
-    drawn = figures.of_study(found)["paired_effects"]
-    assert f"{tables.paired_text(effect, found.study)}\n6 pairs, 8 censored" in words(drawn)
+    drawn = figures.of_study(loaded)["paired_effects"]
+    assert f"{tables.paired_text(effect, loaded.study)}\n6 pairs, 8 censored" in strings(drawn)
     assert_inside(drawn)
 
 
 def test_few_pairs_give_no_interval(tmp_path):
-    found, effect = paired_study(tmp_path / "s", [(20, 10)] * 9 + [(None, None)] * 4)
+    loaded, effect = paired_study(tmp_path / "s", [(20, 10)] * 9 + [(None, None)] * 4)
     assert math.isnan(effect["low"])
     assert math.isnan(effect["p"])
     assert effect["verdict"] == "undecided"
     assert effect["effect_low"] == pytest.approx(math.sqrt(9 / 20 * 10 / 19))
-    assert "paired_effects" not in figures.of_study(found)
+    assert "paired_effects" not in figures.of_study(loaded)
 
 
-def test_a_pair_within_one_evaluation_counts_for_neither_side(tmp_path):
+def test_pair_within_one_evaluation_interval_counts_for_neither_side(tmp_path):
     _, effect = paired_study(tmp_path / "s", [(5, 5)] * 10)
     assert (effect["below"], effect["above"], effect["p"]) == (0, 0, 1.0)
     # Both were reached after 400 and at 500 at the latest.
@@ -209,31 +211,30 @@ def test_best_values_are_compared_by_differences(tmp_path):
     )
     plan = records.read_json(root / records.STUDY)
     records.write_json(root / records.STUDY, plan | {"trials": 12})
-    found = load.read(root)
+    loaded = load.read(root)
     (effect,) = uncertainty.paired_effects(
-        uncertainty.pairs(found.trials, found.study), found.study
+        uncertainty.pairs(loaded.trials, loaded.study), loaded.study
     ).to_dict("records")
     assert (effect["below"], effect["above"]) == (2, 9)  # a tie is dropped
     assert effect["effect_low"] == pytest.approx(0.035)
     assert (effect["low"], effect["high"]) == pytest.approx((0.0, 0.07))  # 3rd and 10th of 12
     assert effect["verdict"] == "undecided"
-    assert EVERY  # the cadence plays no part
 
 
-def test_signs_are_told_by_search_too(tmp_path):
-    found = load.read(
+def test_signs_are_counted_by_search(tmp_path):
+    loaded = load.read(
         study_of(tmp_path / "s", [BASELINE, BEFORE], lambda c: c["name"] != BASELINE["name"])
     )
     (effect,) = uncertainty.paired_effects(
-        uncertainty.pairs(found.trials, found.study), found.study
+        uncertainty.pairs(loaded.trials, loaded.study), loaded.study
     ).to_dict("records")
     assert (effect["searches_below"], effect["searches_above"]) == (0, 2)
 
 
-def test_a_study_without_a_horizon_is_marked(tmp_path):
+def test_study_without_a_horizon_has_a_caveat(tmp_path):
     old = {"resolved_config": {"batch_size": 10, "optimizer": {"schedule": {"name": "linear"}}}}
     new = {"name": "linear", "horizon_fresh_examples": 0}
     new = {"resolved_config": {"batch_size": 10, "optimizer": {"schedule": new}}}
     for number, (changes, marked) in enumerate(((old, True), (new, False))):
-        found = load.read(study_of(tmp_path / str(number), [BASELINE], **changes))
-        assert ("earlier protocol" in " ".join(caveats.find(found))) == marked
+        loaded = load.read(study_of(tmp_path / str(number), [BASELINE], **changes))
+        assert ("earlier protocol" in " ".join(caveats.find(loaded))) == marked

@@ -1,4 +1,4 @@
-"""Studies of every kind get the right picture and the right intervals, from synthetic records."""
+"""Studies of every kind get the right figures and scores, from synthetic records."""
 
 import base64
 import html.parser
@@ -9,10 +9,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from analysis import __main__ as command
-from analysis import axes, figures, load, report, scores, uncertainty, watch
-from runs import records
-from tests.helpers.figure_texts import assert_inside, assert_no_overlap, texts, words
+from analysis import __main__ as analysis_main
+from analysis import figures, load, report, scores, uncertainty, watch
+from analysis.series import varied_setting
+from runs import cli, records
+from tests.helpers.figure_texts import assert_inside, assert_no_overlap, strings, texts
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
@@ -24,6 +25,10 @@ from tests.helpers.written_studies import (
     write_study,
     write_trial,
 )
+
+
+def run(arguments):
+    return cli.guarded(analysis_main.main, arguments)
 
 
 def at(name, insertion, factor, buffer=0, **overrides):
@@ -62,30 +67,30 @@ CONTROLS = [BASELINE, BEFORE, at("long", "none", 1, **{"budget.fresh_examples": 
         (SHUFFLE, "buffer_examples", {"batch echoing, e = 2": 4}, "baseline"),
     ],
 )
-def test_a_study_that_varies_a_number_is_drawn_against_it(
+def test_study_that_varies_a_setting_is_plotted_against_it(
     tmp_path, conditions, name, lines, reference
 ):
-    axis = axes.numeric_axis(load.read(study_of(tmp_path / "s", conditions)).study)
-    assert (axis.name, axis.reference) == (name, reference)
-    found = {series.label: len(series.points) for series in axis.series}
-    assert lines.items() <= found.items()
+    varied = varied_setting(load.read(study_of(tmp_path / "s", conditions)).study)
+    assert (varied.name, varied.reference) == (name, reference)
+    points = {series.label: len(series.points) for series in varied.series}
+    assert lines.items() <= points.items()
 
 
-def test_batches_in_a_buffer_are_counted_as_examples(tmp_path):
-    axis = axes.numeric_axis(load.read(study_of(tmp_path / "s", SHUFFLE)).study)
-    for series in axis.series:
+def test_buffer_of_batches_is_counted_in_examples(tmp_path):
+    varied = varied_setting(load.read(study_of(tmp_path / "s", SHUFFLE)).study)
+    for series in varied.series:
         assert [value for value, _ in series.points] == [0, 40, 160, 640]
 
 
 @pytest.mark.parametrize("conditions", [INSERTION, CONTROLS, [BASELINE], [BEFORE]])
-def test_any_other_study_is_a_list_of_conditions(tmp_path, conditions):
-    assert axes.numeric_axis(load.read(study_of(tmp_path / "s", conditions)).study) is None
+def test_any_other_study_has_no_varied_setting(tmp_path, conditions):
+    assert varied_setting(load.read(study_of(tmp_path / "s", conditions)).study) is None
 
 
 def test_each_batch_size_has_its_own_baseline(tmp_path):
     root = study_of(tmp_path / "s", FACTOR, lambda c: 16 if "b40" in c["name"] else 8)
-    found = load.read(root)
-    table = scores.condition_scores(found.trials, found.study).set_index("condition")
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study).set_index("condition")
     assert table.loc["e4_b40", "baseline"] == "e1_b40"
     assert table.loc[["e1_b10", "e1_b40", "e4_b40"], "ratio_low"].tolist() == [1, 1, 1]
     median = table.loc["e1_b40", "fresh_examples_low"]
@@ -107,7 +112,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_figure_of_a_study_can_be_read(tmp_path, kind):
+def test_every_figure_is_readable(tmp_path, kind):
     conditions, changes, first = KINDS[kind]
     drawn = figures.of_study(load.read(study_of(tmp_path / "s", conditions, **changes)))
     assert list(drawn) == [*first, *OTHERS]
@@ -120,35 +125,35 @@ def test_every_figure_of_a_study_can_be_read(tmp_path, kind):
         figure.savefig(io.BytesIO())
 
 
-def test_points_stand_where_the_scores_are(tmp_path):
+def test_points_are_at_the_scores(tmp_path):
     root = study_of(
         tmp_path / "s", WALL_TIME, lambda c: {1: 20}.get(c["overrides"]["echo.factor"], 8)
     )
-    found = load.read(root)
-    table = scores.condition_scores(found.trials, found.study)
-    figure = figures.by_setting(table, axes.numeric_axis(found.study), found.study)
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    figure = figures.by_setting(table, varied_setting(loaded.study), loaded.study)
     lines = [line.get_ydata().tolist() for line in figure.axes[0].get_lines()]
     assert [2150, 950, 950, 950, 950] in lines
-    assert {"before augmentation", "ideal: baseline / e", "echoing factor e"} <= words(figure)
+    assert {"before augmentation", "ideal: baseline / e", "echo factor e"} <= strings(figure)
 
 
-def test_the_ends_of_an_axis_that_hold_the_best_trial_are_shaded(tmp_path):
+def test_end_of_an_axis_that_holds_the_best_trial_is_shaded(tmp_path):
     space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.0099, "max": 1.0}]
-    found = load.read(study_of(tmp_path / "s", [BASELINE], search_space=space))
-    panel = figures.trials_by_hyperparameter(found.trials, found.study).axes[0]
+    loaded = load.read(study_of(tmp_path / "s", [BASELINE], search_space=space))
+    panel = figures.trials_by_hyperparameter(loaded.trials, loaded.study).axes[0]
     (shade,) = panel.patches[1:]  # after the steps
     assert shade.get_x() == pytest.approx(0.0099)
 
 
-def test_the_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
-    """Against resampling as one would write it down."""
+def test_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
+    """Against explicit resampling."""
     values = {("baseline", 0, k): [0.1] * n + [0.9] for k, n in enumerate((3, 9, 4, 30, 7))}
     values |= {("baseline", 0, 5): [0.1] * 5, ("baseline", 0, 6): ([0.1], "diverged")}
     root = write_study(tmp_path / "s", [BASELINE], values)
     plan = records.read_json(root / records.STUDY)
     records.write_json(root / records.STUDY, plan | {"trials": 6})
-    found = load.read(root)
-    curve = uncertainty.score_by_trials(found.trials, found.study).set_index("trials")
+    loaded = load.read(root)
+    curve = uncertainty.score_by_trials(loaded.trials, loaded.study).set_index("trials")
     assert curve.index.tolist() == [1, 2, 3, 4, 5, 6]
     costs = np.array([400, 1000, 500, 3100, 800, np.inf])
     random = np.random.default_rng(0)
@@ -159,50 +164,50 @@ def test_the_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
     assert curve.loc[1, "high"] == math.inf
 
 
-def test_runs_that_share_their_seeds_within_a_condition_are_no_pairs(tmp_path):
+def test_runs_with_equal_seeds_in_one_condition_form_no_pairs(tmp_path):
     echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
     for name, seed in (("a", 0), ("b", 1), ("c", 1)):
         write_trial(tmp_path / name, [0.9], settings=config(seed={"data": 0, "model": seed}))
         if name != "c":
             settings = config(seed={"data": 0, "model": seed}, echo=echo)
             write_trial(tmp_path / f"{name}_echoed", [0.1, 0.9], settings=settings)
-    found = load.read(tmp_path)
-    (pair,) = uncertainty.pairs(found.trials, found.study).itertuples()
+    loaded = load.read(tmp_path)
+    (pair,) = uncertainty.pairs(loaded.trials, loaded.study).itertuples()
     assert (pair.effect_low, pair.effect_high) == (1, math.inf)  # in (100, 200] over (0, 100]
 
 
 @pytest.mark.parametrize(("mode", "best"), [("above", 0.8), ("below", 0.3)])
-def test_a_study_of_final_quality_scores_best_values(tmp_path, mode, best):
+def test_study_of_final_quality_scores_best_values(tmp_path, mode, best):
     target = TARGET | {"mode": mode, "value": 2.0 if mode == "above" else -1.0}
     values = {("baseline", 0, 0): [0.5, 0.7, 0.6], ("baseline", 0, 1): [0.3, 0.8, 0.4]}
     values |= {("before_e2", 0, k): [0.4, 0.9, 0.2] for k in (0, 1)}
     root = write_study(
         tmp_path / "s", [BASELINE, BEFORE], values, target=target, score="best_value", searches=1
     )
-    found = load.read(root)
-    table = scores.condition_scores(found.trials, found.study)
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study)
     assert table["best_value_low"].tolist() == [best, 0.9 if mode == "above" else 0.2]
     assert table["difference_low"].tolist() == pytest.approx([0, 0.1 if mode == "above" else -0.1])
-    assert scores.best_trials(found.trials, found.study)["trial"].tolist() == [1, 0]
-    report.write(found, tmp_path / "out", root)
+    assert scores.best_trials(loaded.trials, loaded.study)["trial"].tolist() == [1, 0]
+    report.write(loaded, tmp_path / "out", root)
     text = (tmp_path / "out" / "report.md").read_text()
     assert "# small: best validation accuracy within 1,000 fresh examples" in text
     assert "never reached" not in text
 
 
-def test_a_study_of_seconds_goes_by_the_fastest_trial(tmp_path):
+def test_study_of_seconds_scores_the_fastest_trial(tmp_path):
     values = {("baseline", 0, 0): [0.1, 0.9], ("baseline", 0, 1): [0.1, 0.1, 0.9]}
     root = write_study(tmp_path / "s", [BASELINE], values, score="seconds")
     result = root / "baseline" / "0" / "1" / "result.json"
     records.write_json(result, records.read_json(result) | {"seconds_to_target": 1.0})
-    found = load.read(root)
-    (row,) = scores.condition_scores(found.trials, found.study).itertuples()
+    loaded = load.read(root)
+    (row,) = scores.condition_scores(loaded.trials, loaded.study).itertuples()
     assert (row.seconds_low, row.fresh_examples_low) == (1.0, 300)
 
 
-def test_an_unknown_score_is_refused(tmp_path, capsys):
+def test_unknown_score_is_refused(tmp_path, capsys):
     root = write_study(tmp_path / "t", [BASELINE], {("baseline", 0, 0): [0.9]}, score="luck")
-    assert command.main([str(root)]) == 2
+    assert run([str(root)]) == 2
     assert "score is 'luck'; allowed: fresh_examples, seconds" in capsys.readouterr().err
 
 
@@ -219,7 +224,7 @@ class _Images(html.parser.HTMLParser):
             self.others.append(tag)
 
 
-def test_the_html_report_holds_its_figures_and_needs_no_other_file(tmp_path):
+def test_html_report_is_self_contained(tmp_path):
     conditions = [BASELINE, BEFORE | {"label": "<b>bold</b> | e"}]
     root = write_study(tmp_path / "s", conditions, SMALL)
     drawn = report.write(load.read(root), tmp_path / "out", root)
@@ -235,15 +240,15 @@ def test_the_html_report_holds_its_figures_and_needs_no_other_file(tmp_path):
         assert matplotlib.image.imread(io.BytesIO(content)).shape[1] == 1300  # 6.5 in, 200 dpi
 
 
-def test_watching_a_finished_study_prints_once_and_ends(tmp_path, capsys):
+def test_watch_prints_a_finished_study_once(tmp_path, capsys):
     root = study_of(tmp_path / "s", [BASELINE, BEFORE])
-    assert command.main([str(root), "--watch"]) == 0
+    assert run([str(root), "--watch"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("12 of 12 trials counted | 0 diverged | 0 running | no echoing 500 |")
     assert not (root / "report").exists()
 
 
-def test_watching_goes_on_until_the_study_has_ended(tmp_path, capsys, monkeypatch):
+def test_watch_continues_until_the_study_has_ended(tmp_path, capsys, monkeypatch):
     root = study_of(tmp_path / "s", [BASELINE], searches=1)
     results = sorted(root.glob("*/*/*/result.json"))
     kept = [records.read_json(path) for path in results]
@@ -251,21 +256,21 @@ def test_watching_goes_on_until_the_study_has_ended(tmp_path, capsys, monkeypatc
         path.unlink()
     todo = list(zip(results, kept, strict=True))
     monkeypatch.setattr(watch.time, "sleep", lambda _: records.write_json(*todo.pop(0)))
-    assert command.main([str(root), "--watch"]) == 0
+    assert run([str(root), "--watch"]) == 0
     lines = capsys.readouterr().out.splitlines()
     counts = [line.split(" | ")[0] for line in lines]
     assert counts == [f"{n} of 3 trials counted" for n in range(4)]
     assert lines[0].endswith("3 running")
 
 
-def test_a_study_is_watched_before_its_first_trial(tmp_path, capsys, monkeypatch):
+def test_watch_before_the_first_trial(tmp_path, capsys, monkeypatch):
     root = write_study(tmp_path / "s", [BASELINE], {})
 
     def interrupt(_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(watch.time, "sleep", interrupt)
-    assert command.main([str(root), "--watch"]) == 0
-    assert capsys.readouterr().out == "no trial has begun\n"
-    assert command.main([str(tmp_path), "--watch"]) == 2
-    assert command.main([str(root), "--watch", "--out=there"]) == 2
+    assert run([str(root), "--watch"]) == 0
+    assert capsys.readouterr().out == "no trial has started\n"
+    assert run([str(tmp_path), "--watch"]) == 2
+    assert run([str(root), "--watch", "--out=there"]) == 2

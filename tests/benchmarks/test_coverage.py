@@ -1,4 +1,4 @@
-"""Intervals cover what the project says they cover, in simulated studies with fixed seeds."""
+"""The intervals of the reports have their stated coverage, in simulated studies."""
 
 import dataclasses
 
@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 from analysis import scores, uncertainty
-from analysis import study as studies
 from benchmarks import coverage, wall_time
 from benchmarks.coverage import Setting
 from runs import records
+from runs.study import Condition, Study
 
 STUDIES, POOL = 400, 24
-MARGIN = 0.03  # what an interval may fall short of its nominal level; the standard error is 0.01
+MARGIN = 0.03  # allowed shortfall from the nominal level; the standard error is 0.01
 
 MATCHED = Setting(by_trial=True, noise=0.3)
 CLAIMED = {
@@ -52,8 +52,8 @@ def test_an_interval_covers_its_nominal_level(name):
     assert claimed[0].covered >= claimed[0].nominal - MARGIN
 
 
-def test_continuous_ratios_cover_just_their_level():
-    """Neither wider than they say: an interval that covers everything would pass the others."""
+def test_continuous_ratios_cover_exactly_their_level():
+    """An interval that covers everything would pass the other tests."""
     search = coverage.by_search(
         np.random.default_rng(0), Setting(cadence=1.0), studies=1000, pool=POOL
     )[0]
@@ -64,8 +64,8 @@ def test_continuous_ratios_cover_just_their_level():
     assert pairs.covered == pytest.approx(0.9676, abs=0.02)
 
 
-def test_what_is_not_claimed_is_not_covered():
-    """Pairs that depend on their search, and a benchmark that tunes once."""
+def test_intervals_that_are_not_claimed_to_cover_do_not_cover():
+    """Effects that differ by search, and a benchmark that tunes once."""
     apart = dataclasses.replace(MATCHED, searches=4, noise=0.2, apart=0.2)
     (pairs,) = coverage.simulated([(coverage.by_trial, apart)], STUDIES, POOL)
     assert not pairs.claimed
@@ -75,8 +75,7 @@ def test_what_is_not_claimed_is_not_covered():
     assert tuned.covered < 0.9
 
 
-def test_a_simulated_study_is_scored_as_one_on_disk():
-    """The arrays of the simulation and the tables of the analysis give the same intervals."""
+def test_simulation_and_analysis_give_the_same_intervals():
     random = np.random.default_rng(5)
     setting = Setting(searches=3, trials=6, noise=0.4)
     cost, counted, _ = coverage.costs(random, setting, 1, POOL)
@@ -107,11 +106,11 @@ def test_a_simulated_study_is_scored_as_one_on_disk():
     ]
     trials = pd.DataFrame(rows).astype({"fresh_examples_to_target": float})
     conditions = (
-        studies.Condition("baseline", "baseline", "none", 1.0, 0),
-        studies.Condition("echoed", "echoed", "before_augmentation", 2.0, 0),
+        Condition("baseline", "baseline", {}),
+        Condition("echoed", "echoed", {}, "before_augmentation", factor=2.0),
     )
     target = records.Target("accuracy", 0.9, "above")
-    study = studies.Study("s", conditions, target, "baseline", 6, 3, 6400, (), {})
+    study = Study("s", conditions, target, "baseline", trials=6, searches=3, budget=6400)
     table = scores.condition_scores(trials, study)
     best = coverage.best(cost[0], counted[0], setting.cadence)
     low, high = coverage.ends(best, end)
@@ -127,9 +126,9 @@ def test_a_simulated_study_is_scored_as_one_on_disk():
     assert effects.loc[0, ["low", "high"]].tolist() == pytest.approx(expected[:2])
 
 
-def test_the_page_is_made_by_the_command(capsys, tmp_path, monkeypatch):
+def test_command_writes_the_page(capsys, tmp_path, monkeypatch):
     some = [CLAIMED["five searches"], (coverage.of_band, Setting(searches=3))]
-    monkeypatch.setattr(coverage, "plans", lambda: some)
+    monkeypatch.setattr(coverage, "all_simulations", lambda: some)
     coverage.main(["--quick", f"--out={tmp_path / 'coverage.md'}"])
     text = (tmp_path / "coverage.md").read_text()
     assert text == capsys.readouterr().out
@@ -137,7 +136,7 @@ def test_the_page_is_made_by_the_command(capsys, tmp_path, monkeypatch):
     assert "score_by_trials' band at 16 of 16 trials, of a new search's score *" in text
 
 
-def test_the_benchmark_of_seconds_says_what_its_interval_covers():
+def test_wall_time_report_says_what_its_interval_covers():
     plan = wall_time.Plan(factors=(1, 2), on_device=())
     reached = {"seconds_to_target": 2.0, "train_seconds": 2.0, "fresh_examples": 9, "step": 3}
     reached |= {"status": "reached"}

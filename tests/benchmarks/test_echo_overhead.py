@@ -1,5 +1,7 @@
-"""The benchmark of the echo stage runs, says what it measured, and measures what it says."""
+"""The benchmark of the echo stage, and what all benchmarks share."""
 
+import argparse
+import dataclasses
 import subprocess
 import sys
 
@@ -19,11 +21,11 @@ def run(request, *arguments):
     )
 
 
-def test_a_quick_run_gives_a_table_of_each_path(request, tmp_path):
+def test_quick_run_prints_a_table_per_path(request, tmp_path):
     out = tmp_path / "new" / "report.md"
     finished = run(request, "--quick", "--factors=2", "--no-memory", f"--out={out}")
     assert finished.returncode == 0, finished.stderr
-    assert out.read_text() == finished.stdout.rstrip("\n") + "\n"
+    assert out.read_text() == finished.stdout
     lines = finished.stdout.splitlines()
     rows = [line[:5] for line in lines if line.startswith("| ")]
     assert rows == ["| e |", "| ---", "| 2 |"] * 2
@@ -33,7 +35,7 @@ def test_a_quick_run_gives_a_table_of_each_path(request, tmp_path):
     )
 
 
-def test_memory_is_measured_side_by_side(monkeypatch):
+def test_memory_is_measured_per_side(monkeypatch):
     sides = {"stage": {"echo": echo_overhead.SIDES["stage"]["echo"]}}
     monkeypatch.setattr(echo_overhead, "SIDES", sides)
     table = echo_overhead.memory_table("stage", [4], echo_overhead.QUICK).splitlines()
@@ -42,24 +44,24 @@ def test_memory_is_measured_side_by_side(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", ["--factors=1.5", "--factors=0", "--rounds=0", "--seconds=-1"])
-def test_wrong_input_is_answered_in_a_sentence(wrong, capsys):
-    with pytest.raises(SystemExit) as left:
+def test_wrong_input_exits_with_one_sentence(wrong, capsys):
+    with pytest.raises(SystemExit) as exit_info:
         echo_overhead.main([wrong])
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     assert "; allowed: " in capsys.readouterr().err
 
 
-def test_help_teaches(capsys):
-    with pytest.raises(SystemExit) as left:
+def test_help_shows_the_commands(capsys):
+    with pytest.raises(SystemExit) as exit_info:
         echo_overhead.main(["--help"])
-    assert left.value.code == 0
+    assert exit_info.value.code == 0
     assert "--out=results/echo_overhead.md" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", ["stage", "whole"])
-def test_the_sides_hand_over_the_same_kind_of_batches(path):
+def test_all_sides_return_the_same_kind_of_batches(path):
     sizes = echo_overhead.QUICK
-    for side in echo_overhead.sides_here(path).values():
+    for side in echo_overhead.available_sides(path).values():
         batches = side.batches(side.load(sizes), sizes, path == "whole", 4)
         labels = []
         for _ in range(20):
@@ -68,29 +70,30 @@ def test_the_sides_hand_over_the_same_kind_of_batches(path):
             assert image.shape == (128, 32, 32, 3)
             assert image.dtype == "uint8"
             labels += label.tolist()
-        # In 2,560 outputs, epochs alone would show 1,000 examples two or three times, not four.
-        if side.batches is not echo_overhead.copies_alone:
+        # Epochs alone would emit each of 1,000 examples two or three times in 2,560 outputs.
+        if side.batches is not echo_overhead.copying_alone:
             assert len(labels) / len(set(labels)) == pytest.approx(4, rel=0.15)
 
 
-def test_sides_take_turns_and_the_first_round_does_not_count():
+def test_rounds_are_interleaved_and_the_warm_up_does_not_count():
     calls = []
 
     def side(name, values):
         values = iter(values)
         return lambda: calls.append(name) or next(values)
 
-    found = common.interleaved({"a": side("a", [9, 1, 3, 2]), "b": side("b", [9, 7, 5, 6])}, 3)
+    spreads = common.interleaved({"a": side("a", [9, 1, 3, 2]), "b": side("b", [9, 7, 5, 6])}, 3)
     assert [sorted(calls[i : i + 2]) for i in range(0, 8, 2)] == [["a", "b"]] * 4
-    assert (found["a"].median, found["a"].low, found["a"].high) == (2, 1, 3)
-    assert found["b"].values == (7, 5, 6)
+    assert (spreads["a"].median, spreads["a"].low, spreads["a"].high) == (2, 1, 3)
+    assert spreads["b"].values == (7, 5, 6)
+    assert f"{spreads['b']:.1f}" == "6.0 (5.0 to 7.0)"
 
 
-def test_a_rate_counts_items(monkeypatch):
+def test_rate_counts_items(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(common.time, "perf_counter", lambda: now[0])
 
-    def iterator():  # 50 a second
+    def iterator():  # 50 per second
         while True:
             now[0] += 0.02
             yield None
@@ -103,13 +106,52 @@ def block(megabytes):
 
 
 def fill(megabytes):
-    bytearray(b"x") * (megabytes * 10**6)
+    filled = bytearray(b"x") * (megabytes * 10**6)
+    assert filled[-1]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
-def test_the_rise_of_memory_is_that_of_the_work():
-    assert common.rise_in_memory(block, fill, 100) == pytest.approx(100e6, rel=0.1)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_increase_is_that_of_the_work():
+    assert common.memory_increase(block, fill, 100) == pytest.approx(100e6, rel=0.1)
 
 
 def test_tables_are_markdown():
     assert common.markdown_table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    rounds: int = 5
+    seconds: float = 2.0
+    batch_size: int = 512
+
+
+@pytest.mark.parametrize(
+    ("argv", "plan"),
+    [
+        ([], Plan()),
+        (["--quick"], Plan(rounds=1)),
+        (["--quick", "--rounds=3"], Plan(rounds=3)),
+        (["--batch-size=8", "--seconds=0.5"], Plan(seconds=0.5, batch_size=8)),
+    ],
+)
+def test_flags_override_the_plan(argv, plan):
+    quick = Plan(rounds=1)
+    parser = common.arguments("x", "", Plan(), quick, rounds="", seconds="", batch_size="")
+    assert common.plan(parser.parse_args(argv), Plan(), quick) == plan
+
+
+@pytest.mark.parametrize(
+    ("parse", "wrong"),
+    [
+        (common.number(1), "1.5"),
+        (common.number(1), "0"),
+        (common.number(0.001), "nan"),
+        (common.number(0.0, 1.0), "1"),
+        (common.number(0.0, 1.0), "x"),
+        (common.one_of(["a", "b"]), "c"),
+    ],
+)
+def test_wrong_values_of_flags_are_refused(parse, wrong):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"got '{wrong}'; allowed: "):
+        parse(wrong)

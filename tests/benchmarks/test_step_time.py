@@ -1,4 +1,4 @@
-"""The benchmark of the training step: it runs on little, and counts what it says it counts."""
+"""The benchmark of the training step: its requirements, its batches, and its FLOP counts."""
 
 import subprocess
 import sys
@@ -14,31 +14,32 @@ from tests.helpers.runs import HANGS, ROOT
 from training import optimizer, sharding
 from training import step as steps
 
-# Imports of these fail: the benchmark runs where JAX, Flax, Optax and ml-collections alone are.
+# The benchmark requires only JAX, Flax, Optax, and ml-collections; imports of these fail.
 WITHOUT = """
 import sys
 names = "tensorflow_datasets grain cv2 simplejpeg pycocotools dm_pix sentencepiece torch".split()
 sys.modules |= dict.fromkeys(names)
 import importlib.util
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name: None if name in names else found(name)
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name in names else find_spec(name)
 from benchmarks import step_time
 step_time.main(sys.argv[1:])
 """
 
 
-def test_a_quick_run_needs_little_and_gives_a_row_a_workload(tmp_path):
+@pytest.mark.slow
+def test_quick_run_without_optional_packages_prints_a_row_per_workload(tmp_path):
     out = tmp_path / "new" / "report.md"
-    words = ["--size=mini", "--quick", "--batch_size=4", "--workloads=lm1b", f"--out={out}"]
+    argv = ["--size=mini", "--quick", "--batch_size=4", "--workloads=lm1b", f"--out={out}"]
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *words],
+        [sys.executable, "-c", WITHOUT, *argv],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=HANGS,
     )
     assert done.returncode == 0, done.stderr
-    assert out.read_text() + "\n" == done.stdout
+    assert out.read_text() == done.stdout
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")][2:]
     assert [row[0] for row in rows] == ["| lm1b, batch 4"]
     assert float(rows[0][1].split()[0].replace(",", "")) > 0
@@ -47,7 +48,7 @@ def test_a_quick_run_needs_little_and_gives_a_row_a_workload(tmp_path):
 
 @pytest.mark.parametrize("size", ["full", "mini"])
 @pytest.mark.parametrize("name", step_time.CONFIGS)
-def test_batches_are_what_the_loss_takes(name, size):
+def test_batches_fit_the_loss(name, size):
     config = step_time.configuration(name, size, 2)
     info = step_time.data_set(name, size, config)
     workload = workloads.make(config, info)
@@ -58,8 +59,8 @@ def test_batches_are_what_the_loss_takes(name, size):
     assert jax.eval_shape(loss, step_time.random_batch(config, info)).shape == ()
 
 
-def test_flops_of_the_transformer_are_six_a_parameter_and_token_and_its_attention():
-    """Kaplan et al. 2020, section 2.1; a batch whose logits are computed in groups."""
+def test_transformer_flops_are_six_per_parameter_and_token_plus_attention():
+    """Kaplan et al. 2020, section 2.1, for a batch whose logits are computed in groups."""
     config = step_time.configuration("lm1b", "full", 1024)
     info = step_time.data_set("lm1b", "full", config)
     batch, rows = step_time.random_batch(config, info), np.zeros(1024, np.uint32)
@@ -70,8 +71,8 @@ def test_flops_of_the_transformer_are_six_a_parameter_and_token_and_its_attentio
     flops = step_time.model_flops(task, (state, (batch, rows, rows), hyper, np.uint32(0)))
     tokens, length, dim, layers = 1024 * 64, 64, 512, 6
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    wanted = 6 * parameters * tokens + 12 * layers * length * dim * tokens
-    assert flops == pytest.approx(wanted, rel=0.02)
+    expected = 6 * parameters * tokens + 12 * layers * length * dim * tokens
+    assert flops == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +86,13 @@ def test_flops_of_the_transformer_are_six_a_parameter_and_token_and_its_attentio
         ("cpu", None),
     ],
 )
-def test_peaks_go_by_the_longest_name(kind, tera):
+def test_peak_is_that_of_the_longest_prefix(kind, tera):
     assert step_time.peak_flops(kind) == (tera and tera * 1e12)
 
 
 @pytest.mark.parametrize("wrong", ["--workloads=resnet", "--rounds=0", "--seconds=-1"])
-def test_wrong_input_is_answered_in_a_sentence(wrong, capsys):
-    with pytest.raises(SystemExit) as left:
+def test_wrong_input_exits_with_one_sentence(wrong, capsys):
+    with pytest.raises(SystemExit) as exit_info:
         step_time.main([wrong])
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     assert "allowed: " in capsys.readouterr().err

@@ -1,11 +1,13 @@
-"""The registered problems: every condition of every one can be trained, and is read finely."""
+"""The registered problems: every condition can be trained, and scores have a fine resolution."""
 
 import math
 
 import pytest
 
-import sweep
-from configs import problems
+from configs import base, problems
+from runs import cli
+from studies.definitions import load_study
+from studies.search import trial_config
 from training.check import check
 
 FLAG = "configs/problems.py:{}"
@@ -13,18 +15,20 @@ FLAG = "configs/problems.py:{}"
 
 def study(problem, name="grid", *overrides):
     flag = FLAG.format(problem)
-    return sweep.load_study(problems.get_config(problem), problems, flag, name, overrides=overrides)
+    return load_study(problems.get_config(problem), problems, flag, name, overrides=overrides)
 
 
 @pytest.mark.parametrize("problem", problems.PROBLEMS)
 @pytest.mark.parametrize("name", ["grid", "pilot"])
-def test_every_condition_passes_the_checks_at_the_corners_of_its_search(problem, name):
+def test_every_condition_is_valid_at_the_corners_of_its_search(problem, name):
     plan = study(problem, name)
     for condition in plan.conditions:
-        config = sweep.trial_config(plan, condition, 0, 0)
+        config = trial_config(plan, condition, 0, 0)
         for unit in (0.0, 1.0):
             for axis in plan.space:
-                config.update_from_flattened_dict({axis["field"]: sweep.scaled(axis, unit)})
+                value = axis.value_at(unit)
+                whole = isinstance(cli.get_field(config, axis.field), int)
+                cli.set_field(config, axis.field, round(value) if whole else value, base.FIELDS)
             check(config)
 
 
@@ -37,30 +41,30 @@ def test_the_grid_is_the_registered_one(problem):
     cells |= {f"after_batching_e2_b{first}"}
     if problems.PROBLEMS[problem].augments:
         cells |= {f"after_augmentation_e2_b{first}"}
-    assert {condition["name"] for condition in plan.conditions} == cells
+    assert {condition.name for condition in plan.conditions} == cells
     assert set(factors) >= {2, 4, 16}
     assert plan.searches == 5
     schedule = plan.config.optimizer.schedule.name
-    horizon = [axis for axis in plan.space if "horizon" in axis["field"]]
+    horizon = [axis for axis in plan.space if "horizon" in axis.field]
     assert len(horizon) == (schedule != "constant")
 
 
 @pytest.mark.parametrize("problem", problems.PROBLEMS)
-def test_scores_are_read_to_5_percent(problem):
+def test_scores_have_a_resolution_of_5_percent(problem):
     """Targets are what the baseline reaches within two thirds of its budget, and no condition needs
     less than 1 / e of a third of the budget unless echoing gains more than a factor e."""
     plan = study(problem)
     for condition in plan.conditions:
-        config = sweep.trial_config(plan, condition, 0, 0)
-        least = config.budget.fresh_examples / 3 / config.echo.factor
-        assert config.evaluate_every_fresh_examples <= math.ceil(0.05 * least)
+        config = trial_config(plan, condition, 0, 0)
+        smallest = config.budget.fresh_examples / 3 / config.echo.factor
+        assert config.evaluate_every_fresh_examples <= math.ceil(0.05 * smallest)
 
 
 def test_the_pilot_shares_no_seed_with_the_grid():
     grid, pilot = study("digits"), study("digits", "pilot")
     seeds = [
         {
-            (kind, sweep.trial_config(plan, plan.conditions[0], search, trial).seed[kind])
+            (kind, trial_config(plan, plan.conditions[0], search, trial).seed[kind])
             for kind in ("data", "model")
             for search in range(plan.searches)
             for trial in range(plan.max_trials)

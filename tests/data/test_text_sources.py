@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from configs import base, common_crawl, lm1b
-from data import cache, python_text, sources, text_sources, vocabulary
+from data import cache, python_text, sources, splits, text_sources, vocabulary
 from data.sources import ArraySource, SourceError
 from data.vocabulary import BEGIN, END, UNKNOWN
 from tests.helpers.runs import HANGS
@@ -32,7 +32,7 @@ def source_of(texts):
 
 
 def about(size=40):
-    return vocabulary.settings(size, "fingerprint", "train")
+    return vocabulary.training_settings(size, "fingerprint", "train")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_sentence_is_one_example_truncated_to_the_length(words):
     assert words.decode(whole) == text
 
 
-def test_bytes_that_are_no_text_become_the_unknown_piece(words):
+def test_bytes_that_are_not_text_become_the_unknown_piece(words):
     pieces = words.encode([b"the \xff\xfe data", "the \0 data", "  the\n\tdata "])
     assert UNKNOWN in pieces[0]
     assert UNKNOWN in pieces[1]
@@ -105,10 +105,12 @@ def test_equal_settings_give_equal_bytes_and_the_file_name_carries_them(tmp_path
     assert vocabulary.cached(source_of([]), about(), tmp_path).fingerprint == first.fingerprint
     vocabulary.cached(source, about(39), tmp_path)
     assert len(list(tmp_path.glob("*.model"))) == len(list(tmp_path.glob("*.json"))) == 2
-    assert cache.named("a", ".b", about()) != cache.named("a", ".b", about() | {"split": "test"})
+    assert cache.file_name("a", ".b", about()) != cache.file_name(
+        "a", ".b", about() | {"split": "test"}
+    )
 
 
-def test_of_two_writers_the_first_wins(tmp_path):
+def test_the_first_of_two_writers_wins(tmp_path):
     path = tmp_path / "new" / "file"
     cache.publish(path, b"first")
     cache.publish(path, b"second")
@@ -122,6 +124,7 @@ def _cached_in_a_process(directory, barrier, queue):
     queue.put(vocabulary.cached(source, about(), directory).fingerprint)
 
 
+@pytest.mark.multiprocess
 def test_two_processes_at_once_share_one_vocabulary(tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier, queue = context.Barrier(2), context.Queue()
@@ -136,8 +139,9 @@ def test_two_processes_at_once_share_one_vocabulary(tmp_path):
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".model", ".sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", python_text.NAMES)
-def test_nothing_of_pythons_text_that_is_trained_on_is_validated_on(name):
+def test_pythons_training_text_does_not_occur_in_validation(name):
     train, info = python_text.open_source(name, "train")
     held_out, again = python_text.open_source(name, "validation")
     assert info == again
@@ -151,34 +155,34 @@ def test_nothing_of_pythons_text_that_is_trained_on_is_validated_on(name):
     assert sum(map(len, texts[0])) > 150_000
 
 
-def test_text_of_tfds_is_cached_beside_the_data_and_read_alike_afterwards(tmp_path, monkeypatch):
+def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch):
     texts = [text.encode() for text in [*sentences(60), ""]]
     write_text(tmp_path, "tiny", {"train": texts, "test": [b"", *texts[:5]]})
     fields = {"name": "tiny", "data_dir": str(tmp_path), "validation_split": "test"}
     documents = dataset(**fields, text="documents")
-    train, held_out, info = text_sources.open_text(documents)
+    train, held_out, info = splits.open_splits(documents)
     kept = sorted(p for p in (tmp_path / "tiny" / "1.0.0" / "text").iterdir())
     assert [(path.name.split("-")[0], path.suffix) for path in kept] == [
         *[("pieces", ".npz"), ("pieces", ".sha256")] * 2,
         *[("vocabulary", suffix) for suffix in (".json", ".model", ".sha256")],
     ]
     assert info.vocabulary_size == 40
-    assert "61 documents, of which 1 are empty and left out, and 0 longer" in info.notes[0]
+    assert "61 documents; 1 are empty and left out, and 0 longer" in info.notes[0]
     assert [t["tokens"].tolist() for t in held_out.__getitems__(range(3))] == [
         t["tokens"].tolist() for t in train.__getitems__(range(3))
     ]
-    text_sources._open.cache_clear()
+    text_sources._open_splits.cache_clear()
     monkeypatch.setattr(vocabulary, "train", None)  # would fail if it were asked again
     monkeypatch.setattr(text_sources, "count_pieces", None)
-    again, _, same = text_sources.open_text(documents)
+    again, _, same = splits.open_splits(documents)
     assert same == info
     assert again[7]["tokens"].tolist() == train[7]["tokens"].tolist()
-    lines, _, _ = text_sources.open_text(dataset(**fields))
+    lines, _, _ = splits.open_splits(dataset(**fields))
     assert len(lines) == 61 < len(train)
 
 
-def test_enormous_documents_are_cut_and_counted(words, monkeypatch):
-    monkeypatch.setattr(text_sources, "LONGEST", 300)
+def test_enormous_documents_are_truncated_and_counted(words, monkeypatch):
+    monkeypatch.setattr(text_sources, "MAX_BYTES", 300)
     texts = text_sources.Texts(source_of(["the data " * 1000, "data"]), "x", "train", 300)
     counts = text_sources.count_pieces(texts, words)
     assert counts.cut == 1
@@ -189,20 +193,23 @@ def test_enormous_documents_are_cut_and_counted(words, monkeypatch):
     ("fields", "message"),
     [
         ({"vocabulary_size": 10**6}, r"1000000, more than the text of split 'train' gives; allo"),
-        ({"vocabulary_size": 20}, r"fewer than the text's characters; allowed: more than \d+"),
+        (
+            {"vocabulary_size": 20},
+            r"fewer than the text's distinct characters; allowed: more than \d+",
+        ),
         ({"train_split": "test"}, "no split 'test'; allowed: train, validation"),
         ({"name": "digits", "validation_split": "test"}, "has no feature 'text', but 'image', 'la"),
         ({"name": "nowhere", "data_dir": "/nowhere"}, "not prepared in /nowhere"),
         (
             {"cache_dir": "/dev/null/there", "vocabulary_size": 100},
-            "cannot be written to .* config.dataset.cache_dir",
+            "is not writable .* config.dataset.cache_dir",
         ),
     ],
 )
 def test_bad_input_is_one_sentence(fields, message):
     wrong = {"name": "python_topics", "validation_split": "validation"} | fields
     with pytest.raises(SourceError, match=message):
-        text_sources.open_text(dataset(**wrong))
+        splits.open_splits(dataset(**wrong))
 
 
 def test_text_without_any_piece_is_refused(tmp_path, words):
@@ -215,7 +222,7 @@ def test_text_without_any_piece_is_refused(tmp_path, words):
 
 
 @pytest.mark.parametrize("module", [lm1b, common_crawl])
-def test_the_shipped_configurations_say_what_is_text(module):
+def test_the_shipped_configurations_select_text(module):
     full, mini = module.get_config(), module.get_config("mini")
     assert isinstance(full, ConfigDict)
     assert (full.dataset.vocabulary_size, full.batch_size, full.target.value) == (32_000, 1024, 3.9)

@@ -1,4 +1,4 @@
-"""A slow upstream: rates by a clock of the test's own, the real connection, how it fails."""
+"""A throttled upstream: rates on a simulated clock, the real connection, and failures."""
 
 import contextlib
 import dataclasses
@@ -16,6 +16,7 @@ import pytest
 
 import train
 from data import http_source, sources, splits
+from data.sources import UpstreamError
 from data.throttle import (
     Limits,
     RateLimiter,
@@ -23,17 +24,17 @@ from data.throttle import (
     Stalled,
     StoppableClock,
     TimeoutSource,
-    UpstreamError,
 )
 from pipeline.evaluation import evaluation_batches
 from pipeline.map_datasets import CHUNK, CORES, MapChunks, Read
 from runs import cli
 from tests.helpers.runs import HANGS, ROOT, assert_equal_runs, latest_step, mini, slot
 from training import experiment
+from training.experiment import make_experiment
 
 
 class Clock:
-    """Time that passes by sleeping alone."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self):
         self.now = 100.0
@@ -78,7 +79,7 @@ def test_records_of_one_request_arrive_steadily():
     assert np.diff(times).max() == pytest.approx(0.01)
 
 
-def test_time_that_nobody_used_is_not_saved_up():
+def test_unused_time_is_not_saved_up():
     clock = Clock()
     line = clock.line(examples_per_second=10.0)
     list(line.passed([1]))
@@ -88,7 +89,7 @@ def test_time_that_nobody_used_is_not_saved_up():
     assert clock.now - begin == pytest.approx(1.0, abs=0.021)
 
 
-def test_a_limit_is_of_all_threads_together():
+def test_a_limit_is_shared_by_all_threads():
     clock = Clock()
     line = clock.line(examples_per_second=100.0)
     order = []
@@ -108,7 +109,7 @@ def test_a_limit_is_of_all_threads_together():
     assert len(list(itertools.groupby(order))) == 8
 
 
-def test_a_stopped_clock_leaves_out_what_passed_meanwhile():
+def test_a_stopped_clock_excludes_the_time_that_passes():
     clock = Clock()
     stoppable = StoppableClock(lambda: clock.now)
     clock.sleep(1.0)
@@ -121,7 +122,7 @@ def test_a_stopped_clock_leaves_out_what_passed_meanwhile():
     assert stoppable() == 109.0
 
 
-def test_a_sleep_leaves_out_what_passed_while_the_clock_was_stopped():
+def test_a_sleep_excludes_the_time_while_the_clock_was_stopped():
     clock, asked = Clock(), []
 
     def half_of_it_evaluating(seconds):
@@ -136,7 +137,7 @@ def test_a_sleep_leaves_out_what_passed_while_the_clock_was_stopped():
 
 
 class Asked(StoppableClock):
-    """A clock for a Clock's time that tells when somebody has come to wait."""
+    """A clock that reports when a thread has begun to wait."""
 
     def __init__(self):
         self.real, self.waits = Clock(), threading.Event()
@@ -147,17 +148,21 @@ class Asked(StoppableClock):
         super().sleep(seconds)
 
 
-@pytest.mark.parametrize("http", [False, True])
 @pytest.mark.parametrize(
-    ("limits", "seconds"),
+    ("http", "limits", "seconds"),
     [
-        ({"examples_per_second": 10.0}, 20 / 10),
-        ({"bytes_per_second": 1e3}, None),  # in proportion to the records' sizes
-        ({"latency_seconds": 5.0}, 5.0),
-        ({"stall_every_seconds": 1.0, "stall_seconds": 9.0, "examples_per_second": 10.0}, 2 + 18),
+        (False, {"examples_per_second": 10.0}, 20 / 10),
+        (True, {"examples_per_second": 10.0}, 20 / 10),
+        (False, {"bytes_per_second": 1e3}, None),  # in proportion to the records' sizes
+        (False, {"latency_seconds": 5.0}, 5.0),
+        (
+            False,
+            {"stall_every_seconds": 1.0, "stall_seconds": 9.0, "examples_per_second": 10.0},
+            2 + 18,
+        ),
     ],
 )
-def test_what_is_asked_for_while_the_clock_stands_costs_as_much(http, limits, seconds):
+def test_a_request_made_while_the_clock_is_stopped_costs_as_much(http, limits, seconds):
     fields = {f"upstream__{name}": value for name, value in limits.items()}
 
     def charged(http, evaluates):
@@ -217,10 +222,10 @@ def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
     ]
 
 
-@pytest.mark.parametrize("http", [False, True])
-def test_nothing_comes_for_nothing_while_a_run_evaluates(http, tmp_path):
+@pytest.mark.slow
+def test_the_upstream_stands_still_while_a_run_evaluates(tmp_path):
     """Evaluating after every step gives the upstream no time that training is not charged for."""
-    config = mini(upstream__http=http)
+    config = mini()
     config.upstream.examples_per_second = 1600.0
     config.budget.fresh_examples = 1600
     config.evaluate_every_fresh_examples = 32
@@ -232,7 +237,7 @@ def test_nothing_comes_for_nothing_while_a_run_evaluates(http, tmp_path):
     assert result["train_seconds"] >= (result["fresh_examples"] - ahead) / 1600
 
 
-def test_variation_is_a_function_of_the_seed():
+def test_jitter_is_a_function_of_the_seed():
     limits = {
         "examples_per_second": 50.0,
         "latency_seconds": 0.1,
@@ -252,7 +257,7 @@ def test_a_limit_is_shared_by_processes():
     assert limits.shared_by(2) == Limits(5, 50, 1)
 
 
-def test_a_source_that_hangs_is_an_error_that_says_what_was_waited_for():
+def test_a_source_that_hangs_raises_an_error_that_names_the_records():
     hangs = threading.Event()
 
     class Hangs(sources.ArraySource):
@@ -271,7 +276,7 @@ def test_a_source_that_hangs_is_an_error_that_says_what_was_waited_for():
         watched.__getitems__([3, 4])
 
 
-def test_a_request_that_takes_long_is_no_stall_while_examples_arrive():
+def test_a_long_request_is_not_a_stall_while_examples_arrive():
     clock, looked = Clock(), threading.Event()
 
     def watched_clock():
@@ -295,11 +300,12 @@ def test_a_request_that_takes_long_is_no_stall_while_examples_arrive():
 # ---- over HTTP
 
 
+@pytest.mark.multiprocess
 @pytest.mark.parametrize("name", ["digits_jpeg", "digit_scenes"])
-def test_records_over_http_are_the_local_ones(name):
+def test_records_over_http_equal_the_local_ones(name):
     config = mini(dataset__name=name, upstream__http=True)
     served, held_out, _ = splits.open_data(config)
-    local, _ = sources.open_source(name, "train")
+    local, _ = splits.open_source(name, "train")
     assert isinstance(served, http_source.HttpSource)
     assert not isinstance(held_out, http_source.HttpSource)
     assert len(served) == len(local)
@@ -319,11 +325,12 @@ def assert_same(one, other):
         assert np.asarray(one).dtype == np.asarray(other).dtype
 
 
-def test_what_the_server_cannot_do_is_an_error_here():
+@pytest.mark.multiprocess
+def test_an_error_of_the_server_is_raised_by_the_reader():
     served = http_source.HttpSource(mini().dataset.to_dict())
     with pytest.raises(UpstreamError, match="IndexError"):
         served[1_000_000]
-    assert_same(served[3], sources.open_source("digits", "train")[0][3])  # and it goes on
+    assert_same(served[3], splits.open_source("digits", "train")[0][3])  # and it serves on
     served.server.kill()
     with pytest.raises(http_source.ServerLost, match=r"is gone .* record 3 "):
         served[3]
@@ -335,6 +342,7 @@ def test_a_split_that_the_server_cannot_open_is_wrong_input():
         http_source.HttpSource(dataset)
 
 
+@pytest.mark.multiprocess
 def test_the_server_ends_with_its_parent():
     program = (
         "from tests.helpers.runs import mini; from data.http_source import HttpSource\n"
@@ -358,7 +366,7 @@ def test_the_server_ends_with_its_parent():
 
 def _alive(pid):
     try:
-        with splits(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
@@ -374,7 +382,7 @@ SLOW = {
 
 
 class UntilTheStall:
-    """Time that passes by the waits of a limited upstream alone, and by itself from a stall on."""
+    """A clock that advances by the waits of a limited upstream, and on its own during a stall."""
 
     def __init__(self):
         self.now, self._over = 0.0, threading.Event()
@@ -401,7 +409,8 @@ def until_the_stall(monkeypatch):
     clock.end()
 
 
-def test_a_stall_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted, until_the_stall):
+@pytest.mark.slow
+def test_a_stall_fails_the_run_which_resumes_bit_for_bit(tmp_path, uninterrupted, until_the_stall):
     whole = mini(**SLOW)
     fields = SLOW | {
         "upstream__examples_per_second": 300.0,
@@ -411,32 +420,30 @@ def test_a_stall_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted
     }
     result = train.train(mini(**fields), tmp_path / "run")
     assert result["status"] == "failed"
-    assert "no example has come from upstream for 0.5 s" in result["error"]
+    assert "no example has arrived from upstream for 0.5 s" in result["error"]
     assert 0 < result["fresh_examples"] <= 306  # so many come before the stall
     assert latest_step(tmp_path / "run") == result["step"]
     assert train.train(whole, tmp_path / "run")["status"] == "exhausted"
     assert_equal_runs(whole, uninterrupted(whole), tmp_path / "run")
 
 
-def test_a_server_that_dies_fails_the_run_which_goes_on_bit_for_bit(tmp_path, uninterrupted):
+@pytest.mark.multiprocess
+def test_a_server_that_dies_fails_the_run_which_resumes_bit_for_bit(tmp_path, uninterrupted):
     whole = mini(**SLOW)
     config = mini(**SLOW, upstream__http=True, upstream__examples_per_second=1000.0)
-    original = train._Run._train_on
 
-    def train_on(run, batch):
-        original(run, batch)
-        if run.counters.step == 5:
+    def kill_servers(step):
+        if step == 5:
             for server in servers:
                 os.kill(server.pid, signal.SIGKILL)
 
     servers = []
-    started = http_source._started
+    started = http_source.start_server
     try:
-        train._Run._train_on = train_on
-        http_source._started = lambda settings: servers.append(started(settings)) or servers[-1]
-        result = train.train(config, tmp_path / "run")
+        http_source.start_server = lambda settings: servers.append(started(settings)) or servers[-1]
+        result = train.train(config, tmp_path / "run", on_step=kill_servers)
     finally:
-        train._Run._train_on, http_source._started = original, started
+        http_source.start_server = started
     assert result["status"] == "failed"
     assert result["error"].startswith("ServerLost: the HTTP upstream")
     assert latest_step(tmp_path / "run") == result["step"] >= 5
@@ -454,7 +461,7 @@ def test_a_server_that_dies_fails_the_run_which_goes_on_bit_for_bit(tmp_path, un
 )
 def test_wrong_settings_are_one_sentence(fields, message):
     with pytest.raises(cli.InputError, match=message):
-        train.prepare(mini(**fields))
+        make_experiment(mini(**fields))
 
 
 def test_limits_have_a_field_each():

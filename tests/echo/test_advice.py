@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import echo
 from echo.advice import profile
-from echo.advice.cost_model import StageTime, Timing, study_step_seconds
+from echo.advice.cost_model import StageTime, Timing, paper_step_seconds
 from echo.advice.recommend import FACTORS, TOLERANCE, conclude
 
 BATCH = 32
@@ -27,7 +27,7 @@ def stage(name, seconds, cpu=0.0, limit=None):
 
 
 def pipeline(read=1e-6, decode=1e-6, augment=1e-6, transfer=1e-6, step=1e-3, **fields):
-    """Stages that take so many seconds an example, of which workers share none."""
+    """Stages that take so many seconds per example, with one worker."""
     times = {"read": read, "decode": decode, "augment": augment, "batch": 1e-7}
     timing = Timing(
         stages=tuple(stage(name, seconds) for name, seconds in times.items()),
@@ -50,18 +50,18 @@ def advice_on(timing):
 
 
 def simulated(upstream, behind, step, factor, steps=400):
-    """Steps a second of three servers in a row, each handing over to the next as it finishes.
+    """Steps per second of three servers in a row, each handing over to the next as it finishes.
 
-    The first makes a fresh batch in `upstream` seconds, the second shows one in `behind`.
+    The first makes a fresh batch in `upstream` seconds, the second emits one in `behind`.
     """
-    ready = made = shown = done = 0.0
+    ready = made = emitted = done = 0.0
     fresh, begun = 0, None
     for number in range(steps):
-        while fresh * factor <= number:  # error diffusion: floor(fresh * factor) showings so far
+        while fresh * factor <= number:  # error diffusion: floor(fresh * factor) copies so far
             made += upstream
             fresh, ready = fresh + 1, made
-        shown = max(shown, ready) + behind
-        done = max(done, shown) + step
+        emitted = max(emitted, ready) + behind
+        done = max(done, emitted) + step
         if number == steps // 2:
             begun = done
     return (steps - steps // 2 - 1) / (done - begun)
@@ -83,18 +83,18 @@ def test_predictions_are_those_of_a_simulated_pipeline(upstream, behind, step, f
         workers=1,
         cores=100,
     )
-    found = simulated(upstream, behind, step, factor)
-    assert 1 / timing.step_seconds(1, factor) == pytest.approx(found, rel=0.05)
+    rate = simulated(upstream, behind, step, factor)
+    assert 1 / timing.step_seconds(1, factor) == pytest.approx(rate, rel=0.05)
 
 
 @given(up=st.floats(0.001, 10), down=st.floats(0.001, 10), factor=st.floats(1, 20))
-def test_one_worker_and_many_cores_give_the_studys_formula(up, down, factor):
+def test_one_worker_and_many_cores_give_the_papers_formula(up, down, factor):
     timing = pipeline(step=down / BATCH, stages=(stage("batch", up / BATCH),), transfers=())
-    assert timing.step_seconds(1, factor) == pytest.approx(study_step_seconds(up, down, factor))
+    assert timing.step_seconds(1, factor) == pytest.approx(paper_step_seconds(up, down, factor))
     assert timing.ratio(1) == pytest.approx(up / down)
 
 
-def test_workers_share_latency_but_not_a_rate_limit_and_not_what_comes_behind_the_stage():
+def test_workers_share_latency_but_neither_a_rate_limit_nor_the_stages_after_echoing():
     timing = pipeline(read=8e-3, augment=2e-3, workers=4)
     assert timing.step_seconds(2, 1) == pytest.approx(BATCH * 8e-3)  # each is its own limit
     latency = dataclasses.replace(timing.stages[0], limit=1e-3)
@@ -118,7 +118,7 @@ HERE, DEVICE = stage("step", 1e-3, cpu=2e-3), stage("step", 1e-3)
 
 
 @pytest.mark.parametrize(
-    ("read", "step", "used", "found", "cores"),
+    ("read", "step", "used", "useful", "cores"),
     [
         (HASHING, HERE, 2.0, 2.0, 2.0),  # nothing is lost
         (HASHING, HERE, 2.0, 1.6, 1.6),  # processor time is worth less
@@ -133,10 +133,10 @@ HERE, DEVICE = stage("step", 1e-3, cpu=2e-3), stage("step", 1e-3)
         (LIMITED, DEVICE, 0.04, 0.01, 1.97),  # far off, but of nearly nothing
     ],
 )
-def test_what_is_lost_side_by_side_is_taken_off_the_cores(read, step, used, found, cores):
+def test_the_loss_under_contention_is_subtracted_from_the_cores(read, step, used, useful, cores):
     timing = pipeline(transfers=(), workers=2, cores=2, stages=(read,))
     timing = dataclasses.replace(timing, step=step)
-    lowered = timing.under_contention(used, found)
+    lowered = timing.under_contention(used, useful)
     assert lowered.cores == pytest.approx(cores)
     assert lowered == dataclasses.replace(timing, cores=lowered.cores)
 
@@ -146,21 +146,21 @@ def test_what_is_lost_side_by_side_is_taken_off_the_cores(read, step, used, foun
     step_cpu=st.floats(0, 5e-3),
     cores=st.floats(1, 64),
     used=st.floats(0, 100),
-    found=st.floats(1e-3, 100),
+    useful=st.floats(1e-3, 100),
     factor=st.floats(1, 8),
 )
-def test_no_core_is_won_no_more_lost_than_used_and_what_was_found_is_left(
-    limit, step_cpu, cores, used, found, factor
+def test_contention_adds_no_core_loses_at_most_those_used_and_leaves_the_useful_ones(
+    limit, step_cpu, cores, used, useful, factor
 ):
     read = stage("read", 1e-3, cpu=1e-3, limit=limit)
     timing = pipeline(transfers=(), workers=2, cores=cores, stages=(read,))
     timing = dataclasses.replace(timing, step=stage("step", 1e-3, cpu=step_cpu))
-    lowered = timing.under_contention(used, found)
-    assert min(cores, found) <= lowered.cores * (1 + 1e-9)
+    lowered = timing.under_contention(used, useful)
+    assert min(cores, useful) <= lowered.cores * (1 + 1e-9)
     assert lowered.cores <= cores
-    wanted = max(used, 1e-3 / timing._ahead((read,)) + step_cpu / 1e-3)
+    wanted = max(used, 1e-3 / timing._ahead_seconds((read,)) + step_cpu / 1e-3)
     assert lowered.cores >= (cores - wanted) * (1 - 1e-9)
-    if found >= wanted:  # cores were short of nothing, so fewer set no pace
+    if useful >= wanted:  # all cores were useful, so none is lost
         assert lowered == timing
 
 
@@ -171,7 +171,7 @@ FIRST_CHEAP = tuple(
 
 
 @pytest.mark.parametrize(
-    ("timing", "insertion", "factor", "says"),
+    ("timing", "insertion", "factor", "message"),
     [
         (pipeline(), None, 1, r"not the bottleneck \(R = 0\.00\): do not echo"),
         (pipeline(read=1e-3), None, 1, r"not the bottleneck \(R = 1\.00\)"),
@@ -181,13 +181,13 @@ FIRST_CHEAP = tuple(
             pipeline(augment=4e-3),
             "after_augmentation",
             4,
-            r"repeats are identical.*move augmentation \(4 ms an example\).*at most 31\.2 steps",
+            r"repeats are identical.*move augmentation \(4 ms per example\).*at most 31\.2 steps",
         ),
         (
             pipeline(read=9e-3, augment=3e-3),
             "after_augmentation",
             8,
-            r"^Echo after augmentation.*at most 3\.47 steps.*in front of it, where copies differ",
+            r"^Echo after augmentation.*at most 3\.47 steps.*before it, where copies differ",
         ),
         (pipeline(decode=4e-3), "before_augmentation", 4, "factor 4: (?!.*(identical|move))"),
         (pipeline(read=1e-3, augment=1e-3), "before_augmentation", 1, "Factor 1 repeats nothing"),
@@ -215,27 +215,27 @@ FIRST_CHEAP = tuple(
             3,
             "With R below 1 the step hardly waits",
         ),
-        (pipeline(read=4e-3, transfer=4e-3), None, 1, "keep repeated examples on the device"),
+        (pipeline(read=4e-3, transfer=4e-3), None, 1, "store repeated examples on the device"),
     ],
 )
-def test_the_recommendation_says_what_to_do(timing, insertion, factor, says):
-    found = advice_on(timing)
-    assert (found.insertion, found.factor) == (insertion, factor)
-    assert re.search(says, found.reason), found.reason
-    assert found.reason in str(found)
+def test_the_recommendation(timing, insertion, factor, message):
+    advice = advice_on(timing)
+    assert (advice.insertion, advice.factor) == (insertion, factor)
+    assert re.search(message, advice.reason), advice.reason
+    assert advice.reason in str(advice)
 
 
 ALL_PLACES = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
 
 
 @pytest.mark.parametrize(
-    ("timing", "place", "factors", "says"),
+    ("timing", "place", "factors", "message"),
     [
         (
             pipeline(augment=4e-3),
             "decode",
             FACTORS,
-            r"augmentation behind it takes 4 ms an example",
+            r"augmentation after it takes 4 ms per example",
         ),
         (pipeline(read=4e-3), "batch", (1,), r"R = 4\.00\), but no factor up to 1 gains 10%"),
         (
@@ -248,10 +248,10 @@ ALL_PLACES = {f"after {name}": name for name in ("read", "decode", "augment", "b
         ),
     ],
 )
-def test_where_no_place_gains_it_says_what_sets_the_pace(timing, place, factors, says):
-    found = conclude(timing, {"here": place}, collections.Counter(), factors)
-    assert (found.insertion, found.factor) == (None, 1)
-    assert re.search(says, found.reason), found.reason
+def test_if_no_place_gains_the_report_names_the_bottleneck(timing, place, factors, message):
+    advice = conclude(timing, {"here": place}, collections.Counter(), factors)
+    assert (advice.insertion, advice.factor) == (None, 1)
+    assert re.search(message, advice.reason), advice.reason
 
 
 @pytest.mark.parametrize(
@@ -261,12 +261,12 @@ def test_where_no_place_gains_it_says_what_sets_the_pace(timing, place, factors,
         (("read", "decode", "batch"), "after decode"),  # only batching follows
     ],
 )
-def test_repeats_are_called_identical_where_nothing_but_batching_follows(names, place):
+def test_repeats_are_called_identical_if_only_batching_follows(names, place):
     stages = (stage("read", 1e-6), stage("decode", 4e-3), stage(names[2], 1e-7))
     places = {f"after {name}": name for name in names}
-    found = conclude(pipeline(stages=stages), places, collections.Counter())
-    assert found.insertion == place
-    assert ("repeats are identical" in found.reason) == (names[2] == "batch")
+    advice = conclude(pipeline(stages=stages), places, collections.Counter())
+    assert advice.insertion == place
+    assert ("repeats are identical" in advice.reason) == (names[2] == "batch")
 
 
 seconds_per_example = st.one_of(st.sampled_from([0.0, 1e-3, 2e-3]), st.floats(1e-6, 1e-2))
@@ -285,7 +285,7 @@ a_stage = st.builds(
     places=st.lists(st.sampled_from(sorted(ALL_PLACES)), min_size=1, unique=True),
     factors=st.sampled_from([FACTORS, (1,), (1, 1.5), (8, 1, 2)]),
 )
-def test_the_recommendation_is_a_cell_of_its_table_and_none_is_much_better(
+def test_the_recommended_cell_is_in_the_table_and_near_the_best(
     costs, transfers, step, workers, cores, places, factors
 ):
     names = ("read", "decode", "augment", "batch")
@@ -298,35 +298,35 @@ def test_the_recommendation_is_a_cell_of_its_table_and_none_is_much_better(
         cores=cores,
     )
     insertions = {name: ALL_PLACES[name] for name in places}
-    found = conclude(timing, insertions, collections.Counter(), factors)
-    best = min(min(point.step_seconds.values()) for point in found.points)
+    advice = conclude(timing, insertions, collections.Counter(), factors)
+    best = min(min(point.step_seconds.values()) for point in advice.points)
     before = timing.baseline_seconds()
-    if found.insertion is None:
+    if advice.insertion is None:
         assert before <= best * (1 + TOLERANCE)
-        assert found.factor == 1
-        assert not found.reason.startswith("Echo ")
+        assert advice.factor == 1
+        assert not advice.reason.startswith("Echo ")
         return
-    (point,) = (point for point in found.points if point.name == found.insertion)
-    cell = point.step_seconds[found.factor]
+    (point,) = (point for point in advice.points if point.name == advice.insertion)
+    cell = point.step_seconds[advice.factor]
     assert cell <= best * (1 + TOLERANCE)
     assert cell * (1 + TOLERANCE) <= before * (1 + 1e-9)
-    assert found.reason.startswith(
-        f"Echo {point.name}, factor {found.factor:g}: {1 / cell:,.3g} steps per second"
+    assert advice.reason.startswith(
+        f"Echo {point.name}, factor {advice.factor:g}: {1 / cell:,.3g} steps per second"
     )
-    assert f"(R = {point.ratio:.2f})" in found.reason
-    assert f"{1 / cell:,.3g}" in str(found)
+    assert f"(R = {point.ratio:.2f})" in advice.reason
+    assert f"{1 / cell:,.3g}" in str(advice)
     enough = min(best * (1 + TOLERANCE), before / (1 + TOLERANCE))
-    for other in found.points:
+    for other in advice.points:
         for factor, seconds in other.step_seconds.items():
-            if other.count < point.count or (other is point and factor < found.factor):
+            if other.count < point.count or (other is point and factor < advice.factor):
                 assert seconds > enough * (1 - 1e-9)
     after = timing.stages[point.count :]
-    if found.movable:
+    if advice.movable:
         assert set(after) <= {timing.stages[-1]}
-        assert f"move {found.movable}" in found.reason.replace("augmentation", "augment")
+        assert f"move {advice.movable}" in advice.reason.replace("augmentation", "augment")
 
 
-def test_memory_is_that_of_the_items_there():
+def test_buffer_bytes_are_those_of_the_items_at_each_place():
     points = advice_on(pipeline()).points
     assert [point.buffer_bytes for point in points] == [1_000_000, 2_000_000, 2_000_000]
 
@@ -339,7 +339,7 @@ def join(items):
     return {name: np.concatenate([item[name] for item in items]) for name in items[0]}
 
 
-def test_stages_get_what_the_one_before_gave_and_the_step_gets_whole_batches():
+def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_batches():
     lengths, threads = set(), set()
 
     def decode(item):
@@ -351,19 +351,19 @@ def test_stages_get_what_the_one_before_gave_and_the_step_gets_whole_batches():
         lengths.add(len(batch["x"]))
 
     stages = [("read", read), ("decode", decode), ("batch", join)]
-    found = echo.advise(
+    advice = echo.advise(
         stages, step, batch_size=32, examples_per_call=8, workers=3, seconds=0.02, shuffle_buffer=10
     )
     assert lengths == {32}
     assert len(threads) == 7  # alone, then three at once, then three beside the step
-    assert [t.name for t in found.timing.stages] == ["read", "decode", "batch"]
-    assert [p.name for p in found.points] == ["after read", "after decode", "after batch"]
-    assert {p.item_bytes for p in found.points} == {8}
-    assert {p.buffer_bytes for p in found.points} == {80}
-    for cost in (*found.timing.stages, found.timing.step):
+    assert [t.name for t in advice.timing.stages] == ["read", "decode", "batch"]
+    assert [p.name for p in advice.points] == ["after read", "after decode", "after batch"]
+    assert {p.item_bytes for p in advice.points} == {8}
+    assert {p.buffer_bytes for p in advice.points} == {80}
+    for cost in (*advice.timing.stages, advice.timing.step):
         assert 0 < cost.low <= cost.seconds <= cost.high
         assert cost.limit <= cost.seconds
-    assert set(FACTORS) == set(found.points[0].step_seconds)
+    assert set(FACTORS) == set(advice.points[0].step_seconds)
 
 
 def sleeps(item):
@@ -372,17 +372,17 @@ def sleeps(item):
 
 
 def hashes(item):
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000)  # lets other threads run
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000)  # releases the interpreter's lock
     return item
 
 
 def counts(item):
-    sum(range(20_000))  # lets no other thread run
+    sum(range(20_000))  # keeps the interpreter's lock
     return item
 
 
 @pytest.mark.parametrize(
-    ("stage", "step", "least"),
+    ("stage", "step", "min_cores"),
     [
         (sleeps, sleeps, 7.0),  # nearly no processor time, of which nearly nothing is lost
         (sleeps, counts, 6.0),  # one thread at work
@@ -392,19 +392,19 @@ def counts(item):
         (hashes, hashes, 4.0),  # three at once
     ],
 )
-def test_no_more_cores_are_lost_than_are_used(stage, step, least, monkeypatch):
+def test_no_more_cores_are_lost_than_are_used(stage, step, min_cores, monkeypatch):
     monkeypatch.setattr("echo.advice.recommend.available_cores", lambda seconds: 8.0)
     stages = [("read", stage), ("batch", list)]
-    found = echo.advise(stages, step, batch_size=4, workers=2, seconds=0.1)
-    assert least <= found.timing.cores <= 8
+    advice = echo.advise(stages, step, batch_size=4, workers=2, seconds=0.1)
+    assert min_cores <= advice.timing.cores <= 8
 
 
-def test_cores_that_are_given_are_taken_as_given():
-    found = echo.advise([("batch", hashes)], hashes, batch_size=4, cores=2, seconds=0.02)
-    assert found.timing.cores == 2
+def test_the_argument_cores_replaces_the_measurement():
+    advice = echo.advise([("batch", hashes)], hashes, batch_size=4, cores=2, seconds=0.02)
+    assert advice.timing.cores == 2
 
 
-def test_at_once_stages_are_called_as_often_as_examples_go_through_them():
+def test_contention_calls_stages_in_proportion_to_their_examples():
     called = collections.defaultdict(collections.Counter)  # by thread
 
     def call(name, examples, cpu=0.0):
@@ -417,7 +417,7 @@ def test_at_once_stages_are_called_as_often_as_examples_go_through_them():
     ahead = [call("read", 8, cpu=1.0), call("batch", 32)]
     behind = [call("transfer", 32), call("step", 32, cpu=2.0)]
     start = time.perf_counter()
-    used, found = profile.at_once(ahead, behind, 2, 0.1)
+    used, useful = profile.contention(ahead, behind, 2, 0.1)
     elapsed = time.perf_counter() - start
     here, workers = called.pop(threading.main_thread()), called.values()
     assert len(workers) == 2
@@ -428,13 +428,13 @@ def test_at_once_stages_are_called_as_often_as_examples_go_through_them():
         assert 0 <= -(-names["read"] // 4) - names["batch"] <= 1
     # A sleep may be too long, but is never too short.
     reads, steps = sum(names["read"] for names in workers), here["step"]
-    assert (8 * reads + 32 * 2 * steps) / elapsed <= found
-    assert found <= 2 * 8 / 0.001 + 32 * 2 / 0.002
+    assert (8 * reads + 32 * 2 * steps) / elapsed <= useful
+    assert useful <= 2 * 8 / 0.001 + 32 * 2 / 0.002
     assert 0 < used <= 3
 
 
 @pytest.mark.parametrize("place", ["ahead", "behind"])
-def test_at_once_an_error_ends_everything_and_comes_through(place):
+def test_an_error_under_contention_ends_all_threads_and_is_raised(place):
     def fails(item):
         if item == 3:
             raise OSError("damaged")
@@ -445,18 +445,18 @@ def test_at_once_an_error_ends_everything_and_comes_through(place):
     }
     before = threading.active_count()
     with pytest.raises(OSError, match="damaged"):
-        profile.at_once(**calls, workers=2, seconds=60)
+        profile.contention(**calls, workers=2, seconds=60)
     assert threading.active_count() == before
 
 
-def test_of_an_iterable_only_r_after_batching_is_told():
+def test_an_iterable_gives_only_r_after_batching():
     batches = [(np.zeros((16, 2)), np.zeros(16))] * 3
-    found = echo.advise(batches, len, batch_size=16, seconds=0.02)
-    assert [point.name for point in found.points] == ["after batching"]
-    assert found.points[0].item_bytes == 24
+    advice = echo.advise(batches, len, batch_size=16, seconds=0.02)
+    assert [point.name for point in advice.points] == ["after batching"]
+    assert advice.points[0].item_bytes == 24
 
 
-def test_an_error_in_a_stage_comes_through():
+def test_an_error_in_a_stage_is_raised():
     def decode(item):
         if threading.current_thread() is not threading.main_thread():
             raise OSError("damaged")
@@ -467,14 +467,14 @@ def test_an_error_in_a_stage_comes_through():
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"examples_per_call": 5}, "examples_per_call is 5, which does not divide batch_size 32"),
         ({"insertions": {"here": "mix"}}, r"insertions\['here'\] is 'mix'; allowed: read, batch"),
     ],
 )
-def test_what_does_not_fit_is_refused(fields, says):
-    with pytest.raises(ValueError, match=says):
+def test_arguments_that_do_not_match_the_stages_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
         echo.advise([("read", read), ("batch", join)], len, batch_size=32, **fields)
 
 

@@ -1,4 +1,4 @@
-"""What the echo library cannot take: a sentence at once, and no state is restored by half."""
+"""Invalid arguments and states: one sentence each, and a refused state changes nothing."""
 
 import base64
 import copy
@@ -32,7 +32,6 @@ def numbers(n=40):
 
 
 STAGES = {
-    "spec": lambda **s: echo.EchoSpec("after_batching", **s),
     "schedule": lambda **s: echo.EchoSchedule(**{"factor": 2} | s),
     "iterable": lambda **s: echo.echo_iterable([1, 2], **{"factor": 2} | s),
     "dataset": lambda **s: echo.EchoIterDataset(numbers(), **{"factor": 2} | s),
@@ -41,7 +40,7 @@ STAGES = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_factors_buffers_and_seeds_are_checked_by_everything_that_takes_them(stage):
+def test_every_stage_checks_factor_buffer_and_seed(stage):
     for factor in WRONG_FACTORS:
         refuses(STAGES[stage], factor=factor)
     for count in WRONG_COUNTS:
@@ -55,7 +54,7 @@ def opportunistic(**settings):
     return echo.OpportunisticIterDataset(numbers(), **settings)
 
 
-def test_the_stages_of_grain_check_the_rest_of_their_arguments():
+def test_grain_stages_check_their_other_arguments():
     for stage in (STAGES["dataset"], opportunistic):
         for size in [0, *(x for x in WRONG_COUNTS if x is not None)]:
             refuses(stage, batch_size=size)
@@ -128,8 +127,8 @@ def stages():
     }
 
 
-def packed(items, shown):
-    return base64.b64encode(zlib.compress(np.diff([items, shown], prepend=0).tobytes())).decode()
+def packed(items, emitted):
+    return base64.b64encode(zlib.compress(np.diff([items, emitted], prepend=0).tobytes())).decode()
 
 
 WRONG_STATES = {
@@ -159,7 +158,7 @@ WRONG_STATES = {
 
 
 @pytest.mark.parametrize("kind", stages())
-def test_a_state_that_is_no_state_of_the_stage_is_refused_and_changes_nothing(kind):
+def test_an_invalid_state_is_refused_and_changes_nothing(kind):
     iterator, other = iter(stages()[kind]), iter(stages()[kind])
     for _ in range(3):
         next(iterator), next(other)

@@ -1,4 +1,4 @@
-"""Diagnostics of repeats: exact against a count by hand over what the pipeline really gives."""
+"""Diagnostics of repeats: exact against a count by hand over what the pipeline emits."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from echo import EchoSchedule
 from echo.diagnostics import CopyDiagnostics, EchoedRows
 from pipeline import accounting, build
+from pipeline.auto_streams import AutoStreams
 from runs import records
 from tests.helpers.runs import SLOTS, mini, slot
-from training import experiment
+from training.experiment import make_experiment
 
 
 def by_hand(batches, start, stop):
@@ -30,24 +31,24 @@ def by_hand(batches, start, stop):
             earlier.add(item)
             last[item] = place
             place += 1
-    found = {
+    statistics = {
         "repeated": repeated / rows,
         "repeated_in_batch": in_batch / rows,
         "unique_fraction": len(seen) / rows,
     }
     if distances:
-        found["copy_distance_mean"] = float(np.mean(distances))
-        found["copy_distance_p95"] = float(np.percentile(distances, 95, method="inverted_cdf"))
-    return found
+        statistics["copy_distance_mean"] = float(np.mean(distances))
+        statistics["copy_distance_p95"] = float(np.percentile(distances, 95, method="inverted_cdf"))
+    return statistics
 
 
 @pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
 @pytest.mark.parametrize("streams", [1, 2])
-def test_windows_of_a_run_are_those_of_its_batches(insertion, buffer, streams):
+def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
     config = mini(**slot(insertion, buffer), echo__streams=streams, seed__data=3, prefetch=0)
-    prepared = experiment.prepare(config)
+    prepared = make_experiment(config)
     batches = [batch.index.tolist() for batch in prepared.batches]
-    assert len(batches) == prepared.total_steps > 16
+    assert len(batches) == prepared.policy.total_steps > 16
     for first, last in [(0, 5), (5, 10), (10, 15), (3, 4), (12, len(batches))]:
         expected = by_hand(batches, first, last)
         assert prepared.copies.window(first, last) == pytest.approx(expected, rel=1e-12)
@@ -66,11 +67,11 @@ def test_windows_of_a_run_are_those_of_its_batches(insertion, buffer, streams):
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 @pytest.mark.parametrize("streams", [1, 2])
-def test_repeats_are_the_rows_of_examples_that_were_there_before(fields, streams):
+def test_repeats_are_the_rows_of_earlier_examples(fields, streams):
     if "dataset__spaced_epochs" in fields and streams > 1:
         pytest.skip("spaced epochs are of one stream")
     config = mini(**{"prefetch": 0, "seed__data": 3, **fields}, echo__streams=streams)
-    prepared = experiment.prepare(config)
+    prepared = make_experiment(config)
     repeated_rows, seen = accounting.repeated_rows(config, range(streams)), set()
     last_stream = accounting.repeated_rows(config, range(streams - 1, streams))
     for number, batch in enumerate(prepared.batches):
@@ -86,9 +87,9 @@ def test_repeats_are_the_rows_of_examples_that_were_there_before(fields, streams
     assert resumed(number, batch.copy).tolist()[-3:] == expected[-3:]
 
 
-def test_windows_of_spaced_epochs_are_those_of_their_batches():
+def test_windows_of_repeated_epochs_match_their_batches():
     config = mini(dataset__spaced_epochs=3, budget__fresh_examples=3000, prefetch=0)
-    prepared = experiment.prepare(config)
+    prepared = make_experiment(config)
     batches = [batch.index.tolist() for batch in prepared.batches]
     for first, last in [(0, 50), (50, 100), (3, 4), (250, len(batches))]:
         expected = by_hand(batches, first, last)
@@ -103,7 +104,7 @@ def test_windows_of_spaced_epochs_are_those_of_their_batches():
     steps=st.lists(st.integers(1, 12), min_size=1, max_size=6),
     seed=st.integers(0, 1000),
 )
-def test_any_window_is_exact_whether_or_not_those_before_were_asked_for(
+def test_any_window_is_exact_with_or_without_the_windows_before_it(
     factor, buffer, batch, steps, seed
 ):
     schedule = EchoSchedule(factor, buffer, seed)
@@ -123,49 +124,54 @@ def test_any_window_is_exact_whether_or_not_those_before_were_asked_for(
     ("insertion", "buffer"), [("before_augmentation", 128), ("after_batching", 4)]
 )
 @pytest.mark.parametrize("streams", [1, 2])
-def test_windows_follow_the_decisions_of_an_opportunistic_run(insertion, buffer, streams):
+def test_windows_follow_the_decisions_of_an_auto_run(insertion, buffer, streams):
     settings = {"echo__insertion": insertion, "echo__shuffle_buffer": buffer}
     config = mini(echo__policy="auto", echo__max_factor=4, echo__streams=streams, **settings)
-    opened = experiment.opened(config)
+    opened = make_experiment(config)
     decisions = np.asarray([[32 // streams] * streams, *[[0] * streams] * 2] * 8)
     workload = opened.program.task.workload
-    given = list(build.build(config, opened.source, workload, decisions=decisions))
+    given = list(
+        build.build(
+            config, opened.source, workload, streams=AutoStreams(config, decisions=decisions)
+        )
+    )
     batches = [batch.index.tolist() for batch in given]
     assert len(batches) == len(decisions)
-    found, resumed = (
+    in_turn, resumed = (
         accounting.copy_diagnostics(config, 1197),
         accounting.copy_diagnostics(config, 1197),
     )
     for batch in given:
-        found.decided(batch.decisions)
+        in_turn.decided(batch.decisions)
         resumed.decided(batch.decisions)
     for first in range(0, 20, 5):
         expected = by_hand(batches, first, first + 5)
-        assert found.window(first, first + 5) == pytest.approx(expected)
+        assert in_turn.window(first, first + 5) == pytest.approx(expected)
     assert resumed.window(15, 20) == pytest.approx(expected)
 
 
 def test_a_buffer_of_s_examples_puts_copies_s_examples_apart():
     # the distribution is geometric of mean S: see test_echo_statistics.py
     rows = EchoedRows(EchoSchedule(2, 200), None, 64)
-    found = CopyDiagnostics(64, [rows]).window(100, 5_100)
-    assert found["copy_distance_mean"] == pytest.approx(200, rel=0.02)
-    assert found["copy_distance_p95"] == pytest.approx(200 * np.log(20), rel=0.02)
-    assert found["repeated"] == pytest.approx(0.5, abs=0.01)
+    statistics = CopyDiagnostics(64, [rows]).window(100, 5_100)
+    assert statistics["copy_distance_mean"] == pytest.approx(200, rel=0.02)
+    assert statistics["copy_distance_p95"] == pytest.approx(200 * np.log(20), rel=0.02)
+    assert statistics["repeated"] == pytest.approx(0.5, abs=0.01)
 
 
-def test_what_is_remembered_is_bounded_by_the_buffer():
+def test_memory_is_bounded_by_the_buffer():
     diagnostics = CopyDiagnostics(100, [EchoedRows(EchoSchedule(4, 500), None, 100)])
     for step in range(0, 20_000, 100):
         diagnostics.window(step, step + 100)
-        assert len(diagnostics._streams[0][1]._items) < 500 * 12
+        assert len(diagnostics._streams[0]._items) < 500 * 12
 
 
 def test_a_run_records_them(uninterrupted):
     config = mini(**slot("before_augmentation", 100))
     prepared = accounting.copy_diagnostics(config, 1197)
-    found = [r for r in records.read_metrics(uninterrupted(config)) if r["split"] == "train"]
-    assert len(found) > 5
-    for record in found:
+    metrics = records.read_metrics(uninterrupted(config))
+    training = [record for record in metrics if record["split"] == "train"]
+    assert len(training) > 5
+    for record in training:
         expected = prepared.window(record["step"] - config.log_every_steps, record["step"])
         assert {name: record[name] for name in expected} == expected

@@ -1,4 +1,4 @@
-"""Memory that is really resident: an item is kept once, however many copies are pending."""
+"""Resident memory: an item is stored once, however many copies are pending."""
 
 import subprocess
 import sys
@@ -7,9 +7,12 @@ import pytest
 
 from tests.helpers.runs import HANGS
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="reads /proc/self/status, which is Linux's"
-)
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="reads /proc/self/status, which is Linux's"
+    ),
+]
 
 # Prints how far the process's resident memory rose above what it was before the pipeline, in items.
 PROGRAM = """
@@ -62,5 +65,5 @@ def test_sixteen_copies_of_an_item_are_resident_once(request, kind, batch):
     assert 0.8 * formula < resident < 1.15 * formula + 150  # and 7.5 MB for everything else
 
 
-def test_without_repeats_the_measure_sees_every_slot(request):
+def test_without_repeats_every_slot_is_resident(request):
     assert items_resident(request, "map", 20, 1) > 0.95 * SLOTS

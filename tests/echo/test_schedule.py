@@ -58,18 +58,18 @@ def naive_outputs(factor, slots: int, seed: int, num_fresh: int):
 
 def outputs_of(schedule: EchoSchedule, position=0, num_fresh=None, n=100_000, step=7):
     """All outputs from `position` on, at most n, taken a few at a time."""
-    cursor, found = schedule.cursor(position, num_fresh), []
-    while len(found) < n:
-        fresh, copy = cursor.take(min(step, n - len(found)))
+    cursor, outputs = schedule.cursor(position, num_fresh), []
+    while len(outputs) < n:
+        fresh, copy = cursor.take(min(step, n - len(outputs)))
         if not len(fresh):
             break
-        found += zip(fresh.tolist(), copy.tolist(), strict=True)
-    return found
+        outputs += zip(fresh.tolist(), copy.tolist(), strict=True)
+    return outputs
 
 
 @examples
 @hypothesis.given(factor=FACTORS, start=st.sampled_from([0, 1, 999, 10**9, 10**12]))
-def test_any_prefix_of_items_is_repeated_the_floor_of_its_share(factor, start):
+def test_any_first_k_items_have_floor_k_e_copies(factor, start):
     schedule, e = EchoSchedule(factor), written(factor)
     copies = schedule.copies(start, start + 50).tolist()
     before = int(start * e)
@@ -108,13 +108,13 @@ def test_the_item_of_an_echoed_position_is_exact_far_into_the_stream(factor, pos
 def test_a_finite_stream_equals_the_naive_shuffle_buffer(factor, slots, seed, n):
     schedule = EchoSchedule(factor, slots, seed)
     expected, admitted = naive_outputs(factor, slots, seed, n)
-    found = outputs_of(schedule, num_fresh=n)
-    assert found == expected
+    outputs = outputs_of(schedule, num_fresh=n)
+    assert outputs == expected
     assert [schedule.admitted(t, n) for t in range(len(expected) + 1)] == [0, *admitted]
     # Every (item, copy) pair exactly once, each item as often as its share says.
-    assert len(set(found)) == len(found) == int(n * written(factor))
-    shown = collections.Counter(item for item, _ in found)
-    assert [shown[i] for i in range(n)] == schedule.copies(0, n).tolist()
+    assert len(set(outputs)) == len(outputs) == int(n * written(factor))
+    counts = collections.Counter(item for item, _ in outputs)
+    assert [counts[i] for i in range(n)] == schedule.copies(0, n).tolist()
 
 
 @examples
@@ -145,7 +145,7 @@ def test_every_position_is_covered_by_starting_at_each(factor, slots):
 @hypothesis.given(
     factor=FACTORS, slots=st.integers(0, 30), n=st.integers(1, 25), at=st.floats(0, 1.0)
 )
-def test_live_items_are_those_admitted_with_showings_left(factor, slots, n, at):
+def test_live_items_are_those_admitted_with_copies_left(factor, slots, n, at):
     schedule = EchoSchedule(factor, slots, seed=3)
     whole = outputs_of(schedule, num_fresh=n)
     position = round(at * len(whole))
@@ -162,7 +162,7 @@ def test_live_items_are_those_admitted_with_showings_left(factor, slots, n, at):
             assert cursor.oldest() == min(item for item, _ in whole[position + 1 :])
 
 
-def test_an_endless_stream_begins_like_a_finite_one_and_goes_on():
+def test_an_endless_stream_begins_like_a_finite_one():
     schedule = EchoSchedule(2, 10, seed=1)
     endless = outputs_of(schedule, n=9_000)
     assert endless[:100] == outputs_of(schedule, num_fresh=55)[:100]
@@ -171,7 +171,7 @@ def test_an_endless_stream_begins_like_a_finite_one_and_goes_on():
     assert schedule.admitted(9_000) == (9_000 + 10 - 1 + 1) // 2
 
 
-def test_the_seed_decides_and_nothing_else():
+def test_the_order_depends_on_the_seed():
     def order(seed):
         return outputs_of(EchoSchedule(2, 20, seed), num_fresh=30)
 
@@ -195,7 +195,7 @@ def test_without_a_buffer_copies_are_adjacent():
     )
 
 
-def test_starting_late_with_a_large_buffer_makes_no_scan_from_the_start(monkeypatch):
+def test_starting_late_does_not_scan_from_the_start(monkeypatch):
     asked = []
     draws = EchoSchedule._draws
 
@@ -211,18 +211,18 @@ def test_starting_late_with_a_large_buffer_makes_no_scan_from_the_start(monkeypa
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 16])
-def test_items_kept_are_about_the_formula(factor):
+def test_the_number_of_stored_items_matches_the_formula(factor):
     # Holding times are geometric with mean S, so the last of e copies leaves after S*H_e on
     # average, and items enter every e outputs.
     slots, outputs = 2_000, 120_000
     schedule = EchoSchedule(factor, slots, seed=4)
     fresh, _ = schedule.cursor().take(outputs)
-    last_shown = np.zeros(int(fresh.max()) + 1, np.int64)
-    np.maximum.at(last_shown, fresh, np.arange(outputs))
+    last_output = np.zeros(int(fresh.max()) + 1, np.int64)
+    np.maximum.at(last_output, fresh, np.arange(outputs))
     formula = slots * sum(1 / k for k in range(1, factor + 1)) / factor
-    kept = []
+    stored = []
     for position in range(40_000, 70_000, 2_000):  # steady, and far enough from the end
         admitted = schedule.admitted(position)
-        kept.append(np.count_nonzero(last_shown[:admitted] >= position))
-    assert np.mean(kept) == pytest.approx(formula, rel=0.03)
+        stored.append(np.count_nonzero(last_output[:admitted] >= position))
+    assert np.mean(stored) == pytest.approx(formula, rel=0.03)
     assert len(schedule.cursor(50_000).live()) == pytest.approx(formula, rel=0.06)

@@ -1,7 +1,7 @@
-"""How far copies end up from each other: against the formula and against tf.data's own shuffle.
+"""The distances between copies: against the formula and against tf.data's own shuffle.
 
-Seeds are fixed, so each test gives one answer for good; p-values are those of two-sided tests, and
-the smallest of a right schedule's is well above the bound.
+Seeds are fixed, so each test always gives the same answer. p-values are those of two-sided tests;
+the minimum over correct schedules is well above the bound.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ SLOTS, FACTOR, OUTPUTS = 50, 4, 400_000
 
 
 def exits(seed: int, slots: int = SLOTS, outputs: int = OUTPUTS) -> np.ndarray:
-    """The output at which each echoed position is shown, for those that are certain to be shown."""
+    """The output that emits each echoed position, for positions that are certain to be emitted."""
     fresh, copy = EchoSchedule(FACTOR, slots, seed).cursor().take(outputs)
-    found = np.full(outputs + slots, -1)
-    found[fresh * FACTOR + copy] = np.arange(outputs)
-    certain = found[: outputs - 40 * slots]
+    output_of = np.full(outputs + slots, -1)
+    output_of[fresh * FACTOR + copy] = np.arange(outputs)
+    certain = output_of[: outputs - 40 * slots]
     assert certain.min() >= 0
     return certain
 
@@ -52,20 +52,20 @@ def test_a_slot_holds_its_item_for_a_geometric_time_of_mean_s(seed):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("apart", [1, 3])
 def test_the_distance_between_two_copies_is_geometric_of_mean_s(seed, apart):
-    # Once one of two waiting copies is shown, the other has memory of nothing and S slots to be
-    # found in; that the later copy enters after the earlier one has left is as likely as 1/S.
-    found = distances(exits(seed), apart)
-    assert goodness_of_fit(found, scipy.stats.geom(1 / SLOTS)) > 0.01
+    # Once one of two waiting copies is emitted, the wait for the other one is memoryless among S
+    # slots; the probability that the later copy enters after the earlier one has left is 1/S.
+    samples = distances(exits(seed), apart)
+    assert goodness_of_fit(samples, scipy.stats.geom(1 / SLOTS)) > 0.01
 
 
-def test_the_statistic_tells_other_buffers_apart():
+def test_the_statistic_distinguishes_other_buffers():
     # A block shuffle, and a buffer with two slots more: what the tests above must not accept.
     blocks = np.concatenate(
         [np.random.default_rng(b).permutation(SLOTS) + b for b in range(0, OUTPUTS, SLOTS)]
     )
     assert goodness_of_fit(distances(np.argsort(blocks)), scipy.stats.geom(1 / SLOTS)) < 1e-6
-    found = distances(exits(0, SLOTS + 2))
-    assert goodness_of_fit(found, scipy.stats.geom(1 / SLOTS)) < 0.001
+    samples = distances(exits(0, SLOTS + 2))
+    assert goodness_of_fit(samples, scipy.stats.geom(1 / SLOTS)) < 0.001
 
 
 def test_distances_are_those_of_tf_data():
@@ -76,7 +76,7 @@ def test_distances_are_those_of_tf_data():
     items = tf.data.Dataset.range((outputs + SLOTS) // FACTOR)
     echoed = items.flat_map(lambda item: tf.data.Dataset.from_tensors(item).repeat(FACTOR))
     order = np.concatenate(list(echoed.shuffle(SLOTS, seed=7).batch(1_000).as_numpy_iterator()))
-    # Its copies of an item cannot be told apart, so compare the sorted exits of every second item.
+    # Copies of an item cannot be distinguished, so compare the sorted exits of every second item.
     theirs = np.argsort(order, kind="stable").reshape(-1, FACTOR)
     ours = exits(0, outputs=outputs).reshape(-1, FACTOR)
     steady = slice(SLOTS, len(ours), 2)

@@ -17,7 +17,7 @@ def tf():
     return pytest.importorskip("tensorflow", reason="needs tensorflow-cpu")
 
 
-def shown(dataset):
+def outputs(dataset):
     return [element.tolist() for element in dataset.as_numpy_iterator()]
 
 
@@ -27,29 +27,29 @@ def test_without_a_buffer_the_stream_is_that_of_the_schedule(tf, factor, items):
     ours = [item for item, _ in zip(echo.EchoSchedule(factor), range(400), strict=False)]
     total = echo.EchoSchedule(factor).num_outputs(items)
     echoed = tf.data.Dataset.range(items).apply(echo.tf_data.echo(factor=factor))
-    assert shown(echoed) == [fresh for fresh, _ in ours[:total]]
+    assert outputs(echoed) == [fresh for fresh, _ in ours[:total]]
     assert len(echoed) == total
 
 
 @settings(max_examples=15, deadline=None)
 @given(factor=FACTORS, items=st.integers(1, 60), seed=st.integers(0, 2**31))
-def test_a_buffer_mixes_and_keeps_the_counts(tf, factor, items, seed):
+def test_a_buffer_mixes_and_preserves_the_counts(tf, factor, items, seed):
     def echoed(seed):
         stage = echo.tf_data.echo(factor=factor, shuffle_buffer=16, seed=seed)
         return tf.data.Dataset.range(items).apply(stage)
 
     dataset = echoed(seed)
-    first = shown(dataset)
+    first = outputs(dataset)
     assert np.bincount(first, minlength=items).tolist() == (
         echo.EchoSchedule(factor).copies(0, items).tolist()
     )
     # fresh item i enters the buffer at echoed position floor(i * e), 16 outputs ahead at most
     starts = np.asarray([echo.EchoSchedule(factor).num_outputs(item) for item in first])
     assert (starts < np.arange(len(first)) + 16).all()
-    assert shown(dataset) == first
-    assert shown(echoed(seed)) == first
+    assert outputs(dataset) == first
+    assert outputs(echoed(seed)) == first
     if items == 60:
-        assert shown(echoed(seed + 1)) != first
+        assert outputs(echoed(seed + 1)) != first
 
 
 def test_nested_elements_batches_and_streams_without_a_known_end(tf):
@@ -75,7 +75,7 @@ def test_nested_elements_batches_and_streams_without_a_known_end(tf):
     ]
     endless = tf.data.Dataset.range(2).repeat().apply(echo.tf_data.echo(2, shuffle_buffer=4))
     assert endless.cardinality() == tf.data.INFINITE_CARDINALITY
-    assert len(shown(endless.take(50))) == 50
+    assert len(outputs(endless.take(50))) == 50
 
 
 @pytest.mark.parametrize(
@@ -92,15 +92,14 @@ def test_wrong_settings_are_refused(arguments, says):
         echo.tf_data.echo(**arguments)
 
 
-def test_without_the_package_the_error_names_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # what import finds where there is none
+def test_without_tensorflow_the_error_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
     with pytest.raises(ImportError, match=r"echo\.tf_data\.echo needs tensorflow, which is not"):
         echo.tf_data.echo(factor=2)
 
 
-def test_without_grain_its_stage_says_so(monkeypatch):
+def test_without_grain_the_error_names_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "echo.stage", raising=False)
-    monkeypatch.delattr(echo, "grain_dataset", raising=False)
     monkeypatch.setitem(sys.modules, "grain", None)
     with pytest.raises(ImportError, match=r"echo\.EchoIterDataset needs grain, which is not"):
         echo.EchoIterDataset  # noqa: B018

@@ -7,9 +7,8 @@ from PIL import Image
 
 import workloads
 from configs import base, coco
-from data import sources
+from data import splits
 from runs import cli
-from workloads.detection.task import Detection
 
 SHRUNK = {
     "model.width": 4,
@@ -32,9 +31,9 @@ def mini(**fields):
     return config
 
 
-def workload(**fields) -> Detection:
+def workload(**fields):
     config = mini(**fields)
-    return workloads.make(config, sources.open_source(config.dataset.name, "train")[1])
+    return workloads.make(config, splits.open_source(config.dataset.name, "train")[1])
 
 
 def jpeg(pixels, mode="RGB") -> bytes:

@@ -1,4 +1,4 @@
-"""Data sets to echo, in each kind of parent that the stage takes."""
+"""Data sets to echo, one for each kind of parent that the stage accepts."""
 
 import threading
 
@@ -6,13 +6,11 @@ import grain
 import numpy as np
 
 NO_THREADS = grain.ReadOptions(num_threads=0, prefetch_buffer_size=64)
-
-
 THREADS = grain.ReadOptions(num_threads=3, prefetch_buffer_size=24)
 
 
 class Source:
-    """Random access to examples that tell their number; notes every read."""
+    """Random access to examples whose values are their number; records every read."""
 
     def __init__(self, n: int):
         self.n, self.reads, self.lock = n, [], threading.Lock()
@@ -27,14 +25,14 @@ class Source:
 
 
 class ChunkSource(Source):
-    """The same, read in chunks."""
+    """A `Source` that reads chunks."""
 
     def _getitems(self, indices):
         return [self[index] for index in indices]
 
 
 class Stacked(grain.MapDataset):
-    """A parent that hands over stacked items."""
+    """A parent that returns stacked items."""
 
     def __init__(self, source):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where the texts of a figure lie, for tests that none overlaps another."""
+"""The texts of a figure and where they are, for tests that they do not overlap."""
 
 import itertools
 
@@ -7,26 +7,26 @@ from matplotlib.text import Text
 
 
 def texts(figure: Figure) -> list[Text]:
-    """Every text that is shown, tick labels included, with its place worked out."""
+    """Every visible text, laid out, including tick labels within the axes' limits."""
     figure.draw_without_rendering()
-    shown = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
-    beyond = []
+    visible = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    outside = []
     for axes in figure.axes:
-        for place, axis in enumerate((axes.xaxis, axes.yaxis)):
+        for dimension, axis in enumerate((axes.xaxis, axes.yaxis)):
             low, high = sorted(axis.get_view_interval())
             ticks = axis.get_ticklabels(which="both")
-            beyond += [text for text in ticks if not low <= text.get_position()[place] <= high]
-    return [text for text in shown if text not in beyond]
+            outside += [t for t in ticks if not low <= t.get_position()[dimension] <= high]
+    return [text for text in visible if text not in outside]
 
 
-def words(figure: Figure) -> set[str]:
+def strings(figure: Figure) -> set[str]:
     return {text.get_text() for text in texts(figure)}
 
 
 def assert_no_overlap(figure: Figure):
     for one, other in itertools.combinations(texts(figure), 2):
-        a, b = Text.get_window_extent(one), Text.get_window_extent(other)  # without their arrows
-        # Bounding boxes hold room for ascenders and descenders; a pixel of it may be shared.
+        a, b = one.get_window_extent(), other.get_window_extent()
+        # Bounding boxes include room for ascenders and descenders, of which a pixel may be shared.
         shared = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
         assert min(shared) <= 1, (one.get_text(), other.get_text())
 

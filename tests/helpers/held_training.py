@@ -1,9 +1,10 @@
-"""train.py's command, held at a step, so that a test meets a run in its middle whatever the speed.
+"""The command train.py, paused at a step, so that a test meets a run halfway at any speed.
 
-    python -m tests.helpers.held_training STEP [--late=EXAMPLES:STEP] [train.py's words]
+    python -m tests.helpers.held_training STEP [--late=EXAMPLES:STEP] [arguments of train.py]
 
-After STEP steps it prints "held" and waits until its standard input is closed. With --late, no more
-than so many examples come from upstream before that step: echo.policy=auto then repeats.
+After STEP steps it prints "held" and waits until its standard input is closed. With --late, at most
+EXAMPLES examples arrive from upstream before the run has taken that many steps, so echo.policy=auto
+has to repeat.
 """
 
 import contextlib
@@ -11,77 +12,64 @@ import sys
 import threading
 
 import train
-from data import splits
+from data import throttle
 from runs import cli
 
 
 class LateSource:
-    """A source that gives `examples` at most until `come` is set."""
+    """A source that provides at most `examples` examples until `arrived` is set."""
 
-    def __init__(self, source, examples, come):
-        self._source, self._left, self._come = source, examples, come
+    def __init__(self, source, examples, arrived):
+        self._source, self._left, self._arrived = source, examples, arrived
         self._lock = threading.Lock()
 
     def __len__(self):
         return len(self._source)
-
-    def __getitem__(self, index):
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices):
         with self._lock:
             self._left -= len(indices)
             late = self._left < 0
         if late:
-            self._come.wait()
+            self._arrived.wait()
         return self._source.__getitems__(indices)
 
 
 @contextlib.contextmanager
-def after_steps(act):
-    """Within, `act` is called with the number of steps that a run has taken, after each."""
-    original = train._Run._train_on
-
-    def train_on(run, batch):
-        original(run, batch)
-        act(run.counters.step)
-
-    train._Run._train_on = train_on
-    try:
-        yield
-    finally:
-        train._Run._train_on = original
-
-
-@contextlib.contextmanager
 def late_examples(examples, step):
-    """Within, only `examples` of a run's come from upstream before it has taken `step` steps."""
-    slowed, come = splits._slowed, threading.Event()
+    """Within, only `examples` training examples arrive before a run has taken `step` steps. Yields
+    the run's `on_step` hook."""
+    slowed, arrived = throttle.throttled, threading.Event()
 
     def late(*arguments):
-        return LateSource(slowed(*arguments), examples, come)
+        return LateSource(slowed(*arguments), examples, arrived)
 
-    splits._slowed = late
+    throttle.throttled = late
     try:
-        with after_steps(lambda taken: taken < step or come.set()):
-            yield
+        yield lambda taken: taken < step or arrived.set()
     finally:
-        splits._slowed = slowed
-        come.set()
+        throttle.throttled = slowed
+        arrived.set()
 
 
-def main(step, *words):
+def main(step, *arguments):
     def hold(taken):
         if taken == step:
             print("held", flush=True)
             sys.stdin.read()
 
+    hooks = [hold]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(after_steps(hold))
-        if words[0].startswith("--late="):
-            stack.enter_context(late_examples(*map(int, words[0][len("--late=") :].split(":"))))
-            words = words[1:]
-        return cli.guarded(train.main, list(words))
+        if arguments[0].startswith("--late="):
+            examples, late_step = map(int, arguments[0].removeprefix("--late=").split(":"))
+            hooks.append(stack.enter_context(late_examples(examples, late_step)))
+            arguments = arguments[1:]
+
+        def on_step(taken):
+            for hook in hooks:
+                hook(taken)
+
+        return cli.guarded(lambda argv: train.main(argv, on_step), list(arguments))
 
 
 if __name__ == "__main__":

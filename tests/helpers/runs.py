@@ -1,6 +1,7 @@
 """Whole runs for tests: shrunk copies of the shipped minis, the commands, and what a run leaves."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import signal
@@ -14,6 +15,7 @@ import train
 from configs import base, cifar10
 from runs import cli, records
 from runs.checkpoints import Checkpoints
+from training.experiment import make_experiment
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -80,7 +82,7 @@ def latest_step(workdir):
 
 def last_saved(config, workdir):
     """Arrays (NumPy, in a list) and value of a run's newest checkpoint."""
-    like = train.prepare(config).program.init(config.seed.model)
+    like = make_experiment(config).program.init(config.seed.model)
     checkpoints, step = Checkpoints(workdir / records.CHECKPOINTS), latest_step(workdir)
     leaves = jax.tree.leaves(jax.device_get(checkpoints.restore(step, like)))
     return leaves, checkpoints.value(step)
@@ -108,7 +110,7 @@ def run_command(script, *arguments, **options):
 
 @contextlib.contextmanager
 def held_training(step, *words):
-    """train.py's command as a process that has taken `step` steps; it goes on once its standard
+    """train.py's command as a process that has taken `step` steps; it resumes once its standard
     input is closed, as by `communicate`. See held_training.py."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.helpers.held_training", str(step), *words],
@@ -132,7 +134,7 @@ def wait_until_held(process):
         raise AssertionError(process.communicate()[1])
 
 
-# What a run measures of itself; the device is sent what is pending again when a run goes on.
+# What a run measures of itself; a resumed run sends pending items to the device again.
 MEASURED = ("train_seconds", "wall_seconds", "input_wait_fraction", "bytes_sent")
 
 
@@ -152,25 +154,37 @@ def assert_equal_runs(config, one, other):
         np.testing.assert_array_equal(left, right)
 
 
-class StopAt:
-    """Tells a run to stop once it has taken so many steps, at a place inside its own loop."""
+def stop_at(step):
+    """An `on_step` hook: asks the run to stop, by a signal, once it has taken `step` steps."""
 
-    def __init__(self, step):
-        self.step = step
+    def hook(taken):
+        if taken == step:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    def __enter__(self):
-        original = train._Run._train_on
-        self._original = original
+    return hook
 
-        def train_on(run, batch):
-            original(run, batch)
-            if run.counters.step == self.step:
-                os.kill(os.getpid(), signal.SIGTERM)
 
-        train._Run._train_on = train_on
+def stop_at_call(number):
+    """An `on_step` hook for several runs: asks to stop after `number` steps of all of them."""
+    calls = itertools.count(1)
 
-    def __exit__(self, *_):
-        train._Run._train_on = self._original
+    def hook(_):
+        if next(calls) == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return hook
+
+
+@contextlib.contextmanager
+def on_each_step(hook):
+    """Within, `hook(step)` is called after each step of every run in this process, also of runs
+    that a command or a sweep starts."""
+    original = train.step_by_step
+    train.step_by_step = lambda *args, **more: original(*args, **more | {"on_step": hook})
+    try:
+        yield
+    finally:
+        train.step_by_step = original
 
 
 def recorded(workdir):
@@ -186,7 +200,7 @@ def decisions_file(path, decisions):
 
 
 def batches_of(config):
-    iterator = iter(train.prepare(config).batches)
+    iterator = iter(make_experiment(config).batches)
     try:
         return list(iterator)
     finally:

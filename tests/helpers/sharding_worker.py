@@ -19,9 +19,10 @@ from echo import gather_plan
 from echo.device import DeviceStore
 from models.transformer import Transformer
 from runs.checkpoints import by_path
-from tests.helpers.runs import StopAt, mini, placed, slot
+from tests.helpers.runs import mini, placed, slot, stop_at
 from training import divergence, optimizer, sharding
 from training import step as steps
+from training.experiment import make_experiment
 
 STEPS = 5
 
@@ -58,44 +59,41 @@ def transformer(choice, data, model):
 
 def cifar(choice):
     """The same for the mini of CIFAR-10 with batch norm over the whole batch."""
-    parts = train.prepare(mini(**slot("before_augmentation", 50, factor=2), sharding=choice))
+    parts = make_experiment(mini(**slot("before_augmentation", 50, factor=2), sharding=choice))
     iterator = iter(parts.batches)
     batches = [next(iterator) for _ in range(STEPS)]
     iterator.close()
-    return _run(parts.program, [parts.input.put(batch) for batch in batches])
+    return _run(parts.program, [parts.transfer.put(batch) for batch in batches])
 
 
 def statistics(choice):
     """Gradient statistics of the first batch, where every third row is a repeat."""
-    parts = train.prepare(mini(sharding=choice))
+    parts = make_experiment(mini(sharding=choice))
     iterator = iter(parts.batches)
-    batch = parts.input.put(next(iterator))
+    batch = parts.transfer.put(next(iterator))
     iterator.close()
-    program, repeat_B = parts.program, np.arange(len(batch[1])) % 3 == 0
-    state = program.init(0)
-    inputs = (batch, sharding.put_batch(program.task.mesh, repeat_B), np.uint32(0))
-    values = program.compile_statistics(state, *inputs)(state.params, state.model_state, *inputs)
-    return {name: float(value) for name, value in values.items()}
+    repeat_B = np.arange(len(batch[1])) % 3 == 0
+    return parts.program.gradient_statistics(parts.program.init(0), batch, repeat_B, np.uint32(0))
 
 
 def placement(where):
     """The same for echoed items kept on the host or on the devices, and the images of each step."""
     fields = placed("before_augmentation", 24) | {"echo__placement": where, "echo__streams": 16}
-    parts = train.prepare(mini(**fields))
+    parts = make_experiment(mini(**fields))
     iterator = iter(parts.batches)
-    batches = [parts.input.put(next(iterator)) for _ in range(STEPS)]
+    batches = [parts.transfer.put(next(iterator)) for _ in range(STEPS)]
     iterator.close()
     images = [np.asarray(data["image"]).tolist() for data, _, _ in batches]
     return {"losses": _run(parts.program, batches)["losses"], "images": images}
 
 
 def store(data, model):
-    """How a store of eight sub-streams lies on a mesh, and which collectives its programs run."""
+    """How a store of eight streams lies on a mesh, and which collectives its programs run."""
     mesh = sharding.make_mesh(data, model)
     kept = DeviceStore(np.zeros((2, 3), np.int32), 5, 2, streams=8, mesh=mesh)
     items = np.arange(8 * 2 * 2 * 3, dtype=np.int32).reshape(1, 8, 2, 2, 3)
     rows = np.broadcast_to(np.asarray([4, gather_plan.NOWHERE], np.int32), (1, 8, 2))
-    batch = kept.follow(gather_plan.GatherPlan(items, rows, rows, np.full((8, 1), 4, np.int32)))
+    batch = kept.apply(gather_plan.GatherPlan(items, rows, rows, np.full((8, 1), 4, np.int32)))
     np.testing.assert_array_equal(batch, items[0, :, 0])
     put = jax.device_put((items[0], rows[0], None), sharding.over_data(mesh))
     programs = [kept._place.lower(kept._leaves, *put), kept._gather.lower(kept._leaves, put[1])]
@@ -140,8 +138,8 @@ def _run(program, batches):
 
 def stopped(workdir, step):
     """A run under fsdp that was told to stop."""
-    with StopAt(step):
-        return train.train(mini(log_every_steps=1, sharding="fsdp"), workdir)["status"]
+    config = mini(log_every_steps=1, sharding="fsdp")
+    return train.train(config, workdir, on_step=stop_at(step))["status"]
 
 
 def main(directory):

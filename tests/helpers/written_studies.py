@@ -1,10 +1,8 @@
-"""Studies written to disk by hand, for the tests of the analysis."""
+"""Writes the records of studies and runs by hand, for the tests of the analysis."""
 
 from runs import records
 
 TARGET = {"metric": "accuracy", "value": 0.9, "mode": "above"}
-
-
 EVERY = 100  # fresh examples between evaluations
 
 
@@ -17,8 +15,6 @@ def setting(name, insertion="none", factor=1.0, buffer=0):
 
 
 BASELINE = setting("baseline")
-
-
 BEFORE = setting("before_e2", "before_augmentation", 2.0, 50)
 
 
@@ -37,9 +33,9 @@ def config(**changes):
 
 
 def write_trial(directory, values, status=None, factor=1.0, target=TARGET, settings=None, **origin):
-    """A trial that reports `values` of the metric, one every EVERY fresh examples; batches of 10.
+    """A trial that reports `values` of the metric, one per EVERY fresh examples, in batches of 10.
 
-    `status` is told from the values where it is left out; "unfinished" writes no result.
+    `status` follows from the values by default; "unfinished" writes no result.
     """
     directory.mkdir(parents=True)
     goal = records.Target(**target)
@@ -90,6 +86,7 @@ def write_study(root, conditions, trials, **changes):
         "study": "small",
         "config": "configs/cifar10.py:mini",
         "workload": "cifar10",
+        "resolved_config": {"batch_size": 10},
         "target": TARGET,
         "budget_fresh_examples": 1000,
         "dataset": {"name": "digits", "train_examples": 1437},
@@ -107,7 +104,7 @@ def write_study(root, conditions, trials, **changes):
         "hardware": {"device_kind": "cpu", "devices": 1},
     }
     records.write_json(root / records.STUDY, plan | changes)
-    factors = {each["name"]: each["overrides"]["echo.factor"] for each in conditions}
+    factors = {c["name"]: c["overrides"]["echo.factor"] for c in conditions}
     target = changes.get("target", TARGET)
     for (condition, search, trial), outcome in trials.items():
         values, status = outcome if isinstance(outcome, tuple) else (outcome, None)
@@ -124,7 +121,7 @@ def write_study(root, conditions, trials, **changes):
 
 
 SMALL = {
-    # Search 0: a diverged trial does not count, so trials 1 and 2 do, and trial 3 comes too late.
+    # Search 0: a diverged trial does not count, so trials 1 and 2 count, and trial 3 does not.
     ("baseline", 0, 0): ([0.2, 0.1], "diverged"),
     ("baseline", 0, 1): [0.1] * 7 + [0.9],  # 800
     ("baseline", 0, 2): [0.1] * 5 + [0.95],  # 600
@@ -147,7 +144,7 @@ def study_of(root, conditions, needed=lambda condition: 4, searches=2, trials=3,
         for search in range(searches)
         for trial in range(trials)
     }
-    changes = {"resolved_config": {"batch_size": 10}, "baseline": conditions[0]["name"]} | changes
+    changes = {"baseline": conditions[0]["name"]} | changes
     write_study(root, conditions, values, searches=searches, **changes)
     plan = records.read_json(root / records.STUDY)
     records.write_json(root / records.STUDY, plan | {"trials": trials})

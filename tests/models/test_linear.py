@@ -6,9 +6,11 @@ from flax import nnx
 from sklearn.linear_model import LogisticRegression as Reference
 
 import train
-from models import LogisticRegression, parameter_count
+from models.linear import LogisticRegression
+from tests.helpers.networks import parameter_count
 from tests.helpers.runs import mini, slot
-from training import experiment, optimizer, sharding
+from training import optimizer, sharding
+from training.experiment import make_experiment
 from workloads.interface import WorkloadError
 from workloads.small_images import SmallImageClassification
 
@@ -33,7 +35,7 @@ def test_full_batch_gradient_descent_ends_at_scikit_learns_optimum():
         optimizer__learning_rate=0.1,
         optimizer__schedule__name="constant",
     )
-    run = experiment.opened(config)
+    run = make_experiment(config)
     workload, source = run.program.task.workload, run.source
     data = workload.decode([source[i] for i in range(len(source))])
     pixels = (data["image"].reshape(len(source), -1) - 127.5) / 64.0
@@ -79,6 +81,6 @@ def test_it_trains_echoed_like_any_other_network(tmp_path):
 @pytest.mark.parametrize("depth", [1, 2, 9])
 def test_other_depths_are_refused_with_those_there_are(depth):
     config = mini(model__depth=depth)
-    info = experiment.opened(mini()).info
+    info = make_experiment(mini()).info
     with pytest.raises(WorkloadError, match=rf"depth is {depth}; allowed: 6n \+ 2, .* or 0"):
         SmallImageClassification.from_config(config, info)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import CifarResNet, parameter_count
+from models.resnet import CifarResNet
+from tests.helpers.networks import parameter_count
 
 
 @nnx.jit(static_argnames="train")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import ImageNetResNet, parameter_count
-from models.resnet_imagenet import Bottleneck, ResNetBackbone
+from models.resnet_imagenet import Bottleneck, ImageNetResNet, ResNetBackbone
+from tests.helpers.networks import parameter_count
 
 
 def abstract(model_class, **arguments):

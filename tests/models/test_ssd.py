@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import SSD, ImageNetResNet, default_boxes, parameter_count
-from models.ssd import box_shapes, feature_map_sizes
+from models.resnet_imagenet import ImageNetResNet
+from models.ssd import SSD, box_shapes, default_boxes, feature_map_sizes
+from tests.helpers.networks import parameter_count
 
 
 @functools.cache
@@ -45,16 +46,16 @@ def test_maps_outputs_and_boxes_agree_at_every_image_size(image_size):
 
 
 def test_outputs_and_boxes_have_the_same_order():
-    """Heads that copy the cell's centre and add the box's shape must reproduce the boxes."""
-    image_size = 64  # every map but the coarsest divides the image, so centres are (i + 1/2) / size
+    """Heads that copy the cell's center and add the box's shape must reproduce the boxes."""
+    image_size = 64  # every map but the coarsest divides the image, so centers are (i + 1/2) / size
     model = nnx.merge(*nnx.split(abstract(num_classes=2, image_size=image_size, width=1)))
     maps = []
     for index, (head, size) in enumerate(
         zip(model.box_heads, feature_map_sizes(image_size), strict=True)
     ):
-        centres = (np.arange(size) + 0.5) / size
+        centers = (np.arange(size) + 0.5) / size
         x_HxWxC = np.zeros((size, size, head.kernel.shape[2]), np.float32)
-        x_HxWxC[..., 0], x_HxWxC[..., 1] = np.meshgrid(centres, centres, indexing="xy")
+        x_HxWxC[..., 0], x_HxWxC[..., 1] = np.meshgrid(centers, centers, indexing="xy")
         maps.append(jnp.asarray(x_HxWxC[None]))
         shapes_Ax4 = np.pad(np.array(box_shapes(index), np.float32), ((0, 0), (2, 0)))
         kernel = np.zeros(head.kernel.shape, np.float32)
@@ -82,7 +83,7 @@ def test_default_boxes_at_300_pixels():
     expected = [(4 / 300, 4 / 300, w / 300, h / 300) for w, h in sides]
     np.testing.assert_allclose(boxes[:4], expected, rtol=1e-6)
     np.testing.assert_allclose(boxes[4, :2], [12 / 300, 4 / 300], rtol=1e-6)
-    # The last map has one cell, whose boxes lie around the image's centre.
+    # The last map has one cell, whose boxes lie around the image's center.
     np.testing.assert_allclose(boxes[-4:, :2], 0.5)
     np.testing.assert_allclose(boxes[-4, 2:], 261 / 300)
     np.testing.assert_array_equal(boxes[-2], np.float32([0.5, 0.5, 1, 261 / 300 / 2**0.5]))

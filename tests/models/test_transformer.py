@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import Transformer, parameter_count
-from models.transformer import sinusoidal_positions
+from models.transformer import Transformer, sinusoidal_positions
+from tests.helpers.networks import parameter_count
 
 MINI = {
     "vocab_size": 11,

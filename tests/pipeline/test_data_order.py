@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import sweep
-from pipeline import accounting, map_datasets, seeds
+from pipeline import accounting, map_datasets
+from studies.search import trial_config
 from tests.helpers.runs import mini
 from tests.helpers.small_studies import study
 
@@ -19,12 +19,12 @@ def search_epochs(request, monkeypatch):
     """Makes the orders of the first epochs of searches 0..4 of a study, int [5, epochs, RECORDS],
     in either way: that of small data sets, and that of large ones, which is slow for small ones."""
     if request.param == "computed":
-        monkeypatch.setattr(map_datasets, "_ORDER_KEPT", 0)
+        monkeypatch.setattr(map_datasets, "_MAX_CACHED_ORDER", 0)
 
     def orders(epochs):
         epochs = epochs if request.param == "kept" else min(epochs, 5)
         plan = study(searches=5)
-        configs = [sweep.trial_config(plan, plan.conditions[0], s, 0) for s in range(5)]
+        configs = [trial_config(plan, plan.conditions[0], s, 0) for s in range(5)]
         index_n = np.arange(epochs * RECORDS)
         numbers = [map_datasets.record_numbers(index_n, RECORDS, c.seed.data) for c in configs]
         return np.reshape(numbers, (5, epochs, RECORDS))
@@ -62,7 +62,7 @@ def test_a_data_set_of_one_record_is_in_order():
 
 
 def test_the_orders_of_large_data_sets_are_permutations_too(monkeypatch):
-    monkeypatch.setattr(map_datasets, "_ORDER_KEPT", 2**16 - 1)
+    monkeypatch.setattr(map_datasets, "_MAX_CACHED_ORDER", 2**16 - 1)
     number_n = map_datasets.record_numbers(np.arange(2**16), 2**16, seed=0)
     assert sorted(number_n) == list(range(2**16))
 
@@ -79,6 +79,10 @@ def test_derived_seeds_are_hashes_of_their_use_and_numbers():
     import hashlib
 
     digest = hashlib.blake2b(b"epoch order/1/12", digest_size=8).digest()
-    assert seeds.derived("epoch order", 1, np.int64(12)) == int.from_bytes(digest, "little")
-    assert seeds.derived("epoch order", 11, 2) != seeds.derived("epoch order", 1, 12)
-    assert seeds.derived("x", 0, bits=32) < 2**32
+    assert map_datasets.derived_seed("epoch order", 1, np.int64(12)) == int.from_bytes(
+        digest, "little"
+    )
+    assert map_datasets.derived_seed("epoch order", 11, 2) != map_datasets.derived_seed(
+        "epoch order", 1, 12
+    )
+    assert map_datasets.derived_seed("x", 0, bits=32) < 2**32

@@ -11,6 +11,7 @@ from pipeline.epoch_repeats import EpochRepeats, Passes
 from pipeline.map_datasets import Read
 from runs import cli
 from tests.helpers.runs import mini
+from training.experiment import make_experiment
 
 
 def stream(records, fresh):
@@ -24,7 +25,7 @@ def stream(records, fresh):
 @given(records=st.integers(1, 9), passes=st.integers(1, 4), fresh=st.integers(1, 30))
 def test_each_pass_is_complete_before_the_next_and_counts_once(records, passes, fresh):
     spaced = Passes(fresh, records, passes, seed=7)
-    index, copy = spaced.shown(range(len(spaced)))
+    index, copy = spaced.fresh_and_copy(range(len(spaced)))
     wanted_copies, groups = [], []
     for first in range(0, fresh, records):
         group = list(range(first, min(first + records, fresh)))
@@ -41,14 +42,14 @@ def test_each_pass_is_complete_before_the_next_and_counts_once(records, passes, 
 
 def test_a_showing_is_the_example_of_the_fresh_stream():
     spaced = EpochRepeats(stream(9, 25), Passes(25, 9, 3, seed=7))
-    index, _ = spaced.passes.shown(range(75))
+    index, _ = spaced.passes.fresh_and_copy(range(75))
     wanted = stream(9, 25).stacked_items(range(25))["x"][index]
     np.testing.assert_array_equal(spaced.stacked_items(range(75))["x"], wanted)
     assert [spaced[position]["x"] for position in (0, 30, 74)] == wanted[[0, 30, 74]].tolist()
 
 
 def test_passes_differ_in_their_order():
-    index, _ = Passes(100, 50, 3, seed=7).shown(range(300))
+    index, _ = Passes(100, 50, 3, seed=7).fresh_and_copy(range(300))
     passes = [tuple(index[start : start + 50]) for start in range(0, 300, 50)]
     assert len(set(passes)) == 6
 
@@ -61,4 +62,4 @@ def test_a_run_shows_everything_so_often_and_counts_it_once(tmp_path):
 def test_it_takes_the_place_of_echoing():
     fields = {"echo__insertion": "after_batching", "echo__factor": 2}
     with pytest.raises(cli.InputError, match=r"spaced_epochs is 2.*echo\.insertion='none'"):
-        train.prepare(mini(dataset__spaced_epochs=2, **fields))
+        make_experiment(mini(dataset__spaced_epochs=2, **fields))

@@ -30,12 +30,13 @@ from tests.helpers.runs import (
     run_command,
     slot,
 )
+from training.experiment import make_experiment
 
 CONFIG = mini(**slot("before_augmentation", 100))  # 50 steps, checkpoints after 25 and more
 
 
-class Said(Progress):
-    """Keeps what would be shown."""
+class RecordedProgress(Progress):
+    """Keeps the lines that would be printed."""
 
     def __init__(self):
         super().__init__(quiet=True)
@@ -71,14 +72,13 @@ def steps(workdir):
     return train.Checkpoints(workdir / records.CHECKPOINTS).steps()
 
 
-def test_a_second_process_on_a_run_is_one_sentence_and_the_first_is_not_disturbed(
-    tmp_path, uninterrupted
-):
+@pytest.mark.slow
+def test_a_second_process_on_a_run_is_refused_without_disturbing_the_first(tmp_path, uninterrupted):
     workdir = tmp_path / "run"
-    parts = train.prepare(CONFIG)
-    first = train.turns(parts, workdir, Progress(quiet=True), lambda step: False)
+    parts = make_experiment(CONFIG)
+    first = train.step_by_step(parts, workdir, Progress(quiet=True), lambda step: False)
     next(first)
-    with pytest.raises(cli.InputError, match="is being trained by another process; wait"):
+    with pytest.raises(cli.InputError, match="is in use by another process; wait"):
         train.train(CONFIG, workdir)
     with locks.held(workdir / records.LOCK) as here:
         assert not here
@@ -91,24 +91,23 @@ def test_a_second_process_on_a_run_is_one_sentence_and_the_first_is_not_disturbe
         assert train.train(CONFIG, workdir) == result
 
 
-def test_records_that_a_checkpoint_needs_and_that_are_gone_disqualify_it_alone(
-    ended, uninterrupted
-):
+@pytest.mark.slow
+def test_missing_records_disqualify_only_the_checkpoints_that_cover_them(ended, uninterrupted):
     newest, *_, oldest = steps(ended)
     kept = extent(ended, oldest)
     assert kept < extent(ended, newest)
     with (ended / records.METRICS).open("r+b") as file:
         file.truncate(kept + 7)
-    said = Said()
+    said = RecordedProgress()
     assert train.train(CONFIG, ended, said)["status"] == "exhausted"
     assert f"checkpoint {newest} of {ended} cannot be used: metrics.jsonl has" in said.lines[0]
-    assert f"resumes from checkpoint {oldest}" in said.lines[-1]
+    assert f"resuming from checkpoint {oldest}" in said.lines[-1]
     assert b"\0" not in (ended / records.METRICS).read_bytes()
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
 
 
 @pytest.mark.parametrize("damage", ["removed", "empty", "digit"])
-def test_a_run_whose_records_are_gone_is_one_sentence_and_left_as_it_is(ended, damage, capsys):
+def test_a_run_without_its_records_is_refused_and_left_unchanged(ended, damage, capsys):
     path = ended / records.METRICS
     if damage == "removed":
         path.unlink()
@@ -130,6 +129,7 @@ def largest(directory):
     return max((p for p in directory.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -140,20 +140,20 @@ def largest(directory):
     ],
     ids=["metadata", "array", "arrays_gone", "empty"],
 )
-def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_used(
+def test_a_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_used(
     ended, damage, uninterrupted
 ):
     newest, before = steps(ended)[:2]
     damage(ended / records.CHECKPOINTS / str(newest))
-    said = Said()
+    said = RecordedProgress()
     assert train.train(CONFIG, ended, said)["status"] == "exhausted"
     assert f"checkpoint {newest} of {ended} cannot be used" in said.lines[0]
-    assert f"resumes from checkpoint {before}" in said.lines[-1]
+    assert f"resuming from checkpoint {before}" in said.lines[-1]
     assert (ended / records.DAMAGED / f"checkpoint_{newest}").is_dir()
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
 
 
-def test_the_command_says_a_line_for_a_damaged_array_and_nothing_else(ended):
+def test_the_command_prints_one_line_for_a_damaged_array(ended):
     """Orbax reads arrays in the background, where the others complain when one has failed."""
     newest = steps(ended)[0]
     for path in (ended / records.CHECKPOINTS / str(newest)).glob("arrays/ocdbt.process_*/d/*"):
@@ -163,18 +163,20 @@ def test_the_command_says_a_line_for_a_damaged_array_and_nothing_else(ended):
     )
     assert run.returncode == 0, run.stderr
     lines = [line for line in run.stderr.splitlines() if not line.startswith("fresh ")]
-    assert [line.partition(" ")[0] for line in lines] == ["warning:", "it", "exhausted:"], lines
+    assert [line.partition(" ")[0] for line in lines] == ["warning:", "resuming", "exhausted:"], (
+        lines
+    )
     assert "its arrays cannot be read (ValueError: " in lines[0]
 
 
-def test_the_command_sets_a_result_aside_that_is_no_file(tmp_path, uninterrupted, capsys):
+def test_the_command_sets_aside_a_result_that_is_not_a_file(tmp_path, uninterrupted, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted(CONFIG), workdir)
     (workdir / records.RESULT).unlink()
     (workdir / records.RESULT).mkdir()
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(CONFIG)]
     assert cli.guarded(train.main, words) == cli.OK
-    assert "result.json is no file; it is set aside" in capsys.readouterr().err.replace("\n", " ")
+    assert "result.json is not a file; it is moved to" in capsys.readouterr().err.replace("\n", " ")
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), workdir)
 
 
@@ -183,19 +185,20 @@ def test_a_result_without_its_configuration_is_damaged(tmp_path, uninterrupted):
     shutil.copytree(uninterrupted(CONFIG), workdir)
     assert trial_records.read(workdir).config
     (workdir / records.CONFIG).unlink()
-    with pytest.raises(records.Damaged, match=r"config.json is missing, beside a result.json"):
+    with pytest.raises(records.Damaged, match=r"config.json is missing, but result.json exists"):
         trial_records.read(workdir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [b"", b'{"status": "rea', b'{"status": "reached", "step": "x"}']
 )
-def test_a_damaged_result_is_set_aside_and_found_again(tmp_path, content, uninterrupted):
+def test_a_damaged_result_is_set_aside_and_computed_again(tmp_path, content, uninterrupted):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted(CONFIG), workdir)
     expected = records.read_json(workdir / records.RESULT)
     (workdir / records.RESULT).write_bytes(content)
-    said = Said()
+    said = RecordedProgress()
     result = train.train(CONFIG, workdir, said)
     clocks = ("train_seconds", "wall_seconds", "input_wait_fraction")
     assert {k: result[k] for k in result if k not in clocks} == {
@@ -216,6 +219,7 @@ def test_a_damaged_config_is_one_sentence(tmp_path, content, uninterrupted):
     assert everything(workdir) == before
 
 
+@pytest.mark.slow
 def test_decisions_after_the_last_checkpoint_are_repeated_before_new_ones(tmp_path):
     """As after a kill: what was decided since the checkpoint comes again, and so do its numbers."""
     settings = slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
@@ -252,7 +256,8 @@ def recorded_so_far(workdir):
     return records.read_decisions(workdir / records.DECISIONS)[0]
 
 
-def test_a_run_goes_on_without_its_terminal_and_ends_with_0(tmp_path):
+@pytest.mark.slow
+def test_a_run_continues_without_its_terminal(tmp_path):
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(CONFIG)]
     with held_training(3, *words) as process:
         process.send_signal(signal.SIGHUP)
@@ -277,7 +282,7 @@ def test_output_that_cannot_be_written_changes_no_exit_code(arguments):
     assert codes[0] == codes[1]
 
 
-def test_what_is_said_to_a_full_disk_is_lost_and_nothing_else(monkeypatch):
+def test_output_to_a_full_disk_is_lost_without_an_error(monkeypatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         progress = Progress()
@@ -300,7 +305,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_place_that_cannot_hold_a_run_is_one_sentence(tmp_path, place):
+def test_a_path_that_cannot_contain_a_run_is_one_sentence(tmp_path, place):
     workdir = PLACES[place](tmp_path)
     before = everything(tmp_path)
     with pytest.raises(cli.InputError, match=r"; give a") as caught:
@@ -311,7 +316,7 @@ def test_a_place_that_cannot_hold_a_run_is_one_sentence(tmp_path, place):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_place_that_cannot_hold_a_study_is_one_sentence(tmp_path, place, capsys, monkeypatch):
+def test_a_path_that_cannot_contain_a_study_is_one_sentence(tmp_path, place, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outdir = PLACES[place](tmp_path)
     before = everything(tmp_path)
@@ -330,6 +335,7 @@ def _can_mount():
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _can_mount(), reason="needs user namespaces, to mount a small disk")
 def test_a_full_disk_is_one_sentence(tmp_path):
     small = tmp_path / "small"
@@ -349,7 +355,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     said = [line for line in run.stderr.splitlines() if not line.startswith("fresh ")]
     assert run.returncode == cli.FAILED, said
     assert len(said) == 1, said
-    assert said[0].startswith(f"error: no space is left on the disk of {small / 'run'}; make room")
+    assert said[0].startswith(f"error: no space is left on the disk of {small / 'run'}; free some")
 
 
 def test_ctrl_c_during_the_imports_of_a_command_is_quiet():
@@ -370,6 +376,7 @@ def test_ctrl_c_during_the_imports_of_a_command_is_quiet():
     assert "interrupted" in left
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_a_run_at_once_without_a_traceback(tmp_path):
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(CONFIG)]
     with held_training(3, *words) as process:

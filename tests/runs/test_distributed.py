@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 import train
+import workloads
+from data.splits import open_data
 from pipeline import accounting, build, streams
+from pipeline.auto_streams import AutoStreams
 from pipeline.evaluation import evaluation_batches
 from runs import cli, distributed, records
 from tests.helpers.runs import HANGS, ROOT, SLOTS, flags, mini, placed, slot, wait_until_held
-from training import check, experiment
+from training import check
 
 SLURM = {
     "SLURM_JOB_ID": "7",
@@ -38,8 +41,8 @@ BY_HAND = {"JAX_COORDINATOR_ADDRESS": "host:1234", "JAX_PROCESS_ID": "1"}
         BY_HAND | {"JAX_NUM_PROCESSES": "1"},
     ],
 )
-def test_a_process_that_is_alone_joins_nobody(environment):
-    assert distributed.detected(environment) is None
+def test_a_single_process_joins_no_others(environment):
+    assert distributed.detect(environment) is None
 
 
 @pytest.mark.parametrize(
@@ -50,25 +53,28 @@ def test_a_process_that_is_alone_joins_nobody(environment):
         {"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"},
     ],
 )
-def test_a_launcher_of_several_is_left_to_jax(environment):
-    assert distributed.detected(environment) == {}
+def test_jax_handles_launchers_of_several_processes(environment):
+    assert distributed.detect(environment) == {}
 
 
 def test_processes_can_be_numbered_by_hand():
-    wanted = distributed.detected(BY_HAND | {"JAX_NUM_PROCESSES": "2"})
+    wanted = distributed.detect(BY_HAND | {"JAX_NUM_PROCESSES": "2"})
     assert wanted["coordinator_address"] == "host:1234"
     assert (wanted["num_processes"], wanted["process_id"]) == (2, 1)
     with pytest.raises(cli.InputError, match="JAX_NUM_PROCESSES=N"):
-        distributed.detected(BY_HAND)
+        distributed.detect(BY_HAND)
 
 
 # 102: slots that four streams cannot share evenly; 699: streams of different lengths
-@pytest.mark.parametrize(("insertion", "buffer"), [*SLOTS, ("before_augmentation", 102)])
-@pytest.mark.parametrize("budget", [640, 699])
-def test_halves_of_the_input_make_up_the_whole(insertion, buffer, budget):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("insertion", "buffer", "budget"),
+    [(*case, 699) for case in SLOTS] + [("before_augmentation", 102, 640)],
+)
+def test_two_halves_of_the_streams_give_the_whole_batches(insertion, buffer, budget):
     config = mini(**slot(insertion, buffer), echo__streams=4, budget__fresh_examples=budget)
-    source, _, info = experiment.open_data(config)
-    workload = experiment.workloads.make(config, info)
+    source, _, info = open_data(config)
+    workload = workloads.make(config, info)
 
     def batches(held):
         return iter(build.build(config, source, workload, held))
@@ -76,14 +82,14 @@ def test_halves_of_the_input_make_up_the_whole(insertion, buffer, budget):
     whole, first, second = batches(None), batches(range(2)), batches(range(2, 4))
     for number in range(accounting.total_steps(config)):
         if number == 5:  # go on from the state of both halves, each with a fresh iterator
-            state = streams.merged([half.get_state() for half in (first, second)])
+            state = streams.merge_states([half.get_state() for half in (first, second)])
             for old in (first, second, whole):
                 old.close()
             whole, first, second = batches(None), batches(range(2)), batches(range(2, 4))
             for new in (first, second, whole):
                 new.set_state(state)
         wanted, *halves = (next(iterator) for iterator in (whole, first, second))
-        joined = streams.joined(halves)
+        joined = streams.concatenate(halves)
         np.testing.assert_array_equal(joined.index, wanted.index)
         np.testing.assert_array_equal(joined.data["image"], wanted.data["image"])
         assert {half.fresh_examples for half in halves} == {wanted.fresh_examples}
@@ -109,15 +115,16 @@ class Threads:
         return exchange
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("insertion", "buffer"), [("before_augmentation", 66), ("after_batching", 4)]
+    ("insertion", "buffer", "budget"),
+    [("before_augmentation", 66, 699), ("after_batching", 4, 640)],
 )
-@pytest.mark.parametrize("budget", [640, 699])
-def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
+def test_two_halves_that_decide_give_the_whole_batches(insertion, buffer, budget):
     fields = slot(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
     config = mini(**fields, budget__fresh_examples=budget)
-    source, _, info = experiment.open_data(config)
-    workload = experiment.workloads.make(config, info)
+    source, _, info = open_data(config)
+    workload = workloads.make(config, info)
 
     given, enough = [], threading.Event()
 
@@ -136,9 +143,9 @@ def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
 
         def read(number):
             held = range(2 * number, 2 * number + 2)
-            fields = {"decisions": decisions, "exchange": threads.of(number)}
+            auto = AutoStreams(config, decisions=decisions, exchange=threads.of(number))
             records = Late() if number and decisions is None else source
-            iterator = iter(build.build(config, records, workload, held, **fields))
+            iterator = iter(build.build(config, records, workload, held, auto))
             for batch in iterator:
                 found[number].append(batch)
                 if len(found[1]) == 10:
@@ -153,7 +160,7 @@ def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
             thread.start()
         for thread in both:
             thread.join()
-        return found, streams.merged(states)
+        return found, streams.merge_states(states)
 
     (first, second), state = halves()
     assert {s["batches"] for s in state["streams"].values()} == {len(first)}  # where all ended
@@ -163,7 +170,7 @@ def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
     taken = decisions.cumsum(axis=0)
     assert [batch.fresh_examples for batch in first] == taken.sum(axis=1).tolist()
     ahead = taken[1:] - taken[:-1].min(axis=1, keepdims=True)
-    assert ahead.max() <= 8  # rows of a sub-stream
+    assert ahead.max() <= 8  # rows of a stream
     lengths = [len(range(s, budget, 4)) for s in range(4)]
     assert min(length - n for length, n in zip(lengths, taken[-1], strict=True)) < 8
     admitted = [
@@ -172,11 +179,13 @@ def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
     ]
     assert admitted == taken[-1].tolist()
 
-    whole = [*build.build(config, source, workload, decisions=decisions)]
+    whole = [
+        *build.build(config, source, workload, streams=AutoStreams(config, decisions=decisions))
+    ]
     (again, _), _ = halves(decisions)
     assert len(whole) == len(first) == len(second) == len(again)
     for one, other, wanted, repeated in zip(first, second, whole, again, strict=True):
-        joined = streams.joined([one, other])
+        joined = streams.concatenate([one, other])
         np.testing.assert_array_equal(joined.index, wanted.index)
         np.testing.assert_array_equal(joined.copy, wanted.copy)
         np.testing.assert_array_equal(joined.data["image"], wanted.data["image"])
@@ -187,8 +196,8 @@ def test_halves_that_decide_make_up_the_whole(insertion, buffer, budget):
 
 def test_each_process_evaluates_its_share_of_each_batch():
     config = mini()
-    _, held_out, info = experiment.open_data(config)
-    workload = experiment.workloads.make(config, info)
+    _, held_out, info = open_data(config)
+    workload = workloads.make(config, info)
 
     def batches(held):
         return list(evaluation_batches(held_out, workload, 256, held))
@@ -201,7 +210,7 @@ def test_each_process_evaluates_its_share_of_each_batch():
         np.testing.assert_array_equal(shown[mask == 1], data["label"][mask == 1])
 
 
-def test_too_few_sub_streams_for_the_processes_is_one_sentence():
+def test_too_few_streams_for_the_processes_is_one_sentence():
     assert check.held_streams(mini(echo__streams=4), range(16, 32)) == range(2, 4)
     with pytest.raises(check.ConfigError, match="which 2 processes cannot share evenly; allowed"):
         check.held_streams(mini(), range(16))
@@ -260,7 +269,8 @@ def stop_both(both, workdir):
     assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
 
 
-def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
+@pytest.mark.multiprocess
+def test_two_processes_stop_together_and_one_process_resumes(
     two_processes, tmp_path, uninterrupted
 ):
     fields = {"echo__streams": 2, "log_every_steps": 1, "evaluate_every_fresh_examples": 320}
@@ -288,13 +298,14 @@ def test_two_processes_stop_together_and_one_goes_on_with_the_numbers_of_one(
 
 
 def deciding(**fields):
-    """Fields that shrink a run with echo.policy=auto of two sub-streams."""
+    """Fields that shrink a run with echo.policy=auto of two streams."""
     settings = slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
     fresh = {"evaluate_every_fresh_examples": 0, "log_every_steps": 1}
     return mini(**settings | fresh | fields, echo__streams=2)
 
 
-def test_two_processes_decide_together_and_one_repeats_what_they_did(two_processes, tmp_path):
+@pytest.mark.multiprocess
+def test_two_processes_decide_together_and_one_replays_their_decisions(two_processes, tmp_path):
     device = {"echo__placement": "device", "augment_on": "device"}
     config = deciding(**device)
     workdir, again = tmp_path / "run", tmp_path / "again"
@@ -322,6 +333,7 @@ def test_two_processes_decide_together_and_one_repeats_what_they_did(two_process
     )
 
 
+@pytest.mark.multiprocess
 def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     stall = {"upstream__stall_every_seconds": 1.0, "upstream__stall_seconds": 1000.0}
     config = deciding(upstream__examples_per_second=30.0)
@@ -330,21 +342,21 @@ def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     both = two_processes([*words, *flags(stuck)], [*words, *flags(config)])
     errors = [process.communicate(timeout=HANGS)[1].splitlines() for process in both]
     assert [process.returncode for process in both] == [cli.FAILED] * 2, errors
-    assert "no example has come from upstream for 5 s" in errors[0][-1]
+    assert "no example has arrived from upstream for 5 s" in errors[0][-1]
     assert errors[1] == [
-        "process 1: Left: process 0 has left the run; its own output says why, and the same "
-        "command goes on from the last checkpoint"
+        "process 1: PeerLeft: process 0 has left the run; its own output says why, and the same "
+        "command resumes from the last checkpoint"
     ]
     assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "failed"
 
 
 EXCHANGE = """
 import sys, jax
-from runs import processes
-processes.initialize()
+from runs import distributed
+distributed.initialize()
 own, leaver = jax.process_index(), int(sys.argv[1])
 for rounds in (0, 130):
-    exchange = processes.Exchange()
+    exchange = distributed.Exchange()
     for n in range(rounds):
         assert exchange([n, own]) == [[n, 0], [n, 1]]
     if own == leaver:
@@ -352,15 +364,16 @@ for rounds in (0, 130):
         continue
     try:
         exchange(None)
-    except processes.Left as error:
+    except distributed.PeerLeft as error:
         print(error)
 if own == 0:
     print(len(exchange._client.key_value_dir_get("exchange")), "keys are left")
 """
 
 
+@pytest.mark.multiprocess
 @pytest.mark.parametrize("leaver", [0, 1])
-def test_an_exchange_ends_when_one_leaves_and_forgets_what_was_told(leaver, two_processes):
+def test_an_exchange_ends_when_a_process_leaves_and_deletes_old_keys(leaver, two_processes):
     both = two_processes(["-c", EXCHANGE, str(leaver)])
     said = [process.communicate(timeout=HANGS)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
@@ -369,15 +382,16 @@ def test_an_exchange_ends_when_one_leaves_and_forgets_what_was_told(leaver, two_
     assert left[0] < 2 * 64
 
 
+@pytest.mark.multiprocess
 def test_a_process_ends_with_a_sentence_once_process_0_is_gone():
     """Without JAX's coordinator, whose own abort would race with the sentence."""
     script = """
 import socket, sys, threading
-from jax._src import distributed
-from runs import processes
+from jax._src.distributed import global_state
+from runs import distributed
 listener = socket.create_server(("localhost", 0))
-distributed.global_state.coordinator_address = f"localhost:{listener.getsockname()[1]}"
-threading.Thread(target=processes._end_with_first, args=(threading.Event(),)).start()
+global_state.coordinator_address = f"localhost:{listener.getsockname()[1]}"
+threading.Thread(target=distributed._end_with_first, args=(threading.Event(),)).start()
 for _ in range(2):  # a coordinator hangs up on connections that say nothing, and is still there
     listener.accept()[0].close()
 print("hung up", flush=True)

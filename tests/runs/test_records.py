@@ -29,7 +29,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     assert records.read_json(tmp_path / "none.json") is None
 
 
-def test_of_several_that_create_a_record_the_first_wins(tmp_path, monkeypatch):
+def test_the_first_of_several_processes_creates_a_record(tmp_path, monkeypatch):
     def no_links(*_):
         raise OSError(errno.EOPNOTSUPP, "no links here")
 
@@ -42,7 +42,7 @@ def test_of_several_that_create_a_record_the_first_wins(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["with.json", "without.json"]
 
 
-def test_temporary_files_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path):
+def test_stale_temporary_files_are_removed_and_recent_ones_stay(tmp_path):
     dead, living = ".study.json." + "a" * 16 + ".tmp", ".study.json." + "b" * 16 + ".tmp"
     for name in (dead, living, ".study.json.4711", ".notes.4711"):
         (tmp_path / name).write_text("{")
@@ -77,7 +77,7 @@ def test_damage_is_named(tmp_path, content, says):
         records.read_metrics(tmp_path)
 
 
-def test_what_is_no_file_is_damage_and_hangs_nobody(tmp_path):
+def test_a_path_that_is_not_a_file_is_damaged_and_does_not_block(tmp_path):
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -87,7 +87,7 @@ def test_what_is_no_file_is_damage_and_hangs_nobody(tmp_path):
     assert records.read_json(tmp_path / "none" / "below") is None
 
 
-def test_metrics_are_cut_back_to_what_a_checkpoint_knew(tmp_path):
+def test_metrics_are_truncated_to_the_extent_in_a_checkpoint(tmp_path):
     writer = records.LinesWriter(tmp_path / records.METRICS)
     writer.write({"step": 1, "loss": 0.5})
     known = writer.sync()
@@ -103,7 +103,7 @@ def test_metrics_are_cut_back_to_what_a_checkpoint_knew(tmp_path):
     assert records.read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
 
 
-def test_a_torn_last_line_is_left_out_and_a_torn_middle_is_named(tmp_path):
+def test_an_incomplete_last_line_is_dropped_and_a_damaged_one_before_it_named(tmp_path):
     path = tmp_path / records.METRICS
     path.write_text('{"step": 1}\n{"step": 2')
     assert records.read_metrics(tmp_path) == [{"step": 1}]
@@ -126,7 +126,7 @@ def test_a_target_says_on_which_side_the_goal_lies(mode, reached, better):
     assert not target.reached(float("nan"))
 
 
-def test_a_clock_leaves_pauses_out_and_goes_on_from_its_readings(monkeypatch):
+def test_a_clock_excludes_pauses_and_continues_from_its_readings(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("runs.clock.time.perf_counter", lambda: now[0])
     clock = Clock(train=10.0, wall=20.0, waited=1.0)
@@ -156,7 +156,7 @@ def saved(directory, best=2):
     return Checkpoints(directory), {"w": jnp.zeros(3), "nested": [jnp.int32(0)]}
 
 
-def test_checkpoints_keep_the_newest_two_and_the_best_and_give_back_every_bit(tmp_path):
+def test_checkpoints_keep_the_newest_two_and_the_best_bit_for_bit(tmp_path):
     assert Checkpoints(tmp_path / "checkpoints").steps() == []
     checkpoints, like = saved(tmp_path / "checkpoints")
     assert checkpoints.steps() == [5, 4, 2]
@@ -167,7 +167,7 @@ def test_checkpoints_keep_the_newest_two_and_the_best_and_give_back_every_bit(tm
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "bit"])
-def test_a_checkpoint_gives_back_what_was_saved_or_says_that_it_is_damaged(tmp_path, damage):
+def test_a_checkpoint_restores_what_was_saved_or_is_damaged(tmp_path, damage):
     """Whichever of its files is damaged; Orbax needs only some of them."""
     checkpoints, like = saved(tmp_path / "checkpoints")
     expected = jax.tree.map(np.asarray, checkpoints.restore(4, like))
@@ -197,7 +197,7 @@ def test_a_checkpoint_gives_back_what_was_saved_or_says_that_it_is_damaged(tmp_p
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_a_fingerprint_tells_any_change_and_no_sharding(data):
+def test_a_fingerprint_depends_on_every_bit_and_not_on_sharding(data):
     dtype = data.draw(st.sampled_from(["float32", "bfloat16", "int32", "uint8", "bool"]))
     array = np.asarray(jnp.asarray(np.arange(24).reshape(2, 3, 4) % 2, dtype))
     known = fingerprint.of_arrays({"a": jnp.asarray(array)})
@@ -210,7 +210,7 @@ def test_a_fingerprint_tells_any_change_and_no_sharding(data):
     assert fingerprint.of_arrays({"a": jnp.asarray(moved)}) != known
 
 
-def test_a_status_says_all_that_one_wants_to_know():
+def test_a_status_is_one_line():
     status = Status(4804, 16_000, "accuracy", 0.9712, ">= 0.97", 5213.4, 0.081, 95.0)
     assert str(status) == (
         "fresh 4,804 / 16,000 | accuracy 0.9712 (target >= 0.97) | 5,213 examples/s | "
@@ -218,7 +218,7 @@ def test_a_status_says_all_that_one_wants_to_know():
     )
 
 
-def test_plain_output_is_a_line_now_and_then(capsys, monkeypatch):
+def test_plain_output_is_throttled(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("runs.progress.time.monotonic", lambda: now[0])
     progress = Progress(prefix="trial 3: ")
@@ -233,7 +233,7 @@ def test_plain_output_is_a_line_now_and_then(capsys, monkeypatch):
     ("seconds", "text"),
     [(0, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (None, "?")],
 )
-def test_durations_read_as_a_person_says_them(seconds, text):
+def test_durations_are_readable(seconds, text):
     assert duration(seconds) == text
 
 

@@ -1,4 +1,4 @@
-"""Worker processes, shards, several launches and Ray: the same records as one after another."""
+"""Worker processes, shards, concurrent launches, and Ray write the records of sequential trials."""
 
 import contextlib
 import dataclasses
@@ -16,25 +16,25 @@ import pytest
 import sweep
 from configs import base
 from runs import cli, records
-from runs.progress import Progress
+from studies.definitions import load_study
 from studies.executors import PoolExecutor
 from studies.ray_executor import RayExecutor
 from studies.runner import run
 from tests.helpers.runs import HANGS, ROOT, flags, mini
-from tests.helpers.small_studies import QUIET, study
+from tests.helpers.small_studies import QUIET, RecordedProgress, study
 
 COMPARED = ("step", "fresh_examples", "loss", "split")
 
 
 def longer():
-    """Trials that take long enough to be met in the middle."""
+    """Trials that take long enough to be interrupted."""
     config = mini(budget__fresh_examples=6400, checkpoint_every_fresh_examples=1600)
     return dataclasses.replace(study(trials=2), config=config)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The study, one trial after another in this process."""
+    """The study, with sequential trials in this process."""
     directory = tmp_path_factory.mktemp("alone") / "study"
     assert run(longer(), directory, QUIET) == "finished"
     return directory
@@ -52,8 +52,8 @@ def assert_same_trials(directory, other):
 
 @contextlib.contextmanager
 def struck(directory, strike):
-    """Calls `strike` once, with the process that trains a trial below `directory`, when one has
-    taken steps and is not at its end."""
+    """Calls `strike` once, with the id of a process that is in the middle of a trial below
+    `directory`."""
     done = threading.Event()
 
     def watch():
@@ -77,7 +77,7 @@ def struck(directory, strike):
     finally:
         done.set()
         thread.join()
-    assert struck_processes, "no trial was met in the middle"
+    assert struck_processes, "no trial was interrupted"
 
 
 def owners(path):
@@ -88,7 +88,9 @@ def owners(path):
                 yield int(entry.parts[2])
 
 
-in_proc = pytest.mark.skipif(not pathlib.Path("/proc").is_dir(), reason="finds processes in /proc")
+needs_proc = pytest.mark.skipif(
+    not pathlib.Path("/proc").is_dir(), reason="finds processes in /proc"
+)
 TWO = functools.partial(PoolExecutor, number=2)
 
 
@@ -96,28 +98,34 @@ def kill(process):
     os.kill(process, signal.SIGKILL)
 
 
-@in_proc
-def test_workers_write_what_one_process_writes_also_when_one_is_killed(alone, tmp_path):
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@needs_proc
+def test_workers_write_what_one_process_writes_even_if_one_is_killed(alone, tmp_path):
     with struck(tmp_path / "study", kill):
         assert run(longer(), tmp_path / "study", QUIET, TWO) == "finished"
     assert_same_trials(tmp_path / "study", alone)
 
 
-@in_proc
-def test_workers_that_are_told_to_stop_save_and_go_on(alone, tmp_path):
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@needs_proc
+def test_stopped_workers_save_and_resume(alone, tmp_path):
     directory = tmp_path / "study"
     with struck(directory, lambda owner: os.kill(os.getpid(), signal.SIGTERM)):
         assert run(longer(), directory, QUIET, TWO) == "preempted"
     found = [records.read_json(p / records.RESULT) for _, p in records.trials_on_disk(directory)]
     stopped = [result for result in found if result and result["status"] == "preempted"]
     assert stopped
-    assert any(result["step"] > 0 for result in stopped)  # one may have been compiling
+    assert any(result["step"] > 0 for result in stopped)  # the other may have been compiling
     assert run(longer(), directory, QUIET) == "finished"
     assert_same_trials(directory, alone)
 
 
-@in_proc
-def test_ray_writes_what_one_process_writes_also_when_a_worker_is_killed(alone, tmp_path):
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@needs_proc
+def test_ray_writes_what_one_process_writes_even_if_a_worker_is_killed(alone, tmp_path):
     ray = pytest.importorskip("ray")
     try:
         ray.init(
@@ -140,45 +148,36 @@ def command_line(plan, outdir, *more):
     return [*words, f"--trials={plan.trials}", f"--outdir={outdir}", *flags(plan.config), *more]
 
 
-class Heard(Progress):
-    """Keeps what would be shown."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
-
-
+@pytest.mark.slow
+@pytest.mark.multiprocess
 def test_two_launches_on_one_directory_share_the_work(tmp_path, monkeypatch):
-    directory, heard = tmp_path / "study", Heard()
+    directory, progress = tmp_path / "study", RecordedProgress()
     words = command_line(longer(), directory)
     monkeypatch.chdir(ROOT)
     config, module = cli.load_config(words[0].partition("=")[2], [], base.FIELDS, ROOT)
     overrides = flags(longer().config)
     cli.override(config, overrides, base.FIELDS)
-    plan = sweep.load_study(config, module, "configs/cifar10.py:mini", "insertion", 2, 1, overrides)
+    plan = load_study(config, module, "configs/cifar10.py:mini", "insertion", 2, 1, overrides)
     other = subprocess.Popen(
         [sys.executable, "sweep.py", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     try:
         while not list(directory.glob(f"*/*/*/{records.METRICS}")) and other.poll() is None:
             time.sleep(0.05)
-        assert run(plan, directory, heard) == "finished"
+        assert run(plan, directory, progress) == "finished"
         said = other.communicate(timeout=HANGS)[1].splitlines()
     finally:
         other.kill()
     assert other.returncode == cli.OK
     trained = [
         [line.partition("] ")[2].partition(":")[0] for line in lines if "best" in line]
-        for lines in (heard.lines, said)
+        for lines in (progress.lines, said)
     ]
     assert all(trained)
     assert len(set(trained[0] + trained[1])) == len(trained[0] + trained[1]) == 8
 
 
-def test_shards_are_the_whole_study_without_overlap(tmp_path):
+def test_shards_cover_the_study_without_overlap(tmp_path):
     plan = study(trials=1, searches=2)
     parts = []
     for i in range(3):
@@ -189,7 +188,7 @@ def test_shards_are_the_whole_study_without_overlap(tmp_path):
     assert len(set.union(*parts)) == 4
 
 
-def test_lanes_write_what_trials_alone_write(tmp_path):
+def test_lanes_write_what_separate_trials_write(tmp_path):
     directory = tmp_path / "lanes"
     assert run(study(trials=3), directory, QUIET, lanes=2) == "finished"
     assert run(study(trials=3), tmp_path / "alone", QUIET) == "finished"
@@ -201,7 +200,7 @@ def test_lanes_write_what_trials_alone_write(tmp_path):
     assert together == [2, 2, 1] * 2
 
 
-def test_a_full_disk_stops_the_study_in_one_sentence(tmp_path, monkeypatch):
+def test_full_disk_stops_the_study_with_one_sentence(tmp_path, monkeypatch):
     directory, fsync, calls = tmp_path / "study", os.fsync, []
 
     def full(descriptor):
@@ -248,32 +247,30 @@ def test_wrong_input_is_one_sentence(words, says, tmp_path, capsys, monkeypatch)
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("echo.policy", "auto", "other than 'fixed', which goes by how long a step takes"),
+        ("echo.policy", "auto", "other than 'fixed', which depends on the time of a step"),
         ("echo.placement", "device", "other than 'host', which each lane would fill"),
     ],
 )
 def test_lanes_refuse_what_they_cannot_share(field, value, says, tmp_path):
-    plan = study()
-    condition = dict(plan.conditions[1], overrides={field: value})
-    plan = dataclasses.replace(plan, conditions=(plan.conditions[0], condition))
+    plan = study(overrides={field: value})
     with pytest.raises(cli.InputError, match=says):
         run(plan, tmp_path / "study", QUIET, lanes=2)
-    space = ({"field": "augmentation.pad", "scale": "choice", "values": (0, 1)},)
+    axis = {"field": "augmentation.pad", "scale": "choice", "values": (0, 1)}
     with pytest.raises(cli.InputError, match=r"varies augmentation\.pad"):
-        run(dataclasses.replace(study(), space=space), tmp_path / "study", QUIET, lanes=2)
+        run(study(axes=[axis]), tmp_path / "study", QUIET, lanes=2)
     assert not (tmp_path / "study").exists()
 
 
-def test_ray_that_is_missing_is_named(tmp_path, monkeypatch):
+def test_missing_ray_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(cli.InputError, match="pip install ray"):
         run(study(), tmp_path / "study", QUIET, RayExecutor)
     assert not (tmp_path / "study").exists()
 
 
-def test_a_study_of_ones_own_is_a_few_lines(tmp_path, capsys):
+def test_study_in_a_file_of_the_user(tmp_path, capsys):
     text = """
-from configs import cifar10, studies
+from configs import catalog, cifar10
 
 def get_config():
     return cifar10.get_config("mini")
@@ -282,7 +279,7 @@ def get_search_space(variant):
     return ({"field": "optimizer.learning_rate", "scale": "log", "min": 0.01},)
 
 def get_studies(variant):
-    conditions = {"baseline": studies.echo("none", 1, 0)}
+    conditions = {"baseline": catalog.echo("none", 1, 0)}
     plan = {"conditions": conditions, "baseline": BASE, "trials": 2, "searches": 1}
     return {"mine": plan | MORE}
 """
@@ -322,13 +319,14 @@ def test_every_study_is_listed_with_its_cost(name, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert sweep.main([f"--config=configs/{name}.py:mini", "--study=list"]) == cli.OK
     said = capsys.readouterr().out
-    for words in ("insertion\n", "controls\n", "quality\n", "fresh examples if each uses"):
-        assert words in said
+    for name in ("insertion", "controls", "quality"):
+        assert f"{name}\n" in said
+    assert "fresh examples if each trial uses its whole budget" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("variant", ["photographs", "sentences"])
-def test_the_study_of_real_data_can_be_planned(variant, tmp_path, capsys, monkeypatch):
-    """Its data sets do not come with the project, so it is read and not run."""
+def test_study_of_real_data_can_be_planned(variant, tmp_path, capsys, monkeypatch):
+    """Its data sets are not part of the repository, so the study is only listed."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config = f"--config=configs/real_data.py:{variant}"

@@ -1,8 +1,5 @@
 """Lanes: each one's numbers are those of its own run alone, bit for bit, also when resumed."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 
@@ -10,7 +7,8 @@ import train
 from pipeline import map_datasets
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import mini, numbers, slot
+from tests.helpers.runs import mini, numbers, slot, stop_at_call
+from training.experiment import make_experiment
 
 QUIET = Progress(quiet=True)
 
@@ -70,18 +68,10 @@ def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("turn", [5, 20])
-def test_stopped_lanes_go_on_together(alone, tmp_path, monkeypatch, turn):
+def test_stopped_lanes_go_on_together(alone, tmp_path, turn):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
-    train_on, steps = train._Run._train_on, []
-
-    def stops(run, batch):
-        train_on(run, batch)
-        steps.append(run)
-        if len(steps) == 4 * turn + 2:  # in the middle of a round, which is ended first
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(train._Run, "_train_on", stops)
-    results = lanes.train(lane_configs(), workdirs, QUIET)
+    # in the middle of a round, which is finished first
+    results = lanes.train(lane_configs(), workdirs, QUIET, on_step=stop_at_call(4 * turn + 2))
     assert "preempted" in [result["status"] for result in results]
     results = lanes.train(lane_configs(), workdirs, QUIET)
     assert [result["status"] for result in results] == STATUSES
@@ -98,7 +88,7 @@ def test_a_lane_that_is_far_behind_is_waited_for(alone, tmp_path):
         stopped[0] = step
         return step >= 17
 
-    run = train.turns(train.prepare(one), workdirs[3], QUIET, stop)
+    run = train.step_by_step(make_experiment(one), workdirs[3], QUIET, stop)
     *_, result = run
     assert (result["status"], stopped) == ("preempted", [17])
     results = lanes.train(lane_configs(), workdirs, QUIET)

@@ -1,8 +1,5 @@
 """Stacked lanes: one call a step for all, and the numbers of the lanes alone to rounding."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,10 +9,11 @@ import train
 from runs import records
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import mini, numbers, slot
+from tests.helpers.runs import mini, numbers, slot, stop_at_call
 from tests.helpers.small_studies import study
 from training import step as steps
-from training.step import Program
+from training import stepper
+from training.experiment import make_experiment
 
 QUIET = Progress(quiet=True)
 
@@ -69,13 +67,13 @@ def apart(tmp_path_factory, smooth):
 def calls(monkeypatch):
     """The sizes of the stacks that the step was called with, one a call."""
     sizes = []
-    original = Program.compile_stacked
+    original = stepper.StackedPrograms.compile_train
 
-    def compile_stacked(self, *arguments):
+    def compile_train(self, *arguments):
         sizes.append(len(arguments[2].learning_rate))
         return original(self, *arguments)
 
-    monkeypatch.setattr(Program, "compile_stacked", compile_stacked)
+    monkeypatch.setattr(stepper.StackedPrograms, "compile_train", compile_train)
     return sizes
 
 
@@ -109,18 +107,11 @@ def test_stacked_lanes_have_the_numbers_of_their_own_runs_and_leave_one_by_one(
     assert calls == [4] * steps[0] + [2] * (steps[2] - steps[0])
 
 
-def test_stopped_lanes_go_on_together(apart, tmp_path, monkeypatch):
+def test_stopped_lanes_go_on_together(apart, tmp_path):
     workdirs = in_directory(tmp_path)
-    train_on, steps = train._Run._train_on, []
-
-    def stops(run, batch):
-        train_on(run, batch)
-        steps.append(run)
-        if len(steps) == 26:  # in the middle of a round: 3 of four lanes, then of three
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(train._Run, "_train_on", stops)
-    results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True)
+    # in the middle of a round: 3 of four lanes, then of three
+    hook = stop_at_call(26)
+    results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True, on_step=hook)
     assert [result["status"] for result in results] == ["preempted", "diverged", *["preempted"] * 2]
     assert len({result["step"] for result in results if result["status"] == "preempted"}) == 1
     results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True)
@@ -131,7 +122,9 @@ def test_stopped_lanes_go_on_together(apart, tmp_path, monkeypatch):
 
 def test_lanes_at_other_batches_are_stacked_when_the_others_get_there(apart, tmp_path, calls):
     workdirs = in_directory(tmp_path)
-    run = train.turns(train.prepare(lane_configs()[3]), workdirs[3], QUIET, lambda step: step == 7)
+    run = train.step_by_step(
+        make_experiment(lane_configs()[3]), workdirs[3], QUIET, lambda step: step == 7
+    )
     *_, result = run
     assert (result["status"], result["step"]) == ("preempted", 7)
     results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True)
@@ -144,10 +137,10 @@ def test_lanes_at_other_batches_are_stacked_when_the_others_get_there(apart, tmp
 def test_lanes_whose_losses_differ_are_stacks_of_their_own_and_fail_on_their_own(
     tmp_path, monkeypatch
 ):
-    def out_of_memory(program, states, batch, hypers, data_seed):
+    def out_of_memory(programs, states, rows, hypers, data_seed):
         raise MemoryError(f"no room for {len(hypers.learning_rate)}")
 
-    monkeypatch.setattr(Program, "compile_stacked", out_of_memory)
+    monkeypatch.setattr(stepper.StackedPrograms, "compile_train", out_of_memory)
     configs = [mini(loss__label_smoothing=smoothing) for smoothing in (0.0, 0.1, 0.1)]
     results = lanes.train(configs, in_directory(tmp_path)[:3], QUIET, stacked=True)
     assert {result["status"] for result in results} == {"failed"}

@@ -1,4 +1,4 @@
-"""The rule of which trials run and count, for any number of workers and any order of ends."""
+"""Which trials run and count, for any number of workers and any order of completion."""
 
 import os
 import random
@@ -12,71 +12,71 @@ from hypothesis import strategies as st
 
 from runs import locks
 from studies.study_progress import StudyProgress
-from studies.trial_queue import COUNTED, Search
+from studies.trial_queue import COUNTED, SearchQueue
 from tests.helpers.runs import HANGS, ROOT
 
 STATUSES = st.sampled_from(["reached", "exhausted", "diverged", "failed"])
 
 
-def one_after_another(statuses, wanted):
-    """The protocol as it is said: trials that run, and those that count."""
+def sequential(statuses, needed):
+    """The protocol with one worker: trials that run, and those that count."""
     run, counted = [], []
     for trial, status in enumerate(statuses):
         run.append(trial)
         if status in COUNTED:
             counted.append(trial)
-        if len(counted) == wanted:
+        if len(counted) == needed:
             break
     return run, counted
 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    wanted=st.integers(1, 6),
+    needed=st.integers(1, 6),
     statuses=st.lists(STATUSES, min_size=12, max_size=12),
     workers=st.integers(1, 9),
     lanes=st.integers(1, 4),
     seed=st.integers(0, 2**32),
 )
-def test_any_workers_in_any_order_run_and_count_what_one_alone_does(
-    wanted, statuses, workers, lanes, seed
+def test_any_number_of_workers_runs_and_counts_the_same_trials(
+    needed, statuses, workers, lanes, seed
 ):
-    statuses = statuses[: 2 * wanted]
+    statuses = statuses[: 2 * needed]
     order, now = random.Random(seed), [0.0]
-    search = Search("c", 0, wanted, 2 * wanted, clock=lambda: now[0])
-    under_way, ran = [], []
-    while not search.over:
-        while len(under_way) < workers and (taken := search.take(lanes)):
-            under_way += taken
-        if not under_way:
-            now[0] += 1  # what is left is held elsewhere
+    queue = SearchQueue("c", 0, needed, 2 * needed, clock=lambda: now[0])
+    running, ran = [], []
+    while not queue.over:
+        while len(running) < workers and (taken := queue.take(lanes)):
+            running += taken
+        if not running:
+            now[0] += 1  # the remaining trials are held by other launches
             continue
-        trial = under_way.pop(order.randrange(len(under_way)))
+        trial = running.pop(order.randrange(len(running)))
         if order.random() < 0.2:  # killed, or held by another launch
-            search.again(trial, order.choice([0, 1]))
+            queue.postpone(trial, order.choice([0, 1]))
         else:
             ran.append(trial)
-            search.end(trial, statuses[trial])
-    run, counted = one_after_another(statuses, wanted)
+            queue.end(trial, statuses[trial])
+    run, counted = sequential(statuses, needed)
     assert sorted(ran) == run
-    assert [trial for trial in sorted(ran) if statuses[trial] in COUNTED][:wanted] == counted
-    assert search.counted == len(counted)
+    assert [trial for trial in sorted(ran) if statuses[trial] in COUNTED][:needed] == counted
+    assert queue.counted == len(counted)
 
 
-def test_time_left_weighs_trials_by_their_steps():
+def test_time_left_weights_trials_by_their_steps():
     now = [0.0]
-    searches = [Search("short", 0, 2, 4), Search("long", 0, 2, 4)]
-    tally = StudyProgress(searches, {"short": 10, "long": 40}, clock=lambda: now[0])
-    assert tally.seconds_left() is None
-    searches[0].take(1)
+    queues = [SearchQueue("short", 0, 2, 4), SearchQueue("long", 0, 2, 4)]
+    progress = StudyProgress(queues, {"short": 10, "long": 40}, clock=lambda: now[0])
+    assert progress.seconds_left() is None
+    queues[0].take(1)
     now[0] = 5.0
-    searches[0].end(0, "exhausted")
-    tally.trial_done("short", "exhausted", trained=True)
-    assert tally.seconds_left() == pytest.approx((10 + 2 * 40) * 0.5)
-    assert str(tally) == "[1/4]"
+    queues[0].end(0, "exhausted")
+    progress.trial_ended("short", "exhausted", trained=True)
+    assert progress.seconds_left() == pytest.approx((10 + 2 * 40) * 0.5)
+    assert str(progress) == "[1/4]"
 
 
-def test_a_lock_is_held_once_and_free_again_when_its_owner_is_killed(tmp_path):
+def test_lock_is_exclusive_and_released_when_its_owner_is_killed(tmp_path):
     path = tmp_path / "lock"
     program = (
         "import pathlib, sys; from runs import locks\n"

@@ -7,19 +7,22 @@ import numpy as np
 import pytest
 
 import train
+from data.splits import open_data
 from pipeline import build
+from pipeline.auto_streams import AutoStreams
 from runs import cli, records
 from tests.helpers.held_training import late_examples
 from tests.helpers.runs import (
-    StopAt,
     assert_equal_runs,
     batches_of,
     decisions_file,
     mini,
     recorded,
     run_command,
+    stop_at,
 )
 from training.auto_policy import Pace
+from training.experiment import make_experiment
 
 SLOTS = (("before_augmentation", 128), ("after_augmentation", 128), ("after_batching", 4))
 
@@ -33,11 +36,11 @@ def auto(insertion="before_augmentation", buffer=128, **fields):
 @pytest.mark.parametrize("streams", [1, 2])
 def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, streams):
     config = auto(insertion, buffer, echo__streams=streams)
-    parts = train.prepare(config)
-    source, _, _ = train.open_data(config)
+    parts = make_experiment(config)
+    source, _, _ = open_data(config)
     workload = parts.program.task.workload
     plain = batches_of(mini(echo__streams=streams))
-    patient = list(build.build(config, source, workload, slack=lambda: 1.0))
+    patient = list(build.build(config, source, workload, streams=AutoStreams(config, lambda: 1.0)))
     assert len(patient) == len(plain) == 20
     for ours, theirs in zip(patient, plain, strict=True):
         assert ours.fresh_examples == theirs.fresh_examples
@@ -50,12 +53,12 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
 @pytest.mark.parametrize(("insertion", "buffer", "streams"), [(*SLOTS[0], 2), (*SLOTS[2], 1)])
 def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, tmp_path):
     slow = auto(insertion, buffer, echo__streams=streams)
-    with late_examples(100, step=12):  # so that there are repeats
-        first = train.train(slow, tmp_path / "first")
+    with late_examples(100, step=12) as hook:  # so that there are repeats
+        first = train.train(slow, tmp_path / "first", on_step=hook)
     assert first["status"] == "exhausted"
     decisions = recorded(tmp_path / "first")
     assert len(decisions) == first["step"] > 20  # steps without echoing
-    # The run ends with the first sub-stream that does; the other is at most a batch behind.
+    # The run ends with the first stream that does; the other is at most a batch behind.
     left = 640 - first["fresh_examples"]
     assert sum(map(sum, decisions)) == first["fresh_examples"]
     assert left < 32 if streams == 1 else left < 2 * 32
@@ -69,8 +72,8 @@ def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, 
     assert recorded(tmp_path / "again") == decisions
     assert_equal_runs(fast, tmp_path / "first", tmp_path / "again")
     # Stopped and resumed: nothing is twice, torn or missing.
-    with StopAt(first["step"] // 2):
-        assert train.train(fast, tmp_path / "stopped")["status"] == "preempted"
+    stopped = train.train(fast, tmp_path / "stopped", on_step=stop_at(first["step"] // 2))
+    assert stopped["status"] == "preempted"
     with open(tmp_path / "stopped" / records.DECISIONS, "ab") as file:
         file.write(b'{"step": 9, "fre')
     train.train(fast, tmp_path / "stopped")
@@ -99,8 +102,8 @@ def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion,
 
 def test_a_stopped_run_keeps_its_decisions_and_goes_on(tmp_path):
     config = auto()
-    with late_examples(100, step=6), StopAt(9):
-        train.train(config, tmp_path / "run")
+    with late_examples(100, step=6) as hook:
+        train.train(config, tmp_path / "run", on_step=lambda n: (hook(n), stop_at(9)(n)))
     before = recorded(tmp_path / "run")
     result = train.train(config, tmp_path / "run")
     decisions = recorded(tmp_path / "run")
@@ -147,13 +150,13 @@ def test_wrong_settings_are_one_sentence(fields, message):
         "echo__shuffle_buffer": 128,
     }
     with pytest.raises(cli.InputError, match=message):
-        train.prepare(mini(**settings | fields))
+        make_experiment(mini(**settings | fields))
 
 
 def test_decisions_of_other_sub_streams_are_wrong_input(tmp_path):
     replay = decisions_file(tmp_path / "decisions", [[16, 16]])
     with pytest.raises(cli.InputError, match=r"echo\.streams=1"):
-        train.prepare(auto(echo__replay=replay))
+        make_experiment(auto(echo__replay=replay))
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 import train
-from data import sources
+from data import sources, splits
 from models.resnet import CifarResNet
 from runs import cli, records
 from tests.helpers.runs import mini
@@ -42,7 +42,7 @@ def test_the_parameters_are_the_network_for_whoever_has_numpy(finished):
         kind = "params" if isinstance(variable, nnx.Param) else "model_state"
         variable[...] = arrays["/".join([kind, *map(str, path)])]
         nnx.update(model, nnx.from_flat_state([(path, variable)]))
-    test, _ = sources.open_source("digits", "test")
+    test, _ = splits.open_source("digits", "test")
     images = np.stack([record["image"] for record in test])
     logits = model((images.astype(np.float32) - 127.5) / 64.0, train=False)
     accuracy = np.mean(np.asarray(logits).argmax(-1) == [record["label"] for record in test])
@@ -130,7 +130,7 @@ def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, fini
 
 
 def test_a_test_record_that_cannot_be_decoded_is_one_sentence(finished, capsys, monkeypatch):
-    opened = sources.open_source
+    opened = splits.open_source
 
     def with_a_bad_label(name, split, data_dir=""):
         source, info = opened(name, split, data_dir)
@@ -139,7 +139,7 @@ def test_a_test_record_that_cannot_be_decoded_is_one_sentence(finished, capsys, 
             source = sources.ArraySource(image=np.stack(images), label=np.array([*labels[1:], 77]))
         return source, info
 
-    monkeypatch.setattr(sources, "open_source", with_a_bad_label)
+    monkeypatch.setattr(splits, "open_source", with_a_bad_label)
     assert evaluate(finished) == cli.WRONG_INPUT
     error = capsys.readouterr().err
     assert "error: record 299 " in error

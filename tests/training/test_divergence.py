@@ -11,7 +11,7 @@ from benchmarks import divergence as benchmark
 from runs import records
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import StopAt, latest_step, mini
+from tests.helpers.runs import latest_step, mini, stop_at
 from training import divergence
 from workloads.small_images import SmallImageClassification
 
@@ -103,8 +103,8 @@ def test_a_step_that_was_dispatched_since_does_not_count(rate, step, tmp_path):
 def test_a_run_that_was_stopped_before_ends_at_the_same_step(tmp_path):
     (config,) = configs([HUGE])
     whole = train.train(config, tmp_path / "whole")
-    with StopAt(1):
-        assert train.train(config, tmp_path / "stopped")["status"] == "preempted"
+    stopped_run = train.train(config, tmp_path / "stopped", on_step=stop_at(1))
+    assert stopped_run["status"] == "preempted"
     stopped = train.train(config, tmp_path / "stopped")
     same = ("status", "step", "fresh_examples", "error", "best")
     assert [stopped[name] for name in same] == [whole[name] for name in same]

@@ -18,8 +18,9 @@ from runs.progress import Progress
 from studies import lanes
 from tests.helpers import golden
 from tests.helpers.golden_worker import SHORT_STAGES, workloads
-from tests.helpers.runs import SLOTS, StopAt, assert_equal_runs, mini, placed, records_of, slot
+from tests.helpers.runs import SLOTS, assert_equal_runs, mini, placed, records_of, slot, stop_at
 from training import gradient_statistics
+from training.experiment import make_experiment
 
 NAMES = ("gradient_squared_norm", "gradient_noise_trace", "gradient_cosine", "gradient_norm_ratio")
 
@@ -254,16 +255,15 @@ def keep_all_but_gradients(workdir):
 def test_a_stopped_run_writes_the_same_records(tmp_path, uninterrupted):
     config = mini(**slot("before_augmentation", 100), **ON)
     for step in (7, 12):
-        with StopAt(step):
-            assert train.train(config, tmp_path / "run")["status"] == "preempted"
+        stopped_run = train.train(config, tmp_path / "run", on_step=stop_at(step))
+        assert stopped_run["status"] == "preempted"
     train.train(config, tmp_path / "run")
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 
 
 def test_measuring_may_begin_when_a_run_goes_on(tmp_path, uninterrupted):
     fields = slot("before_augmentation", 100)
-    with StopAt(9):
-        train.train(mini(**fields), tmp_path / "run")
+    train.train(mini(**fields), tmp_path / "run", on_step=stop_at(9))
     train.train(mini(**fields, **ON), tmp_path / "run")
     whole = [r for r in records_of(uninterrupted(mini(**fields, **ON))) if r["step"] > 9]
     assert [r for r in records_of(tmp_path / "run") if r["step"] > 9] == whole
@@ -317,7 +317,7 @@ def test_the_noise_scale_divides_means_and_not_steps():
 def test_a_negative_interval_is_one_sentence():
     says = "config.gradient_statistics_every_steps is -1; allowed: a whole number from 0"
     with pytest.raises(cli.InputError, match=re.escape(says)):
-        train.prepare(mini(gradient_statistics_every_steps=-1))
+        make_experiment(mini(gradient_statistics_every_steps=-1))
 
 
 def test_the_benchmark_gives_a_row_a_workload(tmp_path, capsys):
@@ -329,4 +329,4 @@ def test_the_benchmark_gives_a_row_a_workload(tmp_path, capsys):
     assert share == pytest.approx(100 * taken / step / 64, abs=0.2 / step * share + 0.1)
     with pytest.raises(SystemExit):
         benchmark.main(["--every=0"])
-    assert "--every is 0; allowed: 1 or more" in capsys.readouterr().err
+    assert "--every: got '0'; allowed: whole numbers in [1, inf)" in capsys.readouterr().err

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import train
-from echo.rows import RowAllocator
-from pipeline import accounting, build
+from echo.stores import RowAllocator
+from pipeline import accounting
 from tests.helpers.runs import SLOTS, mini, run_command, slot
-from training import experiment, memory
+from training import memory
+from training.experiment import make_experiment
 
 MINI = "--config=configs/cifar10.py:mini"
 HUGE = "--config.echo.shuffle_buffer=1000000000000"
@@ -36,7 +36,7 @@ def test_a_buffer_beyond_the_machines_memory_is_one_sentence(flags, tmp_path):
 def test_a_buffer_that_the_data_never_fill_takes_the_memory_of_the_data():
     config = mini(**slot("before_augmentation", 10**12))
     assert accounting.host_size(config, range(1)) == (640, 1600)
-    assert train.prepare(config).total_steps == 50
+    assert make_experiment(config).policy.total_steps == 50
 
 
 @pytest.mark.parametrize(("insertion", "buffer"), SLOTS[1:])
@@ -47,8 +47,7 @@ def test_what_is_checked_is_what_stages_reserve(insertion, buffer, policy, strea
     if policy == "fixed":
         fields["echo__shuffle_buffer"] = buffer
     config = mini(**fields, echo__policy=policy, echo__streams=streams)
-    opened = experiment.opened(config)
-    iterator = iter(build.build(config, opened.source, opened.program.task.workload))
+    iterator = iter(make_experiment(config).batches)
     next(iterator)
     stores = [stage._store for stage in _stages(iterator)]
     iterator.close()

@@ -10,6 +10,7 @@ from pipeline import accounting
 from runs import cli, records
 from tests.helpers.runs import SLOTS, decisions_file, mini, placed, slot
 from training import check
+from training.experiment import make_experiment
 
 EXAMPLE = 8 * 8 + 4  # bytes: a digit and its label
 ROW = 4  # of the store
@@ -68,8 +69,8 @@ def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
         fields["echo__replay"] = decisions_file(tmp_path / "decisions", decisions)
     images = {}
     for placement in ("host", "device"):
-        opened = train.prepare(mini(**fields | {"echo__placement": placement}))
-        images[placement] = [opened.input.put(batch)[0]["image"] for batch in opened.batches]
+        opened = make_experiment(mini(**fields | {"echo__placement": placement}))
+        images[placement] = [opened.transfer.put(batch)[0]["image"] for batch in opened.batches]
     assert len(images["host"]) == (35 if policy == "auto" else 1280 * 2.5 // 32)
     np.testing.assert_array_equal(images["host"], images["device"])
 
@@ -101,12 +102,12 @@ def test_what_cannot_be_is_one_sentence_before_anything_is_written(fields, says,
 def test_a_device_keeps_whole_sub_streams():
     config = mini(**placed("after_augmentation", 10), echo__streams=4)
     check.check_devices(config, 2)
-    with pytest.raises(check.ConfigError, match="keeps its own sub-streams; allowed here: a mult"):
+    with pytest.raises(check.ConfigError, match="keeps its own streams; allowed here: a mult"):
         check.check_devices(config, 8)
 
 
 def test_with_nothing_echoed_the_placement_says_nothing():
-    parts = train.prepare(mini(echo__placement="device"))
+    parts = make_experiment(mini(echo__placement="device"))
     batch = next(iter(parts.batches))
-    parts.input.put(batch)
-    assert parts.input.bytes_sent == 32 * (EXAMPLE + NUMBERS)
+    parts.transfer.put(batch)
+    assert parts.transfer.bytes_sent == 32 * (EXAMPLE + NUMBERS)

@@ -15,6 +15,7 @@ from runs import cli, records
 from tests.helpers import sharding_worker
 from tests.helpers.runs import HANGS, ROOT, mini
 from training import sharding
+from training.experiment import make_experiment
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,7 @@ def test_a_run_sharded_over_eight_goes_on_replicated_on_one(eight, tmp_path, uni
 )
 def test_a_sharding_that_cannot_be_is_one_sentence(fields, says):
     with pytest.raises(cli.InputError, match=re.escape(says)):
-        train.prepare(mini(**fields))
+        make_experiment(mini(**fields))
 
 
 def _mesh(data, model):

@@ -11,8 +11,9 @@ import train
 from pipeline import accounting
 from runs import records
 from tests.helpers.runs import SLOTS, flags, mini, run_command, slot
-from training import evaluation, optimizer
+from training import optimizer
 from training.check import ConfigError, check
+from training.experiment import make_experiment
 
 
 @pytest.mark.parametrize("name", ["nesterov", "momentum"])
@@ -121,20 +122,20 @@ def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
 
 
 def test_evaluation_over_padded_batches_is_the_mean_over_examples():
-    parts = train.prepare(mini())
+    parts = make_experiment(mini())
     state = parts.program.init(0)
     assert len(parts.validation) * 128 > 300  # so the last batch is partly padding
-    got = evaluation.evaluate(parts.program, state, parts.validation)
+    got = parts.program.evaluate(state, parts.validation)
     rows = [
         {name: array[mask == 1] for name, array in data.items()} for data, mask in parts.validation
     ]
     whole = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    wanted = evaluation.evaluate(parts.program, state, [(whole, np.ones(300, np.float32))])
+    wanted = parts.program.evaluate(state, [(whole, np.ones(300, np.float32))])
     assert got == pytest.approx(wanted, rel=1e-5)
 
 
 def test_initial_parameters_depend_on_the_model_seed_alone():
-    program = train.prepare(mini()).program
+    program = make_experiment(mini()).program
     one, same, other = (jax.tree.leaves(program.init(seed).params) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
@@ -160,5 +161,5 @@ def test_bfloat16_activations_keep_float32_parameters_and_learn_alike(uninterrup
     exact = _losses(uninterrupted(mini(log_every_steps=1)))
     coarse = _losses(uninterrupted(mini(log_every_steps=1, dtype="bfloat16")))
     np.testing.assert_allclose(coarse[:3], exact[:3], rtol=0.1)
-    state = train.prepare(mini(dtype="bfloat16")).program.init(0)
+    state = make_experiment(mini(dtype="bfloat16")).program.init(0)
     assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}

@@ -1,8 +1,6 @@
 """Detection: loss, detections, COCO's metrics, schedule, and whole runs of the shrunk mini."""
 
 import functools
-import os
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +10,12 @@ import pytest
 import train
 import workloads
 from configs import coco
-from data import sources
+from data import digits, sources, splits
 from models.resnet_imagenet import STAGES, BasicBlock
 from models.ssd import default_boxes
 from runs import cli, records
 from tests.helpers.detection import mini, workload
-from tests.helpers.runs import SLOTS, slot
+from tests.helpers.runs import SLOTS, slot, stop_at
 from training import check, optimizer
 from workloads.detection import boxes as geometry
 from workloads.detection import coco_metrics
@@ -92,7 +90,7 @@ def perfect_outputs(detection, data):
 def decoded_scenes(number=12):
     # fine enough a grid of default boxes that no two of these digits share their best one
     detection = workload(augmentation__crop_size=128)
-    source, _ = sources.open_source("digit_scenes", "validation")
+    source, _ = splits.open_source("digit_scenes", "validation")
     return detection, detection.decode(source.__getitems__(range(number)))
 
 
@@ -177,20 +175,6 @@ def test_the_full_configuration_is_the_studys():
     assert (config.target.metric, config.target.value) == ("mAP", 0.24)
 
 
-class StopAt:
-    """Tells a run to stop once it has taken so many steps."""
-
-    def __init__(self, monkeypatch, step):
-        original = train._Run._train_on
-
-        def train_on(run, batch):
-            original(run, batch)
-            if run.counters.step == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        monkeypatch.setattr(train._Run, "_train_on", train_on)
-
-
 def without_clocks(workdir):
     clocks = ("train_seconds", "wall_seconds", "input_wait_fraction")
     lines = records.read_metrics(workdir)
@@ -200,20 +184,19 @@ def without_clocks(workdir):
 @pytest.fixture
 def few_scenes_and_layers(monkeypatch):
     """Fewer scenes to compose and to score, and one block a stage: a third of the time."""
-    monkeypatch.setitem(sources._SCENES, "validation", 40)
+    monkeypatch.setitem(digits.NUM_SCENES, "validation", 40)
     monkeypatch.setitem(STAGES, 18, (BasicBlock, (1, 1, 1, 1)))
 
 
 @pytest.mark.parametrize(("insertion", "buffer"), [s for s in SLOTS if s[1] or s[0] == "none"])
 def test_runs_at_every_insertion_point_and_resumes_exactly(
-    insertion, buffer, tmp_path, monkeypatch, few_scenes_and_layers
+    insertion, buffer, tmp_path, few_scenes_and_layers
 ):
     config = mini(**slot(insertion, min(buffer, 20)))
     result = train.train(config, tmp_path / "whole")
     assert result["status"] == "exhausted"
-    with monkeypatch.context() as patch:
-        StopAt(patch, 7)
-        assert train.train(config, tmp_path / "stopped")["status"] == "preempted"
+    stopped = train.train(config, tmp_path / "stopped", on_step=stop_at(7))
+    assert stopped["status"] == "preempted"
     assert train.train(config, tmp_path / "stopped")["status"] == "exhausted"
     lines = without_clocks(tmp_path / "whole")
     assert lines == without_clocks(tmp_path / "stopped")

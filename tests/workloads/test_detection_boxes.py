@@ -39,12 +39,12 @@ def test_iou_of_empty_and_distant_boxes_is_zero():
     assert boxes.iou(box, box - 0.6).item() == 0
 
 
-def test_corners_and_centres_are_each_others_inverse():
+def test_corners_and_centers_are_each_others_inverse():
     corners = random_boxes(20)
-    np.testing.assert_allclose(boxes.to_corners(boxes.to_centres(corners)), corners, atol=1e-6)
-    # centre x, centre y, width, height of a box that is wider than high
+    np.testing.assert_allclose(boxes.to_corners(boxes.to_centers(corners)), corners, atol=1e-6)
+    # center x, center y, width, height of a box that is wider than high
     np.testing.assert_allclose(
-        boxes.to_centres(np.float32([0.1, 0.2, 0.3, 0.8])), [0.5, 0.2, 0.6, 0.2]
+        boxes.to_centers(np.float32([0.1, 0.2, 0.3, 0.8])), [0.5, 0.2, 0.6, 0.2]
     )
 
 
@@ -103,10 +103,10 @@ def test_every_true_box_of_a_crowded_image_is_found_by_the_best_default_box():
 
 
 def test_offsets_by_hand():
-    default = np.float32([0.5, 0.5, 0.2, 0.4])  # centre x, centre y, width, height
-    truth = np.float32([0.4, 0.5, 0.8, 0.7])  # centre (0.6, 0.6), 0.2 wide, 0.4 high
+    default = np.float32([0.5, 0.5, 0.2, 0.4])  # center x, center y, width, height
+    truth = np.float32([0.4, 0.5, 0.8, 0.7])  # center (0.6, 0.6), 0.2 wide, 0.4 high
     np.testing.assert_allclose(boxes.encode(truth, default), [5, 2.5, 0, 0], atol=1e-5)
-    larger = np.float32([0.1, 0.3, 0.9, 0.7])  # the same centre, twice the size
+    larger = np.float32([0.1, 0.3, 0.9, 0.7])  # the same center, twice the size
     np.testing.assert_allclose(
         boxes.encode(larger, default), [0, 0, np.log(2) / 0.2, np.log(2) / 0.2], atol=1e-5
     )

@@ -7,13 +7,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import train
 import workloads
-from data import sources
+from data import splits
+from data.sources import RecordError, Source
 from pipeline import map_datasets
 from runs import cli
 from tests.helpers.detection import GREY, jpeg, mini, record, workload
 from training import experiment
+from training.experiment import make_experiment
+
+
+class Records(Source):
+    def __init__(self, records):
+        self._records = records
+
+    def __len__(self):
+        return len(self._records)
+
+    def __getitems__(self, indices):
+        return [self._records[i] for i in indices]
 
 
 def test_decoded_arrays_have_fixed_shapes_and_say_what_is_padding():
@@ -45,7 +57,7 @@ def test_area_is_the_boxs_in_pixels_where_the_data_set_gives_none():
 def test_boxes_outside_are_cut_off_and_empty_ones_dropped_and_both_counted():
     inside, outside, beyond = [0, 0, 1, 1.0005], [-0.5, 0.2, 0.5, 1.5], [1.2, 0, 1.5, 1]
     empty, unknown = [0.3, 0.3, 0.3, 0.6], [np.nan, 0, 1, 1]
-    with pytest.warns(UserWarning, match="cut off.*dropped"):
+    with pytest.warns(UserWarning, match="clipped.*dropped"):
         data = workload().decode([record([inside, outside, beyond, empty, unknown])])
     assert data["bad_boxes"].tolist() == [4]
     assert data["labels"][0].tolist() == [1, 1] + [-1] * 6
@@ -65,7 +77,7 @@ def test_grey_and_cmyk_images_are_converted(mode):
             {"image": jpeg(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8))[:900]},
             "",
         ),
-        ({"image": b"no image"}, "no whole image"),
+        ({"image": b"no image"}, "not a complete image"),
         ({"boxes": [[0, 0, 1, 1]], "labels": [10]}, "label 10; allowed: 0 to 9"),
         ({"boxes": [[0, 0, 1, 1]], "labels": [-1]}, "label -1; allowed: 0 to 9"),
         ({"boxes": [[0, 0, 1, 1]], "labels": [2**40]}, "label 1099511627776; allowed: 0 to 9"),
@@ -91,35 +103,24 @@ def test_grey_and_cmyk_images_are_converted(mode):
     ],
 )
 def test_a_record_that_cannot_be_used_is_named(bad, reason):
-    class Records(list):
-        def __getitems__(self, indices):
-            return [self[i] for i in indices]
-
     source = Records([record(), record(), record(**bad)])
     read = map_datasets.Read(source, 0, 3, lambda given, _: workload().decode(given))
-    with pytest.raises(map_datasets.RecordError, match=f"record 2 .*'image/id': 7.*{reason}"):
+    with pytest.raises(RecordError, match=f"record 2 .*'image/id': 7.*{reason}"):
         read.stacked_items(range(3))
 
 
 def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
-    source, info = sources.open_source("digit_scenes", "validation")
+    source, info = splits.open_source("digit_scenes", "validation")
     broken = [*source.__getitems__(range(4)), record(image=b"no image")]
 
-    class Broken:
-        __len__ = broken.__len__
-        __getitem__ = broken.__getitem__
-
-        def __getitems__(self, indices):
-            return [broken[i] for i in indices]
-
-    monkeypatch.setattr(experiment, "open_data", lambda *_: (source, Broken(), info))
-    with pytest.raises(cli.InputError, match=r"record 4 .*'image/id': 7.*no whole image"):
-        train.prepare(mini(augment_on="device"))
+    monkeypatch.setattr(experiment, "open_data", lambda *_: (source, Records(broken), info))
+    with pytest.raises(cli.InputError, match=r"record 4 .*'image/id': 7.*not a complete image"):
+        make_experiment(mini(augment_on="device"))
 
 
 def test_data_without_boxes_are_refused():
-    with pytest.raises(workloads.WorkloadError, match="'digits' has no images with labelled boxes"):
-        workloads.make(mini(), sources.open_source("digits", "train")[1])
+    with pytest.raises(workloads.WorkloadError, match="'digits' has no images with labeled boxes"):
+        workloads.make(mini(), splits.open_source("digits", "train")[1])
 
 
 @pytest.mark.parametrize("field", ["model__depth", "dataset__canvas"])
@@ -129,9 +130,9 @@ def test_a_model_that_cannot_be_made_is_refused(field):
 
 
 def test_scenes_are_a_function_of_split_and_index_and_their_boxes_hold_the_ink():
-    source, _ = sources.open_source("digit_scenes", "train")
-    other, _ = sources.open_source("digit_scenes", "validation")
-    assert source[3]["image"] == sources.open_source("digit_scenes", "train")[0][3]["image"]
+    source, _ = splits.open_source("digit_scenes", "train")
+    other, _ = splits.open_source("digit_scenes", "validation")
+    assert source[3]["image"] == splits.open_source("digit_scenes", "train")[0][3]["image"]
     assert source[3]["image"] != other[3]["image"]
     scenes = source.__getitems__(range(50))
     counts = [len(scene["objects"]["label"]) for scene in scenes]

@@ -1,4 +1,4 @@
-"""ImageNet's workload: canvases, random-resized crops, colour, and its mini end to end."""
+"""ImageNet's workload: canvases, random-resized crops, color, and its mini end to end."""
 
 import dataclasses
 import json
@@ -12,13 +12,14 @@ from flax import nnx
 
 import train
 from configs import base, imagenet
-from data import sources
+from data import sources, splits
+from data.sources import RecordError
 from models.resnet_imagenet import STAGES, BasicBlock
-from pipeline import map_datasets
 from runs import cli, records
 from tests.helpers.runs import SHRUNK, slot
 from training import experiment
 from training.check import ConfigError, check
+from training.experiment import make_experiment
 from workloads import color, crops, decoding, large_images
 
 # The mini, shrunk to seconds, as one workload throughout, since each compiles anew. A ResNet-10,
@@ -49,7 +50,7 @@ def mini(**fields):
 
 
 def batches_of(config):
-    iterator = iter(train.prepare(config).batches)
+    iterator = iter(make_experiment(config).batches)
     try:
         return list(iterator)
     finally:
@@ -57,7 +58,7 @@ def batches_of(config):
 
 
 def workload_of(config):
-    return train.prepare(config).program.task.workload
+    return make_experiment(config).program.task.workload
 
 
 # --- crops
@@ -137,15 +138,15 @@ def test_a_picture_too_long_for_any_crop_gives_its_middle(size, box):
         np.testing.assert_allclose(got, (y, x, h, w), atol=1)
 
 
-def test_the_centre_crop_is_in_the_centre():
-    assert crops.centre_box(jnp.asarray((256, 340)), 0.875).tolist() == [16, 58, 224, 224]
+def test_the_center_crop_is_in_the_center():
+    assert crops.center_box(jnp.asarray((256, 340)), 0.875).tolist() == [16, 58, 224, 224]
 
 
 # --- canvas and fused decoding
 
 
 def test_a_picture_lies_on_its_canvas_as_it_is():
-    source, _ = sources.open_source("digits_jpeg", "train")
+    source, _ = splits.open_source("digits_jpeg", "train")
     raw = [source[i] for i in range(20)]
     data = workload_of(mini()).decode(raw)
     assert data["image"].shape == (20, 96, 96, 3)
@@ -203,30 +204,30 @@ def test_the_device_augments_as_the_host_does():
 
 @pytest.mark.parametrize("insertion", SLOTS)
 def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
-    source, info = sources.open_source("digits_jpeg", "train")
+    source, info = splits.open_source("digits_jpeg", "train")
     raw = [source[i] for i in range(64)]
     raw[40] = raw[40] | {"image": raw[40]["image"][:-40]}
     columns = {name: np.asarray([r[name] for r in raw], object) for name in ("image", "label")}
     broken = sources.ArraySource(**columns), info
-    monkeypatch.setattr(sources, "open_source", lambda *_: broken)
+    monkeypatch.setattr(splits, "open_source", lambda *_: broken)
     monkeypatch.setattr(experiment, "evaluation_batches", lambda *_: [])
     config = mini(**slot(insertion, 8), budget__fresh_examples=64)
-    with pytest.raises(map_datasets.RecordError, match=r"record 40 .*label.* cannot be decoded: "):
+    with pytest.raises(RecordError, match=r"record 40 .*label.* cannot be decoded: "):
         batches_of(config)
 
 
 def test_an_unknown_label_is_named():
     workload = workload_of(mini())
-    source, _ = sources.open_source("digits_jpeg", "train")
-    unlabelled = source[0] | {"label": -1}
+    source, _ = splits.open_source("digits_jpeg", "train")
+    unlabeled = source[0] | {"label": -1}
     with pytest.raises(ValueError, match="label -1; allowed: 0 to 9"):
-        workload.decode([source[1], unlabelled])
+        workload.decode([source[1], unlabeled])
 
 
-# --- colour
+# --- color
 
 
-def test_colour_distortion_changes_colours_within_range_and_keeps_grey_grey():
+def test_color_distortion_changes_colors_and_keeps_gray_images_gray():
     images = np.random.default_rng(0).integers(0, 256, (64, 9, 9, 3), np.uint8)
     keys = jax.random.split(jax.random.key(0), 64)
     distorted = np.asarray(jax.vmap(color.distort)(keys, images))
@@ -234,8 +235,8 @@ def test_colour_distortion_changes_colours_within_range_and_keeps_grey_grey():
     means = distorted.mean((1, 2, 3))
     assert means.std() > 5  # brightness differs from image to image
     assert len({row.tobytes() for row in distorted}) == 64
-    grey = np.repeat(images[..., :1], 3, axis=-1)
-    distorted = np.asarray(jax.vmap(color.distort)(keys, grey)).astype(int)
+    gray = np.repeat(images[..., :1], 3, axis=-1)
+    distorted = np.asarray(jax.vmap(color.distort)(keys, gray)).astype(int)
     assert np.ptp(distorted, axis=-1).max() <= 1
     assert jax.vmap(color.distort)(keys, images[..., :1]).shape == (64, 9, 9, 1)
 
@@ -244,8 +245,8 @@ def test_colour_distortion_changes_colours_within_range_and_keeps_grey_grey():
 
 
 def test_digits_as_jpegs_are_the_digits_at_many_sizes():
-    source, info = sources.open_source("digits_jpeg", "validation")
-    digits, _ = sources.open_source("digits", "validation")
+    source, info = splits.open_source("digits_jpeg", "validation")
+    digits, _ = splits.open_source("digits", "validation")
     assert len(source) == len(digits) == 300
     assert (info.num_classes, info.image_shape, info.channels) == (10, None, 3)
     sizes = {decoding.size(record["image"]) for record in source}
@@ -293,10 +294,10 @@ def test_label_smoothing_is_a_mixture_with_the_uniform_distribution():
 )
 def test_wrong_values_are_refused_in_a_sentence(field, value, says):
     with pytest.raises(cli.InputError, match=says):
-        train.prepare(mini(**{field: value}))
+        make_experiment(mini(**{field: value}))
 
 
-def test_the_mini_trains_alike_on_host_and_device_and_resumes_bit_for_bit(tmp_path, monkeypatch):
+def test_the_mini_trains_alike_on_host_and_device_and_resumes_bit_for_bit(tmp_path):
     fields = slot("before_augmentation", 20, factor=1.5)
     losses = {}
     for place in ("host", "device"):
@@ -306,17 +307,12 @@ def test_the_mini_trains_alike_on_host_and_device_and_resumes_bit_for_bit(tmp_pa
     assert len(losses["host"]) == 7
     np.testing.assert_allclose(losses["device"][:3], losses["host"][:3], rtol=1e-4)
 
-    original = train._Run._train_on
-
-    def killed_after_step_5(run, batch):
-        original(run, batch)
-        if run.counters.step == 5:
+    def killed_after_step_5(step):
+        if step == 5:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(train._Run, "_train_on", killed_after_step_5)
-        with pytest.raises(KeyboardInterrupt):
-            train.train(mini(**fields), tmp_path / "stopped")
+    with pytest.raises(KeyboardInterrupt):
+        train.train(mini(**fields), tmp_path / "stopped", on_step=killed_after_step_5)
     train.train(mini(**fields), tmp_path / "stopped")
     again = records.read_metrics(tmp_path / "stopped")
     assert [r["loss"] for r in again if r["split"] == "train"] == losses["host"]

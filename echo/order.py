@@ -1,0 +1,77 @@
+"""What the Grain stage asks of an order: which items to emit, and when to read more.
+
+`echo.schedule.FixedOrder` and `echo.auto_order.AutoOrder` are the two orders.
+"""
+
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+
+
+class Emission(NamedTuple):
+    """The next n outputs.
+
+    Attributes:
+        index: their fresh items, int64 [n].
+        copy: their copy numbers, int64 [n].
+        dropped: stored items that will not be emitted again although copies are left, int64 [m].
+    """
+
+    index: np.ndarray
+    copy: np.ndarray
+    dropped: np.ndarray
+
+
+class Intake(Protocol):
+    """Moves fresh items from a parent to a store.
+
+    Attributes:
+        num_read: the number of fresh items read so far, emitted or not.
+        num_items: the length of the fresh stream; None until the end is known.
+    """
+
+    @property
+    def num_read(self) -> int: ...
+
+    @property
+    def num_items(self) -> int | None: ...
+
+    def read(self, stop: int, seconds: float | None = None) -> bool:
+        """Reads the next items, about as far as item `stop`, waiting up to `seconds` (None:
+        without limit). Returns whether any came."""
+        ...
+
+
+class Order(Protocol):
+    """The order of one pass over an echoed stream.
+
+    Attributes:
+        admitted: the number of fresh items admitted so far: prefill included, read-ahead excluded.
+    """
+
+    @property
+    def admitted(self) -> int: ...
+
+    def next(self, intake: Intake) -> Emission:
+        """Reads what the next outputs require, and takes them; StopIteration at the end."""
+        ...
+
+    def copies(self, fresh: np.ndarray) -> np.ndarray:
+        """How often to emit items that have just been read, int64 [n]; `fresh` is contiguous."""
+        ...
+
+    def pending(self) -> dict[int, int]:
+        """Stored items, in order of entry, with the number of copies left."""
+        ...
+
+    def oldest(self) -> int:
+        """The earliest item that later outputs may contain."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """The position of this order, in JSON."""
+        ...
+
+    def at(self, state: dict[str, Any], num_items: int | None) -> Self:
+        """This order at the position of `state`, which may be invalid (ValueError)."""
+        ...

@@ -1,0 +1,110 @@
+"""Daemon threads: one call on its own thread, a pool, and a group that runs beside a block.
+
+Daemon threads do not keep a program alive. One that ends, perhaps with an error, does not first
+wait for everything that a slow source was asked to read.
+"""
+
+import atexit
+import contextlib
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from typing import Any
+
+# How long a program that exits waits for the calls that pools are running.
+EXIT_SECONDS = 2.0
+
+
+def run_in_thread(function: Callable[..., Any], *args: Any, name: str) -> Future:
+    """Calls `function(*args)` on a new daemon thread."""
+    return _start(function, args, name)[1]
+
+
+def done_within(seconds: float | None, future: Future) -> bool:
+    """Waits up to `seconds` (None: without limit) for `future`; returns whether it is done."""
+    return bool(future.done() or wait([future], seconds).done)
+
+
+@contextlib.contextmanager
+def running(function: Callable[[int], None], num_threads: int) -> Iterator[list[Future]]:
+    """Runs function(0), function(1), ... on threads beside the `with` block.
+
+    Yields:
+        The future of each call.
+
+    Raises:
+        BaseException: after all calls have ended, the first error among them.
+    """
+    started = [_start(function, (n,), f"running-{n}") for n in range(num_threads)]
+    try:
+        yield [future for _, future in started]
+    finally:
+        for thread, _ in started:
+            thread.join()
+    for _, future in started:
+        future.result()
+
+
+class DaemonPool:
+    """A fixed number of daemon threads that run calls in order of submission."""
+
+    def __init__(self, num_threads: int):
+        self._calls: queue.SimpleQueue = queue.SimpleQueue()
+        self._num_threads = num_threads
+        for i in range(num_threads):
+            thread, _ = _start(_serve, (self._calls,), f"echo-read-{i}")
+            _POOL_THREADS[thread] = self._calls
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future:
+        future: Future = Future()
+        self._calls.put((future, function, args))
+        return future
+
+    def close(self) -> None:
+        """Ends each thread after the calls submitted so far that are not cancelled."""
+        for _ in range(self._num_threads):
+            self._calls.put(None)
+
+
+_POOL_THREADS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # thread -> its queue
+_exiting = threading.Event()
+
+
+@atexit.register
+def _finish_running_calls() -> None:
+    """Waits briefly for the calls that pools are running.
+
+    At exit the interpreter stops daemon threads wherever they are. A thread that is inside C++ code
+    (a compiled function, a decoder) at that point crashes the process.
+    """
+    _exiting.set()
+    deadline = time.monotonic() + EXIT_SECONDS
+    threads = dict(_POOL_THREADS)
+    for calls in threads.values():
+        calls.put(None)  # wakes an idle thread
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _serve(calls: queue.SimpleQueue) -> None:
+    while (call := calls.get()) is not None and not _exiting.is_set():
+        _run(*call)
+        del call  # or it would stay alive until the next one
+
+
+def _start(function: Callable, args: tuple, name: str) -> tuple[threading.Thread, Future]:
+    future: Future = Future()
+    thread = threading.Thread(target=_run, args=(future, function, args), name=name, daemon=True)
+    thread.start()
+    return thread, future
+
+
+def _run(future: Future, function: Callable, args: tuple) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:  # reraised by future.result()
+            future.set_exception(error)

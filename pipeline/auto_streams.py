@@ -1,0 +1,85 @@
+"""The streams of echo.policy=auto, which decide per batch how many fresh examples to use."""
+
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import grain
+import numpy as np
+from ml_collections import ConfigDict
+
+import echo
+from pipeline import accounting
+from pipeline.map_datasets import Batch
+from pipeline.streams import concatenate
+
+
+class AutoStreams:
+    """Echoes instead of waiting; see echo.OpportunisticIterDataset.
+
+    The fastest stream could end a run before the others have used their share of the data. A
+    stream may therefore be at most one batch ahead of the slowest, as of the previous batch,
+    unless it has nothing to repeat.
+
+    Args:
+        config: a resolved configuration.
+        slack: seconds for which the next batch may wait for fresh examples before it asks again;
+            0 or less if the batch is needed now. None: it is always needed now.
+        decisions: the fresh examples of each batch and stream to repeat, int [batches, streams];
+            None to decide.
+        earlier: decisions by batch number, from 0, that were made before an interruption. They
+            are looked up when the batch is taken, and repeated.
+        exchange: takes this process's contribution (JSON; None if one of its streams has ended)
+            and returns those of all processes in the same order everywhere; see
+            runs.distributed.Exchange.
+    """
+
+    read_ahead = False  # a prefetched batch would be decided before it is needed
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        slack: Callable[[], float] | None = None,
+        decisions: np.ndarray | None = None,
+        earlier: Mapping[int, Sequence[int]] | None = None,
+        exchange: Callable[[Any], list[Any]] = lambda contribution: [contribution],
+    ):
+        self._config, self._slack, self._decisions = config, slack, decisions
+        self._earlier = {} if earlier is None else earlier
+        self._exchange = exchange
+        self._limit = sys.maxsize  # fresh examples per stream after the next batch
+
+    def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
+        settings, rows = self._config.echo, self._config.batch_size // self._config.echo.streams
+        unit = rows if settings.insertion == "after_batching" else 1  # examples per item
+        decisions, earlier = self._decisions, self._earlier
+        return functools.partial(
+            echo.OpportunisticIterDataset,
+            max_factor=settings.max_factor,
+            slack=self._slack,
+            limit=lambda: self._limit // unit,
+            decisions=None if decisions is None else decisions[:, stream] // unit,
+            earlier=lambda batch: earlier[batch][stream] // unit if batch in earlier else None,
+            **accounting.stage_settings(self._config, stream),
+        )
+
+    def ended(self, taken: int) -> bool:
+        del taken
+        return False  # `combine` finds out
+
+    def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
+        del number
+        everywhere = self._exchange(blocks and [_counts(*item) for item in blocks.items()])
+        if blocks is None or None in everywhere:
+            raise StopIteration
+        _, admitted, decisions = zip(*sorted(itertools.chain(*everywhere)), strict=True)
+        self._limit = min(admitted) + self._config.batch_size // self._config.echo.streams
+        batch = concatenate(list(blocks.values()))
+        return batch._replace(fresh_examples=sum(admitted), decisions=decisions)
+
+
+def _counts(stream: int, block: Batch) -> list[int]:
+    """The stream, its fresh examples so far, and those of them that are in `block`."""
+    return [stream, int(block.fresh_examples), int(np.count_nonzero(block.copy == 0))]

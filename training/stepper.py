@@ -1,0 +1,217 @@
+"""Takes a run's training steps: one state per call, or the states of several lanes in one call.
+
+`Stepper` is what an ordinary run uses. A `Stack` makes one call per step for several lanes (see
+studies/lanes.py), each of which has a `StackedStepper` with the same interface.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from training import sharding
+from training.optimizer import Hyperparameters
+from training.step import Program, Rows, TrainState
+
+
+class Stepper:
+    """The training steps of one run.
+
+    Args:
+        program: the run's compiled programs.
+        data_seed: seed of the augmentation on the devices.
+
+    Attributes:
+        state: of the run after its last step; set it before the first one.
+    """
+
+    state: TrainState
+
+    def __init__(self, program: Program, data_seed: int):
+        self._program, self._data_seed = program, np.uint32(data_seed)
+        self._compiled = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether `step` can be called without waiting for the compiler."""
+        return self._compiled is not None
+
+    def compile(self, rows: Rows, hyper: Hyperparameters) -> None:
+        """Compiles the step for arguments of these shapes."""
+        self._compiled = self._program.compile_train(self.state, rows, hyper, self._data_seed)
+
+    def step(self, rows: Rows, hyper: Hyperparameters) -> Any:
+        """Dispatches a step, which replaces `state`; returns its metrics, for `fetch`."""
+        assert self._compiled is not None, "call `compile` first"
+        self.state, metrics = self._compiled(self.state, rows, hyper, self._data_seed)
+        return metrics
+
+    def fetch(self, metrics: Any) -> dict[str, Any]:
+        """The values of a step's metrics, as scalars by name; waits for the step to end."""
+        return jax.device_get(metrics)
+
+
+class Stack:
+    """Steps the lanes of one program together: one call per step, on the same batch.
+
+    The states stay stacked on the devices from call to call. A lane's own arrays are taken out of
+    the stack only when it evaluates or saves them.
+
+    The places of lanes that have ended are still computed, then discarded, until they make up half
+    of the stack. Each size of a stack is compiled, so K lanes that end one by one cost
+    log2(K) + 1 compilations instead of K, for less than twice the arithmetic.
+    """
+
+    def __init__(self, program: Program):
+        self._programs = _stacked_programs(program)
+        self._next, self._last = _Call(), _Call()
+
+    def lane(self, data_seed: int) -> "StackedStepper":
+        """The stepper of one more lane."""
+        return StackedStepper(self, data_seed)
+
+    def request(self, lane: "StackedStepper", *inputs: Any) -> "_Call":
+        """Requests a step of `lane` on (rows, hyper, data_seed); returns the call that takes it."""
+        self._next.requests[lane] = inputs
+        return self._next
+
+    def step(self) -> None:
+        """Takes the steps that have been requested since the last call, if any.
+
+        If the call fails, every lane gets the error when it reads its metrics or its state.
+        """
+        if not self._next.requests:
+            return
+        call, self._next = self._next, _Call()
+        try:
+            self._run(call)
+        except Exception as error:
+            call.error = error
+        for lane in call.requests:
+            lane.stepped(call)
+        self._last = call
+
+    def unstacked(self, call: "_Call", lane: "StackedStepper") -> TrainState:
+        """The state of one lane after `call`, which is the last one."""
+        call.check()
+        return self._programs.unstack(call.states, np.int32(call.places[lane]))
+
+    def _run(self, call: "_Call") -> None:
+        states = self._stacked_states(call)
+        rows, hypers, data_seeds = zip(*call.requests.values(), strict=True)
+        by_place = [hypers[0]] * call.size  # any value for the places of lanes that have ended
+        for lane, hyper in zip(call.requests, hypers, strict=True):
+            by_place[call.places[lane]] = hyper
+        hypers_K = jax.tree.map(lambda *values: np.stack(values), *by_place)
+        arguments = (states, rows[0], hypers_K, data_seeds[0])
+        call.states, call.metrics = self._programs.compile_train(*arguments)(*arguments)
+
+    def _stacked_states(self, call: "_Call") -> TrainState:
+        """The states to step from, after choosing the place of each lane in them."""
+        last, lanes = self._last, list(call.requests)
+        if all(lane.call is last for lane in lanes):
+            last.check()
+            if 2 * len(lanes) > last.size:
+                call.places, call.size = last.places, last.size
+                return last.states
+        call.places, call.size = {lane: place for place, lane in enumerate(lanes)}, len(lanes)
+        return self._programs.stack(tuple(lane.state for lane in lanes))
+
+
+class StackedStepper:
+    """The training steps of one lane of a stack: a `Stepper` whose steps are taken by the stack.
+
+    Attributes:
+        call: the stack's call that made the state; None for a state that was set.
+    """
+
+    def __init__(self, stack: Stack, data_seed: int):
+        self._stack, self._data_seed = stack, np.uint32(data_seed)
+        self._state: TrainState | None = None  # None: in the stack
+        self.call: _Call | None = None
+
+    @property
+    def state(self) -> TrainState:
+        if self._state is None:
+            assert self.call is not None, "set the state first"
+            self._state = self._stack.unstacked(self.call, self)
+        return self._state
+
+    @state.setter
+    def state(self, state: TrainState) -> None:
+        self._state, self.call = state, None
+
+    @property
+    def compiled(self) -> bool:
+        return True  # the stack compiles once it knows how many lanes take part
+
+    def compile(self, rows: Rows, hyper: Hyperparameters) -> None:
+        """Does nothing."""
+
+    def step(self, rows: Rows, hyper: Hyperparameters) -> "_Call":
+        """Requests a step, which `Stack.step` takes."""
+        return self._stack.request(self, rows, hyper, self._data_seed)
+
+    def stepped(self, call: "_Call") -> None:
+        """The stack has taken the step; the new state is in `call`."""
+        self._state, self.call = None, call
+
+    def fetch(self, metrics: "_Call") -> dict[str, Any]:
+        place = metrics.places[self]
+        return {name: values[place] for name, values in metrics.values.items()}
+
+
+@dataclasses.dataclass(eq=False)
+class _Call:
+    """One call of the stacked step: what was requested, and what the call returned."""
+
+    requests: dict[StackedStepper, tuple] = dataclasses.field(default_factory=dict)
+    places: dict[StackedStepper, int] = dataclasses.field(default_factory=dict)
+    size: int = 0
+    states: Any = None  # donated to the next call
+    metrics: Any = None  # float32 [size] by name
+    error: Exception | None = None
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    @functools.cached_property
+    def values(self) -> dict[str, np.ndarray]:
+        self.check()
+        return jax.device_get(self.metrics)
+
+
+class StackedPrograms:
+    """Compiled functions for the stacked states of one program. Made once per program, so that the
+    groups of lanes of a search share them."""
+
+    def __init__(self, program: Program):
+        stacked = jax.tree.map(sharding.stacked, program.state_shardings)
+        self._program = program
+        self._train = jax.jit(
+            jax.vmap(program.train_step, in_axes=(0, None, 0, None)),
+            donate_argnums=0,
+            out_shardings=(stacked, sharding.replicated(program.task.mesh)),
+        )
+        self.stack = jax.jit(
+            lambda states: jax.tree.map(lambda *arrays: jnp.stack(arrays), *states),
+            out_shardings=stacked,
+        )
+        self.unstack = jax.jit(
+            lambda states, place: jax.tree.map(lambda array: array[place], states),
+            out_shardings=program.state_shardings,
+        )
+
+    def compile_train(self, *arguments: Any) -> Any:
+        """The training step of several states on one batch: (states, rows, hypers, data_seed) ->
+        (states, metrics). Each field of `hypers` and each metric is float32 [states]."""
+        return self._program.compile("stacked", self._train, arguments)
+
+
+@functools.lru_cache(maxsize=8)
+def _stacked_programs(program: Program) -> StackedPrograms:
+    return StackedPrograms(program)
