@@ -56,7 +56,7 @@ def score_by_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     The counted trials of all searches of a condition are one sample, and a search of n trials is n
     draws from it with replacement. Quantile q of the best of n is element
     ceil(N (1 - (1 - q)^(1/n))) of the N sorted scores, so nothing is simulated. The band holds the
-    middle LEVEL of such resampled searches. It is no confidence interval of a score or a
+    middle LEVEL of such resampled searches. It is not a confidence interval for a score or a
     difference, and is too narrow when n is close to the number of trials.
 
     Returns:

@@ -1,7 +1,7 @@
 """Every field of a configuration: its name, default, meaning, unit, and range.
 
 The workload files in this directory start from these defaults. A field that is not listed here does
-not exist; `python train.py --help` prints this table. Ranges are stated only here: wide enough for
+not exist; `python train.py --help` prints this table. All ranges are here: wide enough for
 any experiment, and narrow enough that counts are exact and sizes can be compared with the available
 memory. training/check.py checks what several fields must satisfy together; workloads and data sets
 check what they require of a field.

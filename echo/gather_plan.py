@@ -96,7 +96,7 @@ class PlanStore:
         self.rows.drop(fresh)
 
     def _enter(self, leaves: list[np.ndarray], fresh: np.ndarray, copies: np.ndarray) -> None:
-        rows = self.rows.free(len(fresh))
+        rows = self.rows.next_free(len(fresh))
         self.rows.occupy(rows, fresh, copies)
         self._new.append((leaves, rows, fresh))
 

@@ -117,7 +117,7 @@ class EchoIterDataset(_EchoStage):
     The parent produces each fresh item once: a MapDataset is read ahead on threads, an IterDataset
     when an item is required (append Grain's own prefetch to it). Copies share no memory with each
     other or with the parent's items; an IterDataset may even reuse the memory of its last item. The
-    state is always a handful of integers (and the parent's own state, for an IterDataset).
+    state is small: a position and the stage's settings (and an IterDataset's own state).
 
     Args:
         parent: a MapDataset or IterDataset. Over batches this is batch echoing.
@@ -190,7 +190,7 @@ class OpportunisticIterDataset(_EchoStage):
         parent: a MapDataset or IterDataset. Over batches this is batch echoing.
         max_factor: the maximum number of copies of an item; 1 repeats nothing.
         shuffle_buffer: the number of items stored for repeating. The most repeated one leaves
-            first, of equals the oldest.
+            first, with ties broken by age, oldest first.
         batch_size: examples per batch, of one shape; None emits items one by one.
         seed: seeds the choice between equally repeated items.
         annotate: whether to emit `Echoed` tuples. The number of rows whose copy is 0 is the batch's

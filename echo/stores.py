@@ -91,7 +91,7 @@ class ArrayStore:
         Raises:
             ValueError: an item has another structure, shape or dtype than the first one.
         """
-        rows = self.rows.free(len(fresh))
+        rows = self.rows.next_free(len(fresh))
         num_stored = 0
         try:
             for number, row, item in zip(fresh.tolist(), rows.tolist(), items, strict=False):
@@ -108,7 +108,7 @@ class ArrayStore:
         `fresh`, `copies` and errors are those of `put`.
         """
         leaves = self._layout.leaves(int(fresh[0]), items, stacked=True)
-        rows = self.rows.free(len(fresh))
+        rows = self.rows.next_free(len(fresh))
         for stored, leaf in zip(self._arrays(), leaves, strict=True):
             stored[rows] = leaf
         self.rows.occupy(rows, fresh, copies)
@@ -155,7 +155,7 @@ class RowAllocator:
     def __len__(self) -> int:
         return self.capacity - self._num_free
 
-    def free(self, n: int) -> np.ndarray:
+    def next_free(self, n: int) -> np.ndarray:
         """The next n rows to use, int64 [n]; they stay free until they are occupied."""
         return self._free[self._num_free - n : self._num_free][::-1].copy()
 

@@ -3,7 +3,7 @@
     read -> decode -> [echo] -> augment -> [echo] -> batch -> [echo] -> device
               before_augmentation   after_augmentation   after_batching
 
-`config.echo.insertion` fills at most one of the three echo slots. Nothing else differs between
+`config.echo.insertion` selects one of the three echo stages, or none. Nothing else differs between
 the conditions of a study.
 """
 
@@ -103,7 +103,7 @@ def _stream_batches(
     streams: Streams,
 ) -> grain.IterDataset[Batch]:
     """One of echo.streams streams: every n-th fresh example, and its block of rows per batch."""
-    slot, rows = config.echo.insertion, config.batch_size // config.echo.streams
+    insertion, rows = config.echo.insertion, config.batch_size // config.echo.streams
     echo_stage = streams.echo_stage(stream)
     augment = host_augmentation(config, functions, first)
 
@@ -113,19 +113,19 @@ def _stream_batches(
         return epoch_repeats.batches(config, read, len(source), augment, rows).to_iter_dataset(
             read_options(1)
         )
-    if slot == "before_augmentation":  # echo -> augment -> batch, a whole batch at a time
+    if insertion == "before_augmentation":  # echo -> augment -> batch, a whole batch at a time
         echoed = echo_stage(examples, batch_size=rows, read_options=read_options(rows))
         return echoed.map(functools.partial(_from_examples, read)).map(augment)
 
     # -> augment
     examples = MapChunks(examples, lambda data, i: augment(read.first_copy(data, i)).data)
-    if slot == "after_augmentation":  # echo -> batch
+    if insertion == "after_augmentation":  # echo -> batch
         echoed = echo_stage(examples, batch_size=rows, read_options=read_options(rows))
         return echoed.map(functools.partial(_from_examples, read))
 
     # -> batch
     batches = Batches(examples, rows)
-    if slot == "after_batching":
+    if insertion == "after_batching":
         echoed = echo_stage(batches, read_options=read_options(1))
     else:  # "none": no echo stage and no buffer
         once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))

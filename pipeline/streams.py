@@ -86,17 +86,17 @@ class ConcatenatedStreams(grain.IterDataset):
     Args:
         parts: the batches of each stream held here, in ascending order of streams.
         num_streams: the number of streams in all processes.
-        policy: counts the fresh examples of all streams, and ends the batches when the first
+        counter: counts the fresh examples of all streams, and ends the batches when the first
             stream ends: a process that continued alone would wait for the others forever.
     """
 
     def __init__(
-        self, parts: dict[int, grain.IterDataset[Batch]], num_streams: int, policy: Streams
+        self, parts: dict[int, grain.IterDataset[Batch]], num_streams: int, counter: Streams
     ):
         super().__init__(list(parts.values()))
         self.streams = tuple(parts)
         self.num_streams = num_streams
-        self.policy = policy
+        self.counter = counter
 
     def __iter__(self) -> grain.DatasetIterator:
         return _Iterator(self, [iter(part) for part in self._parents])
@@ -110,12 +110,12 @@ class _Iterator(grain.DatasetIterator):
         self._state_before_failure: dict[str, Any] | None = None
 
     def __next__(self) -> Batch:
-        policy = self._dataset.policy
-        if policy.ended(self._taken):
+        counter = self._dataset.counter
+        if counter.ended(self._taken):
             raise StopIteration
         before = self.get_state() if self._dataset.num_streams > 1 else None
         try:
-            batch = policy.combine(self._taken + 1, self._next_blocks())
+            batch = counter.combine(self._taken + 1, self._next_blocks())
         except Exception:
             self._state_before_failure = before  # some streams may have advanced
             raise

@@ -158,7 +158,7 @@ def _claim(
         workdir, label = unit.workdir(trial, study_dir), unit.label(trial)
         if moved_to := _make_directory(workdir):
             notes.append(
-                f"{label}: its directory was no directory; what was in its place is now {moved_to}"
+                f"{label}: its path was not a directory; what was in its place is now {moved_to}"
             )
         locked = held_locks.enter_context(locks.held(workdir / records.LOCK))
         # read under the lock: the process that held it may just have finished the trial
@@ -178,7 +178,7 @@ def _make_directory(workdir: pathlib.Path) -> pathlib.Path | None:
     """Creates a trial's directory; moves anything else of that name away and returns its new path.
 
     Raises:
-        cli.InputError: a directory above it is no directory.
+        cli.InputError: a directory above it is not a directory.
     """
     moved_to = None
     if os.path.lexists(workdir) and not workdir.is_dir():
@@ -189,7 +189,7 @@ def _make_directory(workdir: pathlib.Path) -> pathlib.Path | None:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise cli.InputError(
-            f"{workdir} cannot be created, since {error.filename} is no directory; move that away"
+            f"{workdir} cannot be created, since {error.filename} is not a directory; move it away"
         ) from error
     return moved_to
 

@@ -35,17 +35,17 @@ class Experiment:
 
     Attributes:
         config: the resolved configuration.
-        info: of the data set.
+        info: what is known about the data set.
         source: raw training examples, as slow as config.upstream makes them.
         first: the first training example, decoded, each array [1, ...].
         program: the compiled programs.
         held_streams: the streams that this process reads.
         policy: the part of training that depends on echo.policy.
-        batches: of training.
+        batches: the training batches.
         transfer: brings batches to the devices.
         stepper: takes the training steps.
         validation: (arrays, mask) pairs of the validation split.
-        target: that ends the run when it is reached.
+        target: the value at which the run ends.
         upstream_clock: what the limits of config.upstream go by; stopped while the run does not
             train.
         copies: how repeats are spread over the batches.

@@ -25,7 +25,7 @@ class Stepper:
         data_seed: seed of the augmentation on the devices.
 
     Attributes:
-        state: of the run after its last step; set it before the first one.
+        state: the run's training state after its last step; set it before the first one.
     """
 
     state: TrainState
