@@ -40,7 +40,7 @@ def test_each_pass_is_complete_before_the_next_and_counts_once(records, passes, 
         assert spaced.oldest(copies) <= min(index[copies:].tolist(), default=fresh)
 
 
-def test_a_showing_is_the_example_of_the_fresh_stream():
+def test_a_copy_is_the_example_of_the_fresh_stream():
     spaced = EpochRepeats(stream(9, 25), Passes(25, 9, 3, seed=7))
     index, _ = spaced.passes.fresh_and_copy(range(75))
     wanted = stream(9, 25).stacked_items(range(25))["x"][index]
