@@ -13,7 +13,7 @@ the 30 million sentences, 20 % of the held-out sentences for validation, the sea
 shuffle buffers. The loss depends on the vocabulary, so 3.9 here need not equal the paper's 3.9.
 There is no clipping, weight decay, or dropout.
 
-configs/common_crawl.py, problems.py, and real_data.py start from this file, so a change of a default
+configs/common_crawl.py, problems.py, and real_data.py start from this file: a change of a default
 here changes theirs.
 
 Without augmentation, echo.insertion=before_augmentation and after_augmentation give the same
