@@ -156,8 +156,8 @@ def in_batches(
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yields every case with the JSON value of `attempt(case)`, `size` cases per forked process.
 
-    A case that kills its process yields `{"died": SENTENCE}`, one that times out
-    `{"hangs": True}`. Another process takes the remaining cases.
+    A case that ends its process yields `{"died": SENTENCE, "code": EXIT_CODE}`, one that times
+    out `{"hangs": True}`. Another process takes the remaining cases.
     """
     remaining = list(cases)
     while remaining:
@@ -176,7 +176,8 @@ def in_batches(
         process.end_group()
         if done < len(group):
             last = (directory / "o").read_text(errors="replace").strip().splitlines()[-1:]
-            yield group[done], ending or {"died": f"with {process.code}: {''.join(last)}"}
+            died = {"died": f"with {process.code}: {''.join(last)}", "code": process.code}
+            yield group[done], ending or died
             done += 1
         remaining = remaining[done:]
 

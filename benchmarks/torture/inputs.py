@@ -1,11 +1,13 @@
 """Random values of every field, and random command lines, for all four commands.
 
 Survived: a documented exit code without a traceback; with exit code 2, one sentence and nothing
-written. Runs whose input is accepted are stopped after their first step.
+written. Runs whose input is accepted are stopped after their first step. Accepted values may make
+the upstream so slow that the first batch never comes; such a case must end on Ctrl-C.
 """
 
 # ruff: noqa: SIM905  (as lists of literals, the tables of values would take a line per value)
 
+import contextlib
 import functools
 import json
 import math
@@ -15,6 +17,7 @@ import random
 import re
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,10 +28,11 @@ from analysis import __main__ as analysis
 from benchmarks.torture import forks, ledger
 from configs import base
 from configs.fields import Choices, Field, Range
-from runs import cli, records
+from runs import cli, records, signals
 
 _CODES = {0, 2, 3, 4, 75, 130}  # as documented
 _CASES_PER_PROCESS = 50
+_PATIENCE_SECONDS = 60.0  # before Ctrl-C
 
 # Flags that make the minis as cheap as possible; random fields follow and override them.
 _CHEAP = ("--config.evaluate_every_fresh_examples=0", "--config.checkpoint_every_fresh_examples=0")
@@ -90,13 +94,7 @@ class Inputs:
         ):
             if "outcome" not in record:
                 name, _, argv = self._drawn(seed, number)
-                outcome = ledger.HANG if "hangs" in record else ledger.TRACEBACK
-                record = {
-                    "group": name,
-                    "case": _quoted(argv),
-                    "outcome": outcome,
-                    "detail": str(record),
-                }
+                record = {"group": name, "case": _quoted(argv)} | _ended(record)
             yield record | {"index": number, "count": 1}
 
     def _make_study(self) -> None:
@@ -117,12 +115,13 @@ class Inputs:
         os.chdir(case)
         before = _listing(case)
         with forks.captured() as captured:
-            try:
-                code = cli.guarded(main, argv)
-            except SystemExit as error:  # --help
-                code = error.code
-            except BaseException as error:  # Python would print a traceback
-                code = f"Traceback: {type(error).__name__}: {error}"
+            with _ctrl_c_after(_PATIENCE_SECONDS):
+                try:
+                    code = cli.guarded(main, argv)
+                except SystemExit as error:  # --help
+                    code = error.code
+                except BaseException as error:  # Python would print a traceback
+                    code = f"Traceback: {type(error).__name__}: {error}"
             text = captured()
         outcome, detail = _judged(code, text, before, _listing(case))
         record = {"group": name, "case": _quoted(argv), "outcome": outcome, "code": code}
@@ -290,6 +289,34 @@ _ODD_ARGUMENTS = (
     *"--dry-run --dry-run=1 --plot --seconds --watch=1 --target --unknown=1".split(),
     *"--config.batch_size=8 --config.seed.data=4294967296 --config.seed.model=-1".split(),
 )
+
+
+@contextlib.contextmanager
+def _ctrl_c_after(seconds: float) -> Iterator[None]:
+    """Presses Ctrl-C up to three times if the body takes longer than `seconds`."""
+    over = threading.Event()
+
+    def press() -> None:
+        wait = seconds
+        for _ in range(3):
+            if over.wait(wait):
+                return
+            os.kill(os.getpid(), signal.SIGINT)
+            wait = 1.0
+
+    threading.Thread(target=press, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _ended(record: dict[str, Any]) -> dict[str, Any]:
+    """Outcome of a case that ended its process, from the record of `forks.in_batches`."""
+    if record.get("code") == signals.INTERRUPTED:
+        return {"outcome": ledger.EQUAL, "code": signals.INTERRUPTED}
+    outcome = ledger.HANG if "hangs" in record else ledger.TRACEBACK
+    return {"outcome": outcome, "detail": str(record)}
 
 
 def _judged(code: Any, text: str, before: Any, after: Any) -> tuple[str, str]:
