@@ -10,12 +10,13 @@ GRID := out/grid
 PROBLEMS := digits logistic sentences  # those whose target is registered
 SEARCHES := 1 2 3 4 5
 
-.PHONY: help demo test test-fast check lint types format docs bench grid grid-pack clean
+.PHONY: help demo test test-fast test-extras check lint types format docs bench grid grid-pack clean
 
 help:
 	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
 	@echo "make test    all tests"
 	@echo "make test-fast  the tests that take seconds"
+	@echo "make test-extras  the tests of integrations, whose packages take gigabytes"
 	@echo "make check   ruff and pyright"
 	@echo "make format  let ruff format and fix"
 	@echo "make docs    the documentation site in build/site"
@@ -27,10 +28,13 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m analysis $(DEMO)/study --out=$(DEMO)/report
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist=loadfile
+	$(BIN)/python -m pytest -n 2 --dist=loadfile -m "not extras"
 
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist=loadfile -m "not slow and not multiprocess"
+	$(BIN)/python -m pytest -n 2 --dist=loadfile -m "not slow and not multiprocess and not extras"
+
+test-extras: $(VENV)/.installed-extras
+	$(BIN)/python -m pytest -m extras
 
 check: lint types
 
@@ -89,4 +93,8 @@ $(VENV)/.installed: requirements.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+$(VENV)/.installed-extras: $(VENV)/.installed-dev requirements-extras.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-extras.txt
 	touch $@
