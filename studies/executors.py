@@ -9,7 +9,7 @@ import multiprocessing
 import pathlib
 import signal
 from collections.abc import Callable, Iterator
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
@@ -154,7 +154,14 @@ class PoolExecutor:
     def _start_worker(self) -> tuple[BaseProcess, connection.Connection]:
         ours, workers = self._context.Pipe()
         process = self._context.Process(target=_work, args=(workers, *self._arguments))
-        process.start()
+        # Blocked signals stay blocked in a new process, so Ctrl-C cannot end a worker's imports
+        # with a traceback. Starting the resource tracker would unblock them, so it comes first.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         workers.close()  # the worker then holds the only copy, and its end closes the pipe
         return process, ours
 
@@ -163,6 +170,7 @@ def _work(pipe: connection.Connection, study: Study, study_dir: pathlib.Path) ->
     """The main loop of a worker: receives a unit, sends its outcome."""
     # Ctrl-C reaches every process of a terminal; a worker handles it only while it trains
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see _start_worker
     with contextlib.suppress(EOFError, OSError):
         while True:
             pipe.send(attempt(study, pipe.recv(), study_dir))

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -20,6 +21,7 @@ from studies.definitions import load_study
 from studies.executors import PoolExecutor
 from studies.ray_executor import RayExecutor
 from studies.runner import run
+from studies.trial import Unit
 from tests.helpers.runs import HANGS, ROOT, flags, mini
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 
@@ -105,6 +107,24 @@ def test_workers_write_what_one_process_writes_even_if_one_is_killed(alone, tmp_
     with struck(tmp_path / "study", kill):
         assert run(longer(), tmp_path / "study", QUIET, TWO) == "finished"
     assert_same_trials(tmp_path / "study", alone)
+
+
+@pytest.mark.multiprocess
+@needs_proc
+def test_ctrl_c_does_not_interrupt_the_imports_of_a_worker(tmp_path):
+    """In a terminal it reaches every process, and the main process tells the workers to stop."""
+    with contextlib.closing(PoolExecutor(study(), tmp_path, QUIET, 1)) as executor:
+        executor.submit(Unit("no such condition", 0, (0,)), "")  # fails after the imports
+        [worker] = multiprocessing.active_children()
+        status = pathlib.Path(f"/proc/{worker.pid}/status")
+        while not (ended := executor.wait(0.01)):
+            lines = status.read_text().splitlines()
+            masks = dict(line.split(":\t") for line in lines if line.startswith("Sig"))
+            unheard = int(masks["SigBlk"], 16) | int(masks["SigIgn"], 16)
+            assert unheard >> (signal.SIGINT - 1) & 1
+    [(_, outcome)] = ended
+    assert outcome is not None
+    assert outcome.error
 
 
 @pytest.mark.slow
