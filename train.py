@@ -74,6 +74,7 @@ def train(
         InputError: wrong input, or a directory in use. Nothing has been written.
         DiskFull: the run can be resumed from its last checkpoint.
     """
+    workdirs.check_apart(pathlib.Path(workdir), config, "--workdir")
     experiment = make_experiment(config)
     with signals.stop_requested() as stop:
         progress = progress or Progress(quiet=True)

@@ -156,6 +156,13 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def parse_known_args(self, args=None, namespace=None):
+        for word in args or ():
+            flag, _, value = word.partition("=")
+            if value == "--" and flag.startswith("--"):  # argparse would make it an empty list
+                self.error(f"argument {flag}: '--' is not a value")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
 

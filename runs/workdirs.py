@@ -135,6 +135,20 @@ def version_sentence(where: pathlib.Path, there: dict[str, Any], what: str, othe
     )
 
 
+def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
+    """Raises InputError if the data's cache is in `directory`, the value of `flag`.
+
+    The cache may be written before it is known whether the run or study can be.
+    """
+    cache = config.dataset.cache_dir
+    with cli.writing_to(directory):
+        if cache and pathlib.Path(cache).expanduser().resolve().is_relative_to(directory.resolve()):
+            raise InputError(
+                f"dataset.cache_dir is {cache}, which is in {flag}={directory}; allowed: a "
+                "directory outside it"
+            )
+
+
 def is_new(workdir: pathlib.Path) -> bool:
     """Whether a directory contains no run.
 

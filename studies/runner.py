@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline import accounting
-from runs import distributed
+from runs import distributed, workdirs
 from runs.progress import Progress, duration
 from runs.study import Study
 from studies import search
@@ -49,6 +49,7 @@ def run(
             nothing has been written.
         cli.DiskFull: see `train.train`.
     """
+    workdirs.check_apart(study_dir, study.config, "--outdir")
     search.check(study, lanes)
     executor = make_executor(study, study_dir, progress)
     try:

@@ -52,6 +52,7 @@ WRONG = [
     (["--config.batch_size"], "config.batch_size has no value"),
     (["--wrkdir=x"], "--wrkdir=x is not understood (did you mean --workdir?)"),
     (["extra"], "extra is not understood"),
+    (["--evaluate=--"], "argument --evaluate: '--' is not a value"),
 ]
 
 

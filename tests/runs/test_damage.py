@@ -327,6 +327,18 @@ def test_a_path_that_cannot_contain_a_study_is_one_sentence(tmp_path, place, cap
     assert everything(tmp_path) == before
 
 
+@pytest.mark.parametrize("below", ["", "vocabularies"])
+def test_a_cache_in_the_directory_of_the_run_or_study_is_one_sentence(tmp_path, below, capsys):
+    """It would be written before the directory is known to be usable."""
+    words = ["--config=configs/lm1b.py:mini", f"--config.dataset.cache_dir={tmp_path / below}"]
+    for main, flag in ((train.main, ["--workdir"]), (sweep.main, ["--study=factor", "--outdir"])):
+        argv = [*words, *flag[:-1], f"{flag[-1]}={tmp_path}"]
+        assert cli.guarded(main, argv) == cli.WRONG_INPUT
+        (said,) = capsys.readouterr().err.splitlines()
+        assert f"is in {flag[-1]}={tmp_path}; allowed: a directory outside it" in said
+        assert everything(tmp_path) == everything(tmp_path / "none")
+
+
 def _can_mount():
     words = ["unshare", "-rm", "true"]
     try:
