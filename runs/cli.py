@@ -102,6 +102,10 @@ def writing_to(directory: pathlib.Path) -> Iterator[None]:
     if "\0" in str(directory):
         raise InputError(f"{name} contains a zero byte; give a directory's name")
     try:
+        os.path.abspath(directory).encode()
+    except UnicodeEncodeError as error:  # Orbax cannot write there
+        raise InputError(f"{name} is not valid UTF-8; give a directory whose path is") from error
+    try:
         yield
     except OSError as error:
         if is_disk_full(error):

@@ -300,6 +300,7 @@ PLACES = {
     "too_long": lambda tmp: tmp / ("x" * 5000),
     "read_only": lambda tmp: pathlib.Path("/proc/run"),
     "url": lambda tmp: "gs://bucket/run",
+    "not_utf8": lambda tmp: f"{tmp}/\udcff",
     "zero_byte": lambda tmp: f"{tmp}/a\0b",
 }
 
