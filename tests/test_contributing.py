@@ -1,6 +1,5 @@
 """The recipes of CONTRIBUTING.md: each diff applies to a copy of the tree, and its command runs."""
 
-import pathlib
 import re
 import shlex
 import shutil
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from tests.helpers import pages
 from tests.helpers.runs import HANGS, ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -28,23 +28,6 @@ WRITES = {"a figure": "out/report/seconds_of_trials.png", "a workload": "out/inv
 PRINTS = {"a study": "fractions", "a data source": "exhausted", "an echo order": "exhausted"}
 
 
-def apply(diff: str, directory: pathlib.Path) -> None:
-    """Applies a unified diff whose hunks have no line numbers; each must fit in one place."""
-    for name, body in re.findall(r"^\+\+\+ b/(\S+)\n(.*?)(?=^--- |\Z)", diff, re.S | re.M):
-        path = directory / name
-        for hunk in re.split(r"^@@\n", body, flags=re.M):
-            lines = hunk.splitlines()
-            old = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
-            new = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("-"))
-            if old:
-                text = path.read_text(encoding="utf-8")
-                assert text.count(old) == 1, f"{name} has this {text.count(old)} times:\n{old}"
-                path.write_text(text.replace(old, new), encoding="utf-8")
-            elif new:
-                assert not path.exists()
-                path.write_text(new, encoding="utf-8")
-
-
 def test_there_are_five_recipes():
     assert set(RECIPES) == {*WRITES, *PRINTS}
 
@@ -57,7 +40,7 @@ def test_a_recipe_applies_and_its_command_runs(title, tmp_path):
         copy = shutil.copytree if (ROOT / room).is_dir() else shutil.copy
         copy(ROOT / room, tmp_path / room)
     diff, command = RECIPES[title]
-    apply(diff, tmp_path)
+    pages.apply(diff, tmp_path)
     digits = load_digits()
     images = (digits.images[..., None] * 15).astype(np.uint8)
     np.savez(tmp_path / "digits.npz", image=images, label=digits.target)

@@ -1,36 +1,76 @@
-"""A workload can be added with a few lines: the class in docs/workloads.md, taken from there."""
+"""Adding a workload: the page that shows how, followed to the letter."""
 
-import dataclasses
+import importlib.util
+import json
 import re
+import shutil
+import sys
 
-import numpy as np
-import optax
 import pytest
-from flax import nnx
 
 import train
 import workloads
 from runs import cli
+from tests.helpers import pages, tfds_data
 from tests.helpers.runs import ROOT, mini, slot
+
+PAGE = "docs/workloads.md"
 
 
 @pytest.fixture
-def linear(monkeypatch):
-    page = (ROOT / "docs" / "workloads.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names = {
-        "dataclasses": dataclasses,
-        "nnx": nnx,
-        "np": np,
-        "optax": optax,
-        "workloads": workloads,
-    }
-    exec(code, names)
-    monkeypatch.setitem(workloads.CLASSES, "linear", names["Linear"])
+def added(tmp_path, monkeypatch):
+    """The page's files in the working directory, and its workload in the registry."""
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    files = re.findall(
+        r"^`(\w+/\w+\.py)`[^\n]*\n(?:[^\n]+\n)*\n```python\n(.*?)^```", text, re.S | re.M
+    )
+    assert [path for path, _ in files] == ["workloads/linear.py", "configs/linear.py"]
+    for path, code in files:
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(code)
+    shutil.copy(ROOT / "workloads" / "__init__.py", tmp_path / "workloads")
+    (diff,) = (block.code for block in pages.blocks(PAGE) if block.language == "diff")
+    pages.apply(diff, tmp_path)
+    name, path = "workloads.linear", tmp_path / "workloads" / "linear.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    names = {}
+    exec((tmp_path / "workloads" / "__init__.py").read_text(), names)
+    monkeypatch.setattr(workloads, "CLASSES", names["CLASSES"])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def the_pages_commands():
+    return [words for b in pages.blocks(PAGE) if not b.language for words in pages.commands(b.code)]
+
+
+def test_the_workload_of_the_page_trains_and_is_searched_as_the_page_says(added, capsys):
+    training, sweeping, analyzing = the_pages_commands()[:3]
+    assert pages.run(training) == cli.OK
+    result = json.loads((added / "out" / "linear" / "result.json").read_text())
+    assert result["status"] == "reached"
+    assert pages.run([*sweeping, "--trials=1", "--searches=1"]) == cli.OK
+    assert pages.run(analyzing) == cli.OK
+    assert (added / "out" / "linear_factor" / "report" / "report.md").exists()
+
+
+def test_it_trains_on_encoded_images_of_tfds(added, monkeypatch):
+    features = {"image": tfds_data.image(8, 8, 1), "label": tfds_data.label()}
+    splits = {"train": tfds_data.pictures(range(80))}
+    monkeypatch.setenv("TFDS_DATA_DIR", str(added))
+    tfds_data.write(added, "drawings", features, splits)  # TFDS looks for mnist's own version
+    command = [word.replace("55000", "64") for word in the_pages_commands()[3]]
+    words = [word.replace("name=mnist", "name=drawings") for word in command]
+    assert pages.run([*words, "--config.budget.fresh_examples=640"]) == cli.OK
+    result = json.loads((added / "out" / "linear_mnist" / "result.json").read_text())
+    assert result["fresh_examples"] == 640
 
 
 @pytest.mark.parametrize(("insertion", "buffer"), [("none", 0), ("after_batching", 4)])
-def test_the_workload_of_the_page_trains_echoed_and_learns(linear, insertion, buffer, tmp_path):
+def test_it_trains_echoed_and_learns(added, insertion, buffer):
     config = mini(
         **slot(insertion, buffer),
         workload="linear",
@@ -38,10 +78,15 @@ def test_the_workload_of_the_page_trains_echoed_and_learns(linear, insertion, bu
         budget__fresh_examples=5_000,
         evaluate_every_fresh_examples=2_500,
     )
-    result = train.train(config, tmp_path / "run")
+    result = train.train(config, added / "run")
     assert result["status"] == "exhausted"
     assert result["fresh_examples"] == 4_992
     assert result["best"]["value"] > 0.8  # chance is 0.1
+
+
+def test_data_without_images_are_refused_in_a_sentence(added):
+    with pytest.raises(cli.InputError, match="has no labeled images of one size, which workload"):
+        train.train(mini(workload="linear", dataset__name="digits_jpeg"), added / "run")
 
 
 def test_an_unknown_workload_is_one_sentence_with_those_there_are(tmp_path):
