@@ -450,8 +450,9 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     parser.add_argument(
         "--evaluate",
         metavar="WORKDIR",
-        help="instead of training: evaluate a finished run's best checkpoint on its validation "
-        "split, and on its test split if it has one; writes WORKDIR/evaluation.json, and "
+        help="instead of training: evaluate a run's best checkpoint (so far, if it was "
+        "interrupted) on its validation split, and on its test split if it has one; writes "
+        "WORKDIR/evaluation.json, and "
         "WORKDIR/parameters.npz, which numpy.load reads (params/stem/conv/kernel, ...)",
     )
     arguments, overrides = cli.parse(parser, argv)
@@ -481,7 +482,9 @@ def _evaluate(parser: cli.Parser, arguments: Any, overrides: Sequence[str]) -> i
     evaluation = best_checkpoint.evaluate(pathlib.Path(arguments.evaluate), overrides)
     if distributed.is_first():
         step, fresh = evaluation["step"], evaluation["fresh_examples"]
-        terminal.write(f"step {step:,}, {fresh:,} fresh examples")
+        status = evaluation.get("status", "exhausted")  # earlier versions wrote none
+        so_far = "" if status in records.FINISHED else f"; the best so far, since the run is {status}"
+        terminal.write(f"step {step:,}, {fresh:,} fresh examples{so_far}")
         for split, values in evaluation["splits"].items():
             metrics = ", ".join(f"{name} {x:.4g}" for name, x in values.items())
             terminal.write(f"{split}: {metrics}")

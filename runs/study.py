@@ -237,7 +237,8 @@ class Condition:
         _check_settings(settings)
         insertion = settings.get("echo.insertion", "none")
         batch_size = settings.get("batch_size")
-        label = None if label is None else plain(label, _MAX_LABEL)
+        # records of schema versions 1 and 2 may have labels with names of fields
+        label = None if label is None else _in_words(plain(label, _MAX_LABEL))
         if insertion == "none":
             return cls(name, label or INSERTIONS["none"], overrides, batch_size=batch_size)
         policy = settings.get("echo.policy", "fixed")
@@ -276,7 +277,23 @@ def condition_label(overrides: Mapping[str, Any]) -> str:
     )
     echo_fields = ("echo.insertion", "echo.factor", "echo.shuffle_buffer")
     others = {field: value for field, value in overrides.items() if field not in echo_fields}
-    return ", ".join([echo, *(f"{k.rpartition('.')[2]} = {v}" for k, v in others.items())])
+    label = ", ".join([echo, *(f"{k.rpartition('.')[2]} = {v}" for k, v in others.items())])
+    return _in_words(label)
+
+
+# How labels name a number that a condition sets.
+_IN_WORDS = {
+    "batch_size": "batch {:,}",
+    "fresh_examples": "budget {:,}",
+    "horizon_fresh_examples": "decay over {:,}",
+    "spaced_epochs": "{:,} copies an epoch apart",
+}
+
+
+def _in_words(label: str) -> str:
+    """A label with settings in words: 'no echoing, budget 24,000', not 'fresh_examples = 24000'."""
+    pattern = rf"\b({'|'.join(_IN_WORDS)}) = (\d+)\b"
+    return re.sub(pattern, lambda match: _IN_WORDS[match[1]].format(int(match[2])), label)
 
 
 def _settings(config: Any) -> dict[str, Any]:

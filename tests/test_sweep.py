@@ -259,7 +259,15 @@ def test_labels_of_conditions():
         "batch echoing, e = 2",
         "before augmentation, e = 4",
     ]
-    assert condition_label({"batch_size": 64}) == "no echoing, batch_size = 64"
+    controls = cifar10.get_studies("mini")["controls"]["conditions"]
+    assert [condition_label(overrides) for overrides in controls.values()][2:] == [
+        "no echoing, 2 copies an epoch apart",
+        "no echoing, budget 24,000",
+        "before augmentation, e = 2, budget 6,000",
+        "no echoing, decay over 6,000",
+    ]
+    assert condition_label({"batch_size": 64}) == "no echoing, batch 64"
+    assert condition_label({"optimizer.momentum": 0.5}) == "no echoing, momentum = 0.5"
 
 
 def test_study_of_version_1_is_left_unchanged_and_never_continued(tmp_path):

@@ -1,4 +1,4 @@
-"""Evaluates a finished run's best checkpoint on held-out splits, and exports its parameters."""
+"""Evaluates a run's best checkpoint on held-out splits, and exports its parameters."""
 
 import contextlib
 import io
@@ -13,35 +13,41 @@ from ml_collections import ConfigDict
 
 from configs import base
 from data.sources import RecordError
-from runs import checkpoints, cli, distributed, records, trial_records
+from runs import checkpoints, cli, distributed, locks, records, trial_records
 from runs.study import is_number
 from training.experiment import Experiment, batches_of_test_split, make_experiment
 from training.step import TrainState
 
+_INTERRUPTED = "interrupted"  # the status of a run without a result
+
 
 def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Evaluates the run in `workdir` once; a second call returns the stored result.
+    """Evaluates the run in `workdir`. A finished run is evaluated once; a second call returns the
+    stored result. An interrupted run may still find a better checkpoint, so its stored result is
+    replaced by the next call.
 
-    Writes WORKDIR/evaluation.json (`step` and `fresh_examples` of the best checkpoint, and metrics
-    by split) and WORKDIR/parameters.npz, which numpy.load reads: every parameter and batch
-    statistic by name, such as params/stem/conv/kernel or model_state/stem/norm/mean.
+    Writes WORKDIR/evaluation.json (`status` of the run, `step` and `fresh_examples` of the best
+    checkpoint, and metrics by split) and WORKDIR/parameters.npz, which numpy.load reads: every
+    parameter and batch statistic by name, such as params/stem/conv/kernel or
+    model_state/stem/norm/mean.
 
     Args:
-        workdir: a finished run's directory.
+        workdir: the directory of a run that no process is training.
         overrides: '--config.FIELD=VALUE' for fields in configs.base.MAY_CHANGE_ON_RESUME.
 
     Returns:
         The content of evaluation.json.
 
     Raises:
-        InputError: there is no run, it is unfinished or has no checkpoints, or a record cannot be
-            decoded.
+        InputError: there is no run, it is being trained, it has no evaluated checkpoint, or a
+            record cannot be decoded.
     """
-    config = distributed.decided_by_first(lambda: _finished_config(workdir))
-    if stored := distributed.decided_by_first(lambda: _stored_evaluation(workdir)):
+    config, status, best = distributed.decided_by_first(lambda: _run_of(workdir))
+    finished = status in records.FINISHED
+    if finished and (stored := distributed.decided_by_first(lambda: _stored_evaluation(workdir))):
         return stored
     experiment = make_experiment(_configured(config, overrides))
-    state, counters = _best(workdir, experiment)
+    state, counters = _best(workdir, experiment, best if finished else None)
     try:  # opening a split may decode its records, evaluating it does
         dataset = experiment.config.dataset
         splits = {dataset.validation_split: experiment.validation}
@@ -53,6 +59,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     except RecordError as error:
         raise cli.InputError(str(error)) from error
     evaluation = {
+        "status": status,
         "step": counters["step"],
         "fresh_examples": counters["fresh_examples"],
         "splits": values,
@@ -64,8 +71,8 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     return evaluation
 
 
-def _finished_config(workdir: pathlib.Path) -> dict[str, Any]:
-    """The configuration stored with a finished run."""
+def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, dict[str, Any] | None]:
+    """The configuration, the status, and the best value of a run that no process is training."""
     try:
         with cli.writing_to(workdir):
             record = trial_records.read_config(workdir)
@@ -76,18 +83,19 @@ def _finished_config(workdir: pathlib.Path) -> dict[str, Any]:
         ) from error
     if not record.get("config"):
         raise cli.InputError(
-            f"{workdir} holds no run (no {records.CONFIG}); give a finished run's directory"
+            f"{workdir} holds no run (no {records.CONFIG}); give the directory of a run"
         )
-    status = result.get("status", "started")
+    status = result.get("status", _INTERRUPTED)
     if status not in records.FINISHED:
-        raise cli.InputError(
-            f"the run in {workdir} is not finished ({status}); start its training command again"
-        )
-    return record["config"]
+        with cli.writing_to(workdir), locks.held(workdir / records.LOCK) as free:
+            if not free:
+                raise cli.InputError(f"another process is training in {workdir}; stop it first")
+    return record["config"], status, result.get("best")
 
 
 def _stored_evaluation(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """The result of an earlier call; None if there is none, or if its file is damaged."""
+    """The result of an earlier call for the finished run; None if there is none, or if its file is
+    damaged."""
     with contextlib.suppress(records.Damaged):
         stored = records.read_object(workdir / records.EVALUATION)
         return stored if stored and _is_evaluation(stored) else None
@@ -95,10 +103,12 @@ def _stored_evaluation(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 def _is_evaluation(stored: dict[str, Any]) -> bool:
-    """Whether a value has the structure that `evaluate` returns."""
+    """Whether a value has the structure that `evaluate` returns for a finished run."""
     counts = (stored.get("step"), stored.get("fresh_examples"))
     splits = stored.get("splits")
     if not all(type(count) is int for count in counts) or not isinstance(splits, dict):
+        return False
+    if stored.get("status", "exhausted") not in records.FINISHED:  # older ones have no status
         return False
     return all(
         isinstance(values, dict) and all(is_number(value) for value in values.values())
@@ -127,11 +137,14 @@ def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ConfigDict:
     return config
 
 
-def _best(workdir: pathlib.Path, experiment: Experiment) -> tuple[TrainState, dict[str, Any]]:
-    """State and counters of the best checkpoint."""
+def _best(
+    workdir: pathlib.Path, experiment: Experiment, value: dict[str, Any] | None
+) -> tuple[TrainState, dict[str, Any]]:
+    """State and counters of the best checkpoint. `value` is the finished run's best; None for an
+    interrupted run, whose newest intact checkpoint decides."""
     kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
     steps = kept.steps()
-    best = _best_step(kept, steps, trial_records.read_result(workdir)["best"])
+    best = _best_step(kept, steps, value)
     if best is None or best not in steps:
         raise cli.InputError(
             f"the run in {workdir} kept no evaluated checkpoint that is intact; train with a "
@@ -148,14 +161,13 @@ def _best(workdir: pathlib.Path, experiment: Experiment) -> tuple[TrainState, di
 
 
 def _best_step(
-    kept: checkpoints.Checkpoints, steps: Sequence[int], best: dict[str, Any]
+    kept: checkpoints.Checkpoints, steps: Sequence[int], best: dict[str, Any] | None
 ) -> int | None:
-    """The best step according to the newest intact checkpoint; None unless it agrees with the
-    run's `best`."""
+    """The best step according to the newest intact checkpoint; None if that contradicts `best`."""
     for step in steps:
         with contextlib.suppress(records.Damaged):
             counters = kept.value(step)["counters"]
-            return counters["best_step"] if counters["best"] == best else None
+            return counters["best_step"] if best in (None, counters["best"]) else None
     return None
 
 

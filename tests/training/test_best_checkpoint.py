@@ -1,6 +1,8 @@
-"""Evaluating a finished run: its best checkpoint, on every split held out, with parameters out."""
+"""Evaluating a run: its best checkpoint, on every split held out, with parameters out."""
 
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from flax import nnx
 import train
 from data import sources, splits
 from models.resnet import CifarResNet
-from runs import cli, records
+from runs import cli, locks, records, trial_records
 from tests.helpers.runs import mini
 
 
@@ -69,6 +71,42 @@ def test_an_evaluation_at_the_end_alone_is_kept_with_its_checkpoint(tmp_path):
     assert found["splits"]["validation"]["accuracy"] == pytest.approx(result["best"]["value"])
 
 
+@pytest.mark.parametrize("ending", ["preempted", "killed"])
+def test_interrupted_run_is_evaluated_at_its_best_so_far(ending, tmp_path, capsys):
+    config = mini(evaluate_every_fresh_examples=160, checkpoint_every_fresh_examples=160)
+
+    def stop_at_step_12(step):
+        if step == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    workdir = tmp_path / "run"
+    assert train.train(config, workdir, on_step=stop_at_step_12)["status"] == "preempted"
+    validation = trial_records.read(workdir).validation
+    best = max(validation, key=lambda record: record["accuracy"])
+    if ending == "killed":
+        (workdir / records.RESULT).unlink()
+    assert evaluate(workdir) == cli.OK
+    found = records.read_json(workdir / records.EVALUATION)
+    assert found["splits"]["validation"]["accuracy"] == pytest.approx(best["accuracy"], abs=1e-6)
+    status = "preempted" if ending == "preempted" else "interrupted"
+    said = f"step {best['step']}, {best['fresh_examples']} fresh examples; the best so far"
+    assert said in capsys.readouterr().out
+    assert found["status"] == status
+    finished = train.train(config, workdir)
+    assert evaluate(workdir) == cli.OK
+    found = records.read_json(workdir / records.EVALUATION)
+    assert found["status"] == finished["status"]
+    assert found["fresh_examples"] == finished["best"]["fresh_examples"]
+    assert "so far" not in capsys.readouterr().out
+
+
+def test_run_in_training_is_not_evaluated(finished, capsys):
+    (finished / records.RESULT).unlink()
+    with locks.held(finished / records.LOCK):
+        assert evaluate(finished) == cli.WRONG_INPUT
+    assert "another process is training" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"step": "1", "fresh_examples": 1}'])
 def test_a_damaged_evaluation_is_made_again(finished, content):
     assert evaluate(finished) == cli.OK
@@ -80,12 +118,6 @@ def test_a_damaged_evaluation_is_made_again(finished, content):
 
 def _no_run(workdir):
     return "holds no run"
-
-
-def _unfinished(workdir):
-    result = records.read_json(workdir / records.RESULT)
-    records.write_json(workdir / records.RESULT, result | {"status": "preempted"})
-    return "is not finished (preempted); start its training command again"
 
 
 def _without_checkpoints(workdir):
@@ -103,7 +135,7 @@ def _without_its_best(workdir):
     return "kept no evaluated checkpoint that is intact; train with a "
 
 
-@pytest.mark.parametrize("damage", [_no_run, _unfinished, _without_checkpoints, _without_its_best])
+@pytest.mark.parametrize("damage", [_no_run, _without_checkpoints, _without_its_best])
 def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
     workdir = finished.parent / "elsewhere" if damage is _no_run else finished
     says = damage(workdir)
