@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled dur
 
     signals.install(signals.end_at_once)
 
+import argparse
 import contextlib
 import copy
 import math
@@ -22,23 +23,54 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from configs import base
+from runs import cli
+
+ROOT = pathlib.Path(__file__).resolve().parent
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Flags of the command, and overrides of the configuration; raises InputError."""
+    parser = cli.Parser(__doc__, base.FIELDS)
+    add = parser.add_argument
+    add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py")
+    add("--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)")
+    add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
+    arguments, overrides = cli.parse(parser, argv)
+    cli.config_file(arguments.config, ROOT)
+    if not 0 < arguments.seconds <= 3600:
+        raise cli.InputError(
+            f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
+        )
+    plot_file = pathlib.Path(arguments.plot or "advice.png")
+    if plot_file.suffix not in (".png", ".pdf", ".svg"):
+        raise cli.InputError(
+            f"--plot is {plot_file}; allowed: a file that ends in .png, .pdf or .svg"
+        )
+    if not plot_file.absolute().parent.is_dir():
+        raise cli.InputError(
+            f"--plot is {plot_file}, in a directory that does not exist; create it first"
+        )
+    return arguments, overrides
+
+
+if __name__ == "__main__":
+    cli.answer_early(parse)
+
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from configs import base
 from data.sources import RecordError, UpstreamError
 from echo.advice.recommend import FACTORS, Advice, duration
 from pipeline import build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
-from runs import cli, terminal
+from runs import terminal
 from training import check, optimizer, sharding
 from training.experiment import Experiment, make_experiment
 from training.step import Program
-
-ROOT = pathlib.Path(__file__).resolve().parent
 
 # The places for an echo stage, and the stage before each.
 PLACES = {
@@ -234,35 +266,12 @@ def plot(advice: Advice, path: pathlib.Path) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = cli.Parser(__doc__, base.FIELDS)
-    parser.add_argument(
-        "--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py"
-    )
-    parser.add_argument(
-        "--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)"
-    )
-    arguments, overrides = cli.parse(parser, argv)
+    arguments, overrides = parse(argv)
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
-    if not 0 < arguments.seconds <= 3600:
-        raise cli.InputError(
-            f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
-        )
-    plot_file = pathlib.Path(arguments.plot or "advice.png")
-    if plot_file.suffix not in (".png", ".pdf", ".svg"):
-        raise cli.InputError(
-            f"--plot is {plot_file}; allowed: a file that ends in .png, .pdf or .svg"
-        )
-    if not plot_file.absolute().parent.is_dir():
-        raise cli.InputError(
-            f"--plot is {plot_file}, in a directory that does not exist; create it first"
-        )
     advice = advise(config, arguments.seconds)
     terminal.write("\n\n".join(map(str, (advice, *settings(config, advice)))))
     if arguments.plot:
-        plot(advice, plot_file)
+        plot(advice, pathlib.Path(arguments.plot))
     return cli.OK
 
 

@@ -23,72 +23,15 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import jax
-
-import train
 from configs import base
-from runs import cli, distributed, terminal
-from runs.progress import Progress
-from studies import describe, search
-from studies.definitions import load_study
-from studies.executors import InProcessExecutor, PoolExecutor
-from studies.ray_executor import RayExecutor
-from studies.runner import MakeExecutor, run
+from runs import cli
+
+ROOT = pathlib.Path(__file__).resolve().parent
 
 
-def main(argv: Sequence[str]) -> int:
-    arguments, overrides = cli.parse(_parser(), argv)
-    config, module = cli.load_config(arguments.config, overrides, base.FIELDS, train.ROOT)
-    if arguments.study == "list":
-        terminal.write(describe.listing(config, module, arguments.config, overrides))
-        return cli.OK
-    study = load_study(
-        config,
-        module,
-        arguments.config,
-        arguments.study,
-        arguments.trials,
-        arguments.searches,
-        overrides,
-    )
-    if arguments.lanes_stacked and arguments.lanes == 1:
-        raise cli.InputError(
-            "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "
-            "--lanes-stacked: --lanes=2 or more"
-        )
-    shard = _shard(arguments.shard, len(study.conditions) * study.searches)
-    if arguments.dry_run:
-        search.check(study, arguments.lanes)
-        terminal.write(describe.dry_run(study))
-        return cli.OK
-    if arguments.outdir is None:
-        raise cli.InputError("--outdir is missing; give the directory to write the study to")
-    make_executor = _executor(arguments)
-    distributed.initialize()
-    if make_executor is not InProcessExecutor and jax.process_count() > 1:
-        raise cli.InputError(
-            f"{jax.process_count()} processes train each trial together, which --workers and "
-            "--executor=ray cannot place; leave them out, and split the study with --shard"
-        )
-    progress = Progress(quiet=not distributed.is_first())
-    outcome = run(
-        study,
-        arguments.outdir,
-        progress,
-        make_executor,
-        lanes=arguments.lanes,
-        shard=shard,
-        stacked=arguments.lanes_stacked,
-    )
-    if outcome == "preempted":
-        progress.say("stopped; run the same command again to resume")
-        return cli.PREEMPTED
-    progress.say(f"finished; for tables and figures: python -m analysis {arguments.outdir}")
-    return cli.OK
-
-
-def _parser() -> cli.Parser:
-    parser = cli.Parser(__doc__ or "", base.FIELDS)
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Flags of the command, and overrides of the configuration; raises InputError."""
+    parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py")
     add("--study", required=True, help="a name from the file's get_studies(), or list")
@@ -117,7 +60,8 @@ def _parser() -> cli.Parser:
     )
     add(
         "--shard",
-        default="0/1",
+        type=_shard,
+        default=(0, 1),
         metavar="i/n",
         help="run part i of n of the study's searches, i = 0..n-1: for job arrays",
     )
@@ -131,35 +75,25 @@ def _parser() -> cli.Parser:
         default=0.0,
         help="ray: GPUs, likewise; fractions share one",
     )
-    return parser
+    arguments, overrides = cli.parse(parser, argv)
+    cli.config_file(arguments.config, ROOT)
+    writes = arguments.study != "list" and not arguments.dry_run
+    if writes and arguments.outdir is None:
+        raise cli.InputError("--outdir is missing; give the directory to write the study to")
+    if arguments.lanes_stacked and arguments.lanes == 1:
+        raise cli.InputError(
+            "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "
+            "--lanes-stacked: --lanes=2 or more"
+        )
+    return arguments, overrides
 
 
-def _executor(arguments: argparse.Namespace) -> MakeExecutor:
-    """The executor class that the flags select, with its options filled in."""
-    if arguments.executor == "local" and arguments.workers == 1:
-        return InProcessExecutor
-    # the processes share an accelerator, most of whose memory JAX would reserve for the first one
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if arguments.executor == "local":
-        return functools.partial(PoolExecutor, number=arguments.workers)
-    return functools.partial(
-        RayExecutor,
-        address=arguments.ray_address,
-        cpus=arguments.cpus_per_trial,
-        gpus=arguments.gpus_per_trial,
-    )
-
-
-def _shard(text: str, searches: int) -> tuple[int, int]:
+def _shard(text: str) -> tuple[int, int]:
     """'i/n' as two numbers."""
     first, slash, second = text.partition("/")
-    numbers = slash and _is_number(first) and _is_number(second)
-    if numbers and int(first) < int(second) <= searches:
+    if slash and _is_number(first) and _is_number(second) and int(first) < int(second):
         return int(first), int(second)
-    raise cli.InputError(
-        f"--shard is {text!r}; allowed: i/n with i = 0..n-1 and n up to {searches}, the number of "
-        "searches (conditions x searches per condition)"
-    )
+    raise cli.InputError(f"--shard is {text!r}; allowed: i/n with i = 0..n-1")
 
 
 def _is_number(text: str) -> bool:
@@ -181,6 +115,89 @@ def _amount(text: str) -> float:
     if not 0 <= amount < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give 0 or a positive number")
     return amount
+
+
+if __name__ == "__main__":
+    cli.answer_early(parse)
+
+import jax
+
+from runs import distributed, terminal
+from runs.progress import Progress
+from studies import describe, search
+from studies.definitions import load_study
+from studies.executors import InProcessExecutor, PoolExecutor
+from studies.ray_executor import RayExecutor
+from studies.runner import MakeExecutor, run
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments, overrides = parse(argv)
+    config, module = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    if arguments.study == "list":
+        terminal.write(describe.listing(config, module, arguments.config, overrides))
+        return cli.OK
+    study = load_study(
+        config,
+        module,
+        arguments.config,
+        arguments.study,
+        arguments.trials,
+        arguments.searches,
+        overrides,
+    )
+    _check_shard(arguments.shard, len(study.conditions) * study.searches)
+    if arguments.dry_run:
+        search.check(study, arguments.lanes)
+        terminal.write(describe.dry_run(study))
+        return cli.OK
+    make_executor = _executor(arguments)
+    distributed.initialize()
+    if make_executor is not InProcessExecutor and jax.process_count() > 1:
+        raise cli.InputError(
+            f"{jax.process_count()} processes train each trial together, which --workers and "
+            "--executor=ray cannot place; leave them out, and split the study with --shard"
+        )
+    progress = Progress(quiet=not distributed.is_first())
+    outcome = run(
+        study,
+        arguments.outdir,
+        progress,
+        make_executor,
+        lanes=arguments.lanes,
+        shard=arguments.shard,
+        stacked=arguments.lanes_stacked,
+    )
+    if outcome == "preempted":
+        progress.say("stopped; run the same command again to resume")
+        return cli.PREEMPTED
+    progress.say(f"finished; for tables and figures: python -m analysis {arguments.outdir}")
+    return cli.OK
+
+
+def _check_shard(shard: tuple[int, int], searches: int) -> None:
+    part, parts = shard
+    if parts > searches:
+        raise cli.InputError(
+            f"--shard is {part}/{parts}; allowed: i/n with i = 0..n-1 and n up to {searches}, the "
+            "number of searches (conditions x searches per condition)"
+        )
+
+
+def _executor(arguments: argparse.Namespace) -> MakeExecutor:
+    """The executor class that the flags select, with its options filled in."""
+    if arguments.executor == "local" and arguments.workers == 1:
+        return InProcessExecutor
+    # the processes share an accelerator, most of whose memory JAX would reserve for the first one
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if arguments.executor == "local":
+        return functools.partial(PoolExecutor, number=arguments.workers)
+    return functools.partial(
+        RayExecutor,
+        address=arguments.ray_address,
+        cpus=arguments.cpus_per_trial,
+        gpus=arguments.gpus_per_trial,
+    )
 
 
 if __name__ == "__main__":

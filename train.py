@@ -12,6 +12,7 @@ if __name__ == "__main__":  # before slow imports, so that Ctrl-C never prints a
 
     signals.install(signals.end_at_once)
 
+import argparse
 import contextlib
 import dataclasses
 import pathlib
@@ -20,14 +21,48 @@ import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
+from configs import base
+from runs import cli
+
+ROOT = pathlib.Path(__file__).resolve().parent
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Flags of the command, and overrides of the configuration; raises InputError."""
+    parser = cli.Parser(__doc__, base.FIELDS)
+    add = parser.add_argument
+    add("--config", help="FILE[:VARIANT], such as configs/cifar10.py")
+    add("--workdir", help="the run's directory; start it again to resume")
+    add(
+        "--evaluate",
+        metavar="WORKDIR",
+        help="instead of training: evaluate a run's best checkpoint (so far, if it was "
+        "interrupted) on its validation split, and on its test split if it has one; writes "
+        "WORKDIR/evaluation.json, and WORKDIR/parameters.npz, which numpy.load reads "
+        "(params/stem/conv/kernel, ...)",
+    )
+    arguments, overrides = cli.parse(parser, argv)
+    given = [name for name in ("config", "workdir") if getattr(arguments, name)]
+    if arguments.evaluate and given:
+        parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
+    if not arguments.evaluate:
+        missing = [f"--{name}" for name in ("config", "workdir") if name not in given]
+        if missing:
+            parser.error(f"the following arguments are required: {', '.join(missing)}")
+        cli.config_file(arguments.config, ROOT)
+    return arguments, overrides
+
+
+if __name__ == "__main__":
+    cli.answer_early(parse)
+
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs import base
 from pipeline import streams
 from pipeline.map_datasets import Batch
-from runs import cli, distributed, environment, records, resuming, signals, terminal, workdirs
+from runs import distributed, environment, records, resuming, signals, terminal, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.metrics_writer import Recorder
@@ -35,8 +70,6 @@ from runs.progress import Progress, Status, duration
 from training import best_checkpoint, divergence, gradient_statistics, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Rows
-
-ROOT = pathlib.Path(__file__).resolve().parent
 
 # Called with the number of steps that a run has taken, after each of them.
 OnStep = Callable[[int], None]
@@ -444,23 +477,9 @@ class _Run:
 
 def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     """Runs the command; returns its exit code."""
-    parser = cli.Parser(__doc__ or "", base.FIELDS)
-    parser.add_argument("--config", help="FILE[:VARIANT], such as configs/cifar10.py")
-    parser.add_argument("--workdir", help="the run's directory; start it again to resume")
-    parser.add_argument(
-        "--evaluate",
-        metavar="WORKDIR",
-        help="instead of training: evaluate a run's best checkpoint (so far, if it was "
-        "interrupted) on its validation split, and on its test split if it has one; writes "
-        "WORKDIR/evaluation.json, and "
-        "WORKDIR/parameters.npz, which numpy.load reads (params/stem/conv/kernel, ...)",
-    )
-    arguments, overrides = cli.parse(parser, argv)
+    arguments, overrides = parse(argv)
     if arguments.evaluate:
-        return _evaluate(parser, arguments, overrides)
-    missing = [f"--{name}" for name in ("config", "workdir") if not getattr(arguments, name)]
-    if missing:
-        parser.error(f"the following arguments are required: {', '.join(missing)}")
+        return _evaluate(pathlib.Path(arguments.evaluate), overrides)
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
     distributed.initialize()
     progress = Progress(quiet=not distributed.is_first())
@@ -475,15 +494,14 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     return cli.EXIT_CODES[result["status"]]
 
 
-def _evaluate(parser: cli.Parser, arguments: Any, overrides: Sequence[str]) -> int:
-    if arguments.config or arguments.workdir:
-        parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
+def _evaluate(workdir: pathlib.Path, overrides: Sequence[str]) -> int:
     distributed.initialize()
-    evaluation = best_checkpoint.evaluate(pathlib.Path(arguments.evaluate), overrides)
+    evaluation = best_checkpoint.evaluate(workdir, overrides)
     if distributed.is_first():
         step, fresh = evaluation["step"], evaluation["fresh_examples"]
         status = evaluation.get("status", "exhausted")  # earlier versions wrote none
-        so_far = "" if status in records.FINISHED else f"; the best so far, since the run is {status}"
+        ended = status in records.FINISHED
+        so_far = "" if ended else f"; the best so far, since the run is {status}"
         terminal.write(f"step {step:,}, {fresh:,} fresh examples{so_far}")
         for split, values in evaluation["splits"].items():
             metrics = ", ".join(f"{name} {x:.4g}" for name, x in values.items())

@@ -14,12 +14,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from analysis import archive, caveats, load, report, scores, tables, watch
-from runs import cli, terminal
+from runs import cli
 from runs.cli import InputError
-from runs.study import plain
-
-_MAX_WIDTH = 100
 
 _HELP = """\
 Turns run records into tables, figures, and a report.
@@ -52,7 +48,8 @@ exit codes: 0 done, 2 wrong input
 """
 
 
-def _parser() -> cli.Parser:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Flags of the command; raises InputError."""
     parser = cli.Parser(_HELP)
     parser.prog, parser.epilog = "python -m analysis", _EXAMPLES
     add = parser.add_argument
@@ -60,6 +57,7 @@ def _parser() -> cli.Parser:
     add("--out", metavar="DIR", help="where to write (default: the first DIR/report)")
     add(
         "--target",
+        type=_target,
         metavar="X",
         help="judge at this value of the study's metric; uses the recorded curves, so nothing is "
         "trained again",
@@ -74,7 +72,9 @@ def _parser() -> cli.Parser:
         action="store_true",
         help="show the state of the study every few seconds until it has ended or Ctrl-C",
     )
-    return parser
+    options = parser.parse_args(argv)
+    _check(options)
+    return options
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -87,9 +87,7 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError(f"{first} is a file; give --out, the directory to write to")
 
 
-def _target(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _target(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -99,6 +97,16 @@ def _target(text: str | None) -> float | None:
             f"--target is {text!r}; allowed: a number, a value of the study's metric such as 0.95"
         )
     return number
+
+
+if __name__ == "__main__":
+    cli.answer_early(parse)
+
+from analysis import archive, caveats, load, report, scores, tables, watch
+from runs import terminal
+from runs.study import plain
+
+_MAX_WIDTH = 100
 
 
 def _write_report(directories: Sequence[str], out: pathlib.Path, target: float | None) -> None:
@@ -123,21 +131,15 @@ def _write_report(directories: Sequence[str], out: pathlib.Path, target: float |
 
 
 def main(argv: Sequence[str]) -> int:
-    try:
-        options = _parser().parse_args(argv)
-        target = _target(options.target)
-        _check(options)
-        first = pathlib.Path(options.directories[0])
-        if options.watch:
-            watch.watch(first, target)
-        elif options.pack:
-            archive.pack(first, options.pack)
-        else:
-            _write_report(
-                options.directories, pathlib.Path(options.out or first / "report"), target
-            )
-    except InputError as error:  # records may hold control characters
-        raise InputError(plain(str(error))) from error
+    options = parse(argv)
+    first = pathlib.Path(options.directories[0])
+    if options.watch:
+        watch.watch(first, options.target)
+    elif options.pack:
+        archive.pack(first, options.pack)
+    else:
+        out = pathlib.Path(options.out or first / "report")
+        _write_report(options.directories, out, options.target)
     return cli.OK
 
 

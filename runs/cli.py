@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 import ml_collections
 
 from runs import records, signals, terminal
+from runs.study import plain
 
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, 75
 EXIT_CODES = {
@@ -133,7 +134,7 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
     try:
         return main(sys.argv[1:] if argv is None else argv)
     except (InputError, DiskFull, records.Damaged) as error:
-        terminal.write(f"error: {error}", sys.stderr)
+        terminal.write(f"error: {plain(str(error))}", sys.stderr)
         return FAILED if isinstance(error, DiskFull) else WRONG_INPUT
     except OSError as error:
         if error.errno not in _WRONG_PATH:
@@ -149,10 +150,28 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         terminal.flush()
 
 
+def answer_early(parse: Callable[[Sequence[str]], Any]) -> None:
+    """Answers --help and wrong flags, and ends the process; returns if the flags are right.
+
+    Commands call it before their slow imports.
+
+    Args:
+        parse: parses the flags; `main` calls it again.
+    """
+
+    def parsed(argv: Sequence[str]) -> int:
+        parse(argv)
+        return OK
+
+    if code := guarded(parsed):
+        sys.exit(code)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises InputError and whose help lists the configuration's fields."""
 
     def __init__(self, description: str | None, fields: Fields = ()):
+        self.fields = fields
         super().__init__(
             description=description,
             epilog=_help_on(fields) if fields else None,
@@ -172,7 +191,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Parses a command's own flags; returns them and the `--config.FIELD=VALUE` overrides."""
+    """Parses a command's own flags; returns them and the `--config.FIELD=VALUE` overrides.
+
+    Raises:
+        InputError: a flag that does not exist, or that cannot have its value.
+    """
     arguments, rest = parser.parse_known_args(_join_overrides(argv))
     overrides = [word for word in rest if word.startswith("--config.")]
     for word in rest:
@@ -182,34 +205,55 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
             raise InputError(
                 f"{_shortened(word)} is not understood{hint}; see {parser.prog} --help"
             )
+    for word in overrides:
+        _read_override(word, parser.fields)
     return arguments, overrides
+
+
+def config_file(config_flag: str, root: pathlib.Path) -> pathlib.Path:
+    """The path of the file that `--config=FILE[:VARIANT]` names.
+
+    Args:
+        config_flag: the flag's value. FILE is resolved against the working directory, then `root`.
+        root: the checkout.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    name = config_flag.partition(":")[0]
+    for path in (pathlib.Path(name), root / name):
+        if path.suffix == ".py" and _is_readable_file(path):
+            return path
+    raise _no_config_file(name, root)
 
 
 def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType, str]:
     """Imports the configuration file named by `--config=FILE[:VARIANT]`.
 
     Args:
-        config_flag: the flag's value. FILE is resolved against the working directory, then `root`.
-        root: the checkout.
+        config_flag, root: see `config_file`.
 
     Returns:
         The module and the variant.
     """
     name, _, variant = config_flag.partition(":")
-    for path in (pathlib.Path(name), root / name):
-        if path.suffix == ".py" and _is_readable_file(path):
-            spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            with errors_of_file(path):
-                spec.loader.exec_module(module)
-            if hasattr(module, "get_config"):
-                return module, variant
+    path = config_file(config_flag, root)
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with errors_of_file(path):
+        spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise _no_config_file(name, root)
+    return module, variant
+
+
+def _no_config_file(name: str, root: pathlib.Path) -> InputError:
     others = ("__init__.py", "base.py", "catalog.py", "fields.py")
     paths = sorted((root / "configs").glob("*.py"))
     files = ", ".join(f"configs/{path.name}" for path in paths if path.name not in others)
-    raise InputError(
+    return InputError(
         f"--config={_shortened(name)} is not a readable configuration file; give one of {files}, "
         "or your own Python file with get_config()"
     )
@@ -267,11 +311,17 @@ def load_config(
 def override(config: ml_collections.ConfigDict, overrides: Sequence[str], fields: Fields) -> None:
     """Applies overrides of the form '--config.FIELD=VALUE'; raises InputError for a wrong one."""
     for word in overrides:
-        name, equals, text = word.removeprefix("--config.").partition("=")
-        if not equals:
-            name = _shortened(name)
-            raise InputError(f"--config.{name} has no value; write --config.{name}=VALUE")
-        set_field(config, name, text, fields)
+        name, value = _read_override(word, fields)
+        set_field(config, name, value, fields)
+
+
+def _read_override(word: str, fields: Fields) -> tuple[str, Any]:
+    """Name and value of an override; raises InputError."""
+    name, equals, text = word.removeprefix("--config.").partition("=")
+    if not equals:
+        name = _shortened(name)
+        raise InputError(f"--config.{name} has no value; write --config.{name}=VALUE")
+    return name, _read(name, text, fields)
 
 
 def set_field(config: ml_collections.ConfigDict, name: str, value: Any, fields: Fields) -> None:
@@ -280,17 +330,22 @@ def set_field(config: ml_collections.ConfigDict, name: str, value: Any, fields: 
     Raises:
         InputError: there is no such field, or it cannot have this value.
     """
+    value = _read(name, value, fields)
+    parent, _, leaf = name.rpartition(".")
+    (get_field(config, parent) if parent else config)[leaf] = value
+
+
+def _read(name: str, value: Any, fields: Fields) -> Any:
+    """A field's value, which may be given as text, in its type; raises InputError."""
     known = {field.name: field for field in fields}
     if name not in known:
         raise InputError(
             f"there is no field config.{_shortened(name)}{_suggestion(name, known)}; see --help"
         )
     try:
-        value = known[name].read(value)
+        return known[name].read(value)
     except ValueError as error:
         raise InputError(str(error)) from error
-    parent, _, leaf = name.rpartition(".")
-    (get_field(config, parent) if parent else config)[leaf] = value
 
 
 def get_field(config: ml_collections.ConfigDict, name: str) -> Any:

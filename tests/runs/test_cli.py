@@ -1,5 +1,8 @@
 """The command line: help that teaches, and one sentence with exit code 2 for what is wrong."""
 
+import subprocess
+import sys
+
 import pytest
 
 import train
@@ -17,6 +20,19 @@ def test_help_teaches_the_command_and_every_field(script):
             f"  {field.name} = {field.default!r}\n        {field.help}\n"
             f"        allowed: {field.range_text}\n"
         ) in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train.py", "sweep.py", "advise.py", "analysis"])
+@pytest.mark.parametrize("flag", ["--help", "--bogus"])
+def test_help_and_wrong_flags_answer_before_slow_imports(command, flag):
+    words = [command] if command.endswith(".py") else ["-m", command]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *words, flag], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == (cli.OK if flag == "--help" else cli.WRONG_INPUT)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"jax", "grain", "pandas", "scipy", "matplotlib"}.isdisjoint(imported)
+    assert "argparse" in imported
 
 
 WRONG = [
