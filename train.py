@@ -66,7 +66,7 @@ from runs import distributed, environment, records, resuming, signals, terminal,
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.metrics_writer import Recorder
-from runs.progress import Progress, Status, duration
+from runs.progress import Progress, Status, TimeLeft, duration
 from training import best_checkpoint, divergence, gradient_statistics, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Rows
@@ -216,6 +216,7 @@ class _Run:
         self.iterator = iter(experiment.batches)
         self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS)
         self.clock = Clock()  # starts here, after what is compiled once per process
+        self.time_left = TimeLeft()
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes = self._restore(workdir)
@@ -462,16 +463,18 @@ class _Run:
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.experiment.target, self.clock.train
-        done = self._fraction_done(self.policy.total_steps, self.config.budget.fresh_examples)
+        budget = self.config.budget.fresh_examples
+        done = self._fraction_done(self.policy.total_steps, budget)
         return Status(
-            fresh_examples=at.fresh_examples,
-            budget=self.config.budget.fresh_examples,
             metric=target.metric,
             value=at.value,
             goal=f"{'>=' if target.mode == 'above' else '<='} {target.value:g}",
-            examples_per_second=at.step * self.config.batch_size / seconds if seconds else 0.0,
+            seconds_left=self.time_left(at.step, done),
             input_wait_fraction=self.clock.input_wait_fraction,
-            seconds_left=self.clock.wall / done * (1 - done) if done else None,
+            fresh_examples=at.fresh_examples,
+            budget=budget,
+            fresh_per_second=at.fresh_examples / seconds if seconds else 0.0,
+            rows_per_second=at.step * self.config.batch_size / seconds if seconds else 0.0,
         )
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import sys
 import time
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.live import Live
@@ -14,38 +15,80 @@ from runs import terminal
 # Log files should get a line only now and then.
 _PLAIN_EVERY_SECONDS = 10.0
 
+# Lines are made of parts, the most important first; those that do not fit are left out.
+SEPARATOR = " | "
+
 
 @dataclasses.dataclass
 class Status:
     """The state of a run, for display.
 
     Attributes:
-        fresh_examples: fresh examples so far.
-        budget: total number of fresh examples.
         metric: the target's metric.
         value: the metric's latest value; None before the first evaluation.
         goal: the target as text.
-        examples_per_second: examples per second of training, copies included.
+        seconds_left: seconds until the budget is used up, or None if unknown.
         input_wait_fraction: share of training time spent waiting for input, 0 to 1.
-        seconds_left: seconds until the budget is exhausted, or None if unknown.
+        fresh_examples: fresh examples so far.
+        budget: total number of fresh examples.
+        fresh_per_second: fresh examples per second of training.
+        rows_per_second: rows of batches, fresh ones and repeats, per second of training.
     """
 
-    fresh_examples: int
-    budget: int
     metric: str
     value: float | None
     goal: str
-    examples_per_second: float
-    input_wait_fraction: float
     seconds_left: float | None
+    input_wait_fraction: float
+    fresh_examples: int
+    budget: int
+    fresh_per_second: float
+    rows_per_second: float
 
     def __str__(self) -> str:
         value = "-" if self.value is None else f"{self.value:.4g}"
-        return (
-            f"fresh {self.fresh_examples:,} / {self.budget:,} | {self.metric} {value} "
-            f"(target {self.goal}) | {self.examples_per_second:,.0f} examples/s | "
-            f"input wait {self.input_wait_fraction:.0%} | {duration(self.seconds_left)} left"
+        left = None if self.seconds_left is None else f"{duration(self.seconds_left)} left"
+        parts = (
+            f"{self.metric} {value} ({self.goal})",
+            left,
+            f"input wait {self.input_wait_fraction:.0%}",
+            f"{self.fresh_per_second:,.0f} fresh/s",
+            f"{self.rows_per_second:,.0f}/s with repeats",
+            f"{self.fresh_examples:,} of {self.budget:,} fresh",
         )
+        return SEPARATOR.join(filter(None, parts))
+
+
+class TimeLeft:
+    """Estimates the time that a run needs for the rest of its budget.
+
+    It extrapolates from the first step that this process reports, so that neither compilation nor
+    an earlier process counts. It estimates nothing from fewer than MIN_STEPS steps or MIN_SECONDS.
+
+    Args:
+        clock: seconds.
+    """
+
+    MIN_STEPS, MIN_SECONDS = 20, 5.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._first: tuple[float, int, float] | None = None
+
+    def __call__(self, step: int, done: float) -> float | None:
+        """Seconds left, or None; to be called from the first step on.
+
+        Args:
+            step: the number of steps that the run has taken.
+            done: the share of the budget that is used up, 0 to 1.
+        """
+        now = self._clock()
+        if self._first is None:
+            self._first = (now, step, done)
+        start, first_step, first_done = self._first
+        if step - first_step < self.MIN_STEPS or now - start < self.MIN_SECONDS:
+            return None
+        return (now - start) / (done - first_done) * (1 - done) if done > first_done else None
 
 
 class _Console(Console):
@@ -58,38 +101,54 @@ class Progress:
     """Shows a status, at most a few times a second.
 
     Args:
-        prefix: text before every status.
+        heading: a line above every status.
         quiet: show nothing.
     """
 
-    def __init__(self, prefix: str = "", quiet: bool = False):
+    def __init__(self, heading: str = "", quiet: bool = False):
         self._console = _Console(file=sys.stderr, highlight=False, quiet=quiet)
-        self._prefix = prefix
+        self._heading, self._heading_said = heading, not heading
         self._live: Live | None = None
+        self._last: object = None
         self._next_line = time.monotonic() + (0.0 if quiet else 2.0)
         self.quiet = quiet
 
     def update(self, status: object) -> None:
-        """Shows `status` (anything with a str) if the last one is old enough."""
+        """Shows `status` (anything with a str) if the last one is old enough.
+
+        A log does not get a status that equals the last one.
+        """
         now = time.monotonic()
         if self.quiet or now < self._next_line:
             return
-        text = Text(f"{self._prefix}{status}", overflow="ellipsis", no_wrap=True)
+        line = self.fitted(str(status))
         if self._console.is_terminal:
             self._next_line = now + 0.2
+            lines = "\n".join(filter(None, (self.fitted(self._heading), line)))
             with terminal.reached(self._console.file):
                 if self._live is None:
                     self._live = Live(console=self._console, transient=True, auto_refresh=False)
                     self._live.start()
+                text = Text(lines, overflow="ellipsis", no_wrap=True)
                 self._live.update(text, refresh=True)
-        else:
-            self._next_line = now + _PLAIN_EVERY_SECONDS
-            self.say(str(text))
+        elif status != self._last:
+            self._last, self._next_line = status, now + _PLAIN_EVERY_SECONDS
+            if not self._heading_said:
+                self._heading_said = True
+                self.say(self._heading)
+            self.say(line)
 
     def say(self, line: str) -> None:
         """Prints a line permanently."""
         with terminal.reached(self._console.file):
             self._console.print(line, soft_wrap=True, markup=False)
+
+    def fitted(self, line: str) -> str:
+        """As many of a line's parts as fit into the terminal (80 columns elsewhere), at least the
+        first."""
+        while len(line) > self._console.width and SEPARATOR in line:
+            line = line.rpartition(SEPARATOR)[0]
+        return line
 
     def close(self) -> None:
         """Removes the live line."""

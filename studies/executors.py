@@ -75,7 +75,7 @@ class InProcessExecutor:
         return 0 if self._ended else 1
 
     def submit(self, unit: Unit, label: str) -> None:
-        progress = Progress(prefix=f"{label}: ", quiet=self._progress.quiet)
+        progress = Progress(heading=label, quiet=self._progress.quiet)
         outcome = run_unit(self._study, unit, self._study_dir, progress)
         statuses = [result["status"] for result in outcome.results.values()]
         self._preempted |= "preempted" in statuses

@@ -10,6 +10,7 @@ import logging
 import os
 import pathlib
 import socket
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,13 +124,16 @@ class RayExecutor:
         # task processes import the project's modules from this checkout
         environment = {"env_vars": {"PYTHONPATH": str(train.ROOT)}}
         try:
-            self._ray.init(
-                address=address or None,
-                runtime_env=environment,
-                include_dashboard=None if address else False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            with warnings.catch_warnings():
+                # Ray forks only to execute other programs, which is safe; JAX cannot know.
+                warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
+                self._ray.init(
+                    address=address or None,
+                    runtime_env=environment,
+                    include_dashboard=None if address else False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"the Ray cluster at {address or 'this machine'} cannot be used ({error}); give "

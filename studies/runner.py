@@ -9,12 +9,12 @@ from typing import Any
 
 from pipeline import accounting
 from runs import distributed, workdirs
-from runs.progress import Progress, duration
+from runs.progress import SEPARATOR, Progress
 from runs.study import Study
 from studies import search
 from studies.directory import open_study
 from studies.executors import Executor, InProcessExecutor
-from studies.study_progress import StudyProgress
+from studies.study_progress import StudyProgress, left
 from studies.trial import HELD, Outcome, Unit, finished_result
 from studies.trial_queue import SearchQueue
 
@@ -172,11 +172,9 @@ class _Launch:
         self._study_progress.trial_ended(unit.condition, result["status"], trained=True)
         point = search.point(self._study.space, unit.search, trial)
         values = ", ".join(f"{name.rpartition('.')[2]} {_short(x)}" for name, x in point.items())
-        left = duration(self._study_progress.seconds_left())
-        self._progress.say(
-            f"{self._study_progress} {unit.label(trial)}: {_ending(result)} ({values}) | "
-            f"{left} left"
-        )
+        ending = f"{self._study_progress} {unit.label(trial)}: {_ending(result)}"
+        parts = (ending, left(self._study_progress.seconds_left()), values)
+        self._progress.say(self._progress.fitted(SEPARATOR.join(filter(None, parts))))
 
     def _warn(self) -> None:
         for queue in self._queues.values():

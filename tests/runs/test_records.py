@@ -211,22 +211,22 @@ def test_a_fingerprint_depends_on_every_bit_and_not_on_sharding(data):
 
 
 def test_a_status_is_one_line():
-    status = Status(4804, 16_000, "accuracy", 0.9712, ">= 0.97", 5213.4, 0.081, 95.0)
+    status = Status("accuracy", 0.9712, ">= 0.97", 95.0, 0.081, 4804, 16_000, 5213.4, 9400.1)
     assert str(status) == (
-        "fresh 4,804 / 16,000 | accuracy 0.9712 (target >= 0.97) | 5,213 examples/s | "
-        "input wait 8% | 1 min 35 s left"
+        "accuracy 0.9712 (>= 0.97) | 1 min 35 s left | input wait 8% | 5,213 fresh/s | "
+        "9,400/s with repeats | 4,804 of 16,000 fresh"
     )
 
 
 def test_plain_output_is_throttled(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("runs.progress.time.monotonic", lambda: now[0])
-    progress = Progress(prefix="trial 3: ")
+    progress = Progress(heading="trial 3")
     for second in range(30):
         now[0] = float(second)
         progress.update(f"at {second}")
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["trial 3: at 2", "trial 3: at 12", "trial 3: at 22"]
+    assert lines == ["trial 3", "at 2", "at 12", "at 22"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which trials run and count, for any number of workers and any order of completion."""
 
+import dataclasses
 import os
 import random
 import subprocess
@@ -67,13 +68,22 @@ def test_time_left_weights_trials_by_their_steps():
     now = [0.0]
     queues = [SearchQueue("short", 0, 2, 4), SearchQueue("long", 0, 2, 4)]
     progress = StudyProgress(queues, {"short": 10, "long": 40}, clock=lambda: now[0])
-    assert progress.seconds_left() is None
-    queues[0].take(1)
-    now[0] = 5.0
-    queues[0].end(0, "exhausted")
-    progress.trial_ended("short", "exhausted", trained=True)
-    assert progress.seconds_left() == pytest.approx((10 + 2 * 40) * 0.5)
-    assert str(progress) == "[1/4]"
+    for trial in (0, 1):
+        queues[0].take(1)
+        assert progress.seconds_left() is None
+        now[0] += 5.0
+        queues[0].end(trial, "exhausted")
+        progress.trial_ended("short", "exhausted", trained=True)
+    assert progress.seconds_left() is None  # two trials may be mostly compilation
+    queues[1].take(1)
+    now[0] += 20.0
+    queues[1].end(0, "exhausted")
+    progress.trial_ended("long", "exhausted", trained=True)
+    assert progress.seconds_left() == pytest.approx(40 * 0.5)
+    assert str(progress) == "[3/4]"
+    queues[1].take(1)
+    assert str(progress.status()) == "[3/4] trials | 20 s left | 1 running | 0 diverged"
+    assert progress.status() == dataclasses.replace(progress.status(), seconds_left=None)
 
 
 def test_lock_is_exclusive_and_released_when_its_owner_is_killed(tmp_path):
