@@ -30,7 +30,7 @@ from runs.study import SECONDS, Study, plain
 _DPI = 200  # of the PNG files; the PDF beside each is for print
 _PALETTE = 64  # colors of a PNG file, which keeps reports in repositories small
 # Without dates in them, the same records give the same files.
-_FORMATS: Mapping[str, Mapping[str, Any]] = {
+FORMATS: Mapping[str, Mapping[str, Any]] = {
     "png": {"dpi": _DPI},
     "pdf": {"metadata": {"CreationDate": None}},
 }
@@ -60,7 +60,7 @@ def write(
     }
     drawn = figures.of_study(loaded)
     for name, figure in drawn.items():
-        for suffix, options in _FORMATS.items():
+        for suffix, options in FORMATS.items():
             files[f"{name}.{suffix}"] = _rendered(figure, suffix, options)
     page = markdown(loaded, conditions, effects, root, list(drawn))
     pngs = {name: content for name, content in files.items() if name.endswith(".png")}

@@ -28,6 +28,8 @@ from tests.helpers.written_studies import (
     write_trial,
 )
 
+pytestmark = pytest.mark.usefixtures("coarse_figures")
+
 
 def run(arguments):
     """The exit code of the command, in this process."""

@@ -364,21 +364,28 @@ def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
     assert "commits: aaa, bbb" in text
 
 
-def test_csv_tables_read_back_as_they_were(small, tmp_path):
-    loaded = load.read(small)
-    report.write(loaded, tmp_path / "out", small)
-    back = pd.read_csv(tmp_path / "out" / "scores.csv")
+@pytest.fixture(scope="module")
+def reported(small_files, tmp_path_factory):
+    """The small study at an easier target, the directory of its report, and the figures there."""
+    loaded = load.read(small_files, target=0.85)
+    out = tmp_path_factory.mktemp("report")
+    return loaded, out, report.write(loaded, out, small_files)
+
+
+def test_csv_tables_read_back_as_they_were(reported):
+    loaded, out, _ = reported
+    back = pd.read_csv(out / "scores.csv")
     table = scores.condition_scores(loaded.trials, loaded.study)
     pd.testing.assert_frame_equal(back, table, check_dtype=False)
-    trials = pd.read_csv(tmp_path / "out" / "trials.csv")
+    trials = pd.read_csv(out / "trials.csv")
     assert trials["path"].tolist()[0] == "baseline/0/0"
     columns = ["fresh_examples_to_target", "best_value", "counted", "optimizer.learning_rate"]
     pd.testing.assert_frame_equal(trials[columns], loaded.trials[columns], check_dtype=False)
 
 
-def test_report_states_the_protocol(small, tmp_path):
-    drawn = report.write(load.read(small, target=0.85), tmp_path / "out", small)
-    text = (tmp_path / "out" / "report.md").read_text()
+def test_report_states_the_protocol(reported):
+    _, out, drawn = reported
+    text = (out / "report.md").read_text()
     assert "| before augmentation, e = 2 | before augmentation | 2 | 50 | 1/2 |" in text
     for fact in (
         "configs/cifar10.py:mini",
@@ -389,18 +396,17 @@ def test_report_states_the_protocol(small, tmp_path):
         assert fact in text
     assert "trained for 90% validation accuracy" in text
     assert "(fresh_examples_to_target.png)" in text
-    assert str(tmp_path) not in text
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert str(out.parent) not in text
+    names = {path.name for path in out.iterdir()}
     assert {"report.md", "report.html", "scores.csv", "paired.csv", "trials.csv"} <= names
     assert {f"{name}.pdf" for name in drawn} | {f"{name}.png" for name in drawn} <= names
     assert len(names) == 5 + 2 * len(drawn)
 
 
-def test_same_records_give_the_same_files(small, tmp_path):
-    for name in ("one", "two"):
-        report.write(load.read(small), tmp_path / name, small)
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+def test_same_records_give_the_same_files(reported, small_files, tmp_path):
+    report.write(load.read(small_files, target=0.85), tmp_path, small_files)
+    for path in reported[1].iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
 def test_study_record_without_a_key_says_which(small):

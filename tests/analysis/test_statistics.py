@@ -86,6 +86,7 @@ def test_search_in_which_every_trial_diverged_is_not_dropped(tmp_path):
     assert tables.effect_text(row, "ratio") == "≥0.25 [<0.50, >0.50]"
 
 
+@pytest.mark.usefixtures("coarse_figures")
 def test_table_heads_say_what_the_brackets_hold(tmp_path):
     few = load.read(study_of(tmp_path / "few", [BASELINE, BEFORE], searches=3))
     table = scores.condition_scores(few.trials, few.study)

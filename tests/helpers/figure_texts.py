@@ -23,17 +23,17 @@ def strings(figure: Figure) -> set[str]:
     return {text.get_text() for text in texts(figure)}
 
 
-def assert_no_overlap(figure: Figure):
-    for one, other in itertools.combinations(texts(figure), 2):
-        a, b = one.get_window_extent(), other.get_window_extent()
+def assert_no_overlap(shown: list[Text]):
+    boxes = [(text.get_text(), text.get_window_extent()) for text in shown]
+    for (one, a), (other, b) in itertools.combinations(boxes, 2):
         # Bounding boxes include room for ascenders and descenders, of which a pixel may be shared.
         shared = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert min(shared) <= 1, (one.get_text(), other.get_text())
+        assert min(shared) <= 1, (one, other)
 
 
-def assert_inside(figure: Figure):
+def assert_inside(figure: Figure, shown: list[Text]):
     width, height = figure.get_size_inches() * figure.dpi
-    for text in texts(figure):
+    for text in shown:
         box = text.get_window_extent()
         assert box.x0 >= -1, text.get_text()
         assert box.x1 <= width + 1, text.get_text()
