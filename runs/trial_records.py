@@ -20,6 +20,10 @@ _MAX_COUNT = 2**53  # JSON numbers above this are not exact
 
 _RESULT_COUNTS = ("fresh_examples_to_target", "steps_to_target", "step", "fresh_examples")
 _RESULT_SECONDS = ("seconds_to_target", "train_seconds", "wall_seconds")
+_RESULT_OBJECTS = {
+    "best": ("metric", "value", "fresh_examples"),
+    "target": ("metric", "value", "mode"),
+}
 _EVALUATION_COUNTS = ("step", "fresh_examples")
 
 
@@ -83,19 +87,22 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any]:
     result = records.read_object(workdir / records.RESULT)
     if result is None:
         return {}
-    if "status" not in result:
-        raise Damaged(f"{records.RESULT}: 'status' is missing")
+    _check_present(records.RESULT, result, ("status",))
     if result["status"] not in records.STATUSES:
         allowed = ", ".join(records.STATUSES)
         raise Damaged(f"{records.RESULT}: status is {short(result['status'])}; allowed: {allowed}")
-    _check_kind(records.RESULT, result, "best", dict)
-    _check_kind(records.RESULT, result, "target", dict)
-    best = result.get("best") or {}
-    _number(records.RESULT, best, "value", -math.inf)
-    _check_counts(records.RESULT, best, ("fresh_examples",))
+    for name in _RESULT_OBJECTS:
+        _check_kind(records.RESULT, result, name, dict)
+        found = result.get(name) or {}
+        _number(records.RESULT, found, "value", -math.inf)
+        _check_counts(records.RESULT, found, ("fresh_examples",))
     _check_counts(records.RESULT, result, _RESULT_COUNTS)
     for name in _RESULT_SECONDS:
         _number(records.RESULT, result, name, 0.0)
+    names = (*_RESULT_COUNTS, *_RESULT_SECONDS, "input_wait_fraction")
+    _check_present(records.RESULT, result, names)
+    for name, members in _RESULT_OBJECTS.items():
+        _check_present(f"{records.RESULT}, {name}", result.get(name) or {}, members)
     return result
 
 
@@ -126,6 +133,12 @@ def _check_last_evaluation(
                 f"{records.METRICS} has its last evaluation at step {last}, but "
                 f"{records.RESULT} is of step {result['step']}"
             )
+
+
+def _check_present(where: str, values: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if name not in values:
+            raise Damaged(f"{where}: {name!r} is missing")
 
 
 def _check_kind(file: str, values: Mapping[str, Any], name: str, kind: type) -> None:

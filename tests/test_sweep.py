@@ -137,10 +137,13 @@ def test_diverged_trials_are_replaced_up_to_the_limit(tmp_path, monkeypatch):
     def ends_as(statuses):
         def fake(config, workdir, progress, locked):
             started.append(workdir)
+            clocks = ("train_seconds", "wall_seconds", "input_wait_fraction", "seconds_to_target")
+            counts = ("step", "fresh_examples", "steps_to_target", "fresh_examples_to_target")
             result = {
                 "status": statuses[len(started) - 1],
-                "best": {"value": 0.5},
-                "fresh_examples_to_target": 10,
+                "target": {"metric": "accuracy", "value": 0.5, "mode": "above"},
+                "best": {"metric": "accuracy", "value": 0.5, "fresh_examples": 10},
+                **dict.fromkeys((*clocks, *counts), 10),
             }
             records.write_json(workdir / records.RESULT, result)
             return result

@@ -1,6 +1,7 @@
 """Evaluates a run's best checkpoint on held-out splits, and exports its parameters."""
 
 import contextlib
+import hashlib
 import io
 import pathlib
 from collections.abc import Sequence
@@ -27,9 +28,9 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     replaced by the next call.
 
     Writes WORKDIR/evaluation.json (`status` of the run, `step` and `fresh_examples` of the best
-    checkpoint, and metrics by split) and WORKDIR/parameters.npz, which numpy.load reads: every
-    parameter and batch statistic by name, such as params/stem/conv/kernel or
-    model_state/stem/norm/mean.
+    checkpoint, metrics by split, and the digest `sha256` of the other file) and
+    WORKDIR/parameters.npz, which numpy.load reads: every parameter and batch statistic by name,
+    such as params/stem/conv/kernel or model_state/stem/norm/mean.
 
     Args:
         workdir: the directory of a run that no process is training.
@@ -58,15 +59,17 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         }
     except RecordError as error:
         raise cli.InputError(str(error)) from error
+    arrays = _on_host({"params": state.params, "model_state": state.model_state})
+    parameters = _npz(arrays)
     evaluation = {
         "status": status,
         "step": counters["step"],
         "fresh_examples": counters["fresh_examples"],
         "splits": values,
+        "sha256": {records.PARAMETERS: hashlib.sha256(parameters).hexdigest()},
     }
-    arrays = _on_host({"params": state.params, "model_state": state.model_state})
     if distributed.is_first():
-        records.write_bytes(workdir / records.PARAMETERS, _npz(arrays))
+        records.write_bytes(workdir / records.PARAMETERS, parameters)
         records.write_json(workdir / records.EVALUATION, evaluation)
     return evaluation
 
@@ -94,11 +97,14 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, dict[str, Any] 
 
 
 def _stored_evaluation(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """The result of an earlier call for the finished run; None if there is none, or if its file is
-    damaged."""
-    with contextlib.suppress(records.Damaged):
+    """The result of an earlier call for the finished run; None if there is none, or if one of its
+    files is damaged."""
+    with contextlib.suppress(records.Damaged, OSError):
         stored = records.read_object(workdir / records.EVALUATION)
-        return stored if stored and _is_evaluation(stored) else None
+        if stored and _is_evaluation(stored):
+            parameters = (workdir / records.PARAMETERS).read_bytes()
+            digest = {records.PARAMETERS: hashlib.sha256(parameters).hexdigest()}
+            return stored if stored.get("sha256", digest) == digest else None  # older: no digest
     return None
 
 

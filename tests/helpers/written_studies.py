@@ -74,6 +74,8 @@ def write_trial(directory, values, status=None, factor=1.0, target=TARGET, setti
             "step": int(last * factor / 10),
             "fresh_examples": last,
             "train_seconds": last / 50,
+            "wall_seconds": last / 40,
+            "input_wait_fraction": 0.0,
         },
     )
 

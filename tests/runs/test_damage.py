@@ -162,7 +162,7 @@ def test_the_command_prints_one_line_for_a_damaged_array(ended):
         "train.py", "--config=configs/cifar10.py:mini", f"--workdir={ended}", *flags(CONFIG)
     )
     assert run.returncode == 0, run.stderr
-    lines = [line for line in run.stderr.splitlines() if not line.startswith("fresh ")]
+    lines = [line for line in run.stderr.splitlines() if "input wait" not in line]
     assert [line.partition(" ")[0] for line in lines] == ["warning:", "resuming", "exhausted:"], (
         lines
     )
@@ -206,6 +206,20 @@ def test_a_damaged_result_is_set_aside_and_computed_again(tmp_path, content, uni
     }
     assert "result.json" in said.lines[0]
     assert (workdir / records.DAMAGED / records.RESULT).read_bytes() == content
+
+
+def test_a_result_whose_field_has_another_name_is_damaged(tmp_path, uninterrupted):
+    result = records.read_json(uninterrupted(CONFIG) / records.RESULT)
+    path = tmp_path / records.RESULT
+    for within in (result, result["best"], result["target"]):
+        for name in tuple(within):
+            within["x"] = within.pop(name)
+            records.write_json(path, result)
+            with pytest.raises(records.Damaged, match=r"result\.json"):
+                trial_records.read_result(tmp_path)
+            within[name] = within.pop("x")
+    records.write_json(path, result)
+    assert trial_records.read_result(tmp_path) == result
 
 
 @pytest.mark.parametrize("content", [b"", b'{"config": {', b"[]", b"{}", b"[" * 100_000])
@@ -365,7 +379,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
         text=True,
         timeout=HANGS,
     )
-    said = [line for line in run.stderr.splitlines() if not line.startswith("fresh ")]
+    said = [line for line in run.stderr.splitlines() if "input wait" not in line]
     assert run.returncode == cli.FAILED, said
     assert len(said) == 1, said
     assert said[0].startswith(f"error: no space is left on the disk of {small / 'run'}; free some")

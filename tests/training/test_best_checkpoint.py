@@ -116,6 +116,16 @@ def test_a_damaged_evaluation_is_made_again(finished, content):
     assert records.read_json(finished / records.EVALUATION) == before
 
 
+def test_damaged_parameters_are_made_again(finished):
+    assert evaluate(finished) == cli.OK
+    path = finished / records.PARAMETERS
+    before = path.read_bytes()
+    for damage in (lambda: path.write_bytes(before[:-1]), path.unlink):
+        damage()
+        assert evaluate(finished) == cli.OK
+        assert path.read_bytes() == before
+
+
 def _no_run(workdir):
     return "holds no run"
 
