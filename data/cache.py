@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,28 @@ def publish(path: pathlib.Path, content: bytes) -> None:
         SourceError: the directory is not writable.
     """
     _write(path, content, _link)
+
+
+def make_file(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> None:
+    """Has `make` write a large file, which appears at `path` when it is whole.
+
+    Raises:
+        SourceError: `make` failed, or the directory is not writable.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make(temporary)
+        os.replace(temporary, path)
+    except Exception as error:  # of file systems in buckets, and of parsers
+        if cli.is_disk_full(error) or isinstance(error, SourceError):
+            raise
+        raise SourceError(
+            f"{path} cannot be made ({reason(error)}); start again, or give another directory as "
+            "config.dataset.cache_dir"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _checksum_line(path: pathlib.Path, content: bytes) -> bytes:

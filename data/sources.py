@@ -1,8 +1,11 @@
 """What a source of raw records is, what is known of its data set, and what can be wrong with it."""
 
 import abc
+import bisect
 import dataclasses
 import hashlib
+import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,6 +78,64 @@ class ArraySource(Source):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         return [self[index] for index in indices]
+
+
+class Records(abc.ABC):
+    """Records in files, by number; safe to read from several threads. See `FileSource`."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """The records `numbers`; raises anything for a damaged one."""
+
+    @abc.abstractmethod
+    def place(self, number: int) -> str:
+        """The file of a record, and which of its records it is if it has several."""
+
+
+class FileSource(Source):
+    """A split whose records are in files; an error while reading names the record and its file.
+
+    Args:
+        split: the split as requested, for messages.
+        parts: the rows of some records that make up the split, in order.
+    """
+
+    def __init__(self, split: str, parts: Sequence[tuple[Records, range]]):
+        self._split, self._parts = split, parts
+        self._ends = list(itertools.accumulate(len(rows) for _, rows in parts))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        rows = itertools.groupby(map(self._row, indices), operator.itemgetter(0))
+        try:
+            return [
+                record
+                for records, group in rows
+                for record in records.read([number for _, number in group])
+            ]
+        except Exception as error:  # from a file system, a parser, or a decoder of a library
+            if len(indices) > 1:
+                return [self[index] for index in indices]  # the damaged one raises, with its name
+            raise RecordError(
+                f"{self.where(indices[0])} cannot be read: {reason(error)}; restore the file, or "
+                "leave the record out of the split"
+            ) from error
+
+    def where(self, index: int, /) -> str:
+        records, number = self._row(index)
+        return f"record {index} of split {self._split!r} ({records.place(number)})"
+
+    def _row(self, index: int) -> tuple[Records, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        part = bisect.bisect_right(self._ends, index)
+        records, rows = self._parts[part]
+        return records, rows[index - self._ends[part] + len(rows)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,8 @@ from typing import Any
 
 import ml_collections
 
-from data import digits, python_text, text_sources, tfds, throttle
+from data import digits, paths, python_text, text_sources, tfds, throttle
+from data.path_data import Settings
 from data.sources import DatasetInfo, Source
 
 
@@ -30,26 +31,44 @@ def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
         SourceError, RecordError: a split cannot be opened. For text, all records may be read.
     """
     if dataset.text:
-        return text_sources.open_splits(dataset, open_source)
-    source, info = open_source(dataset.name, dataset.train_split, dataset.data_dir)
-    held_out, _ = open_source(dataset.name, dataset.validation_split, dataset.data_dir)
+        return text_sources.open_splits(dataset, _open_split)
+    source, info = _open_split(dataset, dataset.train_split)
+    held_out, _ = _open_split(dataset, dataset.validation_split)
     return source, held_out, info
 
 
-def open_source(name: str, split: str, data_dir: str = "") -> tuple[Source, DatasetInfo]:
+def open_source(
+    name: str,
+    split: str,
+    data_dir: str = "",
+    *,
+    cache_dir: str = "",
+    text: str = "",
+) -> tuple[Source, DatasetInfo]:
     """The raw records of a split, and what is known of the data set.
 
     Args:
-        name: one of digits.NAMES or python_text.NAMES, or a data set that TFDS has prepared as
-            array_record.
+        name: one of digits.NAMES or python_text.NAMES, KIND:PATH (see paths.py), or a data set that
+            TFDS has prepared as array_record.
         split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
-        data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets. A relative path
+            in `name` starts there.
+        cache_dir, text: fields of config.dataset, which data sets by path depend on.
 
     Raises:
         SourceError: there is no such data set or split, or one of its files is missing or damaged.
+        RecordError: one of the first images of a data set by path cannot be read.
     """
     if name in digits.NAMES:
         return digits.open_source(name, split)
     if name in python_text.NAMES:
         return python_text.open_source(name, split)
+    if paths.is_path(name):
+        return paths.open_source(split, data_dir, Settings(name, text, cache_dir))
+    paths.check_name(name)
     return tfds.open_source(name, split, data_dir)
+
+
+def _open_split(dataset: Any, split: str) -> tuple[Source, DatasetInfo]:
+    options = {name: dataset[name] for name in ("cache_dir", "text")}
+    return open_source(dataset.name, split, dataset.data_dir, **options)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 
-from data import cache, python_text, tfds, vocabulary
+from data import cache, paths, python_text, tfds, vocabulary
 from data.sources import DatasetInfo, RecordError, Source, SourceError
 from data.vocabulary import BEGIN, END, Vocabulary
 
@@ -133,25 +133,25 @@ def window(pieces: np.ndarray, number: int, length: int) -> np.ndarray:
 
 
 def open_splits(
-    dataset: Any, open_source: Callable[[str, str, str], tuple[Source, DatasetInfo]]
+    dataset: Any, open_split: Callable[[Any, str], tuple[Source, DatasetInfo]]
 ) -> tuple[Source, Source, DatasetInfo]:
     """The training and validation examples of a text data set, and what is known of it.
 
     Args:
         dataset: config.dataset.
-        open_source: opens the records of (name, split, data_dir).
+        open_split: opens the records of (dataset, split).
 
     Raises:
         SourceError: there is no such data set or split, it has no text, or no vocabulary of the
             requested size can be made.
     """
-    return _open_splits(ml_collections.FrozenConfigDict(dataset), open_source)
+    return _open_splits(ml_collections.FrozenConfigDict(dataset), open_split)
 
 
 @functools.lru_cache(maxsize=4)  # the trials of a search share their data
-def _open_splits(dataset: Any, open_source: Callable) -> tuple[Source, Source, DatasetInfo]:
-    train, info = _open_texts(dataset, dataset.train_split, open_source)
-    held_out, _ = _open_texts(dataset, dataset.validation_split, open_source)
+def _open_splits(dataset: Any, open_split: Callable) -> tuple[Source, Source, DatasetInfo]:
+    train, info = _open_texts(dataset, dataset.train_split, open_split)
+    held_out, _ = _open_texts(dataset, dataset.validation_split, open_split)
     directory = _cache_directory(dataset)
     settings = vocabulary.training_settings(
         dataset.vocabulary_size, info.fingerprint, dataset.train_split
@@ -178,8 +178,8 @@ def _open_splits(dataset: Any, open_source: Callable) -> tuple[Source, Source, D
     return *examples, info
 
 
-def _open_texts(dataset: Any, split: str, open_source: Callable) -> tuple[Texts, DatasetInfo]:
-    records, info = open_source(dataset.name, split, dataset.data_dir)
+def _open_texts(dataset: Any, split: str, open_split: Callable) -> tuple[Texts, DatasetInfo]:
+    records, info = open_split(dataset, split)
     one_window = dataset.sequence_length * _BYTES_PER_TOKEN
     max_bytes = one_window if dataset.text == "sentences" else MAX_BYTES
     return Texts(records, dataset.name, split, max_bytes), info
@@ -191,7 +191,10 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
         return pathlib.Path(dataset.cache_dir).expanduser()
     if dataset.name in python_text.NAMES:
         return None
-    path = os.fspath(tfds.builder(dataset.name, dataset.data_dir).data_path)
+    if paths.is_path(dataset.name):
+        path = paths.directory(dataset.name, dataset.data_dir)
+    else:
+        path = os.fspath(tfds.builder(dataset.name, dataset.data_dir).data_path)
     if "://" in path:
         raise SourceError(
             f"data set {dataset.name!r} is in {path}, where vocabularies cannot be cached; give a "

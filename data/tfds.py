@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint, reason
+from data.sources import DatasetInfo, FileSource, Records, Source, SourceError, fingerprint, reason
 
 # Larger than any real data set has, and small enough that the last layer does not fill the memory.
 MAX_CLASSES = 2**20
@@ -55,7 +55,8 @@ def builder(name: str, data_dir: str) -> Any:
         raise SourceError(
             f"data set {name!r} is not prepared in {directory}; prepare it there with "
             f"tfds.builder({name!r}, file_format='array_record').download_and_prepare(), point "
-            "TFDS_DATA_DIR or config.dataset.data_dir at it, or use --config=FILE:mini, "
+            "TFDS_DATA_DIR or config.dataset.data_dir at it, give your own data as folder:PATH, "
+            "files:PATH, npz:PATH, or hf:PATH (docs/your_data.md), or use --config=FILE:mini, "
             "which needs no download"
         )
     return opened
@@ -94,7 +95,7 @@ def _damaged(file: Any, error: Exception | str) -> SourceError:
     )
 
 
-def _open_split(builder: Any, name: str, split: str) -> "PreparedSplit":
+def _open_split(builder: Any, name: str, split: str) -> Source:
     import tensorflow_datasets as tfds
 
     description = builder.data_path / "dataset_info.json"
@@ -120,7 +121,8 @@ def _open_split(builder: Any, name: str, split: str) -> "PreparedSplit":
     if sum(file.take for file in files) < 1:
         raise SourceError(f"split {split!r} of data set {name!r} is empty; give another one")
     _check_files(files, description)
-    return PreparedSplit(records, split, files)
+    prepared = _PreparedRecords(records, files)
+    return FileSource(split, [(prepared, range(len(prepared)))])
 
 
 def _check_files(files: Sequence[Any], description: Any) -> None:
@@ -150,43 +152,29 @@ def _num_records(file: Any) -> int:
     return num_records
 
 
-class PreparedSplit(Source):
-    """The records of a split; an error while reading names the record.
+class _PreparedRecords(Records):
+    """The records of a split.
 
     Args:
         records: TFDS's data source.
-        split: the split as requested.
         files: TFDS's `FileInstruction`s for the split.
     """
 
-    def __init__(self, records: Any, split: str, files: Sequence[Any]):
-        self._records, self._split, self._files = records, split, files
+    def __init__(self, records: Any, files: Sequence[Any]):
+        self._records, self._files = records, files
         self._ends = list(itertools.accumulate(file.take for file in files))
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        try:
-            return self._records[index]
-        except Exception as error:  # from the reader, the parser, or a decoder of TFDS
-            raise RecordError(
-                f"{self.where(index)} cannot be read: {reason(error)}; restore the file, or leave "
-                "the record out of the split"
-            ) from error
+    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return self._records.__getitems__(numbers)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        try:
-            return self._records.__getitems__(indices)
-        except Exception:
-            return [self[index] for index in indices]  # the damaged one raises, with its name
-
-    def where(self, index: int, /) -> str:
-        """Names a record by its place in the split and in a file."""
-        place = bisect.bisect_right(self._ends, index)
-        file = self._files[place]
-        in_file = index - (self._ends[place] - file.take) + file.skip
-        return f"record {index} of split {self._split!r} ({file.filename}, its record {in_file})"
+    def place(self, number: int) -> str:
+        file_number = bisect.bisect_right(self._ends, number)
+        file = self._files[file_number]
+        in_file = number - (self._ends[file_number] - file.take) + file.skip
+        return f"{file.filename}, its record {in_file}"
 
 
 def _dataset_info(builder: Any) -> DatasetInfo:

@@ -22,9 +22,9 @@ from data import http_source, splits
 from data.sources import RecordError, SourceError, UpstreamError
 from pipeline import evaluation
 from pipeline.map_datasets import Read
-from runs import cli, records
+from runs import cli
 from tests.helpers import tfds_data
-from tests.helpers.runs import flags, latest_step, mini, run_command
+from tests.helpers.runs import flags, latest_step, logged_numbers, mini, run_command
 
 NAME, SECOND = "pictures", "pictures-train.array_record-00001-of-00002"
 FEATURES = {"image": tfds_data.image(8, 8, 1), "label": tfds_data.label()}
@@ -198,7 +198,7 @@ def test_a_split_without_records_is_wrong_input(split, pictures, tmp_path):
     "name", ["", "../pictures", f"{NAME}:9.9.9", f"{NAME}/x", "x" * 5000, "a\0b"]
 )
 def test_a_missing_data_set_is_not_reported_as_damaged(name, pristine):
-    with pytest.raises(SourceError, match="is not prepared in"):
+    with pytest.raises(SourceError, match=r"is not prepared in|a path without its kind"):
         splits.open_source(name, "train", str(pristine))
 
 
@@ -345,14 +345,7 @@ def test_a_damaged_record_ends_a_run_which_resumes_bit_for_bit(pictures, tmp_pat
     assert 0 < result["step"] < 8
     (pictures / SECOND).write_bytes(sound)
     train.train(config, ended)
-    assert _numbers(whole) == _numbers(ended)
-
-
-def _numbers(workdir):
-    """A run's records without its clocks."""
-    clocks = ("train_seconds", "wall_seconds", "input_wait_fraction")
-    lines = records.read_lines(workdir / records.METRICS)
-    return [{k: v for k, v in line.items() if k not in clocks} for line in lines]
+    assert logged_numbers(whole) == logged_numbers(ended)
 
 
 @pytest.mark.slow
@@ -368,7 +361,7 @@ def test_a_validation_record_found_in_the_run_leaves_it_resumable(pictures, tmp_
     assert result["error"].startswith("RecordError: record 9 of split 'test' (")
     _with_record(pictures, "test", 9, tfds_data.pictures(SPLITS["test"])[9])
     train.train(config, ended)
-    assert _numbers(whole) == _numbers(ended)
+    assert logged_numbers(whole) == logged_numbers(ended)
 
 
 @pytest.mark.slow

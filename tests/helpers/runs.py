@@ -80,6 +80,13 @@ def latest_step(workdir):
     return next(iter(Checkpoints(workdir / records.CHECKPOINTS).steps()), None)
 
 
+def logged_numbers(workdir):
+    """A run's records without its clocks."""
+    clocks = ("train_seconds", "wall_seconds", "input_wait_fraction")
+    lines = records.read_lines(workdir / records.METRICS)
+    return [{k: v for k, v in line.items() if k not in clocks} for line in lines]
+
+
 def last_saved(config, workdir):
     """Arrays (NumPy, in a list) and value of a run's newest checkpoint."""
     like = make_experiment(config).program.init(config.seed.model)

@@ -174,8 +174,8 @@ def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, fini
 def test_a_test_record_that_cannot_be_decoded_is_one_sentence(finished, capsys, monkeypatch):
     opened = splits.open_source
 
-    def with_a_bad_label(name, split, data_dir=""):
-        source, info = opened(name, split, data_dir)
+    def with_a_bad_label(name, split, *others, **options):
+        source, info = opened(name, split, *others, **options)
         if split == "test":
             images, labels = ([record[field] for record in source] for field in ("image", "label"))
             source = sources.ArraySource(image=np.stack(images), label=np.array([*labels[1:], 77]))

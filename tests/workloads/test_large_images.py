@@ -209,7 +209,7 @@ def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
     raw[40] = raw[40] | {"image": raw[40]["image"][:-40]}
     columns = {name: np.asarray([r[name] for r in raw], object) for name in ("image", "label")}
     broken = sources.ArraySource(**columns), info
-    monkeypatch.setattr(splits, "open_source", lambda *_: broken)
+    monkeypatch.setattr(splits, "open_source", lambda *_, **__: broken)
     monkeypatch.setattr(experiment, "evaluation_batches", lambda *_: [])
     config = mini(**slot(insertion, 8), budget__fresh_examples=64)
     with pytest.raises(RecordError, match=r"record 40 .*label.* cannot be decoded: "):

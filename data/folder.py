@@ -1,0 +1,80 @@
+"""Images in folders, one per class, as torchvision's ImageFolder reads them.
+
+    PATH/CLASS/*.jpg                        one split, `train`
+    PATH/train/CLASS/*.jpg, PATH/val/...    the splits that PATH's folders name
+
+Classes are the names of the folders in sorted order, over all splits. Images may lie in folders
+within a class.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from data.path_data import PathData, Settings, fair_order, image_properties, split_named
+from data.sources import DatasetInfo, Records, SourceError, fingerprint
+from data.storage import Tree
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+
+
+class _ImageFiles(Records):
+    """Records {'image': bytes, 'label': int, 'file_name': str}."""
+
+    def __init__(self, tree: Tree, names: list[str], labels_N: np.ndarray):
+        self._tree, self._names, self._labels = tree, names, labels_N
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        names = [self._names[number] for number in numbers]
+        return [
+            {"image": image, "label": int(self._labels[number]), "file_name": name}
+            for number, name, image in zip(numbers, names, self._tree.read(names), strict=True)
+        ]
+
+    def place(self, number: int) -> str:
+        return self._tree.path(self._names[number])
+
+
+def open_tree(tree: Tree, settings: Settings) -> PathData:
+    """The images below a directory. Images outside of the folder of a class are ignored.
+
+    Raises:
+        SourceError: there are no images in folders.
+        RecordError: one of the first images cannot be read.
+    """
+    images = [name for name in tree.sizes if name.lower().endswith(SUFFIXES)]
+    by_split = any(split_named(name.partition("/")[0]) == "train" for name in images)
+    places: dict[str, dict[str, str]] = {}  # by split, the class of each image
+    for name in images:
+        *folders, _ = name.split("/")
+        split = (split_named(folders[0]) or folders[0]) if by_split and folders else "train"
+        if len(folders) > by_split:
+            places.setdefault(split, {})[name] = folders[by_split]
+    if "train" not in places:
+        raise SourceError(
+            f"{tree.root} has no images in folders; give the directory whose folders are the "
+            f"classes, or train/ and validation/ with such folders ({', '.join(SUFFIXES)})"
+        )
+    classes = tuple(sorted({name for classes in places.values() for name in classes.values()}))
+    splits = {
+        split: functools.cache(functools.partial(_split, tree, classes, class_of))
+        for split, class_of in places.items()
+    }
+    used = tree.only([name for class_of in places.values() for name in class_of])
+    shape, channels = image_properties(splits["train"]())
+    # Names alone: the run on a file that was damaged resumes when the file is restored.
+    names = fingerprint("\n".join(used.sizes).encode())
+    info = DatasetInfo(settings.name, "folder", names, len(classes), shape, channels)
+    return PathData(splits, info, classes)
+
+
+def _split(tree: Tree, classes: tuple[str, ...], class_of: dict[str, str]) -> _ImageFiles:
+    number, all_names = {name: n for n, name in enumerate(classes)}, list(class_of)
+    names = [all_names[place] for place in fair_order(len(all_names))]
+    labels_N = np.fromiter((number[class_of[name]] for name in names), np.int64, len(names))
+    return _ImageFiles(tree, names, labels_N)

@@ -1,0 +1,348 @@
+"""Data sets of Hugging Face `datasets`: saved with save_to_disk, or as Parquet files.
+
+Both are read with pyarrow, which TFDS requires anyway. A saved data set is mapped into memory, so
+that a record is read alone. Parquet has to decode hundreds of records to read one, so each file is
+first rewritten as an Arrow file, once, in config.dataset.cache_dir or in .cache beside the data.
+"""
+
+import bisect
+import dataclasses
+import functools
+import io
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from data import cache
+from data.path_data import PathData, Settings, by_split, fair_order, image_properties
+from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
+from data.storage import Tree
+from data.tfds import MAX_CLASSES
+from runs import cli
+
+SUFFIXES = (".arrow", ".parquet")
+
+# What ends a complete Arrow stream.
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+_BATCH_ROWS = 1000
+_FOOTER_BYTES = 2**20
+
+# Columns by their usual names, and other names that data sets on the Hub have.
+_COLUMNS = {
+    "image": ("image", "img"),
+    "label": ("label", "labels"),
+    "objects": ("objects",),
+    "text": ("text",),
+}
+_OBJECT_COLUMNS = {
+    "bbox": ("bbox",),
+    "label": ("category", "label", "categories", "labels", "category_id"),
+    "area": ("area",),
+    "is_crowd": ("is_crowd", "iscrowd"),
+}
+
+
+class _Rows(Records):
+    """Rows of tables as records with the usual names.
+
+    Args:
+        shown: the names of the tables' files in messages.
+        tables: the record batches of each file.
+        columns: the name of the column of each field.
+        features: what `datasets` says of the columns.
+    """
+
+    def __init__(
+        self,
+        shown: list[str],
+        tables: list[list[Any]],
+        columns: dict[str, str],
+        features: dict[str, Any],
+    ):
+        self.columns, self.features = columns, features
+        self._shown = shown
+        self._batches = [batch for table in tables for batch in table]
+        self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
+        rows = [sum(batch.num_rows for batch in table) for table in tables]
+        self._file_ends = list(itertools.accumulate(rows))
+        self._order = range(len(self)) if "text" in columns else fair_order(len(self))
+        self._valid: set[int] = set()  # numbers of batches
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return [self._record(self._order[number]) for number in numbers]
+
+    def place(self, number: int) -> str:
+        row = self._order[number]
+        file = bisect.bisect_right(self._file_ends, row)
+        return f"{self._shown[file]}, row {row - (self._file_ends[file - 1] if file else 0)}"
+
+    def batches(self, field: str) -> Iterator[Any]:
+        """The values of a field as Arrow arrays, one per batch."""
+        for batch in self._batches:
+            yield batch.column(self.columns[field])
+
+    def _record(self, row: int) -> dict[str, Any]:
+        place = bisect.bisect_right(self._ends, row)
+        batch = self._batches[place]
+        if place not in self._valid:  # wrong offsets could point outside of the file
+            batch.validate(full=True)
+            self._valid.add(place)
+        row -= self._ends[place] - batch.num_rows
+        record = {name: batch.column(given)[row].as_py() for name, given in self.columns.items()}
+        if "image" in record:
+            record["image"] = _encoded(record["image"])
+        if "objects" in record:
+            record["objects"] = _objects(record["objects"], record["image"])
+        return record
+
+
+def open_tree(tree: Tree, settings: Settings) -> PathData:
+    """A data set that `datasets` has written.
+
+    Raises:
+        SourceError: there is none, a file is damaged, or its columns do not fit a workload.
+        RecordError: one of the first images cannot be read.
+    """
+    files = _files(tree)
+    splits = {
+        split: functools.cache(functools.partial(_rows, tree, names, settings))
+        for split, names in files.items()
+    }
+    train = splits["train" if "train" in splits else next(iter(splits))]()
+    used = tree.only([name for names in files.values() for name in names])
+    info = DatasetInfo(settings.name, "datasets", used.fingerprint(), None, None)
+    if "image" not in train.columns:
+        return PathData(splits, info)
+    shape, channels = image_properties(train)
+    labeled = next((name for name in ("objects", "label") if name in train.columns), None)
+    names = _class_names(train.features.get(train.columns[labeled])) if labeled else None
+    info = dataclasses.replace(
+        info,
+        num_classes=len(names)
+        if names
+        else _num_classes(train, labeled, tree.root)
+        if labeled
+        else None,
+        image_shape=shape,
+        channels=channels,
+        has_boxes=labeled == "objects",
+    )
+    return PathData(splits, info, names)
+
+
+def _files(tree: Tree) -> dict[str, list[str]]:
+    """The names of the files of each split, in order."""
+    try:
+        if "dataset_dict.json" in tree.sizes:
+            splits = json.loads(tree.read(["dataset_dict.json"])[0])["splits"]
+            return {split: _saved(tree, f"{split}/") for split in splits}
+        if "state.json" in tree.sizes:
+            return {"train": _saved(tree, "")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SourceError(
+            f"the description of the data set in {tree.root} cannot be used ({reason(error)}); "
+            "save the data set again"
+        ) from error
+    for suffix in SUFFIXES:
+        if names := [name for name in tree.sizes if name.endswith(suffix)]:
+            return by_split(names)
+    raise SourceError(
+        f"{tree.root} holds no data set of Hugging Face; give the directory of "
+        "`dataset.save_to_disk(...)`, or one of Parquet files"
+    )
+
+
+def _saved(tree: Tree, directory: str) -> list[str]:
+    """The files of a split that was saved with save_to_disk."""
+    state = json.loads(tree.read([f"{directory}state.json"])[0])
+    names = [f"{directory}{file['filename']}" for file in state["_data_files"]]
+    if missing := [name for name in names if name not in tree.sizes]:
+        raise SourceError(f"{tree.path(missing[0])} is missing; restore it, or save the data again")
+    return names
+
+
+def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
+    shown, tables, schema = [tree.path(name) for name in names], [], None
+    for name in names:
+        path = tree.local(name, settings.cache_dir)
+        if name.endswith(".parquet"):
+            path = _as_arrow(path, tree.path(name), tree.cache(settings.cache_dir))
+        own_schema, batches = _mapped(path, tree.path(name))
+        schema = schema or own_schema
+        if not schema.equals(own_schema):
+            raise SourceError(
+                f"{tree.path(name)} has other columns than {shown[0]}; give the directory of one "
+                "data set"
+            )
+        tables.append(batches)
+    assert schema is not None
+    features = _features(schema)
+    return _Rows(shown, tables, _columns(tree.root, schema, features, settings), features)
+
+
+def _mapped(path: pathlib.Path, shown: str) -> tuple[Any, list[Any]]:
+    """The schema and the record batches of an Arrow file, mapped into memory."""
+    import pyarrow as pa
+
+    try:
+        with path.open("rb") as file:
+            file.seek(-len(_END_OF_STREAM), os.SEEK_END)
+            complete = file.read() == _END_OF_STREAM
+        reader = pa.ipc.open_stream(pa.memory_map(os.fspath(path)))
+        batches = list(reader)
+    except Exception as error:  # pyarrow raises many types
+        raise _damaged(shown, error) from error
+    if not complete:
+        raise _damaged(shown, ValueError("it is truncated"))
+    return reader.schema, batches
+
+
+def _as_arrow(path: pathlib.Path, shown: str, directory: pathlib.Path) -> pathlib.Path:
+    """An Arrow file with the rows of a Parquet file, which is made once."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from tqdm import tqdm
+
+    def make(arrow: pathlib.Path) -> None:
+        try:
+            parquet = pq.ParquetFile(path, page_checksum_verification=True)
+            schema, rows = parquet.schema_arrow, parquet.metadata.num_rows
+            with (
+                tqdm(total=rows, desc=f"rewriting {path.name} as Arrow", delay=1) as progress,
+                pa.ipc.new_stream(os.fspath(arrow), schema) as writer,
+            ):
+                for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
+                    writer.write_batch(batch)
+                    progress.update(batch.num_rows)
+        except (pa.ArrowException, OSError) as error:
+            if cli.is_disk_full(error):
+                raise
+            raise _damaged(shown, error) from error
+
+    with path.open("rb") as file:  # the end holds a description of the content
+        file.seek(max(0, path.stat().st_size - _FOOTER_BYTES))
+        digest = fingerprint(str(path.stat().st_size).encode(), file.read())
+    arrow = directory / f"{path.stem}-{digest}.arrow"
+    if not arrow.exists():
+        cache.make_file(arrow, make)
+    return arrow
+
+
+def _damaged(shown: str, error: Exception) -> SourceError:
+    return SourceError(f"{shown} cannot be used ({reason(error)}); restore the file")
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    """What `datasets` says of the columns; empty for a file that something else has written."""
+    try:
+        return json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def _columns(
+    root: str, schema: Any, features: dict[str, Any], settings: Settings
+) -> dict[str, str]:
+    """The names of the columns to read, by field."""
+    columns = {
+        field: name
+        for field, names in _COLUMNS.items()
+        for name in reversed(names)
+        if name in schema.names
+    }
+    for field, kind in (("image", "Image"), ("label", "ClassLabel")):
+        given = [name for name, feature in features.items() if feature.get("_type") == kind]
+        if len(given) == 1:
+            columns.setdefault(field, given[0])
+    columns |= settings.columns
+    if missing := [name for name in columns.values() if name not in schema.names]:
+        raise SourceError(
+            f"{root} has no column {missing[0]!r}, but {', '.join(schema.names)}; correct "
+            f"config.dataset.name, {settings.name!r}"
+        )
+    if "image" in columns:
+        columns.pop("text", None)  # a caption
+    elif "text" in columns:
+        return {"text": columns["text"]}
+    else:
+        raise SourceError(
+            f"{root} has no column image or text, but {', '.join(schema.names)}; write "
+            f"config.dataset.name='hf:{settings.path}?image=NAME&label=NAME' or ...?text=NAME"
+        )
+    return columns
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    """The names of the classes in a feature, or within it."""
+    if isinstance(feature, dict):
+        if feature.get("_type") == "ClassLabel":
+            return tuple(feature["names"])
+        return next(filter(None, map(_class_names, feature.values())), None)
+    return None
+
+
+def _num_classes(rows: _Rows, field: str, root: str) -> int:
+    """The largest label of a split + 1, for labels without names."""
+    labels: set[Any] = set()
+    for values in rows.batches(field):
+        for value in values.to_pylist():
+            labels.update(_by_name(value)["label"] if field == "objects" else [value])
+    labels.discard(None)
+    if not labels or not all(
+        isinstance(label, int) and 0 <= label < MAX_CLASSES for label in labels
+    ):
+        column, example = rows.columns[field], next(iter(labels), None)
+        raise SourceError(
+            f"column {column!r} of {root} has labels such as {example!r}; allowed: whole numbers "
+            f"from 0, which `dataset.class_encode_column({column!r})` makes of text"
+        )
+    return max(labels) + 1
+
+
+def _encoded(image: Any) -> Any:
+    """The bytes of an image, as `datasets` stores it or alone."""
+    if not isinstance(image, dict):
+        return image
+    if image.get("bytes") is None and image.get("path"):
+        raise ValueError(f"the image is not stored with the data, but in {image['path']}")
+    return image.get("bytes")
+
+
+def _by_name(objects: Any) -> dict[str, list[Any]]:
+    """Lists by their usual names, from a dict of lists or a list of dicts."""
+    if isinstance(objects, list):
+        names = objects[0] if objects else ()
+        objects = {name: [item[name] for item in objects] for name in names}
+    objects = objects or {}
+    return {
+        usual: next((objects[name] for name in names if name in objects), [])
+        for usual, names in _OBJECT_COLUMNS.items()
+    }
+
+
+def _objects(objects: Any, image: bytes) -> dict[str, np.ndarray]:
+    """The objects in an image with the features of TFDS's `coco/2017`, from COCO's own: boxes
+    (x, y, width, height) in pixels."""
+    columns = _by_name(objects)
+    with Image.open(io.BytesIO(image)) as opened:
+        width, height = opened.size
+    boxes_Mx4 = np.asarray(columns["bbox"], np.float32).reshape(-1, 4)
+    corners_Mx4 = np.concatenate([boxes_Mx4[:, :2], boxes_Mx4[:, :2] + boxes_Mx4[:, 2:]], 1)
+    found = {
+        "bbox": corners_Mx4[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32),
+        "label": np.asarray(columns["label"], np.int64),
+    }
+    for name, dtype in (("area", np.float32), ("is_crowd", bool)):
+        if columns[name] or not len(boxes_Mx4):
+            found[name] = np.asarray(columns[name], dtype)
+    return found

@@ -1,0 +1,124 @@
+"""What the kinds of data sets by path have in common; see paths.py."""
+
+import dataclasses
+import io
+import re
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from PIL import Image
+
+from data.sources import DatasetInfo, FileSource, RecordError, Records, SourceError, reason
+
+# Images whose headers are read to find out whether all have one size.
+_SAMPLE = 64
+
+# Fields of records that may have other names in a data set.
+FIELDS = {"image", "label", "objects", "text"}
+
+_GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
+
+_SPLIT = re.compile(
+    r"(?:.*[^a-z0-9])?(train|validation|valid|val|dev|test)(?:[^a-z0-9].*)?", re.I | re.S
+)
+_SPLIT_NAMES = {"valid": "validation", "val": "validation", "dev": "validation"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a configuration says about a data set by path.
+
+    Attributes:
+        name: config.dataset.name, KIND:PATH or KIND:PATH?FIELD=COLUMN&FIELD=COLUMN.
+        text, cache_dir: fields of config.dataset.
+    """
+
+    name: str
+    text: str = ""
+    cache_dir: str = ""
+
+    @property
+    def kind(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
+    def path(self) -> str:
+        return self.name.partition(":")[2].partition("?")[0]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column of each field that the name gives."""
+        columns = dict(urllib.parse.parse_qsl(self.name.partition("?")[2]))
+        if ("?" in self.name and not columns) or not set(columns) <= FIELDS:
+            raise SourceError(
+                f"config.dataset.name is {self.name!r}; allowed after the question mark: "
+                "FIELD=COLUMN, joined by &, where FIELD is image, label, objects, or text"
+            )
+        return columns
+
+
+@dataclasses.dataclass(frozen=True)
+class PathData:
+    """An opened data set.
+
+    Attributes:
+        splits: opens the records of each split.
+        classes: the names of the classes, if they have names.
+    """
+
+    splits: Mapping[str, Callable[[], Records]]
+    info: DatasetInfo
+    classes: tuple[str, ...] | None = None
+
+
+def split_named(name: str) -> str:
+    """The split that a file or directory belongs to by its name; '' if it names none.
+
+    It is the word train, validation (or valid, val, dev), or test, apart from letters and digits:
+    in `train`, `data/train-00000-of-00002.parquet`, and `my_val.txt`, but not in `trains`.
+    """
+    found = _SPLIT.fullmatch(name)
+    word = found[1].lower() if found else ""
+    return _SPLIT_NAMES.get(word, word)
+
+
+def by_split(names: Sequence[str]) -> dict[str, list[str]]:
+    """Names of files by split; all are `train` unless one of them says so."""
+    splits: dict[str, list[str]] = {}
+    for name in names:
+        splits.setdefault(split_named(name), []).append(name)
+    if "train" not in splits:
+        return {"train": list(names)}
+    splits.pop("", None)
+    return splits
+
+
+def fair_order(n: int) -> list[int]:
+    """A fixed random order of n records. Files are often sorted by class, so that `train[90%:]`
+    would hold the last classes only."""
+    return np.random.Generator(np.random.PCG64(0)).permutation(n).tolist()
+
+
+def image_properties(records: Records) -> tuple[tuple[int, int, int] | None, int]:
+    """(height, width, channels) of the images, or None if sizes differ, and their channels: 1 if
+    all are gray, else 3.
+
+    Only the first records are read, which `fair_order` has made a random sample.
+
+    Raises:
+        RecordError: one of them is not an image.
+    """
+    source = FileSource("train", [(records, range(min(_SAMPLE, len(records))))])
+    sizes, gray = set(), True
+    for index, record in enumerate(source.__getitems__(range(len(source)))):
+        try:
+            with Image.open(io.BytesIO(record["image"])) as image:
+                sizes.add((image.height, image.width))
+                gray &= image.mode in _GRAY_MODES
+        except Exception as error:  # the readers of many formats raise many types
+            raise RecordError(
+                f"{source.where(index)} is not an image: {reason(error)}; fix it, or remove it"
+            ) from error
+    channels = 1 if gray else 3
+    return (*sizes.pop(), channels) if len(sizes) == 1 else None, channels

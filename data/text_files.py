@@ -1,0 +1,147 @@
+"""Text files, and JSON Lines: one example per line, or one document per file.
+
+    PATH.txt, PATH/*.txt       config.dataset.text=sentences: a record per line that is not blank;
+                               documents: a record per file
+    PATH.jsonl, PATH/*.jsonl   a record per line: an object with a string `text`
+
+A directory's files belong to the splits that their names or folders say: train.txt, test/a.txt.
+"""
+
+import bisect
+import functools
+import itertools
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from data.path_data import PathData, Settings, by_split
+from data.sources import DatasetInfo, Records, SourceError, reason
+from data.storage import Tree
+
+SUFFIXES = (".txt", ".jsonl")
+
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_SCAN_BYTES = 2**24
+
+
+class _Lines(Records):
+    """Records {'text': bytes or str}, one per line that is not blank.
+
+    Args:
+        shown: the names of the files in messages.
+        paths: the files; those that end in .jsonl hold JSON.
+        column: the field of a JSON object that holds the text.
+    """
+
+    def __init__(self, shown: list[str], paths: list[pathlib.Path], column: str):
+        self._shown, self._paths, self._column = shown, paths, column
+        self._starts = [_line_starts(path) for path in paths]
+        self._ends = list(itertools.accumulate(map(len, self._starts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"text": self._text(*self._locate(number))} for number in numbers]
+
+    def place(self, number: int) -> str:
+        file, start = self._locate(number)
+        with self._paths[file].open("rb") as lines:
+            before = lines.read(start).count(b"\n")
+        return f"{self._shown[file]}, line {before + 1}"
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        """The file of a line, and the byte where it starts."""
+        file = bisect.bisect_right(self._ends, number)
+        starts = self._starts[file]
+        return file, int(starts[number - self._ends[file] + len(starts)])
+
+    def _text(self, file: int, start: int) -> bytes | str:
+        path = self._paths[file]
+        with path.open("rb") as lines:
+            lines.seek(start)
+            line = lines.readline()
+        if not line:
+            raise ValueError("the file has become shorter since the run started")
+        if path.suffix != ".jsonl":
+            return line.rstrip(b"\r\n")
+        record = json.loads(line)
+        text = record.get(self._column) if isinstance(record, dict) else None
+        if not isinstance(text, str):
+            raise ValueError(f"it is no JSON object with a string {self._column!r}")
+        return text
+
+
+class _Documents(Records):
+    """Records {'text': bytes}, one per file."""
+
+    def __init__(self, shown: list[str], paths: list[pathlib.Path]):
+        self._shown, self._paths = shown, paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"text": self._paths[number].read_bytes()} for number in numbers]
+
+    def place(self, number: int) -> str:
+        return self._shown[number]
+
+
+def open_tree(tree: Tree, settings: Settings) -> PathData:
+    """The text in a file or below a directory.
+
+    Raises:
+        SourceError: there is no text.
+    """
+    names = [name for name in tree.sizes if name.endswith(SUFFIXES)]
+    if len(tree.sizes) == 1 and not next(iter(tree.sizes)).endswith(_COMPRESSED):
+        names = list(tree.sizes)  # whatever its suffix
+    if not names:
+        raise SourceError(
+            f"{tree.root} has no text files (.txt, .jsonl); give a text file, or a directory of "
+            "them that are not compressed"
+        )
+    splits = {
+        split: functools.cache(functools.partial(_records, tree, files, settings))
+        for split, files in by_split(names).items()
+    }
+    info = DatasetInfo(settings.name, "text", tree.only(names).fingerprint(), None, None)
+    return PathData(splits, info)
+
+
+def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
+    shown = [tree.path(name) for name in names]
+    paths = [tree.local(name, settings.cache_dir) for name in names]
+    if settings.text == "documents" and len({path.suffix for path in paths}) > 1:
+        raise SourceError(
+            f"{tree.root} holds text and JSON Lines; with config.dataset.text=documents, where a "
+            "text file is one document and a JSON Lines file holds many, give one kind"
+        )
+    if settings.text == "documents" and paths[0].suffix != ".jsonl":
+        return _Documents(shown, paths)
+    try:
+        return _Lines(shown, paths, settings.columns.get("text", "text"))
+    except OSError as error:
+        raise SourceError(f"{error.filename} cannot be used ({reason(error)})") from error
+
+
+def _line_starts(path: pathlib.Path) -> np.ndarray:
+    """Where each line that is not blank starts in a file, int64."""
+    size = path.stat().st_size
+    if not size:
+        return np.zeros(0, np.int64)
+    content = np.memmap(path, np.uint8, "r")
+    ends = [
+        np.flatnonzero(content[start : start + _SCAN_BYTES] == ord("\n")) + start
+        for start in range(0, size, _SCAN_BYTES)
+    ]
+    ends_N = np.concatenate([*ends, [size]])
+    starts_N = np.concatenate([[0], ends_N[:-1] + 1])
+    short_n = np.flatnonzero(ends_N - starts_N == 1)
+    blank_N = ends_N == starts_N
+    blank_N[short_n] = content[starts_N[short_n]] == ord("\r")
+    return starts_N[~blank_N]

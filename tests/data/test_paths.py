@@ -1,0 +1,585 @@
+"""Data sets by path: each kind, its layouts, and what can be wrong with it."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+import train
+import workloads
+from configs import base, coco, lm1b
+from data import path_data as path_data_module
+from data import paths, splits, text_files
+from data.sources import RecordError, SourceError
+from pipeline.map_datasets import Read, record_numbers
+from runs import cli
+from tests.helpers import path_data, tfds_data
+from tests.helpers.runs import logged_numbers, mini
+from workloads import decoding
+
+NUMBERS = {"train": range(60), "val": range(60, 80)}
+
+
+def write(kind, root, numbers=NUMBERS):
+    """Writes a data set with two splits and returns its name."""
+    if kind == "folder":
+        path_data.write_folder(root / "pictures", numbers)
+        return "folder:pictures"
+    tables = {split: path_data.images_table(rows) for split, rows in numbers.items()}
+    if kind == "npz":
+        arrays = {f"{split}_images": path_data.pixels(rows) for split, rows in numbers.items()}
+        arrays |= {
+            f"{split}_labels": np.array(rows)[:, None] % 3 for split, rows in numbers.items()
+        }
+        path_data.write_npz(root / "pictures.npz", **arrays)
+        return "npz:pictures.npz"
+    if kind == "hf":
+        path_data.save_to_disk(root / "saved", tables | {"validation": tables.pop("val")})
+        return "hf:saved"
+    for split, table in tables.items():
+        path_data.write_parquet(root / "hub" / "data" / f"{split}-00000-of-00001.parquet", table)
+    return "hf:hub"
+
+
+KINDS = ("folder", "npz", "hf", "parquet")
+
+
+def content(records):
+    """Pixels and label of each record."""
+    return [
+        (decoding.decode(record["image"], 1).tobytes(), int(record["label"])) for record in records
+    ]
+
+
+def wanted(numbers):
+    pixels = path_data.pixels(numbers)
+    return [(image.tobytes(), n % 3) for n, image in zip(numbers, pixels, strict=True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_gives_every_image_with_its_label_and_what_a_model_must_know(kind, tmp_path):
+    name = write(kind, tmp_path)
+    train_split, info = splits.open_source(name, "train", str(tmp_path))
+    held_out, same = splits.open_source(name, "validation", str(tmp_path))
+    assert sorted(content(train_split)) == sorted(wanted(NUMBERS["train"]))
+    assert sorted(content(held_out)) == sorted(wanted(NUMBERS["val"]))
+    assert info == same
+    assert (info.num_classes, info.image_shape, info.channels) == (3, (8, 8, 1), 1)
+    half, _ = splits.open_source(name, "train[:50%]", str(tmp_path))
+    assert content(half) == content(train_split)[:30]
+    both, _ = splits.open_source(name, "validation+train[59:]", str(tmp_path))
+    assert content(both) == content(held_out) + content(train_split)[59:]
+    order = np.random.default_rng(0).permutation(60).tolist()
+    shuffled = content(train_split.__getitems__(order))
+    assert shuffled == [content([train_split[number]])[0] for number in order]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_share_of_data_sorted_by_class_holds_all_classes(kind, tmp_path):
+    name = write(kind, tmp_path)
+    share, _ = splits.open_source(name, "train[80%:]", str(tmp_path))
+    assert len(share) == 12
+    assert {label for _, label in content(share)} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fingerprint_is_that_of_the_data_wherever_they_lie(kind, tmp_path):
+    name = write(kind, tmp_path / "here")
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    first = splits.open_source(name, "train", str(tmp_path / "here"))[1].fingerprint
+    assert first == splits.open_source(name, "train", str(tmp_path / "there"))[1].fingerprint
+    write(kind, tmp_path / "other", NUMBERS | {"val": range(60, 81)})
+    assert first != splits.open_source(name, "train", str(tmp_path / "other"))[1].fingerprint
+
+
+# --- layouts
+
+
+def test_classes_are_numbered_by_name_and_images_may_lie_deeper(tmp_path):
+    for place in ("train/b/x/1.png", "train/a/2.png", "val/c/3.PNG", "val/.hidden/4.png"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(tfds_data.png(1))
+    for place in ("test/5.png", "train/notes.txt", "6.png"):  # no image of a class
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_bytes(tfds_data.png(1))
+    opened = paths.open_all("", paths.Settings(f"folder:{tmp_path}"))
+    assert opened.classes == ("a", "b", "c")
+    records = {split: rows().read(range(len(rows()))) for split, rows in opened.splits.items()}
+    assert {(s, r["file_name"], r["label"]) for s, rows in records.items() for r in rows} == {
+        ("train", "train/b/x/1.png", 1),
+        ("train", "train/a/2.png", 0),
+        ("validation", "val/c/3.PNG", 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("sizes", "modes", "expected"),
+    [
+        ([(8, 8), (8, 8)], ["L", "L"], ((8, 8, 1), 1)),
+        ([(8, 6), (8, 6)], ["L", "RGB"], ((6, 8, 3), 3)),
+        ([(8, 6), (6, 8)], ["P", "RGBA"], (None, 3)),
+        ([(8, 6), (6, 8)], ["1", "I;16"], (None, 1)),
+    ],
+)
+def test_size_and_channels_are_found_from_the_images(sizes, modes, expected, tmp_path):
+    for number, (size, mode) in enumerate(zip(sizes, modes, strict=True)):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        Image.new(mode, size).save(tmp_path / "a" / f"{number}.png")
+    info = splits.open_source(f"folder:{tmp_path}", "train")[1]
+    assert (info.image_shape, info.channels) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train", "train"),
+        ("data/train-00000-of-00002.parquet", "train"),
+        ("my_val.txt", "validation"),
+        ("VALID/a.txt", "validation"),
+        ("dev.jsonl", "validation"),
+        ("a/test/b.txt", "test"),
+        ("trains", ""),
+        ("contest.txt", ""),
+        ("evaluation", ""),
+    ],
+)
+def test_the_split_that_a_name_says(name, split):
+    assert path_data_module.split_named(name) == split
+
+
+def test_arrays_are_found_by_their_usual_names_or_by_given_ones(tmp_path):
+    images, labels = path_data.pixels(range(6)), np.arange(6) % 2
+    color = np.repeat(images[..., None], 3, axis=-1)
+    for number, (arrays, query, channels) in enumerate(
+        [
+            ({"image": images, "label": labels}, "", 1),
+            ({"images": color, "labels": labels}, "", 3),
+            ({"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}, "", 1),
+            ({"faces": images, "who": labels}, "?image=faces&label=who", 1),
+            ({"train_faces": images, "train_label": labels}, "?image=faces", 1),
+        ]
+    ):
+        file = path_data.write_npz(tmp_path / f"{number}.npz", **arrays)
+        source, info = splits.open_source(f"npz:{file}{query}", "train")
+        assert sorted(r["label"] for r in source) == [0, 0, 0, 1, 1, 1]
+        assert (info.image_shape, info.num_classes) == ((8, 8, channels), 2)
+
+
+def test_columns_of_the_hub_are_found_by_type_or_given(tmp_path):
+    table = path_data.images_table(range(4), image="picture")
+    fine = {"_type": "ClassLabel", "names": [str(n) for n in range(9)]}
+    twice = path_data.described(
+        table.append_column("fine", pa.array([8, 7, 6, 5])).rename_columns(
+            ["picture", "coarse", "fine"]
+        ),
+        {"picture": path_data.IMAGE, "coarse": path_data.LABEL, "fine": fine},
+    )
+    bare = pa.table({"image": [tfds_data.png(n) for n in range(4)], "label": [0, 5, 1, 1]})
+    path_data.write_parquet(tmp_path / "one.parquet", table)
+    path_data.write_parquet(tmp_path / "two.parquet", twice)
+    path_data.write_parquet(tmp_path / "bare.parquet", bare)
+    for query, classes, labels in [
+        ("one.parquet", 3, [0, 0, 1, 2]),
+        ("two.parquet?label=fine", 9, [5, 6, 7, 8]),
+        ("two.parquet?label=coarse", 3, [0, 0, 1, 2]),
+        ("bare.parquet", 6, [0, 1, 1, 5]),
+    ]:
+        source, info = splits.open_source(f"hf:{query}", "train", str(tmp_path))
+        assert sorted(record["label"] for record in source) == labels
+        assert info.num_classes == classes
+    assert splits.open_source(f"hf:{tmp_path}/two.parquet", "train")[1].num_classes is None
+
+
+@pytest.mark.parametrize("listed", [False, True])  # dicts of lists, or lists of dicts
+@pytest.mark.parametrize("named", [False, True])
+def test_objects_are_converted_from_cocos_boxes(listed, named, tmp_path):
+    boxes, kinds = [[2.0, 1.0, 4.0, 2.0], [0.0, 0.0, 8.0, 8.0]], [1, 0]
+    objects = {"bbox": boxes, "category": kinds, "iscrowd": [0, 1], "area": [8.0, 64.0]}
+    value = [dict(zip(objects, row, strict=True)) for row in zip(*objects.values(), strict=True)]
+    images = path_data.images_table(range(2)).column("image")
+    nothing = [] if listed else {name: [] for name in objects}
+    table = pa.table({"image": images, "objects": [value if listed else objects, nothing]})
+    feature = {"category": {"_type": "List", "feature": path_data.LABEL}}
+    if named:
+        table = path_data.described(table, {"image": path_data.IMAGE, "objects": feature})
+    path_data.save_to_disk(tmp_path / "boxes", {"train": table})
+    source, info = splits.open_source(f"hf:{tmp_path}/boxes", "train")
+    assert (info.has_boxes, info.num_classes) == (True, 3 if named else 2)
+    first, empty = sorted((r["objects"] for r in source), key=lambda o: -len(o["label"]))
+    np.testing.assert_allclose(first["bbox"], [[1 / 8, 2 / 8, 3 / 8, 6 / 8], [0, 0, 1, 1]])
+    assert (first["label"].tolist(), first["is_crowd"].tolist()) == ([1, 0], [False, True])
+    assert first["area"].tolist() == [8, 64]
+    assert empty["bbox"].shape == (0, 4)
+    config = coco.get_config("mini")
+    decoded = workloads.make(config, info).decode(source.__getitems__([0, 1]))
+    assert sorted((decoded["labels"] >= 0).sum(1)) == [0, 2]
+    assert not decoded["bad_boxes"].any()
+
+
+LINES = ["first", "", "second, and longer", "  ", "third"]
+
+
+def test_each_line_is_a_sentence_and_each_file_a_document(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.txt").write_bytes("\n".join(LINES).encode())
+    (tmp_path / "train" / "b.txt").write_bytes(b"fourth\r\n\r\nfifth\r\n")
+    (tmp_path / "test.txt").write_bytes(b"held out\n")
+    name = f"files:{tmp_path}"
+    lines, info = splits.open_source(name, "train", text="sentences")
+    assert [r["text"] for r in lines] == [
+        b"first", b"second, and longer", b"  ", b"third", b"fourth", b"fifth"
+    ]  # fmt: skip
+    assert lines.where(1).endswith("a.txt, line 3)")
+    assert lines.where(5).endswith("b.txt, line 3)")
+    assert splits.open_source(name, "test")[0][0] == {"text": b"held out"}
+    documents, same = splits.open_source(name, "train", text="documents")
+    assert [len(r["text"]) for r in documents] == [len("\n".join(LINES)), 17]
+    assert info == same
+
+
+@pytest.mark.parametrize("text", ["sentences", "documents"])
+def test_json_lines_hold_a_text_each(text, tmp_path):
+    lines = [json.dumps({"text": line, "content": line[::-1]}) for line in LINES]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    source, _ = splits.open_source(f"files:{tmp_path}/a.jsonl", "train", text=text)
+    assert [r["text"] for r in source] == LINES
+    other, _ = splits.open_source(f"files:{tmp_path}/a.jsonl?text=content", "train", text=text)
+    assert [r["text"] for r in other] == [line[::-1] for line in LINES]
+
+
+def test_text_of_the_hub_is_read_in_order(tmp_path):
+    path_data.write_parquet(tmp_path / "a.parquet", pa.table({"text": LINES, "id": range(5)}))
+    source, _ = splits.open_source(f"hf:{tmp_path}", "train")
+    assert [r["text"] for r in source] == LINES
+
+
+def test_lines_are_found_across_the_pieces_of_a_scan(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "_SCAN_BYTES", 3)
+    content = b"".join(b"x" * (n % 7) + b"\n" * (n % 3) for n in range(99)) + b"\r\n\nlast"
+    (tmp_path / "a").write_bytes(content)  # any suffix, if the file is given by its name
+    source, _ = splits.open_source(f"files:{tmp_path}/a", "train")
+    assert [r["text"] for r in source] == [line for line in content.splitlines() if line]
+
+
+# --- what can be wrong
+
+
+def _cut(share=0.5):
+    return lambda content: content[: int(len(content) * share)]
+
+
+def _zeros(content):
+    return bytes(len(content))
+
+
+# A kind of data, its file, the damage, and what the sentence says before the run.
+DAMAGED_FILES = {
+    "half an .npz": ("npz", "pictures.npz", _cut(), "pictures.npz cannot be used"),
+    "an .npz of zeros": ("npz", "pictures.npz", _zeros, "pictures.npz cannot be used"),
+    "an empty .npz": ("npz", "pictures.npz", _cut(0), "pictures.npz cannot be used"),
+    "an .npz with a wrong byte": (
+        "npz",
+        "pictures.npz",
+        lambda content: content.replace(path_data.pixels(range(5, 6)).tobytes(), bytes(64)),
+        "pictures.npz cannot be used .*CRC",
+    ),
+    "half an Arrow file": ("hf", "saved/train/data-00001-of-00002.arrow", _cut(), "cannot be used"),
+    "an Arrow file without its end": (
+        "hf",
+        "saved/train/data-00001-of-00002.arrow",
+        lambda content: content[:-8],
+        "data-00001-of-00002.arrow cannot be used .it is truncated",
+    ),
+    "an empty Arrow file": ("hf", "saved/train/data-00001-of-00002.arrow", _cut(0), "cannot be"),
+    "no Arrow file": ("hf", "saved/train/data-00001-of-00002.arrow", None, "is missing; restore"),
+    "half a description": ("hf", "saved/train/state.json", _cut(), "description of the data set"),
+    "null as description": ("hf", "saved/dataset_dict.json", lambda _: b"null", "description of"),
+    "half a Parquet file": ("parquet", "hub/data/train-00000-of-00001.parquet", _cut(), "00001.pa"),
+    "Parquet of zeros": ("parquet", "hub/data/train-00000-of-00001.parquet", _zeros, "00001.parq"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED_FILES)
+def test_a_damaged_file_is_wrong_input_and_named(what, tmp_path):
+    kind, file, damage, says = DAMAGED_FILES[what]
+    name, path = write(kind, tmp_path), tmp_path / file
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
+    assert re.search(says, refused(tmp_path, name))
+
+
+def refused(root, name, **fields):
+    """The sentence of a run that is wrong input; checks that nothing was written."""
+    with pytest.raises(cli.InputError) as caught:
+        train.train(config_of(root, name, **fields), root / "run")
+    assert not (root / "run").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def config_of(root, name, **fields):
+    """A run of eight steps."""
+    small = {
+        "dataset__name": name,
+        "dataset__data_dir": str(root),
+        "model__depth": 0,
+        "batch_size": 16,
+        "budget__fresh_examples": 128,
+        "evaluate_every_fresh_examples": 64,
+        "checkpoint_every_fresh_examples": 64,
+    }
+    return mini(**small | fields)
+
+
+DAMAGED_IMAGES = {"nothing": b"", "half": tfds_data.png(0)[:60], "text": b"text" * 99}
+
+
+@pytest.mark.parametrize("what", DAMAGED_IMAGES)
+def test_an_image_that_cannot_be_decoded_is_named(what, tmp_path):
+    name = write("folder", tmp_path)
+    source, info = splits.open_source(name, "train", str(tmp_path))  # before it was damaged
+    path = tmp_path / "pictures" / source[40]["file_name"]
+    path.write_bytes(DAMAGED_IMAGES[what])
+    workload = workloads.make(config_of(tmp_path, name), info)
+    read = Read(source, 0, 60, lambda records, _: workload.decode(records))
+    with pytest.raises(RecordError) as caught:
+        read.stacked_items(range(60))
+    place = source.where(40)
+    assert str(path) in place
+    assert str(caught.value).startswith(f"{place} ")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_image_that_disappears_is_named(tmp_path):
+    source, _ = splits.open_source(write("folder", tmp_path), "train", str(tmp_path))
+    path = tmp_path / "pictures" / source[40]["file_name"]
+    path.unlink()
+    with pytest.raises(
+        RecordError, match=rf"^record 40 of split 'train' \({path}\) cannot be read"
+    ):
+        source.__getitems__([39, 40, 41])
+
+
+def test_offsets_that_lead_out_of_an_arrow_file_are_found_when_read(tmp_path):
+    name = write("hf", tmp_path)
+    path = tmp_path / "saved" / "train" / "data-00001-of-00002.arrow"
+    sizes = [0, *(len(tfds_data.png(number)) for number in range(30, 37))]
+    offsets = np.cumsum(sizes, dtype=np.int32)  # of the images in the first batch of the file
+    wrong = np.where(np.arange(8) == 3, 2**30, offsets).astype(np.int32)
+    content = path.read_bytes()
+    assert offsets.tobytes() in content
+    path.write_bytes(content.replace(offsets.tobytes(), wrong.tobytes()))
+    with pytest.raises(
+        RecordError, match=r"^record \d+ of split 'train' \(.*data-00001-of-00002.ar"
+    ):
+        splits.open_source(name, "train", str(tmp_path))
+
+
+@pytest.mark.parametrize("line", [b"{", b"[1]", b"3", b'{"txt": "a"}', b'{"text": 3}', b"\xff"])
+def test_a_damaged_line_of_json_is_named(line, tmp_path):
+    lines = [b'{"text": "fine"}', b"", line, b'{"text": "fine"}']
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    source, _ = splits.open_source(f"files:{tmp_path}", "train")
+    with pytest.raises(RecordError, match=r"^record 1 of split 'train' \(.*a.jsonl, line 3\) cann"):
+        source.__getitems__([0, 1, 2])
+
+
+@pytest.mark.slow
+def test_a_damaged_image_ends_a_run_which_resumes_bit_for_bit(tmp_path):
+    name = write("folder", tmp_path)
+    config = config_of(tmp_path, name)
+    source, _ = splits.open_source(name, "train", str(tmp_path))
+    (last,) = record_numbers(np.array([59]), 60, config.seed.data)  # of the first epoch
+    path = tmp_path / "pictures" / source[last]["file_name"]
+    sound, whole, ended = path.read_bytes(), tmp_path / "whole", tmp_path / "ended"
+    train.train(config, whole)
+    path.write_bytes(sound[:-20])  # its header is intact
+    paths.open_all.cache_clear()
+    result = train.train(config, ended)
+    assert (result["status"], result["step"]) == ("failed", 3)
+    assert result["error"].startswith(f"RecordError: record {last} of split 'train' ({path}) ")
+    path.write_bytes(sound)
+    paths.open_all.cache_clear()
+    train.train(config, ended)
+    assert logged_numbers(whole) == logged_numbers(ended)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "says"),
+    [
+        ("folder:pictres", {}, r"no file or directory .*/pictres \(did you mean .*/pictures\?\)"),
+        ("npz:pictures", {}, "is a directory; give an .npz file"),
+        ("hf:pictures", {}, "holds no data set of Hugging Face; give the directory"),
+        ("files:pictures", {}, "has no text files .*; give a text file, or a directory"),
+        ("folder:pictures/train/cat", {}, "has no images in folders; give the directory whose"),
+        ("folder:pictures?image=x", {}, "folder: has no columns"),
+        ("hf:pictures?", {}, "allowed after the question mark: FIELD=COLUMN"),
+        ("npz:x?picture=y", {}, "FIELD is image, label, objects, or text"),
+        (
+            "folder:pictures",
+            {"dataset__validation_split": "dev"},
+            "allowed: train .60 records., val",
+        ),
+        (
+            "folder:pictures",
+            {"dataset__train_split": "train[5:2]"},
+            "has no records in split 'train.5",
+        ),
+        ("folder:pictures", {"dataset__train_split": "train["}, "has no split 'train\\['; allowed"),
+        ("folder:pictures/train", {}, "shares of it: --config.dataset.train_split='train.:90%.'"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(name, fields, says, tmp_path):
+    write("folder", tmp_path)
+    assert re.search(says, refused(tmp_path, name, **fields))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("{}/pictures", "a path without its kind; allowed: folder:{}/pictures$"),
+        ("{}/pictures.npz", "a path without its kind; allowed: npz:{}/pictures.npz$"),
+        ("{}/saved", "a path without its kind; allowed: hf:{}/saved$"),
+        ("{}/a.txt", "a path without its kind; allowed: files:{}/a.txt$"),
+        ("images:{}/pictures", "of an unknown kind, 'images'; allowed: folder:{}/pictures$"),
+        ("{}/nowhere", "allowed: folder:{0}/nowhere, files:{0}/nowhere, npz:{0}/nowhere, hf:"),
+        ("{}/prepared/1.0.0", "in which TFDS has prepared it as config.dataset.data_dir"),
+        ("s3://bucket/x", "a path without its kind; allowed: folder:s3://bucket/x, files:"),
+        ("pictures", "give your own data as folder:PATH, files:PATH, npz:PATH, or hf:PATH"),
+    ],
+)
+def test_a_path_without_its_kind_is_answered_with_what_fits(name, says, tmp_path):
+    for kind in ("folder", "npz", "hf"):
+        write(kind, tmp_path)
+    (tmp_path / "a.txt").write_text("text")
+    tfds_data.write_text(tmp_path, "prepared", {"train": [b"text"]})
+    sentence = refused(tmp_path, name.format(tmp_path))
+    assert re.search(says.replace("{}", "{0}").format(re.escape(str(tmp_path))), sentence)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"image": np.zeros((4, 8, 8)), "label": np.arange(4)}, r"image .* is float64 \[4, 8, 8\]"),
+        ({"image": np.zeros((4, 64), np.uint8), "label": np.arange(4)}, "allowed: uint8 .4, H, W"),
+        (
+            {"image": np.zeros((3, 8, 8), np.uint8), "label": np.arange(4)},
+            "an image for each label",
+        ),
+        (
+            {"image": np.zeros((4, 8, 8), np.uint8), "label": np.eye(4)},
+            "is float64 .4, 4.; allowed",
+        ),
+        ({"image": np.zeros((4, 8, 8), np.uint8), "label": np.arange(4) - 1}, "outside of 0 to"),
+        (
+            {"image": np.zeros((4, 8, 8), np.uint8), "label": np.arange(4) * 2**30},
+            "outside of 0 to",
+        ),
+        ({"image": np.zeros((4, 8, 8), np.uint8)}, "no arrays image and label .*, but image; name"),
+        ({"image": np.array([b"a", None]), "label": np.arange(2)}, "cannot be used .*allow_pickle"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
+    path_data.write_npz(tmp_path / "a.npz", **arrays)
+    assert re.search(says, refused(tmp_path, "npz:a.npz"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (
+            {"a": [1]},
+            "no column image or text, but a; write config.dataset.name='hf:a.parquet.image",
+        ),
+        ({"image": [b"x"], "label": ["cat"]}, "is not an image"),
+        (
+            {"image": [tfds_data.png(1)], "label": ["cat"]},
+            "class_encode_column..label..` makes",
+        ),
+        (
+            {"image": [tfds_data.png(1)], "label": [-1]},
+            "has labels such as -1; allowed: whole number",
+        ),
+        ({"image": [tfds_data.png(1)]}, "no images of one size, .* and class labels"),
+        ({"text": ["a"]}, "no images of one size"),
+        (
+            {"image": [{"bytes": None, "path": "/a/b.png"}], "label": [1]},
+            "not stored with the data",
+        ),
+    ],
+)
+def test_columns_of_another_kind_are_refused(columns, says, tmp_path):
+    path_data.write_parquet(tmp_path / "a.parquet", pa.table(columns))
+    fields = {"dataset__validation_split": "train"}
+    assert re.search(says, refused(tmp_path, "hf:a.parquet", **fields))
+
+
+def test_files_of_several_data_sets_are_refused(tmp_path):
+    path_data.write_parquet(tmp_path / "a.parquet", path_data.images_table(range(3)))
+    path_data.write_parquet(tmp_path / "b.parquet", pa.table({"text": ["a"]}))
+    with pytest.raises(
+        SourceError, match=r"b.parquet has other columns than .*a.parquet; give the"
+    ):
+        splits.open_source(f"hf:{tmp_path}", "train")
+
+
+# --- runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_trains_and_is_recorded(kind, tmp_path):
+    name = write(kind, tmp_path)
+    config = config_of(tmp_path, name, echo__insertion="before_augmentation", echo__factor=2)
+    assert train.train(config, tmp_path / "run")["status"] == "exhausted"
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())["dataset"]
+    info = splits.open_source(name, "train", str(tmp_path))[1]
+    assert (recorded["name"], recorded["fingerprint"]) == (name, info.fingerprint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "text"), [("files", "sentences"), ("hf", "documents")])
+def test_text_trains_and_its_vocabulary_lies_beside_it(kind, text, tmp_path):
+    if kind == "files":
+        (tmp_path / "data").mkdir()
+        lines = path_data.sentences(range(100))
+        (tmp_path / "data" / "train.txt").write_text("\n".join(lines[:80]))
+        (tmp_path / "data" / "val.txt").write_text("\n".join(lines[80:]))
+    else:
+        for split, numbers in (("train", range(80)), ("val", range(80, 100))):
+            table = pa.table({"text": path_data.sentences(numbers)})
+            path_data.write_parquet(tmp_path / "data" / f"{split}.parquet", table)
+    config = lm1b.get_config("mini")
+    fields = {
+        "dataset.name": f"{kind}:{tmp_path}/data",
+        "dataset.text": text,
+        "dataset.validation_split": "validation",
+        "dataset.vocabulary_size": 50,
+        "dataset.sequence_length": 8,
+        "model.dim": 8,
+        "model.layers": 1,
+        "batch_size": 8,
+        "budget.fresh_examples": 80,
+        "evaluate_every_fresh_examples": 40,
+        "checkpoint_every_fresh_examples": 40,
+        "target.value": 0.0,
+    }
+    for field, value in fields.items():
+        cli.set_field(config, field, value, base.FIELDS)
+    assert train.train(config, tmp_path / "run")["status"] == "exhausted"
+    assert [path.suffix for path in (tmp_path / "data" / "text").glob("vocab*.model")]
+
+
+def test_records_are_served_over_http(tmp_path):
+    name = write("folder", tmp_path)
+    config = config_of(tmp_path, name, upstream__http=True)
+    local, _ = splits.open_source(name, "train", str(tmp_path))
+    served, _, _ = splits.open_data(config)
+    assert served.__getitems__([3, 59]) == local.__getitems__([3, 59])
+    assert served.where(3) == local.where(3)
