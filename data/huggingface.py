@@ -57,6 +57,7 @@ class _Rows(Records):
         tables: the record batches of each file.
         columns: the name of the column of each field.
         features: what `datasets` says of the columns.
+        object_names: the given names of the fields of objects.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class _Rows(Records):
         tables: list[list[Any]],
         columns: dict[str, str],
         features: dict[str, Any],
+        object_names: dict[str, str],
     ):
         self.columns, self.features = columns, features
+        self.object_names = object_names
         self._shown = shown
         self._batches = [batch for table in tables for batch in table]
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
@@ -102,7 +105,7 @@ class _Rows(Records):
         if "image" in record:
             record["image"] = _encoded(record["image"])
         if "objects" in record:
-            record["objects"] = _objects(record["objects"], record["image"])
+            record["objects"] = _objects(record["objects"], self.object_names, record["image"])
         return record
 
 
@@ -187,7 +190,12 @@ def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
         tables.append(batches)
     assert schema is not None
     features = _features(schema)
-    return _Rows(shown, tables, _columns(tree.root, schema, features, settings), features)
+    columns = _columns(tree.root, schema, features, settings)
+    objects = columns.get("objects")
+    object_names = _object_names(schema.field(objects).type) if objects else {}
+    if not {"bbox", "label"} <= set(object_names):
+        columns.pop("objects", None)
+    return _Rows(shown, tables, columns, features, object_names)
 
 
 def _mapped(path: pathlib.Path, shown: str) -> tuple[Any, list[Any]]:
@@ -296,7 +304,8 @@ def _num_classes(rows: _Rows, field: str, root: str) -> int:
     labels: set[Any] = set()
     for values in rows.batches(field):
         for value in values.to_pylist():
-            labels.update(_by_name(value)["label"] if field == "objects" else [value])
+            objects = field == "objects"
+            labels.update(_lists(value, rows.object_names)["label"] if objects else [value])
     labels.discard(None)
     if not labels or not all(
         isinstance(label, int) and 0 <= label < MAX_CLASSES for label in labels
@@ -318,31 +327,42 @@ def _encoded(image: Any) -> Any:
     return image.get("bytes")
 
 
-def _by_name(objects: Any) -> dict[str, list[Any]]:
-    """Lists by their usual names, from a dict of lists or a list of dicts."""
-    if isinstance(objects, list):
-        names = objects[0] if objects else ()
-        objects = {name: [item[name] for item in objects] for name in names}
-    objects = objects or {}
+def _object_names(column: Any) -> dict[str, str]:
+    """The given names of the usual fields of objects, by the type of their column."""
+    import pyarrow as pa
+
+    while pa.types.is_list(column) or pa.types.is_large_list(column):
+        column = column.value_type
+    if not pa.types.is_struct(column):
+        return {}
+    given = [column.field(number).name for number in range(column.num_fields)]
     return {
-        usual: next((objects[name] for name in names if name in objects), [])
+        usual: next(name for name in names if name in given)
         for usual, names in _OBJECT_COLUMNS.items()
+        if not set(names).isdisjoint(given)
     }
 
 
-def _objects(objects: Any, image: bytes) -> dict[str, np.ndarray]:
+def _lists(objects: Any, names: dict[str, str]) -> dict[str, list[Any]]:
+    """Lists by their usual names, from a dict of lists or a list of dicts."""
+    if isinstance(objects, dict):
+        return {usual: objects[given] or [] for usual, given in names.items()}
+    return {usual: [item[given] for item in objects or ()] for usual, given in names.items()}
+
+
+def _objects(given: Any, names: dict[str, str], image: bytes) -> dict[str, np.ndarray]:
     """The objects in an image with the features of TFDS's `coco/2017`, from COCO's own: boxes
     (x, y, width, height) in pixels."""
-    columns = _by_name(objects)
+    lists = _lists(given, names)
     with Image.open(io.BytesIO(image)) as opened:
         width, height = opened.size
-    boxes_Mx4 = np.asarray(columns["bbox"], np.float32).reshape(-1, 4)
+    boxes_Mx4 = np.asarray(lists["bbox"], np.float32).reshape(-1, 4)
     corners_Mx4 = np.concatenate([boxes_Mx4[:, :2], boxes_Mx4[:, :2] + boxes_Mx4[:, 2:]], 1)
-    found = {
+    objects = {
         "bbox": corners_Mx4[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32),
-        "label": np.asarray(columns["label"], np.int64),
+        "label": np.asarray(lists["label"], np.int64),
     }
-    for name, dtype in (("area", np.float32), ("is_crowd", bool)):
-        if columns[name] or not len(boxes_Mx4):
-            found[name] = np.asarray(columns[name], dtype)
-    return found
+    dtypes = {"area": np.float32, "is_crowd": bool}
+    return objects | {
+        name: np.asarray(lists[name], dtypes[name]) for name in dtypes if name in lists
+    }

@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from data.sources import DatasetInfo, FileSource, RecordError, Records, SourceError, reason
 
@@ -117,8 +117,9 @@ def image_properties(records: Records) -> tuple[tuple[int, int, int] | None, int
                 sizes.add((image.height, image.width))
                 gray &= image.mode in _GRAY_MODES
         except Exception as error:  # the readers of many formats raise many types
+            why = "" if isinstance(error, UnidentifiedImageError) else f": {reason(error)}"
             raise RecordError(
-                f"{source.where(index)} is not an image: {reason(error)}; fix it, or remove it"
+                f"{source.where(index)} is no image of a known format{why}; fix it, or remove it"
             ) from error
     channels = 1 if gray else 3
     return (*sizes.pop(), channels) if len(sizes) == 1 else None, channels

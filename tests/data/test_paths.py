@@ -497,7 +497,7 @@ def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
             {"a": [1]},
             "no column image or text, but a; write config.dataset.name='hf:a.parquet.image",
         ),
-        ({"image": [b"x"], "label": ["cat"]}, "is not an image"),
+        ({"image": [b"x"], "label": ["cat"]}, "is no image of a known format; fix it"),
         (
             {"image": [tfds_data.png(1)], "label": ["cat"]},
             "class_encode_column..label..` makes",
