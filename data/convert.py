@@ -20,6 +20,7 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -103,7 +104,9 @@ def _write(
                 yield number, described
 
     Copy.name = name
-    Copy(data_dir=directory, file_format="array_record").download_and_prepare()
+    with tempfile.TemporaryDirectory() as nothing:  # TFDS makes a directory for downloads
+        copy = Copy(data_dir=directory, file_format="array_record")
+        copy.download_and_prepare(download_dir=nothing)
 
 
 def _features(opened: PathData, record: dict[str, Any]) -> Any:

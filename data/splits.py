@@ -53,7 +53,7 @@ def open_source(
         split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
         data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets. A relative path
             in `name` starts there.
-        cache_dir, text: fields of config.dataset, which data sets by path depend on.
+        cache_dir, text: fields of config.dataset, which data by path or in a bucket depend on.
 
     Raises:
         SourceError: there is no such data set or split, or one of its files is missing or damaged.
@@ -66,7 +66,7 @@ def open_source(
     if paths.is_path(name):
         return paths.open_source(split, data_dir, Settings(name, text, cache_dir))
     paths.check_name(name)
-    return tfds.open_source(name, split, data_dir)
+    return tfds.open_source(name, split, data_dir, cache_dir)
 
 
 def _open_split(dataset: Any, split: str) -> tuple[Source, DatasetInfo]:

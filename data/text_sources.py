@@ -192,15 +192,10 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
     if dataset.name in python_text.NAMES:
         return None
     if paths.is_path(dataset.name):
-        path = paths.directory(dataset.name, dataset.data_dir)
+        directory = paths.directory(dataset.name, dataset.data_dir)
     else:
-        path = os.fspath(tfds.builder(dataset.name, dataset.data_dir).data_path)
-    if "://" in path:
-        raise SourceError(
-            f"data set {dataset.name!r} is in {path}, where vocabularies cannot be cached; give a "
-            "local directory as config.dataset.cache_dir"
-        )
-    return pathlib.Path(path) / "text"
+        directory = tfds.builder(dataset.name, dataset.data_dir).data_path
+    return pathlib.Path(directory) / "text"
 
 
 class Counts(NamedTuple):

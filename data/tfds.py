@@ -8,30 +8,64 @@ checksum of a record is verified when the record is read.
 import bisect
 import concurrent.futures
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from data import storage
 from data.sources import DatasetInfo, FileSource, Records, Source, SourceError, fingerprint, reason
 
 # Larger than any real data set has, and small enough that the last layer does not fill the memory.
 MAX_CLASSES = 2**20
 
-# The latency of a bucket dominates, so many files are checked concurrently.
+# The latency of a mounted bucket dominates, so many files are checked concurrently.
 _CONCURRENT_CHECKS = 64
 
 
-def open_source(name: str, split: str, data_dir: str) -> tuple[Source, DatasetInfo]:
+def open_source(
+    name: str, split: str, data_dir: str, cache_dir: str = ""
+) -> tuple[Source, DatasetInfo]:
     """The records of a split, with images still encoded, and what is known of the data set.
+
+    array_record cannot be read from a bucket. If `data_dir` is in one, the description of the data
+    set and the files that the split needs are copied to `cache_dir` first.
 
     Raises:
         SourceError: there is no such data set or split, it was not prepared as array_record, or one
             of its files is missing or damaged.
     """
-    prepared = builder(name, data_dir)
-    return _open_split(prepared, name, split), _dataset_info(prepared)
+    directory, tree = _directory(data_dir), None
+    if storage.is_url(directory):
+        tree = _copied_description(name, directory, cache_dir)
+        directory = os.fspath(tree.cache(cache_dir))
+
+    def fetch(file: str) -> None:
+        if tree is not None:
+            tree.local(os.path.relpath(file, directory), cache_dir)
+
+    prepared = builder(name, directory)
+    return _open_split(prepared, name, split, fetch), _dataset_info(prepared)
+
+
+def _directory(data_dir: str) -> str:
+    return os.path.expanduser(
+        data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    )
+
+
+def _copied_description(name: str, url: str, cache_dir: str) -> storage.Tree:
+    """The files of a data set in a bucket, of which all but the records have been copied."""
+    url, name = url.rstrip("/"), name.partition(":")[0]
+    within = storage.tree(f"{url}/{name}")
+    sizes = {f"{name}/{file}": size for file, size in within.sizes.items()}
+    tree = dataclasses.replace(within, root=url, sizes=sizes)
+    for file in sizes:
+        if ".array_record" not in file:
+            tree.local(file, cache_dir)
+    return tree
 
 
 def builder(name: str, data_dir: str) -> Any:
@@ -42,11 +76,9 @@ def builder(name: str, data_dir: str) -> Any:
     """
     import tensorflow_datasets as tfds
 
-    directory = os.path.expanduser(
-        data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    )
+    directory = _directory(data_dir)
     try:
-        opened = tfds.builder(name, data_dir=directory)  # may be gs://BUCKET
+        opened = tfds.builder(name, data_dir=directory)
         prepared = opened.is_prepared()
     except Exception as error:  # TFDS passes on anything that reading the description raises
         _check_description(name, directory, error)
@@ -95,7 +127,7 @@ def _damaged(file: Any, error: Exception | str) -> SourceError:
     )
 
 
-def _open_split(builder: Any, name: str, split: str) -> Source:
+def _open_split(builder: Any, name: str, split: str, fetch: Callable[[str], None]) -> Source:
     import tensorflow_datasets as tfds
 
     description = builder.data_path / "dataset_info.json"
@@ -120,6 +152,8 @@ def _open_split(builder: Any, name: str, split: str) -> Source:
             raise _damaged(description, f"split {part.name!r} has a file of {shortest} records")
     if sum(file.take for file in files) < 1:
         raise SourceError(f"split {split!r} of data set {name!r} is empty; give another one")
+    for file in files:
+        fetch(os.fspath(file.filename))
     _check_files(files, description)
     prepared = _PreparedRecords(records, files)
     return FileSource(split, [(prepared, range(len(prepared)))])

@@ -1,0 +1,153 @@
+"""Data in a bucket, served by moto's S3 server on loopback."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import train
+from data import paths, splits, storage
+from data.sources import RecordError, SourceError
+from tests.helpers import path_data, tfds_data
+from tests.helpers.runs import logged_numbers, mini
+
+
+def test_a_missing_driver_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as Python marks what is not there
+    with pytest.raises(SourceError, match=r"s3://nowhere/x .* not installed; pip install s3fs"):
+        storage.tree("s3://nowhere/x")
+    with pytest.raises(SourceError, match="allowed: a path, s3://, or gs://"):
+        storage.tree("nonsense://nowhere/x")
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A function that uploads a directory and returns its URL."""
+    pytest.importorskip("s3fs")
+    boto3 = pytest.importorskip("boto3")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    region = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (keys | region).items():
+            patch.setenv(name, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="bucket")
+
+        def upload(directory, to):
+            for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+                key = f"{to}/{path.relative_to(directory).as_posix()}"
+                client.put_object(Bucket="bucket", Key=key, Body=path.read_bytes())
+            paths.open_all.cache_clear()
+            storage.fsspec.filesystem("s3").invalidate_cache()
+            return f"s3://bucket/{to}"
+
+        yield upload
+        server.stop()
+
+
+def everything(source):
+    return source.__getitems__(range(len(source)))
+
+
+@pytest.mark.extras
+def test_images_in_a_bucket_give_the_same_run(bucket, tmp_path):
+    here = path_data.write_folder(tmp_path / "own", {"train": range(70), "val": range(70, 90)})
+    (here / "train" / "cat" / "odd [1] ?.png").write_bytes(tfds_data.png(3))
+    url = bucket(here, "images")
+    local, info = splits.open_source(f"folder:{here}", "train")
+    remote, same = splits.open_source(f"folder:{url}", "train")
+    assert everything(remote) == everything(local)
+    assert same.fingerprint == info.fingerprint
+    fields = {"batch_size": 16, "model__depth": 0, "budget__fresh_examples": 64}
+    train.train(mini(dataset__name=f"folder:{here}", **fields), tmp_path / "local")
+    train.train(
+        mini(dataset__name="folder:images", dataset__data_dir="s3://bucket", **fields),
+        tmp_path / "remote",
+    )
+    assert logged_numbers(tmp_path / "local") == logged_numbers(tmp_path / "remote")
+
+
+@pytest.mark.extras
+def test_an_image_that_disappears_from_a_bucket_is_named(bucket, tmp_path):
+    here = path_data.write_folder(tmp_path / "own", {"": range(70)})
+    url = bucket(here, "vanishing")
+    source, _ = splits.open_source(f"folder:{url}", "train")
+    name = source[66]["file_name"]
+    storage.fsspec.filesystem("s3").rm(f"bucket/vanishing/{name}")
+    with pytest.raises(RecordError, match=rf"^record 66 of .*\({url}/{name}\) cannot be read"):
+        source.__getitems__([65, 66, 67])
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("kind", ["npz", "files", "hf", "parquet"])
+def test_files_in_a_bucket_are_copied_once(kind, bucket, tmp_path, monkeypatch):
+    own, cache = tmp_path / "own", str(tmp_path / "cache")
+    table = path_data.images_table(range(20))
+    if kind == "npz":
+        arrays = {"image": path_data.pixels(range(20)), "label": np.arange(20) % 3}
+        path_data.write_npz(own / "a.npz", **arrays)
+    elif kind == "files":
+        own.mkdir()
+        (own / "a.txt").write_text("\n".join(path_data.sentences(range(20))))
+    elif kind == "hf":
+        path_data.save_to_disk(own, {"train": table})
+    else:
+        path_data.write_parquet(own / "a.parquet", table)
+    file = "/a.npz" if kind == "npz" else ""
+    kind, url = kind.replace("parquet", "hf"), bucket(own, f"copied/{kind}")
+    with pytest.raises(
+        SourceError, match=r"give a directory for the copies as config\.dataset\.cache"
+    ):
+        splits.open_source(f"{kind}:{url}{file}", "train")
+    remote, info = splits.open_source(f"{kind}:{url}{file}", "train", cache_dir=cache)
+    local, same = splits.open_source(f"{kind}:{own}{file}", "train")
+    assert str(everything(remote)) == str(everything(local))
+    assert info.fingerprint == same.fingerprint
+    assert remote.where(3).split("(")[1].startswith(url)
+    paths.open_all.cache_clear()
+    monkeypatch.setattr(storage.Tree, "_fetch", None)  # would fail if it were asked again
+    again, _ = splits.open_source(f"{kind}:{url}{file}", "train", cache_dir=cache)
+    assert str(everything(again)) == str(everything(remote))
+
+
+@pytest.mark.extras
+def test_a_file_that_has_changed_in_a_bucket_is_copied_again(bucket, tmp_path):
+    (tmp_path / "own").mkdir()
+    for text in ("first", "other"):
+        (tmp_path / "own" / "a.txt").write_text(text)
+        url = bucket(tmp_path / "own", "changing")
+        source, _ = splits.open_source(f"files:{url}", "train", cache_dir=str(tmp_path / "cache"))
+        assert source[0]["text"] == text.encode()
+
+
+@pytest.mark.extras
+def test_the_files_of_a_tfds_split_are_copied(bucket, tmp_path):
+    features = {"image": tfds_data.image(8, 8, 1), "label": tfds_data.label()}
+    numbers = {"train": tfds_data.pictures(range(40)), "test": tfds_data.pictures(range(40, 50))}
+    tfds_data.write(tmp_path / "own", "pictures", features, numbers, shards=2)
+    url, cache = bucket(tmp_path / "own", "tfds"), tmp_path / "cache"
+    local, info = splits.open_source("pictures", "train[:50%]", str(tmp_path / "own"))
+    remote, same = splits.open_source("pictures", "train[:50%]", url, cache_dir=str(cache))
+    assert everything(remote) == everything(local)
+    assert same == info
+    copied = {path.name for path in cache.rglob("*") if path.is_file()}
+    assert copied == {
+        "dataset_info.json",
+        "features.json",
+        "pictures-train.array_record-00000-of-00002",
+    }
+    with pytest.raises(
+        SourceError, match=r"give a directory for the copies as config\.dataset\.cache"
+    ):
+        splits.open_source("pictures", "test", url)
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("url", ["s3://no-such-bucket/x", "s3://bucket/no-such-directory"])
+def test_what_is_not_in_a_bucket_is_one_sentence(url, bucket):
+    with pytest.raises(SourceError, match=f"{url}.*; c(heck|orrect) the address") as caught:
+        splits.open_source(f"folder:{url}", "train")
+    assert "\n" not in str(caught.value)

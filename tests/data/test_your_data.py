@@ -1,0 +1,88 @@
+"""docs/your_data.md: each command runs on data as the page describes them."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sklearn.datasets import load_digits
+
+import advise
+import train
+from data import convert
+from runs import cli
+from tests.helpers import path_data
+from tests.helpers.runs import ROOT
+
+PAGE = (ROOT / "docs" / "your_data.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(block.replace("\\\n", " "))
+    for block in re.findall(r"^```\n(python .*?)\n```$", PAGE, re.M | re.S)
+]
+MAINS = {"train.py": train.main, "advise.py": advise.main, "data.convert": convert.main}
+
+# What makes a run on one of the sources take seconds; the data are what the page is about.
+SHRUNK = {
+    "dataset.canvas": 16,
+    "augmentation.crop_size": 16,
+    "model.width": 4,
+    "model.layers": 1,
+    "dataset.vocabulary_size": 60,
+    "batch_size": 32,
+    "budget.fresh_examples": 64,
+    "evaluate_every_fresh_examples": 32,
+    "log_every_steps": 1,
+}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A directory with data of every kind, which the commands run in."""
+    monkeypatch.chdir(tmp_path)
+    path_data.write_folder(tmp_path / "flowers", {"": range(60)})
+    digits = load_digits()
+    np.savez("digits.npz", image=(digits.images * 15).astype(np.uint8), label=digits.target)
+    texts = path_data.sentences(range(300))
+    (tmp_path / "corpus").mkdir()
+    for split, lines in {
+        "train": texts[:200],
+        "validation": texts[200:250],
+        "test": texts[250:],
+    }.items():
+        (tmp_path / "corpus" / f"{split}.txt").write_text("\n".join(lines))
+    pages = [json.dumps({"content": "\n".join(texts[n : n + 9])}) for n in range(0, 300, 9)]
+    (tmp_path / "pages.jsonl").write_text("\n".join(pages))
+    breeds = {"_type": "ClassLabel", "names": [str(n) for n in range(5)]}
+    pets = {}
+    for split, numbers in {"train": range(60), "validation": range(60, 80)}.items():
+        table = path_data.images_table(numbers)
+        table = table.append_column("breed", pa.array([n % 5 for n in numbers]))
+        features = {"image": path_data.IMAGE, "label": path_data.LABEL, "breed": breeds}
+        pets[split] = path_data.described(table, features)
+    path_data.save_to_disk(tmp_path / "pets", pets)
+    return tmp_path
+
+
+def test_the_page_has_a_command_for_each_kind_of_data():
+    words = " ".join(word for command in COMMANDS for word in command)
+    assert len(COMMANDS) == 7
+    for kind in ("folder:", "npz:", "files:corpus", "files:pages.jsonl", "hf:", "data.convert"):
+        assert kind in words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[1:3]))
+def test_a_command_of_the_page_runs(command, data, capsys):
+    script, *words = command[1:] if command[1] != "-m" else command[2:]
+    if script != "data.convert":
+        words += [f"--config.{field}={value}" for field, value in SHRUNK.items()]
+    if script == "advise.py":
+        words.append("--seconds=0.01")
+    assert cli.guarded(MAINS[script], words) == cli.OK, capsys.readouterr().err
+    if script == "train.py":
+        (result,) = data.glob("out/*/result.json")
+        assert json.loads(result.read_text())["status"] in ("reached", "exhausted")
+    if script == "data.convert":
+        assert (data / "prepared" / "flowers" / "1.0.0" / "features.json").exists()
