@@ -20,6 +20,8 @@ from echo.iterables import EchoIterable, EchoIterator, echo_iterable
 from echo.schedule import EchoCursor, EchoSchedule
 from echo.spec import INSERTIONS, PLACEMENTS, EchoSpecError, missing_package
 
+__version__ = "0.1.0"
+
 __all__ = [
     "INSERTIONS",
     "PLACEMENTS",

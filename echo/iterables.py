@@ -1,112 +1,209 @@
-"""Echoing for any Python iterable: a generator, a list, a PyTorch DataLoader."""
+"""Echoing for any Python iterable: a generator, a list, a PyTorch or Hugging Face loader."""
 
+import copy
+import inspect
+import sys
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from echo.echo_pass import EchoPass, check_fields
+from echo.readers import SequentialReader
 from echo.schedule import EchoSchedule, FixedOrder
 from echo.spec import MAX_POSITION, checked_integer
 from echo.stores import ItemStore
 
 T = TypeVar("T")
 
+_STATE_FIELDS = ("epoch", "position", "schedule", "num_items", "next_index", "parent")
+
 
 def echo_iterable(
-    iterable: Iterable[T], factor, shuffle_buffer: int = 0, seed: int = 0
+    iterable: Iterable[T],
+    factor,
+    shuffle_buffer: int = 0,
+    seed: int = 0,
+    reshuffle_each_iteration: bool = True,
 ) -> "EchoIterable[T]":
     """Repeats each item of `iterable` about `factor` times, mixed by a streaming shuffle buffer.
 
     Over examples this is example echoing; over a loader's batches it is batch echoing. The result
-    can be iterated over as often as `iterable` can, each time from the start.
+    can be iterated over as often as `iterable` can, and resumed at any item.
 
     Args:
         iterable: yields items of any kind that `copy.deepcopy` can copy.
         factor: the echoing factor e >= 1; k items give floor(k*e) outputs.
         shuffle_buffer: slots of the shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
+        reshuffle_each_iteration: whether these choices differ from one pass to the next.
 
     Raises:
         EchoSpecError: a factor, buffer or seed that is not allowed.
         TypeError: `iterable` cannot be iterated over.
     """
-    return EchoIterable(iterable, EchoSchedule(factor, shuffle_buffer, seed))
+    schedule = EchoSchedule(factor, shuffle_buffer, seed)
+    return EchoIterable(iterable, schedule, reshuffle_each_iteration)
 
 
 class EchoIterable(Iterable[T]):
-    """An iterable whose items are echoed by `schedule`; see `echo_iterable`."""
+    """An iterable whose items are echoed by `schedule`; see `echo_iterable`.
 
-    def __init__(self, iterable: Iterable[T], schedule: EchoSchedule):
+    PyTorch's loaders take it for an IterableDataset if torch is imported before it is made.
+
+    Attributes:
+        epoch: the number of the next pass, from 0.
+    """
+
+    def __init__(
+        self,
+        iterable: Iterable[T],
+        schedule: EchoSchedule,
+        reshuffle_each_iteration: bool = True,
+    ):
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
             raise TypeError(f"iterable is a {type(iterable).__name__}; allowed: an iterable")
         if not isinstance(schedule, EchoSchedule):
             raise TypeError(f"schedule is a {type(schedule).__name__}; allowed: an EchoSchedule")
-        self._iterable = iterable
+        self._iterable: Any = iterable
         self._schedule = schedule
+        self._reshuffle = reshuffle_each_iteration
+        self.epoch = 0
+        self._newest: EchoIterator[T] | None = None
+        self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any
+        self._parent_was_loaded = False
+        torch_data = sys.modules.get("torch.utils.data")
+        if torch_data is not None:
+            torch_data.IterableDataset.register(EchoIterable)
 
     def __iter__(self) -> "EchoIterator[T]":
-        return EchoIterator(iter(self._iterable), self._schedule)
+        iterator = self._waiting or self._begin(self.epoch)
+        self._newest, self._waiting = iterator, None
+        self.epoch = iterator.epoch + 1
+        return iterator
 
     def __len__(self) -> int:
-        num_items = len(self._iterable)  # pyright: ignore[reportArgumentType] # or a TypeError
-        return self._schedule.num_outputs(num_items)
+        return self._schedule.num_outputs(len(self._iterable))  # or a TypeError
+
+    def set_epoch(self, epoch: int) -> None:
+        """Numbers the next pass, here and in the iterable if that has a `set_epoch` too.
+
+        With worker processes call it before each pass: PyTorch starts new ones, which cannot count
+        passes. A state that was loaded is discarded if it is of another epoch.
+        """
+        self.epoch = checked_integer("epoch", epoch, 0, MAX_POSITION)
+        if self._waiting is not None and self._waiting.epoch != epoch:
+            self._newest = self._waiting = None
+        if hasattr(self._iterable, "set_epoch"):
+            self._iterable.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the newest pass, which is small, beside one state of the iterable.
+
+        If the iterable has a `state_dict`, a resumed pass reads it again from just before the
+        oldest pending item, otherwise from its start. It must then yield the same items.
+        """
+        if self._newest is None:
+            self._newest = self._waiting = self._begin(self.epoch)
+        return self._newest.state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Lets the next pass continue from `state`; the items that are pending there are read.
+
+        Raises:
+            ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
+                items than were read.
+        """
+        check_fields(state, dict.fromkeys(_STATE_FIELDS))
+        position = dict(state)
+        iterator = self._begin(checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION))
+        self._parent_was_loaded = True
+        iterator.set_position(position)
+        self._newest = self._waiting = iterator
+
+    def _begin(self, epoch: int) -> "EchoIterator[T]":
+        """A new pass from the start."""
+        if self._parent_was_loaded and hasattr(self._iterable, "set_epoch"):
+            # Hugging Face starts every pass of an epoch from the last state that was loaded.
+            self._iterable.load_state_dict({})
+        self._parent_was_loaded = False
+        schedule = self._schedule
+        if self._reshuffle and epoch:
+            seed = np.random.SeedSequence([schedule.seed, epoch]).generate_state(1, np.uint64)
+            schedule = EchoSchedule(schedule.factor, schedule.shuffle_buffer, int(seed[0]))
+        return EchoIterator(_Source(self._iterable), schedule, epoch)
 
 
 class EchoIterator(Iterator[T]):
     """One pass over an echoed iterable.
 
     Attributes:
-        position: outputs so far. To resume, make the same iterable again and `skip(position)`.
-        fresh_examples: items taken from the iterable so far, each counted once.
+        epoch: the number of the pass.
     """
 
-    num_items = None  # unknown to the order until the source ends
-
-    def __init__(self, source: Iterator[T], schedule: EchoSchedule):
-        self._source = source
-        self._order = FixedOrder(schedule.cursor(), 1, drop_remainder=True)
-        self._store = ItemStore()
-        self.position = 0
-        self.fresh_examples = 0
+    def __init__(self, source: "_Source", schedule: EchoSchedule, epoch: int):
+        self.epoch = epoch
+        order = FixedOrder(schedule.cursor(), 1, drop_remainder=True)
+        reader = SequentialReader(source, lambda: self._pass.order.oldest())
+        self._pass = EchoPass(reader, order, ItemStore)
 
     def __next__(self) -> T:
-        return self._store.emit(self._next_fresh())
-
-    def skip(self, outputs: int) -> None:
-        """Skips outputs by replaying the source, as a resumed run must.
-
-        Raises:
-            ValueError: there are fewer outputs, or `outputs` is not a count.
-        """
-        outputs = checked_integer("outputs", outputs, 0, MAX_POSITION)
-        for _ in range(outputs):
-            try:
-                fresh = self._next_fresh()
-            except StopIteration:
-                raise ValueError(
-                    f"cannot skip {outputs} outputs: the stream ends at {self.position}"
-                ) from None
-            self._store.skip(fresh)
+        item, _ = self._pass.next()
+        return item
 
     @property
-    def num_read(self) -> int:
-        """The number of items read from the source; see `echo.order.Intake`."""
-        return self.fresh_examples
+    def fresh_examples(self) -> int:
+        """The number of items taken from the iterable in this pass, each counted once."""
+        return self._pass.num_read
 
-    def read(self, stop: int, seconds: float | None = None) -> bool:
-        """Moves one item from the source to the store; False at the end of the source."""
-        del stop, seconds
-        try:
-            item = next(self._source)
-        except StopIteration:
-            return False
-        fresh = np.asarray([self.fresh_examples])
-        self._store.put(fresh, [item], self._order.copies(fresh))
-        self.fresh_examples += 1
-        return True
+    def state(self) -> dict[str, Any]:
+        """The state of the `EchoIterable` at this position."""
+        return {"epoch": self.epoch, **self._pass.get_state()}
 
-    def _next_fresh(self) -> np.ndarray:
-        """The item of the next output, which is in the store, int64 [1]."""
-        fresh = self._order.next(self).index
-        self.position += 1
-        return fresh
+    def set_position(self, state: dict[str, Any]) -> None:
+        """Continues from a `state` of this epoch, which is left out; see `EchoPass.set_state`."""
+        self._pass.set_state(state)
+
+
+class _Source:
+    """A pass over an iterable, with its states, if it has any; see `readers.ResumableIterator`."""
+
+    def __init__(self, iterable: Any):
+        self._iterable = iterable
+        methods = (getattr(iterable, name, None) for name in ("state_dict", "load_state_dict"))
+        self._has_state = all(map(callable, methods))
+        self._start()
+
+    def __next__(self) -> Any:
+        item = next(self._iterator)
+        self._started = True
+        return item
+
+    def get_state(self) -> dict[str, Any] | None:
+        if self._started and not self._has_state:
+            return None
+        state = self._iterable.state_dict() if self._started else None
+        return {"epoch": self._epoch(), "state": state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        epoch = state["epoch"]
+        if epoch != self._epoch():  # in another one Hugging Face ignores states
+            self._iterable.set_epoch(epoch)
+        if epoch != self._epoch():
+            raise ValueError(
+                f"the state is of epoch {epoch} of the {type(self._iterable).__name__}, which is "
+                f"at epoch {self._epoch()}; call set_epoch({epoch}) before"
+            )
+        if state["state"] is not None:
+            self._iterable.load_state_dict(copy.deepcopy(state["state"]))
+        self._start()
+
+    def _start(self) -> None:
+        self._iterator = iter(self._iterable)
+        # A generator runs from the first `next` on. Until then its iterable has an old state.
+        self._started = self._has_state and not inspect.isgenerator(self._iterator)
+
+    def _epoch(self) -> int | None:
+        """The epoch of a Hugging Face data set."""
+        epoch = getattr(self._iterable, "epoch", None)
+        return int(epoch) if hasattr(self._iterable, "set_epoch") and epoch is not None else None

@@ -1,4 +1,4 @@
-"""Where the Grain stage reads fresh items: with random access, sequentially, or in the background.
+"""Where an echo stage reads fresh items: with random access, sequentially, or in the background.
 
 All readers hand over fresh items in order, each produced once, and can resume from a checkpoint.
 They differ in how they return to items that were read before it.
@@ -9,14 +9,16 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import grain
 import numpy as np
 
 from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
 from echo.threads import DaemonPool, done_within
 from echo.tree import Structure, nbytes
+
+if TYPE_CHECKING:  # a plain iterable is read without Grain
+    import grain
 
 # Items are read together in chunks: handing over one item costs more than copying it, and many
 # sources are several times faster when asked for many. Chunks start at one item and double as long
@@ -28,8 +30,8 @@ CHUNK_SECONDS = 0.25
 # Read-ahead is given in items. This bounds it in bytes, since an item may be a whole batch.
 READ_AHEAD_BYTES = 2**26
 
-# An IterDataset's state is saved after every so many items. Each snapshot costs a get_state() of
-# the parent; restoring reads and discards at most that many items.
+# The state of a sequential parent is saved after every so many items. Each snapshot costs a
+# get_state() of the parent; restoring discards at most twice that many items.
 SNAPSHOT_EVERY = 16
 # Snapshots that are no longer required are deleted after every so many items.
 _FORGET_EVERY = 64 * SNAPSHOT_EVERY
@@ -56,7 +58,7 @@ class RandomAccessReader:
 
     def __init__(
         self,
-        parent: grain.MapDataset,
+        parent: "grain.MapDataset",
         num_threads: int,
         read_ahead: int,
         *,
@@ -230,8 +232,20 @@ class RandomAccessReader:
         return list(items)
 
 
+class ResumableIterator(Protocol):
+    """What can be read sequentially, from any state that it had: a Grain iterator, for example."""
+
+    def __next__(self) -> Any: ...
+
+    def get_state(self) -> Any:
+        """The state here; None, after the start, if `set_state` could not return here."""
+        ...
+
+    def set_state(self, state: Any) -> None: ...
+
+
 class SequentialReader:
-    """Reads an IterDataset when the stage asks, with snapshots of its state to return to.
+    """Reads an iterator when the stage asks, with snapshots of its state to return to.
 
     The interface is that of `RandomAccessReader`.
 
@@ -243,15 +257,13 @@ class SequentialReader:
 
     stacked = False
 
-    def __init__(
-        self, iterator: grain.DatasetIterator, oldest: Callable[[], int], read_ahead: int = 0
-    ):
+    def __init__(self, iterator: ResumableIterator, oldest: Callable[[], int], read_ahead: int = 0):
         del read_ahead
         self._iterator, self._oldest = iterator, oldest
-        self._snapshots: collections.deque = collections.deque()  # (next index, parent's state)
+        # (next index, parent's state), oldest first
+        self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
         self.next_index = 0
         self.num_items: int | None = None
-        self._take_snapshot()
 
     def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Iterator[Any]]:
         """The next items, which are read while they are iterated over; `seconds` is ignored."""
@@ -278,8 +290,8 @@ class SequentialReader:
         self._iterator.set_state(state["parent"])
         self.next_index = state["next_index"]
         self.num_items = None if state["num_items"] < 0 else state["num_items"]
-        self._snapshots.clear()
-        self._take_snapshot()
+        # Not what the parent reports now: some report the state only after the next item.
+        self._snapshots = collections.deque([(self.next_index, copy.deepcopy(state["parent"]))])
 
     def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
         still_pending, start = set(pending), self.next_index
@@ -302,20 +314,19 @@ class SequentialReader:
 
     def _items(self, n: int) -> Iterator[Any]:
         for _ in range(n):
+            due = self.next_index - self._snapshots[-1][0] >= SNAPSHOT_EVERY
+            state = copy.deepcopy(self._iterator.get_state()) if due else None
             try:
                 item = next(self._iterator)
             except StopIteration:
                 self.num_items = self.next_index
                 return
+            if state is not None:  # an item follows: some parents start over from their end
+                self._snapshots.append((self.next_index, state))
             self.next_index += 1
-            if self.next_index % SNAPSHOT_EVERY == 0:
-                self._take_snapshot()
             if self.next_index % _FORGET_EVERY == 0:
                 self.forget_before(self._oldest())
             yield item
-
-    def _take_snapshot(self) -> None:
-        self._snapshots.append((self.next_index, copy.deepcopy(self._iterator.get_state())))
 
 
 class BackgroundReader:
@@ -332,7 +343,7 @@ class BackgroundReader:
 
     stacked = False
 
-    def __init__(self, iterator: grain.DatasetIterator, oldest: Callable[[], int], read_ahead: int):
+    def __init__(self, iterator: ResumableIterator, oldest: Callable[[], int], read_ahead: int):
         # Only the thread reads with it. It forgets nothing by itself: `oldest` is not thread-safe.
         self._reader = SequentialReader(iterator, lambda: 0)
         self._oldest = oldest

@@ -12,6 +12,7 @@ import grain
 import numpy as np
 
 from echo.auto_order import AutoOrder, Repeats, checked_decisions, round_size, store_rows
+from echo.echo_pass import EchoPass
 from echo.gather_plan import PlanStore
 from echo.order import Order
 from echo.readers import (
@@ -264,15 +265,14 @@ class OpportunisticIterDataset(_EchoStage):
 
 
 class _EchoIterator(grain.DatasetIterator):
-    """One pass over an echoed stream. Its order says what to emit, and as its `echo.order.Intake`
-    this iterator reads."""
+    """One pass over an echoed stream, as a Grain iterator."""
 
     def __init__(self, dataset: _EchoStage):
         self._dataset = dataset
         parent = dataset._parent
         if isinstance(parent, grain.MapDataset):
             super().__init__()
-            self._reader: Reader = RandomAccessReader(
+            reader: Reader = RandomAccessReader(
                 parent,
                 dataset.num_threads,
                 dataset.read_ahead,
@@ -282,43 +282,24 @@ class _EchoIterator(grain.DatasetIterator):
         else:
             iterator = iter(parent)
             super().__init__(iterator)
-            self._reader = dataset.sequential_reader(
-                iterator, lambda: self._order.oldest(), dataset.read_ahead
+            reader = dataset.sequential_reader(
+                iterator, lambda: self._pass.order.oldest(), dataset.read_ahead
             )
-        self._order = dataset.new_order(self._reader.num_items)
-        self._store = dataset.new_store(self._reader.num_items)
+        order = dataset.new_order(reader.num_items)
+        self._pass = EchoPass(reader, order, lambda: dataset.new_store(reader.num_items))
 
     def __next__(self) -> Any:
         self._assert_not_closed()
-        index, copy, dropped = self._order.next(self)
-        item = self._store.emit(index)
-        if len(dropped):
-            self._store.drop(dropped)
+        item, (index, copy, _) = self._pass.next()
         if not self._dataset.annotate:
             return item
         if self._dataset.batch_size is None:
             index, copy = index[0], copy[0]
-        return Echoed(item, index, copy, self._order.admitted)
-
-    @property
-    def num_read(self) -> int:
-        return self._reader.next_index
-
-    @property
-    def num_items(self) -> int | None:
-        return self._reader.num_items
-
-    def read(self, stop: int, seconds: float | None = None) -> bool:
-        """Moves the next fresh items to the store; see `echo.order.Intake`."""
-        start = self.num_read
-        chunk = self._reader.read(stop - start, seconds)
-        if chunk is not None and len(chunk[0]):
-            self._put(*chunk, self._order.copies(chunk[0]))
-        return self.num_read > start
+        return Echoed(item, index, copy, self._pass.order.admitted)
 
     def get_state(self) -> dict[str, Any]:
         """The position of this iterator: small, of fixed structure, valid in any process."""
-        return {**self._order.get_state(), **self._reader.state()}
+        return self._pass.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from `state`.
@@ -327,46 +308,9 @@ class _EchoIterator(grain.DatasetIterator):
             ValueError: the state belongs to another stage or other data. This iterator remains at
                 its position.
         """
-        before, order_before = self.get_state(), self._order
-        _check_fields(state, before)
-        num_items = self._reader.checked(state)
-        order = order_before.at(state, num_items)
-        oldest = order.oldest()
-        if state.get("next_index", 0) > oldest:
-            raise EchoSpecError("next_index", state["next_index"], f"at most {oldest}")
-        try:
-            self._restore(state, order)
-        except Exception:  # the parent has fewer items, or refuses its state
-            self._restore(before, order_before)
-            raise
+        self._pass.set_state(state)
 
     def close(self) -> None:
         """Ends the threads that read ahead; `next` is an error from then on."""
         super().close()
-        self._reader.close()
-
-    def _restore(self, state: dict[str, Any], order: Order) -> None:
-        self._order = order
-        self._reader.rewind(state)
-        self._store = self._dataset.new_store(self._reader.num_items)
-        pending = order.pending()
-        for indices, items in self._reader.read_again(list(pending), order.admitted):
-            self._put(indices, items, np.asarray([pending[index] for index in indices.tolist()]))
-
-    def _put(self, indices: np.ndarray, items: Any, copies: np.ndarray) -> None:
-        if self._reader.stacked:
-            assert not isinstance(self._store, ItemStore)  # which is for single items
-            self._store.put_stacked(indices, items, copies)
-        else:
-            self._store.put(indices, items, copies)
-
-
-def _check_fields(state: Any, own: dict[str, Any]) -> None:
-    """Checks that `state` has the fields of a stage's own state; ValueError if not."""
-    if not isinstance(state, dict) or state.keys() != own.keys():
-        is_dict = isinstance(state, dict)
-        actual = f"has the fields {sorted(map(str, state))}" if is_dict else f"is a {type(state)}"
-        raise ValueError(
-            f"the state {actual}, one of this echo stage has the fields {sorted(own)}; restore "
-            "it into a pipeline equal to the one it is from"
-        )
+        self._pass.reader.close()

@@ -50,13 +50,6 @@ class ItemStore:
         for number in fresh.tolist():
             del self._items[number]
 
-    def skip(self, fresh: np.ndarray) -> None:
-        """Counts the next copy of the item `fresh` (int64 [1]) without making it."""
-        number = int(fresh[0])
-        self._items[number][1] -= 1
-        if not self._items[number][1]:
-            del self._items[number]
-
 
 class ArrayStore:
     """Items of one structure, shape and dtype, in one contiguous array per leaf.

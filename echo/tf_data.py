@@ -10,19 +10,22 @@ from echo.spec import EchoSpecError, checked_integer, missing_package
 _MAX_DENOMINATOR = 10**9
 
 
-def echo(factor, shuffle_buffer: int = 0, seed: int = 0) -> Callable[[Any], Any]:
+def echo(
+    factor, shuffle_buffer: int = 0, seed: int = 0, reshuffle_each_iteration: bool = True
+) -> Callable[[Any], Any]:
     """A function for `tf.data.Dataset.apply` that repeats each element about `factor` times.
 
     Over examples this is example echoing, after `.batch(...)` batch echoing. It is
     `flat_map` over `from_tensors(element).repeat(n)` and then `shuffle`, as in Choi et al. (2019),
     with the counts of `echo.EchoSchedule`: k elements give floor(k * factor). The order is that of
-    tf.data's own shuffle buffer, the same in every pass over the data set. It depends on `seed`
-    (and on tf.random.set_seed, if that is called).
+    tf.data's own shuffle buffer. It depends on `seed` (and on tf.random.set_seed, if that is
+    called).
 
     Args:
         factor: the echoing factor e >= 1, with at most nine decimals.
         shuffle_buffer: slots of the shuffle buffer, in elements; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
+        reshuffle_each_iteration: whether these choices differ from one pass to the next.
 
     Raises:
         EchoSpecError: a factor, buffer or seed that is not allowed.
@@ -55,7 +58,7 @@ def echo(factor, shuffle_buffer: int = 0, seed: int = 0) -> Callable[[Any], Any]
             total = schedule.num_outputs(cardinality) if finite else cardinality
             outputs = outputs.apply(tf.data.experimental.assert_cardinality(total))
         if shuffle_buffer:
-            outputs = outputs.shuffle(shuffle_buffer, seed=seed, reshuffle_each_iteration=False)
+            outputs = outputs.shuffle(shuffle_buffer, seed, reshuffle_each_iteration)
         return outputs
 
     return apply

@@ -73,8 +73,8 @@ def test_grain_stages_check_their_other_arguments():
 def test_iterables_are_checked():
     refuses(echo.echo_iterable, 5, 2, error=TypeError)
     refuses(echo.EchoIterable, [1], 2, error=TypeError)
-    for outputs in WRONG_COUNTS:
-        refuses(iter(echo.echo_iterable([1, 2], 2)).skip, outputs)
+    for epoch in WRONG_COUNTS:
+        refuses(echo.echo_iterable([1, 2], 2).set_epoch, epoch)
     for position in (-1, 1.5, 2**70, None):
         refuses(echo.EchoSchedule(2).cursor, position)
 

@@ -109,7 +109,7 @@ def stage(parent, max_factor=3, shuffle_buffer=6, batch_size=4, seed=1, **more):
 
 def ready(iterator):
     """Fresh items that are stored and have not been emitted."""
-    return iterator.num_read - iterator._order.admitted
+    return iterator._pass.num_read - iterator._pass.order.admitted
 
 
 def assert_equal(one, other):
@@ -138,7 +138,7 @@ def test_the_stage_emits_what_was_decided_and_resumes_anywhere(sequential, case)
         assert batch.item["i"].tolist() == list(index)
         assert batch.item["x"].tolist() == [[i] * 3 for i in index]
         assert batch.fresh == reference.next_fresh
-        assert len(iterator._store) == len(reference.store) + ready(iterator)
+        assert len(iterator._pass.store) == len(reference.store) + ready(iterator)
         batches.append(batch)
         states.append(json.loads(json.dumps(iterator.get_state())))
     with pytest.raises(StopIteration):
@@ -226,7 +226,7 @@ class Run:
         """The next batch, after `come` items have been released."""
         if come is not None:
             self.gated.release(come)
-        there = min(self.gated.come, len(self.gated)) - self.iterator._order.admitted
+        there = min(self.gated.come, len(self.gated)) - self.iterator._pass.order.admitted
         self.want = min(there, 4)
         return next(self.iterator)
 
@@ -311,7 +311,10 @@ def test_bursts_fill_batches_and_repeats_bridge_stalls(comes, max_factor, capaci
     come, num_copies = 0, {}
     for more in comes:
         come += more
-        admitted, left = run.iterator._order.admitted, sum(run.iterator._order.pending().values())
+        admitted, left = (
+            run.iterator._pass.order.admitted,
+            sum(run.iterator._pass.order.pending().values()),
+        )
         ready = min(4, come - admitted)
         come += max(0, 4 - ready - left)  # otherwise it would have to wait
         batch = run.next(come)
@@ -320,7 +323,7 @@ def test_bursts_fill_batches_and_repeats_bridge_stalls(comes, max_factor, capaci
         assert batch.index[:fresh].tolist() == list(range(admitted, admitted + fresh))
         for item in batch.index.tolist():
             num_copies[item] = num_copies.get(item, 0) + 1
-        assert len(run.iterator._order.pending()) <= capacity
+        assert len(run.iterator._pass.order.pending()) <= capacity
     assert max(num_copies.values()) <= max_factor
     run.gated.release(10_000)
     run.iterator.close()
@@ -430,6 +433,6 @@ def test_a_state_stays_small():
     iterator = iter(dataset)
     for _ in decisions:
         next(iterator)
-    assert len(iterator._store) > 2_000
-    assert len(json.dumps(iterator.get_state())) < 4 * len(iterator._store)
+    assert len(iterator._pass.store) > 2_000
+    assert len(json.dumps(iterator.get_state())) < 4 * len(iterator._pass.store)
     iterator.close()

@@ -112,7 +112,7 @@ def test_read_ahead_is_as_far_as_the_options_say():
     iterator = iter(EchoIterDataset(parent, factor=1, annotate=True, read_options=options))
     for _ in range(500):
         fresh = next(iterator).fresh
-    while not all(future.done() for _, future in iterator._reader._chunks):
+    while not all(future.done() for _, future in iterator._pass.reader._chunks):
         time.sleep(0.01)
     ahead = len(source.reads) - fresh
     iterator.close()
@@ -286,7 +286,7 @@ def test_snapshots_do_not_accumulate():
     iterator = iter(EchoIterDataset(parent, factor=1, shuffle_buffer=4))
     for _ in range(5_000):
         next(iterator)
-    assert len(iterator._reader._snapshots) < 100
+    assert len(iterator._pass.reader._snapshots) < 100
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -590,5 +590,5 @@ def test_read_ahead_of_large_items_is_bounded_in_bytes():
     iterator = iter(EchoIterDataset(parent, factor=1))
     next(iterator)
     next(iterator)
-    assert len(iterator._reader._chunks) * 5 * 2**20 <= 2**26
+    assert len(iterator._pass.reader._chunks) * 5 * 2**20 <= 2**26
     iterator.close()

@@ -163,16 +163,6 @@ def test_the_item_store_emits_independent_copies():
     assert not any(np.shares_memory(copies[i]["x"], copies[j]["x"]) for i, j in [(0, 1), (1, 2)])
 
 
-def test_the_item_store_counts_skipped_copies():
-    store = ItemStore()
-    store.put(np.asarray([0, 1]), ["a", "b"], np.asarray([2, 1]))
-    store.skip(np.asarray([0]))
-    store.skip(np.asarray([1]))
-    assert len(store) == 1
-    assert store.emit(np.asarray([0])) == "a"
-    assert len(store) == 0
-
-
 def test_a_structure_rebuilds_items_from_leaves():
     item = {"b": (1, [2, 3]), "a": Pair(4, {})}
     structure = Structure(item)

@@ -49,7 +49,7 @@ def test_what_is_checked_is_what_stages_reserve(insertion, buffer, policy, strea
     config = mini(**fields, echo__policy=policy, echo__streams=streams)
     iterator = iter(make_experiment(config).batches)
     next(iterator)
-    stores = [stage._store for stage in _stages(iterator)]
+    stores = [stage._pass.store for stage in _stages(iterator)]
     iterator.close()
     size = accounting.host_size(config, range(streams))
     assert len(stores) == streams

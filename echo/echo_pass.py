@@ -1,0 +1,109 @@
+"""One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from echo.order import Emission, Order
+from echo.spec import EchoSpecError
+from echo.stores import ArrayStore, ItemStore
+
+if TYPE_CHECKING:  # readers.py requires Grain
+    from echo.gather_plan import PlanStore
+    from echo.readers import Reader
+
+
+class EchoPass:
+    """One pass over an echoed stream. The order decides what to emit; this reads, as its
+    `echo.order.Intake`.
+
+    Args:
+        reader: where fresh items come from.
+        order: the order of the pass.
+        new_store: makes an empty store.
+    """
+
+    def __init__(
+        self,
+        reader: "Reader",
+        order: Order,
+        new_store: Callable[[], "ItemStore | ArrayStore | PlanStore"],
+    ):
+        self.reader, self.order = reader, order
+        self._new_store = new_store
+        self.store = new_store()
+
+    def next(self) -> tuple[Any, Emission]:
+        """The next item, or batch, and what it contains; StopIteration at the end."""
+        emission = self.order.next(self)
+        item = self.store.emit(emission.index)
+        if len(emission.dropped):
+            self.store.drop(emission.dropped)
+        return item, emission
+
+    @property
+    def num_read(self) -> int:
+        return self.reader.next_index
+
+    @property
+    def num_items(self) -> int | None:
+        return self.reader.num_items
+
+    def read(self, stop: int, seconds: float | None = None) -> bool:
+        """Moves the next fresh items to the store; see `echo.order.Intake`."""
+        start = self.num_read
+        chunk = self.reader.read(stop - start, seconds)
+        if chunk is not None and len(chunk[0]):
+            self._put(*chunk, self.order.copies(chunk[0]))
+        return self.num_read > start
+
+    def get_state(self) -> dict[str, Any]:
+        """The position of this pass: small, of fixed structure, valid in any process."""
+        return {**self.order.get_state(), **self.reader.state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues from `state`.
+
+        Raises:
+            ValueError: the state belongs to another stage or other data. This pass remains at its
+                position.
+        """
+        before, order_before = self.get_state(), self.order
+        check_fields(state, before)
+        num_items = self.reader.checked(state)
+        order = order_before.at(state, num_items)
+        oldest = order.oldest()
+        if state.get("next_index", 0) > oldest:
+            raise EchoSpecError("next_index", state["next_index"], f"at most {oldest}")
+        try:
+            self._restore(state, order)
+        except Exception:  # the parent has fewer items, or refuses its state
+            self._restore(before, order_before)
+            raise
+
+    def _restore(self, state: dict[str, Any], order: Order) -> None:
+        self.order = order
+        self.reader.rewind(state)
+        self.store = self._new_store()
+        pending = order.pending()
+        for indices, items in self.reader.read_again(list(pending), order.admitted):
+            self._put(indices, items, np.asarray([pending[index] for index in indices.tolist()]))
+
+    def _put(self, indices: np.ndarray, items: Any, copies: np.ndarray) -> None:
+        if self.reader.stacked:
+            assert not isinstance(self.store, ItemStore)  # which is for single items
+            self.store.put_stacked(indices, items, copies)
+        else:
+            self.store.put(indices, items, copies)
+
+
+def check_fields(state: Any, own: dict[str, Any]) -> None:
+    """Checks that `state` has the fields of a stage's own state; ValueError if not."""
+    if not isinstance(state, dict) or state.keys() != own.keys():
+        is_dict = isinstance(state, dict)
+        actual = f"has the fields {sorted(map(str, state))}" if is_dict else f"is a {type(state)}"
+        raise ValueError(
+            f"the state {actual}, one of this echo stage has the fields {sorted(own)}; restore "
+            "it into a pipeline equal to the one it is from"
+        )
