@@ -63,7 +63,8 @@ from ml_collections import ConfigDict
 
 import echo
 from data.sources import RecordError, UpstreamError
-from echo.advice.recommend import FACTORS, Advice, duration
+from echo.advice.alternatives import time_text
+from echo.advice.recommend import FACTORS, Advice
 from pipeline import build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
@@ -119,6 +120,7 @@ def measured(
         factors=factors,
         shuffle_buffer=buffer_examples(config),
         workers=CORES,
+        max_workers=CORES,  # which the input pipeline runs; no field changes it
         seconds=seconds,
         stored=lambda batch: batch.data,
     )
@@ -244,25 +246,33 @@ def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
 
 def plot(advice: Advice, path: pathlib.Path) -> None:
     """Plots the predicted steps per second over the factor, for each place."""
+    from analysis.figures import style  # which imports pandas
+
+    style.styled(_drawn)(advice, style).savefig(path, dpi=150)
+
+
+def _drawn(advice: Advice, style: Any) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 3.4), layout="constrained")
     axes = figure.subplots()
     for number, point in enumerate(advice.points):
         factors, seconds = zip(*point.step_seconds.items(), strict=True)
         axes.plot(
             factors,
             [1 / s for s in seconds],
+            color=style.COLORS[point.name],
             marker="o",
-            markersize=10 - 3 * number,  # so that coinciding lines stay visible
-            linewidth=5 - 2 * number,
+            markersize=8 - 2.5 * number,  # so that coinciding lines stay visible
+            linewidth=4.5 - 1.5 * number,
             label=f"{point.name.replace('_', ' ')}, R = {point.ratio:.2f}",
         )
     step = advice.timing.step.seconds * advice.timing.batch_size
-    axes.axhline(1 / step, color="gray", linestyle=":", label=f"the step alone, {duration(step)}")
-    axes.set(xlabel="echoing factor", ylabel="predicted steps per second", ylim=(0, None))
-    axes.legend()
-    figure.savefig(path, dpi=150)
+    label = f"the step alone, {time_text(step)}"
+    axes.axhline(1 / step, color=style.QUIET, linestyle=style.DOTTED, label=label)
+    axes.set(xlabel="echoing factor e", ylabel="predicted steps per second", ylim=(0, None))
+    style.legend_below(figure, axes)
+    return figure
 
 
 def main(argv: Sequence[str]) -> int:

@@ -103,9 +103,15 @@ class Layout:
 
 
 def nbytes(item: Any) -> int:
-    """Approximate bytes of an item in memory: exact for arrays, sys.getsizeof for other leaves."""
-    leaves = Structure(item).leaves(item)
-    return sum(getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf) for leaf in leaves)
+    """Approximate bytes of an item in memory: exact for arrays and images, sys.getsizeof for other
+    leaves."""
+    return sum(map(_leaf_bytes, Structure(item).leaves(item)))
+
+
+def _leaf_bytes(leaf: Any) -> int:
+    if hasattr(leaf, "getbands"):  # an image of PIL, whose pixels are not in its Python object
+        return len(leaf.tobytes())
+    return getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf)
 
 
 def _check_no_objects(specs: list[tuple[tuple[int, ...], np.dtype]]) -> None:

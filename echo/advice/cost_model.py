@@ -31,6 +31,7 @@ class StageTime:
         limit: the minimum wall time, with all workers at once. A rate limit shows here, and so does
             Python code that cannot run in parallel; latency shows only in `seconds`.
         low, high: the fastest and the slowest round of the measurement of `seconds`.
+        limit_of_more: `limit` with more workers; None if that was not measured.
     """
 
     name: str
@@ -39,6 +40,18 @@ class StageTime:
     limit: float
     low: float = 0.0
     high: float = 0.0
+    limit_of_more: float | None = None
+
+    def scaled(self, factor: float) -> "StageTime":
+        """This stage in `factor` times the time."""
+        seconds, cpu_seconds = factor * self.seconds, factor * self.cpu_seconds
+        return StageTime(self.name, seconds, cpu_seconds, factor * self.limit)
+
+    def of_more_workers(self) -> "StageTime":
+        """This stage with the limit of more workers."""
+        if self.limit_of_more is None:
+            return self
+        return dataclasses.replace(self, limit=min(self.limit, self.limit_of_more))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +99,13 @@ class Timing:
     def baseline_seconds(self) -> float:
         """Seconds per step without an echo stage, with all host stages running ahead."""
         return self.step_seconds(len(self.stages), 1)
+
+    def with_workers(self, workers: int) -> "Timing":
+        """This timing with more workers, no more than `limit_of_more` was measured with."""
+        if workers <= self.workers:
+            return self
+        stages = tuple(stage.of_more_workers() for stage in self.stages)
+        return dataclasses.replace(self, stages=stages, workers=workers)
 
     def under_contention(self, used: float, useful: float) -> "Timing":
         """This timing with the cores that are left when everything runs at once.

@@ -42,6 +42,7 @@ def stage_time(
     examples: int,
     workers: int,
     seconds: float,
+    max_workers: int = 0,
 ) -> StageTime:
     """Measures `function`, called by one thread and then by `workers` threads at once.
 
@@ -52,8 +53,9 @@ def stage_time(
         examples: examples per call.
         workers: threads.
         seconds: how long to measure, approximately.
+        max_workers: threads with which to measure once more, if there are more than `workers`.
     """
-    share = seconds if workers == 1 else seconds / 2
+    share = seconds / (1 + (workers > 1) + (max_workers > workers))
     alone = rounds(lambda: wait_for(function(next(inputs))), share)
     wall = sorted(seconds for seconds, _ in alone)
     median_wall = statistics.median(wall)
@@ -61,6 +63,9 @@ def stage_time(
     parallel = median_wall
     if workers > 1:
         parallel = _seconds_per_parallel_call(function, inputs, workers, share)
+    of_more = None
+    if max_workers > workers:
+        of_more = _seconds_per_parallel_call(function, inputs, max_workers, share) / examples
     return StageTime(
         name=name,
         seconds=median_wall / examples,
@@ -68,6 +73,7 @@ def stage_time(
         limit=min(median_wall, parallel) / examples,
         low=wall[0] / examples,
         high=wall[-1] / examples,
+        limit_of_more=of_more,
     )
 
 

@@ -3,11 +3,23 @@
 import dataclasses
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from echo.advice.alternatives import (
+    TOLERANCE,
+    Alternative,
+    alternatives,
+    enough_workers,
+    rate,
+    stage_label,
+    time_text,
+    worker_sentence,
+)
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.profile import Call, available_cores, contention, stage_time
+from echo.advice.torch_loader import loader_stages
 from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,
@@ -23,9 +35,11 @@ FACTORS = (1, 2, 3, 4, 5, 6, 8)
 # Outputs of a stage that serve as inputs for measuring the next one.
 _NUM_INPUTS = 8
 
-# Predictions closer than this count as equal: on shared cores they are 1 to 14 % off
-# (docs/advice.md). The recommendation is within this share of the best cell of the table.
-TOLERANCE = 0.1
+# Workers to consider, as a multiple of those that the loader has.
+_MORE_WORKERS = 4
+
+_COLUMNS = 80  # of a terminal
+_MAX_NAME = 20  # characters of the name of a place or stage in a table
 
 # Limits of arguments: threads that a process can start, times that somebody waits.
 _MAX_WORKERS, _MIN_SECONDS, _MAX_SECONDS = 1024, 1e-6, 3600
@@ -35,12 +49,9 @@ _IDENTICAL = (
     "does), and the paper (Choi et al. 2019) found earlier insertion generally better."
 )
 _SHARED_CORES = (
-    "With R below 1 the step hardly waits for its input: the gain is processor time on the cores "
-    "that both share."
-)
-_ONLY_OVERLAP = (
-    "Factor 1 repeats nothing: the stages after it run on their own thread, beside the workers. "
-    "More workers may gain as much."
+    "With R below 1 the step does not wait for its input. Input and step share the processor cores "
+    "here, and each repeat saves the cores the work of reading one more example. Where the step "
+    "runs on an accelerator, do not echo at such an R."
 )
 _WORTH = (
     "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
@@ -77,8 +88,11 @@ class Advice:
     """A measurement, the predictions, and a recommendation; str(advice) is a report.
 
     Attributes:
-        timing: the measured costs.
-        points: the predictions for each place.
+        measured: the measured costs.
+        timing: these, with the number of `workers`.
+        workers: the recommended number of workers; that of the pipeline if more gain nothing.
+        alternatives: what other changes gain without echoing.
+        points: the predictions for each place, with so many workers.
         insertion, factor: the recommended place and factor. Their prediction is within TOLERANCE of
             the best one, and faster than no echoing by at least TOLERANCE. None and 1 if there is
             no such place.
@@ -86,29 +100,35 @@ class Advice:
         reason: the recommendation in words.
     """
 
+    measured: Timing
     timing: Timing
+    alternatives: tuple[Alternative, ...]
     points: tuple[Point, ...]
     insertion: str | None
     factor: float
     movable: str | None
     reason: str
 
+    @property
+    def workers(self) -> int:
+        return self.timing.workers
+
     def tables(self) -> list[Table]:
-        """Tables of the stage times, and of the predictions for each place and factor."""
-        timing = self.timing
+        """Tables of the stage times, of the alternatives, and of the predictions for echoing."""
+        timing = self.measured
         times = [*timing.stages, *timing.transfers, timing.step]
         stages = [
-            [t.name, *map(duration, (t.seconds, t.low, t.high, t.cpu_seconds, t.limit))]
+            [_short(t.name), *map(time_text, (t.seconds, t.low, t.high, t.cpu_seconds, t.limit))]
             for t in times
         ]
+        now = timing.baseline_seconds()
+        changes = [["as it is", rate(now), ""]]
+        for change, changed in self.alternatives:
+            after = changed.baseline_seconds()
+            changes.append([change, rate(after), f"{now / after:.2f} times"])
         factors = list(self.points[0].step_seconds)
         places = [
-            [
-                _spaced(point.name),
-                f"{point.ratio:.2f}",
-                *(f"{1 / seconds:,.3g}" for seconds in point.step_seconds.values()),
-                f"{point.buffer_bytes / 1e6:,.1f}",
-            ]
+            [_short(point.name), f"{point.ratio:.2f}", *map(rate, point.step_seconds.values())]
             for point in self.points
         ]
         return [
@@ -118,14 +138,25 @@ class Advice:
                 stages,
             ),
             (
-                f"predicted steps per second, {timing.batch_size} examples each; MB of the buffer",
-                ["echo stage", "R", *(f"e={factor:g}" for factor in factors), "MB"],
+                f"predicted steps per second without echoing, {timing.batch_size} examples each",
+                ["", "steps/s", "gain"],
+                changes,
+            ),
+            (
+                f"predicted steps per second by echoing factor e, with {self.workers} workers",
+                ["echo stage", "R", *(f"e={factor:g}" for factor in factors)],
                 places,
             ),
         ]
 
+    def memory(self) -> str:
+        """The memory of the shuffle buffer at each place, as a sentence."""
+        sizes = [f"{p.buffer_bytes / 1e6:,.1f} MB {_spaced(p.name)}" for p in self.points]
+        return f"The shuffle buffer takes up to {', '.join(sizes)}."
+
     def __str__(self) -> str:
-        return "\n\n".join([*map(_table_text, self.tables()), self.reason])
+        sentences = [textwrap.fill(text, _COLUMNS) for text in (self.memory(), self.reason)]
+        return "\n\n".join([*map(_table_text, self.tables()), *sentences])
 
 
 def advise(
@@ -139,6 +170,7 @@ def advise(
     factors: Sequence[float] = FACTORS,
     shuffle_buffer: int = 10_000,
     workers: int = 0,
+    max_workers: int = 0,
     cores: float = 0,
     seconds: float = 1.0,
     stored: Callable[[Any], Any] = lambda item: item,
@@ -148,7 +180,9 @@ def advise(
     Args:
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
             1, ...), each other one the result of the one before it. They are called from several
-            threads. Alternatively an iterable of batches, which allows only R after batching.
+            threads. Or a PyTorch DataLoader over a data set with random access, of which reading,
+            `transform`, and batching are measured in this process. Or another iterable of batches,
+            which allows only R after batching.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays.
         batch_size: examples per step.
@@ -160,7 +194,10 @@ def advise(
             every place up to batching.
         factors: echoing factors to predict, including 1.
         shuffle_buffer: examples in the buffer, for its memory.
-        workers: threads or processes that your loader runs; 0 = as many as cores.
+        workers: threads or processes that your loader runs; 0 = those of a DataLoader, otherwise as
+            many as cores.
+        max_workers: the maximum number of workers to recommend; 0 = four times those that run. More
+            are measured as threads.
         cores: the number of processor cores; 0 = measured, less the loss under contention between
             stages and step (Timing.under_contention).
         seconds: how long to measure each stage, approximately; at most an hour.
@@ -175,6 +212,7 @@ def advise(
     examples_per_call = checked_integer("examples_per_call", examples_per_call, 1, MAX_BATCH)
     shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, 0, MAX_BUFFER)
     workers = checked_integer("workers", workers, 0, _MAX_WORKERS)
+    max_workers = checked_integer("max_workers", max_workers, 0, _MAX_WORKERS)
     cores = checked_number("cores", cores, 0, _MAX_WORKERS)
     seconds = checked_number("seconds", seconds, _MIN_SECONDS, _MAX_SECONDS)
     if not len(factors):
@@ -188,9 +226,17 @@ def advise(
             f"stages is a {type(stages).__name__}; allowed: (name, function) pairs, or an iterable "
             "of batches"
         )
-    if not _is_stages(stages):
-        loader = _Cycle(stages)
-        stages, batch_stage, workers = [("input", lambda _: next(loader))], "", 1
+    loader = loader_stages(stages)
+    if loader is not None:
+        stages, examples_per_call, batch_stage = loader.stages, 1, "batch"
+        workers = workers or loader.workers
+        if batch_size != loader.batch_size:
+            raise EchoSpecError(
+                "batch_size", batch_size, f"that of the loader, {loader.batch_size}"
+            )
+    elif not _is_stages(stages):
+        batches = _Cycle(stages)
+        stages, batch_stage, workers, max_workers = [("input", lambda _: next(batches))], "", 1, 1
         insertions = {"after batching": "input"}
     names = [name for name, _ in stages]
     batching = names.index(batch_stage) if batch_stage in names else len(names) - 1
@@ -210,6 +256,7 @@ def advise(
     measure_cores = not cores
     cores = cores or available_cores(seconds / 2)
     workers = workers or math.ceil(cores)
+    max_workers = max_workers or min(_MORE_WORKERS * workers, _MAX_WORKERS)
     times, calls, sizes = [], [], {}
     inputs: Iterator[Any] = itertools.count()
     examples = examples_per_call
@@ -217,7 +264,8 @@ def advise(
         if name == batch_stage:
             inputs, examples = _grouped(inputs, batch_size // examples), batch_size
         outputs = [function(item) for item in itertools.islice(inputs, _NUM_INPUTS)]
-        times.append(stage_time(name, function, inputs, examples, workers, seconds))
+        most = max_workers if name in host else 0
+        times.append(stage_time(name, function, inputs, examples, workers, seconds, most))
         calls.append(Call(function, inputs, examples, times[-1]))
         if name in host:
             sizes[name] = nbytes(stored(outputs[0])) // examples
@@ -229,7 +277,7 @@ def advise(
     if measure_cores:
         used, useful = contention(calls[: len(host)], calls[len(host) :], workers, seconds)
         timing = timing.under_contention(used, useful)
-    return conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage)
+    return conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
 
 
 def conclude(
@@ -239,15 +287,23 @@ def conclude(
     factors: Sequence[float] = FACTORS,
     shuffle_buffer: int = 10_000,
     batch_stage: str = "batch",
+    max_workers: int = 0,
 ) -> Advice:
     """The advice for a measured timing; `sizes` are bytes per example after each stage."""
     names, points = [stage.name for stage in timing.stages], []
+    workers = enough_workers(timing, max_workers)
+    changes = alternatives(timing, max(workers, max_workers), batch_stage)
+    measured, timing = timing, timing.with_workers(workers)
     for place, name in insertions.items():
         count = names.index(name) + 1
         predicted = {factor: timing.step_seconds(count, factor) for factor in factors}
         memory = sizes[name] * shuffle_buffer
         points.append(Point(place, count, timing.ratio(count), predicted, sizes[name], memory))
-    return Advice(timing, tuple(points), *_recommended(timing, points, batch_stage))
+    insertion, factor, movable, reason = _recommended(timing, points, batch_stage)
+    if workers > measured.workers:
+        reason = f"{worker_sentence(measured, workers)} With them: {reason}"
+    advised = (insertion, factor, movable, reason)
+    return Advice(measured, timing, tuple(changes), tuple(points), *advised)
 
 
 def _is_stages(stages: Any) -> bool:
@@ -273,9 +329,9 @@ def _recommended(
     in_order = sorted(points, key=lambda point: point.count)
     chosen = next(p for p in in_order if min(p.step_seconds.values()) <= enough)
     factor = next(f for f, seconds in sorted(chosen.step_seconds.items()) if seconds <= enough)
-    sentences = [_prediction(chosen, factor, before)]
     if factor == 1:
-        return chosen.name, factor, None, f"{sentences[0]} {_ONLY_OVERLAP}"
+        return None, 1, None, _only_overlap(chosen, before)
+    sentences = [_prediction(chosen, factor, before)]
     if factor == max(chosen.step_seconds) and chosen.ratio > factor * (1 + TOLERANCE):
         sentences.append("The input stays the bottleneck at every factor here: speed it up too.")
     if chosen.ratio <= 1:
@@ -295,9 +351,19 @@ def _prediction(point: Point, factor: float, before: float) -> str:
     """The recommended cell of the table, as a sentence."""
     after = point.step_seconds[factor]
     return (
-        f"Echo {_spaced(point.name)}, factor {factor:g}: {1 / after:,.3g} steps per second are "
-        f"predicted, {before / after:.2f} times the {1 / before:,.3g} without echoing "
+        f"Echo {_spaced(point.name)}, factor {factor:g}: {rate(after)} steps per second are "
+        f"predicted, {before / after:.2f} times the {rate(before)} without echoing "
         f"(R = {point.ratio:.2f})."
+    )
+
+
+def _only_overlap(point: Point, before: float) -> str:
+    """The advice if a stage gains by running stages on another thread, without any repeat."""
+    after = point.step_seconds[1]
+    return (
+        f"Do not echo: nothing is gained by repeats. Let the stages {_spaced(point.name)} run on a "
+        f"thread of their own, beside the workers, or add workers: {rate(after)} steps per second "
+        f"are predicted then, {before / after:.2f} times the {rate(before)} of now."
     )
 
 
@@ -310,10 +376,10 @@ def _moved(timing: Timing, stage: StageTime, echoed: float) -> str:
     """The alternative of moving `stage`, its best case, and when to choose it."""
     rest = tuple(other for other in timing.stages if other is not stage)
     fresh = dataclasses.replace(timing, stages=rest).baseline_seconds()
-    name = _stage_label(stage)
+    name = stage_label(stage)
     text = (
-        f"Alternatively move {name} ({duration(stage.seconds)} per example) to the accelerator: at "
-        f"most {1 / fresh:,.3g} steps per second then, with every example fresh, less what {name} "
+        f"Alternatively move {name} ({time_text(stage.seconds)} per example) to the accelerator: "
+        f"at most {rate(fresh)} steps per second then, with every example fresh, less what {name} "
         "adds to each step. "
     )
     if fresh > echoed * (1 + TOLERANCE):
@@ -331,16 +397,16 @@ def _not_echoing(timing: Timing, points: Sequence[Point], before: float) -> str:
     if before <= alone * (1 + TOLERANCE):
         return _slow_transfer(timing, alone) or (
             f"Your input is not the bottleneck (R = {ratio:.2f}): do not echo. The step "
-            f"takes {duration(alone)} per batch, and the input "
-            f"{duration(timing.upstream_seconds(count))}."
+            f"takes {time_text(alone)} per batch, and the input "
+            f"{time_text(timing.upstream_seconds(count))}."
         )
     last = max(points, key=lambda point: point.count)
     after = timing.stages[last.count :]
     if timing.batch_size * sum(stage.seconds for stage in after) * (1 + TOLERANCE) >= before:
         slowest = max(after, key=lambda stage: stage.seconds)
         return (
-            f"Echoing cannot help where it was considered: {_stage_label(slowest)} after it takes "
-            f"{duration(slowest.seconds)} per example at every step, on one thread. Speed it up, "
+            f"Echoing cannot help where it was considered: {stage_label(slowest)} after it takes "
+            f"{time_text(slowest.seconds)} per example at every step, on one thread. Speed it up, "
             "move it to the accelerator, or echo after it."
         )
     if timing.upstream_seconds(count) * (1 + TOLERANCE) >= before:
@@ -363,15 +429,11 @@ def _slow_transfer(timing: Timing, alone: float) -> str | None:
         return None
     return (
         f"{slowest.name.capitalize()} to the device is the bottleneck "
-        f"({duration(slowest.seconds)} per example; the step takes "
-        f"{duration(timing.step.seconds)}). Echoing on the host sends every copy again and cannot "
+        f"({time_text(slowest.seconds)} per example; the step takes "
+        f"{time_text(timing.step.seconds)}). Echoing on the host sends every copy again and cannot "
         "help: store repeated examples on the device, which receives each once (not predicted "
         "here), or send less."
     )
-
-
-def _stage_label(stage: StageTime) -> str:
-    return "augmentation" if stage.name == "augment" else _spaced(stage.name)
 
 
 def _spaced(name: str) -> str:
@@ -398,12 +460,10 @@ def _grouped(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
         yield list(itertools.islice(inputs, length))
 
 
-def duration(seconds: float) -> str:
-    """Seconds with three digits and a unit: '12.3 µs'."""
-    for unit, scale in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+def _short(name: str) -> str:
+    """A name for a table."""
+    name = _spaced(name)
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
 def _table_text(table: Table) -> str:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import echo
 from echo.advice import profile
+from echo.advice.alternatives import TOLERANCE, rate
 from echo.advice.cost_model import StageTime, Timing, paper_step_seconds
-from echo.advice.recommend import FACTORS, TOLERANCE, conclude
+from echo.advice.recommend import FACTORS, conclude
 
 BATCH = 32
 
@@ -190,7 +191,7 @@ FIRST_CHEAP = tuple(
             r"^Echo after augmentation.*at most 3\.47 steps.*before it, where copies differ",
         ),
         (pipeline(decode=4e-3), "before_augmentation", 4, "factor 4: (?!.*(identical|move))"),
-        (pipeline(read=1e-3, augment=1e-3), "before_augmentation", 1, "Factor 1 repeats nothing"),
+        (pipeline(read=1e-3, augment=1e-3), None, 1, r"Do not echo: .* before augmentation run on"),
         (pipeline(transfer=4e-3), None, 1, "^Transfer to the device is the bottleneck"),
         (
             pipeline(transfers=(stage("pin", 4e-3), stage("copy", 5e-3))),
@@ -213,7 +214,7 @@ FIRST_CHEAP = tuple(
             ),
             "before_augmentation",
             3,
-            "With R below 1 the step hardly waits",
+            "With R below 1 the step does not wait for its input.*each repeat saves",
         ),
         (pipeline(read=4e-3, transfer=4e-3), None, 1, "store repeated examples on the device"),
     ],
@@ -222,7 +223,8 @@ def test_the_recommendation(timing, insertion, factor, message):
     advice = advice_on(timing)
     assert (advice.insertion, advice.factor) == (insertion, factor)
     assert re.search(message, advice.reason), advice.reason
-    assert advice.reason in str(advice)
+    assert advice.reason in " ".join(str(advice).split())
+    assert max(map(len, str(advice).splitlines())) <= 80
 
 
 ALL_PLACES = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
@@ -302,7 +304,9 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
     best = min(min(point.step_seconds.values()) for point in advice.points)
     before = timing.baseline_seconds()
     if advice.insertion is None:
-        assert before <= best * (1 + TOLERANCE)
+        enough = max(best, min(best * (1 + TOLERANCE), before / (1 + TOLERANCE)))
+        without_repeats = [point.step_seconds.get(1, before) for point in advice.points]
+        assert min(before / (1 + TOLERANCE), *without_repeats) <= enough
         assert advice.factor == 1
         assert not advice.reason.startswith("Echo ")
         return
@@ -311,10 +315,11 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
     assert cell <= best * (1 + TOLERANCE)
     assert cell * (1 + TOLERANCE) <= before * (1 + 1e-9)
     assert advice.reason.startswith(
-        f"Echo {point.name}, factor {advice.factor:g}: {1 / cell:,.3g} steps per second"
+        f"Echo {point.name}, factor {advice.factor:g}: {rate(cell)} steps per second"
     )
     assert f"(R = {point.ratio:.2f})" in advice.reason
-    assert f"{1 / cell:,.3g}" in str(advice)
+    assert f" {rate(cell)}" in str(advice)
+    assert max(map(len, str(advice).splitlines())) <= 80
     enough = min(best * (1 + TOLERANCE), before / (1 + TOLERANCE))
     for other in advice.points:
         for factor, seconds in other.step_seconds.items():
@@ -324,6 +329,69 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
     if advice.movable:
         assert set(after) <= {timing.stages[-1]}
         assert f"move {advice.movable}" in advice.reason.replace("augmentation", "augment")
+
+
+def waiting(limit_of_more):
+    """A reader that waits for 8 ms per example, with 2 workers."""
+    read = StageTime("read", 8e-3, 1e-5, 4e-3, limit_of_more=limit_of_more)
+    return pipeline(workers=2, stages=(read, *pipeline().stages[1:]))
+
+
+@pytest.mark.parametrize(
+    ("limit_of_more", "workers", "insertion", "factor", "reason"),
+    [
+        (1e-3, 8, None, 1, r"^First use 8 workers in place of 2: read waits for 7\.99 ms of its 8"),
+        (2e-3, 4, "before_augmentation", 2, r"First use 4 workers.* With them: Echo before"),
+        (4e-3, 2, "before_augmentation", 4, "^Echo before augmentation"),  # a rate limit
+        (None, 2, "before_augmentation", 4, "^Echo before augmentation"),
+    ],
+)
+def test_a_reader_that_waits_wants_workers_before_echoing(
+    limit_of_more, workers, insertion, factor, reason
+):
+    timing = waiting(limit_of_more)
+    places = {"before_augmentation": "decode", "after_augmentation": "augment"}
+    advice = conclude(timing, places, collections.Counter(), max_workers=16)
+    assert (advice.workers, advice.insertion, advice.factor) == (workers, insertion, factor)
+    assert re.search(reason, advice.reason)
+    assert advice.measured == timing
+    more = advice.alternatives[0]
+    assert more.change == "16 workers in place of 2"
+    seconds = BATCH * max(1e-3, limit_of_more or 4e-3)
+    assert more.timing.baseline_seconds() == pytest.approx(seconds)
+
+
+def test_workers_are_wanted_too_where_they_do_not_fill_the_cores():
+    decode = StageTime("decode", 4e-3, 4e-3, 4e-3, limit_of_more=1e-3)
+    timing = pipeline(stages=(decode, *pipeline().stages[-1:]), cores=4)
+    advice = conclude(timing, {"here": "decode"}, collections.Counter(), max_workers=4)
+    assert advice.workers == 4
+    assert "1 do not fill the 4 processor cores" in advice.reason
+
+
+def test_alternatives_are_a_faster_stage_and_augmentation_on_the_accelerator():
+    timing = pipeline(read=4e-3, decode=1e-3, augment=3e-3)
+    expected = {
+        "augmentation on the accelerator, at most": 5e-3,
+        "read in half the time": 6e-3,
+        "decode in half the time": 7.5e-3,
+        "augmentation in half the time": 6.5e-3,
+    }
+    changes = advice_on(timing).alternatives
+    assert {c.change: c.timing.baseline_seconds() for c in changes} == pytest.approx(
+        {name: BATCH * seconds for name, seconds in expected.items()}, rel=0.01
+    )
+    assert "1.60 times" in str(advice_on(timing))  # 8 / 5
+    assert advice_on(pipeline()).alternatives == ()  # the step sets the pace
+
+
+def test_the_report_fits_80_columns_with_long_names_and_large_numbers():
+    names = [f"a_stage_with_a_rather_long_name_{n}" for n in range(5)]
+    stages = tuple(stage(name, 1.2345e-9) for name in names)
+    timing = pipeline(stages=stages, transfers=(), step=1.2345e-5)
+    places = {f"after {name}": name for name in names}
+    advice = conclude(timing, places, dict.fromkeys(names, 10**6))
+    assert max(map(len, str(advice).splitlines())) <= 80
 
 
 def test_buffer_bytes_are_those_of_the_items_at_each_place():
@@ -352,10 +420,17 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
 
     stages = [("read", read), ("decode", decode), ("batch", join)]
     advice = echo.advise(
-        stages, step, batch_size=32, examples_per_call=8, workers=3, seconds=0.02, shuffle_buffer=10
+        stages,
+        step,
+        batch_size=32,
+        examples_per_call=8,
+        workers=3,
+        max_workers=5,
+        seconds=0.02,
+        shuffle_buffer=10,
     )
     assert lengths == {32}
-    assert len(threads) == 7  # alone, then three at once, then three beside the step
+    assert len(threads) == 12  # alone, then three and five at once, then three beside the step
     assert [t.name for t in advice.timing.stages] == ["read", "decode", "batch"]
     assert [p.name for p in advice.points] == ["after read", "after decode", "after batch"]
     assert {p.item_bytes for p in advice.points} == {8}

@@ -1,0 +1,51 @@
+"""The stages of a PyTorch DataLoader: examples, their transform, and batching."""
+
+import copy
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class LoaderStages(NamedTuple):
+    """What `echo.advise` measures of a loader, and the loader's settings."""
+
+    stages: list[tuple[str, Callable[[Any], Any]]]
+    batch_size: int
+    workers: int
+
+
+def loader_stages(loader: Any) -> LoaderStages | None:
+    """The stages of a DataLoader over a data set with random access, otherwise None.
+
+    The `transform` of a data set becomes a stage of its own if the data set applies it to the first
+    element of its (image, label) pairs, as those of torchvision do.
+    """
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None or not isinstance(loader, torch_data.DataLoader):
+        return None
+    if isinstance(loader.dataset, torch_data.IterableDataset) or not loader.batch_size:
+        return None
+    dataset, length = loader.dataset, len(loader.dataset)
+    stages: list[tuple[str, Callable[[Any], Any]]] = [("batch", loader.collate_fn)]
+    untransformed = _without_transform(dataset)
+    if untransformed is not None:
+        transform = dataset.transform
+        stages.insert(0, ("transform", lambda pair: (transform(pair[0]), *pair[1:])))
+        dataset = untransformed
+    stages.insert(0, ("read", lambda call: dataset[random.Random(call).randrange(length)]))
+    return LoaderStages(stages, loader.batch_size, max(1, loader.num_workers))
+
+
+def _without_transform(dataset: Any) -> Any:
+    """A copy of `dataset` that leaves images as they are before its transform; None if it has none
+    or uses it in another way."""
+    if not callable(getattr(dataset, "transform", None)):
+        return None
+    seen = []
+    probe, untransformed = copy.copy(dataset), copy.copy(dataset)
+    probe.transform = lambda image: seen.append(image) or image
+    untransformed.transform = lambda image: image
+    pair = probe[0]
+    is_first = isinstance(pair, tuple) and len(seen) == 1 and pair[0] is seen[0]
+    return untransformed if is_first else None

@@ -1,0 +1,84 @@
+"""Advice on PyTorch's DataLoader, whose stages are taken apart."""
+
+import time
+
+import pytest
+
+import echo
+from echo.advice.torch_loader import loader_stages
+
+pytestmark = pytest.mark.extras
+
+torch = pytest.importorskip("torch", reason="see requirements-extras.txt")
+
+
+class Images(torch.utils.data.Dataset):
+    """Applies `transform` as the data sets of torchvision do."""
+
+    def __init__(self, transform=None):
+        self.transform = transform
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        image = torch.full((4, 4), float(index))
+        return (self.transform(image) if self.transform else image), index
+
+
+class Pairs(Images):
+    """Uses its transform for something else."""
+
+    def __getitem__(self, index):
+        return self.transform(index), index
+
+
+def double(image):
+    return 2 * image
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (Images(), ["read", "batch"]),
+        (Images(double), ["read", "transform", "batch"]),
+        (Pairs(double), ["read", "transform", "batch"]),
+        (torch.utils.data.TensorDataset(torch.arange(50)), ["read", "batch"]),
+    ],
+)
+def test_the_stages_make_what_the_loader_makes(data, names):
+    loader = torch.utils.data.DataLoader(data, batch_size=50, num_workers=3)
+    stages, batch_size, workers = loader_stages(loader)
+    assert ([name for name, _ in stages], batch_size, workers) == (names, 50, 3)
+    rows = []
+    for call in range(400):
+        row = call
+        for _, stage in stages[:-1]:
+            row = stage(row)
+        rows.append(row)
+    rows = {int(row[-1]): row for row in rows}
+    assert len(rows) == 50
+    made = stages[-1][1]([rows[index] for index in sorted(rows)])
+    for ours, theirs in zip(made, next(iter(loader)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_loaders_without_random_access_are_iterated_over():
+    batches = torch.utils.data.DataLoader(echo.echo_iterable(range(9), 2), batch_size=3)
+    assert loader_stages(batches) is None
+    assert loader_stages(torch.utils.data.DataLoader(Images(), batch_size=None)) is None
+    assert loader_stages([1, 2]) is None
+
+
+def test_a_loader_that_waits_wants_workers_first():
+    def slow(image):
+        time.sleep(0.02)
+        return image
+
+    loader = torch.utils.data.DataLoader(Images(slow), batch_size=8, num_workers=2)
+    advice = echo.advise(loader, lambda batch: None, batch_size=8, seconds=0.5)
+    assert advice.measured.workers == 2
+    assert advice.workers > 2
+    assert "transform waits for" in advice.reason
+    with pytest.raises(ValueError, match="batch_size is 16; allowed: that of the loader, 8"):
+        echo.advise(loader, len, batch_size=16)
