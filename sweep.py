@@ -24,7 +24,7 @@ import sys
 from collections.abc import Sequence
 
 from configs import base
-from runs import cli
+from runs import cli, tooling
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
@@ -35,7 +35,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add = parser.add_argument
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py")
     add("--study", required=True, help="a name from the file's get_studies(), or list")
-    add("--outdir", type=pathlib.Path, help="the study's directory; an existing study resumes")
+    add("--outdir", type=cli.directory, help="the study's directory; an existing study resumes")
     add("--dry-run", action="store_true", help="print the plan and its cost; write nothing")
     add("--trials", type=_positive, metavar="N", help="trials per search (default: the study's)")
     add(
@@ -75,11 +75,13 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         default=0.0,
         help="ray: GPUs, likewise; fractions share one",
     )
+    tooling.add_flags(parser)
     arguments, overrides = cli.parse(parser, argv)
     cli.config_file(arguments.config, ROOT)
     writes = arguments.study != "list" and not arguments.dry_run
     if writes and arguments.outdir is None:
         raise cli.InputError("--outdir is missing; give the directory to write the study to")
+    arguments.tools = tooling.chosen(arguments, arguments.outdir or pathlib.Path())
     if arguments.lanes_stacked and arguments.lanes == 1:
         raise cli.InputError(
             "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "
@@ -167,6 +169,7 @@ def main(argv: Sequence[str]) -> int:
         lanes=arguments.lanes,
         shard=arguments.shard,
         stacked=arguments.lanes_stacked,
+        tools=arguments.tools,
     )
     if outcome == "preempted":
         progress.say("stopped; run the same command again to resume")

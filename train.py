@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from configs import base
-from runs import cli
+from runs import cli, tooling
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
@@ -32,7 +32,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
     add("--config", help="FILE[:VARIANT], such as configs/cifar10.py")
-    add("--workdir", help="the run's directory; start it again to resume")
+    add("--workdir", type=cli.directory, help="the run's directory; start it again to resume")
     add(
         "--evaluate",
         metavar="WORKDIR",
@@ -40,6 +40,13 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "interrupted) on its validation split, and on its test split if it has one; writes "
         "WORKDIR/evaluation.json, and WORKDIR/parameters.npz, which numpy.load reads "
         "(params/stem/conv/kernel, ...)",
+    )
+    tooling.add_flags(parser)
+    add(
+        "--profile",
+        type=tooling.steps_to_profile,
+        metavar="START:STOP",
+        help="trace these steps into WORKDIR/profile, for TensorBoard's profiler or Perfetto",
     )
     arguments, overrides = cli.parse(parser, argv)
     given = [name for name in ("config", "workdir") if getattr(arguments, name)]
@@ -50,6 +57,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
         cli.config_file(arguments.config, ROOT)
+        arguments.tools = tooling.chosen(arguments, arguments.workdir)
     return arguments, overrides
 
 
@@ -62,10 +70,20 @@ from ml_collections import ConfigDict
 
 from pipeline import streams
 from pipeline.map_datasets import Batch
-from runs import distributed, environment, records, resuming, signals, terminal, workdirs
+from runs import (
+    distributed,
+    environment,
+    profiler,
+    records,
+    resuming,
+    signals,
+    terminal,
+    workdirs,
+)
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.metrics_writer import Recorder
+from runs.observers import Observers
 from runs.progress import Progress, Status, TimeLeft, duration
 from training import best_checkpoint, divergence, gradient_statistics, optimizer
 from training.experiment import Experiment, make_experiment
@@ -90,6 +108,7 @@ def train(
     *,
     locked: bool = False,
     on_step: OnStep | None = None,
+    tools: tooling.Tools | None = None,
 ) -> dict[str, Any]:
     """Trains `config` in `workdir`, from the start or from the last checkpoint.
 
@@ -99,6 +118,7 @@ def train(
         progress: displays the progress; None for none.
         locked: whether the caller holds the directory's lock.
         on_step: called after each step.
+        tools: trackers, a profile, a mirror; None for TensorBoard alone.
 
     Returns:
         The content of WORKDIR/result.json.
@@ -112,7 +132,13 @@ def train(
     with signals.stop_requested() as stop:
         progress = progress or Progress(quiet=True)
         steps = step_by_step(
-            experiment, pathlib.Path(workdir), progress, stop, locked=locked, on_step=on_step
+            experiment,
+            pathlib.Path(workdir),
+            progress,
+            stop,
+            locked=locked,
+            on_step=on_step,
+            tools=tools,
         )
         return next(result for result in steps if result is not None)
 
@@ -125,6 +151,7 @@ def step_by_step(
     *,
     locked: bool = False,
     on_step: OnStep | None = None,
+    tools: tooling.Tools | None = None,
 ) -> Iterator[dict[str, Any] | None]:
     """Trains like `train`, one step per iteration, so that several runs can take turns.
 
@@ -135,6 +162,7 @@ def step_by_step(
         stop: called before each step with the number of steps taken; whether to save and stop.
         locked: whether the caller holds the directory's lock.
         on_step: called after each step.
+        tools: trackers, a profile, a mirror; None for TensorBoard alone.
 
     Yields:
         None before the first step and after each one, then the content of WORKDIR/result.json.
@@ -144,6 +172,7 @@ def step_by_step(
         "dataset": dataclasses.asdict(experiment.info),
         **environment.describe(ROOT),
     }
+    tools = tools or tooling.Tools(root=workdir)
     with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
         finished = distributed.decided_by_first(
             lambda: workdirs.enter(
@@ -155,9 +184,12 @@ def step_by_step(
             )
         )
         if finished:
+            tools.copy(workdir, progress.say)
             yield finished
             return
-        run = _Run(experiment, workdir, progress)
+        observers = tools.observers(workdir, record["config"], progress.say)
+        held.callback(observers.close)
+        run = _Run(experiment, workdir, progress, observers)
         error = None
         try:
             yield None  # the input is at its position, and no batch has been taken
@@ -177,6 +209,7 @@ def step_by_step(
         result = run.result(status, error)
         if distributed.is_first():
             records.write_json(workdir / records.RESULT, result)
+        observers.end(result)
     yield result  # the lock is free by now, whatever still refers to this generator
 
 
@@ -207,22 +240,29 @@ class Counters:
 class _Run:
     """One run: the training loop, and what it keeps between steps."""
 
-    def __init__(self, experiment: Experiment, workdir: pathlib.Path, progress: Progress):
+    def __init__(
+        self,
+        experiment: Experiment,
+        workdir: pathlib.Path,
+        progress: Progress,
+        observers: Observers,
+    ):
         self.config, self.progress = experiment.config, progress
         self.experiment, self.policy = experiment, experiment.policy
         self.transfer, self.stepper = experiment.transfer, experiment.stepper
         self.counters = Counters()
         self.stepper.state = experiment.program.init(self.config.seed.model)
         self.iterator = iter(experiment.batches)
-        self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS)
+        self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS, observers.saved)
         self.clock = Clock()  # starts here, after what is compiled once per process
         self.time_left = TimeLeft()
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes = self._restore(workdir)
         self.writes_records = distributed.is_first()
-        fresh = self.counters.fresh_examples
-        self.recorder = Recorder(workdir, keep_bytes, fresh, active=self.writes_records)
+        self.recorder = Recorder(workdir, keep_bytes, observers, active=self.writes_records)
+        self.observers = observers
+        observers.start(self.counters.fresh_examples)
         self.policy.resume(workdir, self.counters.step)
 
     def loop(self, stop: Callable[[int], bool], on_step: OnStep) -> Generator[None, None, str]:
@@ -298,7 +338,7 @@ class _Run:
         state = self.stepper.state
         jax.block_until_ready(state)
         try:
-            with self._paused():
+            with self._paused("evaluate"):
                 values = self.experiment.program.evaluate(state, self.experiment.validation)
         except Exception:
             at.evaluated = -1  # so that the run evaluates here when it is resumed
@@ -326,7 +366,7 @@ class _Run:
             return
         state = self.stepper.state
         jax.block_until_ready(state)
-        with self._paused():
+        with self._paused("save"):
             extents = {records.METRICS: self.recorder.sync()} | self.policy.sync()
             value = {
                 "input": streams.merge_states(distributed.gather(self.iterator.get_state())),
@@ -359,13 +399,16 @@ class _Run:
     def _step(self, batch: Batch) -> None:
         """Dispatches a step. `_log` reads its metrics after the next one has been dispatched."""
         at = self.counters
-        rows = self.transfer.put(batch)
+        self.observers.step(at.step + 1)
+        with profiler.region("transfer"):
+            rows = self.transfer.put(batch)
         hyper = optimizer.hyperparameters(self.config, self._schedule_progress())
         if not self.stepper.compiled:
-            with self._paused():
+            with self._paused("compile"):
                 self.stepper.compile(rows, hyper)
         gradients = self._gradient_statistics(batch, rows)  # before the step, which donates state
-        metrics = self.stepper.step(rows, hyper)
+        with profiler.region("step"):
+            metrics = self.stepper.step(rows, hyper)
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
         if gradients:
@@ -383,7 +426,7 @@ class _Run:
         self._log()
         state = self.stepper.state
         jax.block_until_ready(state)
-        with self._paused():
+        with self._paused("gradient statistics"):
             repeat_b = self.experiment.repeated_rows(step, batch.copy)
             data_seed = np.uint32(self.config.seed.data)
             return self.experiment.program.gradient_statistics(state, rows, repeat_b, data_seed)
@@ -417,9 +460,11 @@ class _Run:
     # What the steps of the loop share.
 
     @contextlib.contextmanager
-    def _paused(self) -> Iterator[None]:
-        """Excludes time from training, and stops a throttled upstream meanwhile."""
-        with self.clock.paused(), self.experiment.upstream_clock.stopped():
+    def _paused(self, region: str) -> Iterator[None]:
+        """Excludes time from training, and stops a throttled upstream meanwhile; `region` is its
+        name in a profile."""
+        stopped = self.experiment.upstream_clock.stopped()
+        with self.clock.paused(), stopped, profiler.region(region):
             yield
 
     def _schedule_progress(self) -> float:
@@ -488,8 +533,8 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     progress = Progress(quiet=not distributed.is_first())
     before = None
     with contextlib.suppress(records.Damaged):  # `train` reports it and sets it aside
-        before = records.read_json(pathlib.Path(arguments.workdir) / records.RESULT)
-    result = train(config, arguments.workdir, progress, on_step=on_step)
+        before = records.read_json(arguments.workdir / records.RESULT)
+    result = train(config, arguments.workdir, progress, on_step=on_step, tools=arguments.tools)
     if result["status"] == "failed" and not distributed.is_first():
         terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)
     already = "already finished: " if result == before else ""
@@ -512,7 +557,7 @@ def _evaluate(workdir: pathlib.Path, overrides: Sequence[str]) -> int:
     return cli.OK
 
 
-def _summary(result: dict[str, Any], workdir: str) -> str:
+def _summary(result: dict[str, Any], workdir: pathlib.Path) -> str:
     best = result["best"]
     value = "none" if best["value"] is None else f"{best['value']:.4g}"
     line = (

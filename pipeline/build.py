@@ -32,6 +32,7 @@ from pipeline.map_datasets import (
     decode_records,
 )
 from pipeline.streams import ConcatenatedStreams, FixedStreams, Streams
+from runs import profiler
 
 # Augmentation is compiled for these numbers of examples only; fewer are padded up to one of them.
 _LENGTHS = (8, CHUNK)
@@ -86,7 +87,8 @@ def build(
         stream: _stream_batches(config, source, functions, stream, first, streams)
         for stream in held
     }
-    batches = ConcatenatedStreams(parts, config.echo.streams, streams)
+    region = "batch" if config.echo.insertion == "none" else "echo"
+    batches = ConcatenatedStreams(parts, config.echo.streams, streams, region)
     if config.prefetch and streams.read_ahead:
         batches = grain.experimental.ThreadPrefetchIterDataset(
             batches, prefetch_buffer_size=config.prefetch
@@ -175,9 +177,10 @@ def host_augmentation(config: ConfigDict, functions: StageFunctions, first: Arra
         rows = np.minimum(np.arange(padded), n - 1)
         data = {name: array[rows] for name, array in batch.data.items()}
         index, copy = batch.index[rows].astype(np.uint32), batch.copy[rows].astype(np.uint32)
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            out = compiled(data, seed, index, copy)
-        return batch._replace(data={name: np.asarray(array)[:n] for name, array in out.items()})
+        on_cpu = jax.default_device(jax.local_devices(backend="cpu")[0])
+        with profiler.region("augment"), on_cpu:
+            out = jax.device_get(compiled(data, seed, index, copy))
+        return batch._replace(data={name: array[:n] for name, array in out.items()})
 
     lengths = set(_LENGTHS)
     if config.echo.insertion == "before_augmentation":

@@ -17,6 +17,7 @@ import numpy as np
 from grain.experimental import index_shuffle
 
 from data.sources import RecordError, Source, reason
+from runs import profiler
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 
@@ -154,12 +155,14 @@ class Read(grain.MapDataset):
 
     def read(self, batch: Batch) -> Batch:
         """Reads the raw records of a batch."""
-        return batch._replace(data=self._source.__getitems__(self._numbers(batch)))
+        with profiler.region("read"):
+            return batch._replace(data=self._source.__getitems__(self._numbers(batch)))
 
     def decode(self, batch: Batch) -> Batch:
         """Decodes the raw records of a batch; raises RecordError for one that is damaged."""
         numbers = self._numbers(batch)
-        data = decode_read(self._source, batch.data, numbers, self._decode, batch.index)
+        with profiler.region("decode"):
+            data = decode_read(self._source, batch.data, numbers, self._decode, batch.index)
         return batch._replace(data=data)
 
     def _numbers(self, batch: Batch) -> list[int]:

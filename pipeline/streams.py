@@ -12,6 +12,7 @@ import echo
 from echo import gather_plan
 from pipeline import accounting
 from pipeline.map_datasets import Batch
+from runs import profiler
 
 
 class Streams(Protocol):
@@ -88,15 +89,21 @@ class ConcatenatedStreams(grain.IterDataset):
         num_streams: the number of streams in all processes.
         counter: counts the fresh examples of all streams, and ends the batches when the first
             stream ends: a process that continued alone would wait for the others forever.
+        region: the name of the last stage in a profile.
     """
 
     def __init__(
-        self, parts: dict[int, grain.IterDataset[Batch]], num_streams: int, counter: Streams
+        self,
+        parts: dict[int, grain.IterDataset[Batch]],
+        num_streams: int,
+        counter: Streams,
+        region: str,
     ):
         super().__init__(list(parts.values()))
         self.streams = tuple(parts)
         self.num_streams = num_streams
         self.counter = counter
+        self.region = region
 
     def __iter__(self) -> grain.DatasetIterator:
         return _Iterator(self, [iter(part) for part in self._parents])
@@ -126,7 +133,8 @@ class _Iterator(grain.DatasetIterator):
         """The next batch of each stream; None if one has ended."""
         blocks = {}
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
-            block = next(part, None)
+            with profiler.region(self._dataset.region):
+                block = next(part, None)
             if block is None:
                 return None
             blocks[stream] = block

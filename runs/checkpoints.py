@@ -57,9 +57,11 @@ class Checkpoints:
 
     Args:
         directory: created when the first checkpoint is saved.
+        on_saved: called in the background once a checkpoint is complete.
     """
 
-    def __init__(self, directory: str | os.PathLike):
+    def __init__(self, directory: str | os.PathLike, on_saved: Callable[[], None] = lambda: None):
+        self._on_saved = on_saved
         self._directory = pathlib.Path(directory).absolute()
         self._keep = _NewestAndBest()
         self._opened: ocp.CheckpointManager | None = None
@@ -134,7 +136,11 @@ class Checkpoints:
 
     def _manager(self) -> ocp.CheckpointManager:
         if self._opened is None:
-            options = ocp.CheckpointManagerOptions(preservation_policy=self._keep, create=True)
+            options = ocp.CheckpointManagerOptions(
+                preservation_policy=self._keep,
+                create=True,
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._on_saved),
+            )
             self._opened = ocp.CheckpointManager(self._directory, options=options)
         return self._opened
 

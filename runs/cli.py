@@ -94,12 +94,25 @@ def disk_full_named(where: pathlib.Path) -> Iterator[None]:
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
+def directory(text: str) -> pathlib.Path:
+    """The value of a flag that names a directory to write to; raises InputError for a URL."""
+    _refuse_url(_shortened(text))
+    return pathlib.Path(text)
+
+
+def _refuse_url(name: str) -> None:
+    if _URL.match(name):
+        raise InputError(
+            f"{name} is a URL; give a directory, and --mirror={name} to copy it there after each "
+            "checkpoint"
+        )
+
+
 @contextlib.contextmanager
 def writing_to(directory: pathlib.Path) -> Iterator[None]:
     """Replaces a file system's error by InputError, which names the directory."""
     name = _shortened(str(directory))
-    if _URL.match(name):
-        raise InputError(f"{name} is a URL; give a directory, such as a bucket that is mounted")
+    _refuse_url(name)
     if "\0" in str(directory):
         raise InputError(f"{name} contains a zero byte; give a directory's name")
     try:

@@ -112,6 +112,7 @@ class Progress:
         self._last: object = None
         self._next_line = time.monotonic() + (0.0 if quiet else 2.0)
         self.quiet = quiet
+        self.unsaid: list[str] = []
 
     def update(self, status: object) -> None:
         """Shows `status` (anything with a str) if the last one is old enough.
@@ -139,7 +140,9 @@ class Progress:
             self.say(line)
 
     def say(self, line: str) -> None:
-        """Prints a line permanently."""
+        """Prints a line permanently; if quiet, keeps it in `unsaid`."""
+        if self.quiet:
+            self.unsaid.append(line)
         with terminal.reached(self._console.file):
             self._console.print(line, soft_wrap=True, markup=False)
 

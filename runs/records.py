@@ -32,7 +32,8 @@ CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
 GRADIENTS = "gradients"  # the split of metrics records on one step's gradient
 LOCK = "lock"  # held by the process that trains in this directory
-CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+CHECKPOINTS, TENSORBOARD, PROFILE = "checkpoints", "tensorboard", "profile"
+TRACKED = "trackers.json"  # the run's identities with experiment trackers
 DAMAGED = "damaged"  # unusable files and directories, kept for inspection
 DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken in each step
 EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a finished run's best checkpoint
@@ -133,7 +134,7 @@ def _create(path: pathlib.Path, content: bytes) -> None:
 
 
 # Names of `temporary_file`, and those of earlier versions, which ended in a process number.
-_WRITTEN = (STUDY, CONFIG, HPARAMS, RESULT, EVALUATION, PARAMETERS)
+_WRITTEN = (STUDY, CONFIG, HPARAMS, RESULT, EVALUATION, PARAMETERS, TRACKED)
 _TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, _WRITTEN))})\.([0-9a-f]{{16}}\.tmp|[0-9]+)")
 
 # A temporary file exists for seconds, but clocks of machines may differ by hours.

@@ -17,6 +17,7 @@ import train as training_loop
 from pipeline.map_datasets import Batch
 from runs import signals
 from runs.progress import Progress
+from runs.tooling import Tools
 from training.experiment import make_experiment
 from training.step import Program
 from training.stepper import Stack
@@ -28,6 +29,7 @@ def train(
     progress: Progress,
     stacked: bool = False,
     on_step: training_loop.OnStep | None = None,
+    tools: Tools | None = None,
 ) -> list[dict[str, Any]]:
     """Trains configurations that differ only in optimizer, loss, and model seed on one input.
 
@@ -42,6 +44,7 @@ def train(
         stacked: whether one call takes the steps of all lanes at the same batch. It is compiled
             with their loss, so lanes with different losses are separate stacks. Equal to rounding.
         on_step: called after each step of each lane.
+        tools: see `train.train`.
 
     Returns:
         The content of each run's result.json.
@@ -69,7 +72,13 @@ def train(
                     experiment, stepper=stack.lane(experiment.config.seed.data)
                 )
             running[lane] = training_loop.step_by_step(
-                experiment, workdir, progress, lambda step: stopping, locked=True, on_step=on_step
+                experiment,
+                workdir,
+                progress,
+                lambda step: stopping,
+                locked=True,
+                on_step=on_step,
+                tools=tools,
             )
         _advance(running, lanes, results)  # to their positions, without a step
         while running:

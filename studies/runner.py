@@ -11,6 +11,7 @@ from pipeline import accounting
 from runs import distributed, workdirs
 from runs.progress import SEPARATOR, Progress
 from runs.study import Study
+from runs.tooling import Tools
 from studies import search
 from studies.directory import open_study
 from studies.executors import Executor, InProcessExecutor
@@ -35,6 +36,7 @@ def run(
     lanes: int = 1,
     shard: tuple[int, int] = (0, 1),
     stacked: bool = False,
+    tools: Tools | None = None,
 ) -> str:
     """Runs what is not finished yet; returns 'finished' or 'preempted'.
 
@@ -43,6 +45,7 @@ def run(
         lanes: maximum number of trials that train in one process on the same batches.
         shard: (i, n): run searches i, i + n, i + 2n, ... of the study.
         stacked: whether one call does the steps of all lanes.
+        tools: trackers and a mirror; None for TensorBoard alone.
 
     Raises:
         cli.InputError: a condition that cannot be trained, or a directory with another study;
@@ -50,11 +53,12 @@ def run(
         cli.DiskFull: see `train.train`.
     """
     workdirs.check_apart(study_dir, study.config, "--outdir")
+    tools = tools or Tools(root=study_dir)
     search.check(study, lanes)
     executor = make_executor(study, study_dir, progress)
     try:
         distributed.decided_by_first(lambda: open_study(study, study_dir))
-        return _Launch(study, study_dir, progress, executor, lanes, shard, stacked).run()
+        return _Launch(study, study_dir, progress, executor, lanes, shard, stacked, tools).run()
     finally:
         progress.close()
         executor.close()
@@ -72,9 +76,11 @@ class _Launch:
         lanes: int,
         shard: tuple[int, int],
         stacked: bool,
+        tools: Tools,
     ):
         self._study, self._study_dir, self._progress = study, study_dir, progress
         self._executor, self._lanes, self._stacked = executor, lanes, stacked
+        self._tools = tools
         index, number_of_shards = shard
         self._queues = {
             (c.name, number): SearchQueue(c.name, number, study.trials, study.max_trials)
@@ -105,6 +111,7 @@ class _Launch:
                 if self._executor.silent:
                     self._progress.update(self._study_progress.status())
         self._warn()
+        self._tools.copy(self._study_dir, self._progress.say)
         return "finished" if self._over() else "preempted"
 
     def _running(self) -> bool:
@@ -119,7 +126,9 @@ class _Launch:
             while self._executor.free() and (taken := queue.take(self._lanes)):
                 unfinished = tuple(t for t in taken if not self._already_finished(queue, t))
                 if unfinished:
-                    unit = Unit(queue.condition, queue.search, unfinished, self._stacked)
+                    unit = Unit(
+                        queue.condition, queue.search, unfinished, self._stacked, self._tools
+                    )
                     self._executor.submit(unit, f"{self._study_progress} {unit}")
 
     def _already_finished(self, queue: SearchQueue, trial: int) -> bool:

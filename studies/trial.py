@@ -19,6 +19,7 @@ from configs import base
 from runs import cli, distributed, locks, records, resuming, trial_records, workdirs
 from runs.progress import Progress
 from runs.study import Study
+from runs.tooling import Tools
 from studies import lanes, search
 
 # Another process holds the trial's lock. It may finish the trial, or be killed and release it.
@@ -33,6 +34,7 @@ class Unit:
     search: int
     trials: tuple[int, ...]
     stacked: bool = False  # whether one call does the steps of all lanes
+    tools: Tools | None = None
 
     def workdir(self, trial: int, study_dir: pathlib.Path) -> pathlib.Path:
         return records.TrialPath(self.condition, self.search, trial).under(study_dir)
@@ -112,7 +114,9 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
     """`run_unit` in a worker process: prints nothing, and returns errors instead of raising."""
     try:
-        return run_unit(study, unit, study_dir, Progress(quiet=True))
+        progress = Progress(quiet=True)
+        outcome = run_unit(study, unit, study_dir, progress)
+        return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
     except Exception as error:
         return Outcome({}, error=str(error) or repr(error), kind=type(error).__name__)
 
@@ -136,8 +140,8 @@ def _train(
             records.write_json(workdir / records.HPARAMS, record)
     configs = [search.trial_config(study, condition, unit.search, trial) for trial in trials]
     if len(trials) == 1:
-        return [train.train(configs[0], trial_dirs[0], progress, locked=True)]
-    return lanes.train(configs, trial_dirs, progress, unit.stacked)
+        return [train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)]
+    return lanes.train(configs, trial_dirs, progress, unit.stacked, tools=unit.tools)
 
 
 def _set_aside(workdir: pathlib.Path) -> str:

@@ -1,0 +1,188 @@
+"""Copies a run's or a study's directory to another place in the background, such as a bucket.
+
+A copy can always be resumed from: records go before the checkpoints that cover them, and outdated
+checkpoints are removed last.
+"""
+
+import contextlib
+import datetime
+import os
+import pathlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runs import records
+from runs.cli import InputError
+from runs.observers import Observer
+
+# Waits before the last copy is tried again.
+_RETRY_SECONDS = (1.0, 5.0)
+
+
+class Mirror(Observer):
+    """Keeps a copy of a directory up to date. Failures are warnings, and are tried again.
+
+    Args:
+        directory: of the run or the study.
+        url: where the copy goes, anything that fsspec writes to.
+        say: called with warnings.
+    """
+
+    def __init__(self, directory: pathlib.Path, url: str, say: Callable[[str], None]):
+        self._directory, self._url, self._say = directory, url, say
+        self._copied: dict[str, tuple[int, int]] = {}  # (size, mtime in ns) by path
+        self._warned = False
+        self._due, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+        self._thread.start()
+
+    def saved(self) -> None:
+        self._due.set()
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._ended.set()
+        self._due.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            self._due.wait()
+            self._due.clear()
+            if not self._ended.is_set():
+                self._attempt()
+        for seconds in (*_RETRY_SECONDS, None):
+            if self._attempt():
+                return
+            if seconds is not None:
+                time.sleep(seconds)
+        self._say(
+            f"warning: {self._url} is not up to date; {self._directory} is complete, and the same "
+            "command copies it again"
+        )
+
+    def _attempt(self) -> bool:
+        try:
+            self._copy()
+        except Exception as error:
+            if not self._warned:
+                self._warned = True
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                self._say(
+                    f"warning: {self._directory} could not be copied to {self._url} ({reason}); "
+                    "the run continues, and the copy is tried again"
+                )
+            return False
+        return True
+
+    def _copy(self) -> None:
+        """Copies what has changed, then removes checkpoints that the directory no longer has."""
+        filesystem, root = opened(self._url)
+        if not self._copied:
+            self._check_is_copy(filesystem, root)
+        there = {} if self._copied else filesystem.find(root, detail=True)
+        for path in _in_order(self._directory):
+            with contextlib.suppress(FileNotFoundError):  # an old checkpoint was removed just now
+                status = (self._directory / path).stat()
+                version, target = (status.st_size, status.st_mtime_ns), f"{root}/{path}"
+                if self._copied.get(path) != version and not _is_current(there.get(target), status):
+                    _upload(filesystem, self._directory / path, target)
+                self._copied[path] = version
+        for folder in set(filter(None, map(_checkpoint, self._copied))):
+            if not (self._directory / folder).exists():
+                filesystem.rm(f"{root}/{folder}", recursive=True)
+                self._copied = {p: v for p, v in self._copied.items() if _checkpoint(p) != folder}
+
+    def _check_is_copy(self, filesystem: Any, root: str) -> None:
+        """Raises InputError if the URL has the copy of another run or study."""
+        for name in (records.CONFIG, records.STUDY):
+            if filesystem.exists(f"{root}/{name}"):  # these files never change
+                there = filesystem.cat_file(f"{root}/{name}")
+                if there != records.read_bytes(self._directory / name):
+                    raise InputError(f"{name} there is of another run; give another --mirror")
+
+
+def check(url: str, directory: pathlib.Path) -> None:
+    """Checks that a directory can be copied to a URL, as far as this is known without asking there.
+
+    Raises:
+        InputError: the protocol is unknown, its package is missing, or the copy would lie within
+            the directory.
+    """
+    try:
+        filesystem, root = opened(url)
+    except ImportError as error:
+        raise InputError(
+            f"--mirror is {url}, which needs a package that is not installed ({error}); install it"
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"--mirror is {url} ({error}); allowed: s3://BUCKET/PATH, gs://BUCKET/PATH, a "
+            "directory, or another URL that fsspec writes to"
+        ) from error
+    here = directory.absolute()
+    if "file" in filesystem.protocol and pathlib.Path(root).is_relative_to(here):
+        raise InputError(f"--mirror is {url}, within {directory}; give a place outside of it")
+
+
+def opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path there."""
+    from fsspec.core import url_to_fs
+
+    filesystem, root = url_to_fs(url, use_listings_cache=False)
+    return filesystem, root.rstrip("/")
+
+
+def _in_order(directory: pathlib.Path) -> list[str]:
+    """The files to copy: records, then checkpoints, then results, which say that a run is over."""
+    paths = []
+    for parent, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not _is_unfinished(name)]
+        paths += [
+            (pathlib.Path(parent) / name).relative_to(directory).as_posix()
+            for name in names
+            if name != records.LOCK and not _is_unfinished(name)
+        ]
+
+    def rank(path: str) -> int:
+        checkpoint = f"/{records.CHECKPOINTS}/" in f"/{path}"
+        return 2 if path.endswith(records.RESULT) else int(checkpoint)
+
+    return sorted(paths, key=lambda path: (rank(path), path))
+
+
+def _is_unfinished(name: str) -> bool:
+    """Whether a file or directory is being written, or was when its process was killed."""
+    return name.startswith(".") or ".orbax-checkpoint-tmp" in name
+
+
+def _is_current(copy: Mapping[str, Any] | None, status: os.stat_result) -> bool:
+    """Whether a copy has the size of a file and is not older."""
+    if copy is None or copy["size"] != status.st_size:
+        return False
+    modified = copy.get("mtime") or copy.get("LastModified") or copy.get("updated")
+    if isinstance(modified, str):
+        modified = datetime.datetime.fromisoformat(modified)
+    if isinstance(modified, datetime.datetime):
+        modified = modified.timestamp()
+    return isinstance(modified, float) and modified >= status.st_mtime
+
+
+def _upload(filesystem: Any, path: pathlib.Path, target: str) -> None:
+    """Copies a file whole or not at all."""
+    if "file" not in filesystem.protocol:
+        filesystem.put_file(str(path), target)  # buckets show a file once it is complete
+        return
+    pathlib.Path(target).parent.mkdir(parents=True, exist_ok=True)
+    partial = pathlib.Path(target).with_name(f".{pathlib.Path(target).name}.partial")
+    shutil.copyfile(path, partial)
+    partial.replace(target)
+
+
+def _checkpoint(path: str) -> str | None:
+    """The checkpoint that a file belongs to, such as 'e2/0/3/checkpoints/120'."""
+    parts = path.split("/")
+    place = parts.index(records.CHECKPOINTS) + 2 if records.CHECKPOINTS in parts else len(parts)
+    return "/".join(parts[:place]) if place < len(parts) else None

@@ -1,0 +1,121 @@
+"""Observers follow a run from outside: trackers, the profiler, a mirror. None can end the run."""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runs import cli
+
+# How long the end of a run waits for an observer that does not answer.
+_SILENT_SECONDS = 300.0
+
+
+class Observer:
+    """Follows one run; a subclass overrides the events that it needs."""
+
+    def start(self, fresh_examples: int) -> None:
+        """The run is about to take its first step in this process.
+
+        Args:
+            fresh_examples: the run's position. Later records of an earlier process will be
+                recorded again.
+        """
+
+    def step(self, step: int) -> None:
+        """The run is about to take a step; the first one is 1."""
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """The run has written a record: `step`, `fresh_examples`, `split`, and numbers by name."""
+
+    def saved(self) -> None:
+        """A checkpoint is complete. Called in a thread that writes checkpoints."""
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        """The run has ended with this result.json, perhaps to be resumed later."""
+
+    def close(self) -> None:
+        """Called once, last, also if an error prevented a result."""
+
+
+class Observers(Observer):
+    """Several observers. One that fails is named in a warning, and left out from then on.
+
+    Args:
+        observers: by name.
+        say: called with the warning.
+    """
+
+    def __init__(self, observers: Mapping[str, Observer], say: Callable[[str], None]):
+        self._observers, self._say = dict(observers), say
+
+    def start(self, fresh_examples: int) -> None:
+        self._each(lambda observer: observer.start(fresh_examples))
+
+    def step(self, step: int) -> None:
+        self._each(lambda observer: observer.step(step))
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._each(lambda observer: observer.record(record))
+
+    def saved(self) -> None:
+        self._each(lambda observer: observer.saved())
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._each(lambda observer: observer.end(result))
+
+    def close(self) -> None:
+        self._each(lambda observer: observer.close())
+
+    def _each(self, call: Callable[[Observer], None]) -> None:
+        for name, observer in list(self._observers.items()):
+            try:
+                call(observer)
+            except Exception as error:
+                self._observers.pop(name, None)
+                if not cli.is_disk_full(error):  # of which the run's own records will tell
+                    reason = " ".join(f"{type(error).__name__}: {error}".split())
+                    self._say(f"warning: {name} failed ({reason}); the run continues without it")
+
+
+class InBackground(Observer):
+    """Passes events on to an observer in a thread, so that a slow server never holds up a run.
+
+    Its errors are raised by the next event. The end waits for what is left.
+    """
+
+    def __init__(self, observer: Observer):
+        self._observer = observer
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._work, name="observer", daemon=True).start()
+
+    def start(self, fresh_examples: int) -> None:
+        self._submit(lambda: self._observer.start(fresh_examples))
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._submit(lambda: self._observer.record(record))
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._submit(lambda: self._observer.end(result))
+        self._submit(self._ended.set)
+        if not self._ended.wait(_SILENT_SECONDS):
+            raise TimeoutError(f"no answer within {_SILENT_SECONDS:g} seconds")
+        self._check()
+
+    def _submit(self, call: Callable[[], None]) -> None:
+        self._check()
+        self._calls.put(call)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._calls.get()()
+        except Exception as error:
+            self._error = error
+            self._ended.set()

@@ -1,0 +1,212 @@
+"""Experiment trackers: TensorBoard, Weights & Biases, MLflow. Each is an observer of a run."""
+
+import contextlib
+import logging
+import pathlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorboardX
+from tensorboardX import summary
+from tensorboardX.proto import plugin_hparams_pb2
+
+from runs import records
+from runs.observers import Observer
+
+# What trackers compare runs by, besides what a search has drawn.
+_COMPARED = (
+    *("echo.insertion", "echo.policy", "echo.factor", "echo.shuffle_buffer", "batch_size"),
+    *("optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay", "workload"),
+)
+_SCORES = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
+_FAILED = ("diverged", "failed")
+_HPARAMS_SUCCESS, _HPARAMS_FAILURE = 1, 2  # of TensorBoard's enumeration of statuses
+
+
+class Tracked:
+    """A run as trackers see it.
+
+    Args:
+        workdir: the run's directory.
+        root: the study's directory; `workdir` itself for a single run.
+        config: the nested configuration.
+
+    Attributes:
+        name: such as 'e2/0/3', or the directory's name.
+        group: the name of the study, or of the run.
+        hparams: what runs are compared by.
+    """
+
+    def __init__(self, workdir: pathlib.Path, root: pathlib.Path, config: Mapping[str, Any]):
+        self.workdir, self._lock = workdir, threading.Lock()
+        path = workdir.absolute().relative_to(root.absolute())
+        self.group = root.absolute().name
+        self.name = path.as_posix() if path.parts else self.group
+        self.config = dict(_flat(config))
+        trial = records.read_object(workdir / records.HPARAMS) or {}
+        place = {key: trial[key] for key in ("condition", "search") if key in trial}
+        self.hparams = place | {name: self.config[name] for name in _COMPARED}
+        self.hparams |= trial.get("hparams") or {}
+
+    def identity(self, tracker: str, new: Callable[[], str]) -> str:
+        """The run's identity with a tracker: that of an earlier process, or a new one."""
+        path, known = self.workdir / records.TRACKED, {}
+        with self._lock:
+            with contextlib.suppress(records.Damaged):
+                known = records.read_object(path) or {}
+            if not isinstance(known.get(tracker), str):
+                known[tracker] = new()
+                records.write_json(path, known)
+            return known[tracker]
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record by tag, such as 'train/loss'."""
+    names = record.keys() - {"step", "fresh_examples", "split"}
+    return {f"{record['split']}/{name}": float(record[name]) for name in sorted(names)}
+
+
+def _scores(result: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers by which a run is judged; those of a target that was not reached are missing."""
+    scores = {name: result.get(name) for name in _SCORES} | {"best": result["best"]["value"]}
+    return {f"score/{name}": float(value) for name, value in scores.items() if value is not None}
+
+
+class TensorBoard(Observer):
+    """Writes WORKDIR/tensorboard: scalars over fresh examples, and the run's row in HParams."""
+
+    def __init__(self, run: Tracked):
+        self._run = run
+        self._writer: Any = None
+
+    def start(self, fresh_examples: int) -> None:
+        self._writer = tensorboardX.SummaryWriter(
+            str(self._run.workdir / records.TENSORBOARD),
+            purge_step=fresh_examples + 1,
+            max_queue=0,  # unbounded: on a full disk the thread ends, and a queue would block
+        )
+        self._fresh_examples = fresh_examples
+        tags = [f"score/{name}" for name in (*_SCORES, "best")]
+        experiment, start, _ = summary.hparams(self._run.hparams, dict.fromkeys(tags))
+        self._add(experiment)
+        self._add(start)
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._fresh_examples = record["fresh_examples"]
+        for tag, value in _scalars(record).items():
+            self._writer.add_scalar(tag, value, self._fresh_examples)
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        if result["status"] != "preempted":
+            for tag, value in _scores(result).items():
+                self._writer.add_scalar(tag, value, self._fresh_examples)
+            self._add(_session_end(failed=result["status"] in _FAILED))
+        self.close()
+
+    def close(self) -> None:
+        if self._writer is None:
+            return
+        writer, self._writer = self._writer, None
+        events: Any = writer.file_writer.event_writer
+        try:
+            writer.close()
+        except OSError:
+            # The disk is full. An open writer would retry at exit and print a traceback.
+            events._worker.stop()
+            events._closed = True
+            raise
+
+    def _add(self, proto: Any) -> None:
+        self._writer.file_writer.add_summary(proto, self._fresh_examples)
+
+
+def _session_end(failed: bool) -> Any:
+    """The summary that ends a row of HParams; tensorboardX itself writes only successes."""
+    _, _, end = summary.hparams({}, {})
+    data = end.value[0].metadata.plugin_data
+    content = plugin_hparams_pb2.HParamsPluginData.FromString(data.content)  # pyright: ignore
+    content.session_end_info.status = _HPARAMS_FAILURE if failed else _HPARAMS_SUCCESS
+    data.content = content.SerializeToString()
+    return end
+
+
+class WeightsAndBiases(Observer):
+    """Logs to Weights & Biases, in the project of WANDB_PROJECT (default: data-echoing)."""
+
+    def __init__(self, run: Tracked):
+        self._run = run
+
+    def start(self, fresh_examples: int) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        settings = wandb.Settings(silent=True, console="off")
+        self._wandb = wandb.init(
+            project=settings.project or "data-echoing",
+            group=self._run.group,
+            name=self._run.name,
+            id=self._run.identity("wandb", lambda: secrets.token_hex(8)),
+            resume="allow",
+            reinit="create_new",
+            config=self._run.config,
+            dir=str(self._run.workdir),
+            settings=settings,
+        )
+        self._wandb.define_metric("*", step_metric="fresh_examples")
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        counts = {name: record[name] for name in ("step", "fresh_examples")}
+        self._wandb.log(counts | _scalars(record))
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._wandb.summary.update(_scores(result) | {"status": result["status"]})
+        self._wandb.finish(exit_code=int(result["status"] in _FAILED))
+
+
+class MLflow(Observer):
+    """Logs to MLflow, in an experiment named after the study, at MLFLOW_TRACKING_URI."""
+
+    def __init__(self, run: Tracked):
+        self._run = run
+
+    def start(self, fresh_examples: int) -> None:
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every new experiment
+        self._mlflow, self._client = mlflow, mlflow.MlflowClient()
+        self._id = self._run.identity("mlflow", self._create)
+        self._client.update_run(self._id, status="RUNNING")
+
+    def _create(self) -> str:
+        experiment = self._mlflow.set_experiment(self._run.group).experiment_id
+        run_id = self._client.create_run(experiment, run_name=self._run.name).info.run_id
+        params = self._run.config | self._run.hparams
+        for name, value in params.items():
+            self._client.log_param(run_id, name, value)
+        return run_id
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._log(_scalars(record), record["fresh_examples"])
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._log(_scores(result), result["fresh_examples"])
+        self._client.set_tag(self._id, "status", result["status"])
+        status = {"preempted": "KILLED", **dict.fromkeys(_FAILED, "FAILED")}
+        self._client.set_terminated(self._id, status.get(result["status"], "FINISHED"))
+
+    def _log(self, values: Mapping[str, float], fresh_examples: int) -> None:
+        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
+
+        now = int(1000 * time.time())
+        metrics = [Metric(k, v, now, fresh_examples) for k, v in values.items()]
+        self._client.log_batch(self._id, metrics=metrics)

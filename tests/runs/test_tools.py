@@ -1,0 +1,222 @@
+"""What follows a run: trackers, a profile, a mirror. None of them can end it."""
+
+import collections
+import glob
+import shutil
+import threading
+
+import jax
+import pytest
+
+import sweep
+import train
+from runs import cli, records, tooling
+from runs.mirror import Mirror
+from runs.observers import InBackground, Observer, Observers
+from tests.helpers.runs import mini, records_of, slot, stop_at
+from tests.helpers.small_studies import RecordedProgress, study
+
+CONFIG = mini(**slot("before_augmentation", 100, factor=2))
+
+
+def content(directory):
+    """The files below a directory that a copy must have, by path."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != records.LOCK
+    }
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """A run with a profile and a mirror, stopped and resumed; its directory and the mirror's."""
+    workdir, copy = (tmp_path_factory.mktemp(name) / "run" for name in ("followed", "mirror"))
+    tools = tooling.Tools(mirror=f"file://{copy}", root=workdir, profile=(4, 20))
+    stopped = train.train(CONFIG, workdir, on_step=stop_at(13), tools=tools)
+    assert stopped["status"] == "preempted"
+    assert content(copy) == content(workdir)  # from here another machine could resume
+    assert train.train(CONFIG, workdir, tools=tools)["status"] == "exhausted"
+    return workdir, copy
+
+
+def test_a_mirror_has_what_the_run_has_and_a_copy_resumes(followed, tmp_path):
+    workdir, copy = followed
+    assert content(copy) == content(workdir)
+    (copy / records.RESULT).unlink()  # as a machine that was lost before the end leaves it
+    assert train.train(CONFIG, copy)["status"] == "exhausted"
+    assert records_of(copy) == records_of(workdir)
+
+
+def test_a_profile_names_what_the_host_does(followed):
+    workdir, _ = followed
+    traces = glob.glob(f"{workdir}/{records.PROFILE}/plugins/profile/*/*.xplane.pb")
+    assert len(traces) == 2  # one of each process that took steps of the range
+    counts = collections.Counter(
+        event.name
+        for trace in traces
+        for plane in jax.profiler.ProfileData.from_file(trace).planes
+        for line in plane.lines
+        for event in line.events
+    )
+    regions = ("read", "decode", "echo", "augment", "transfer", "step", "evaluate", "save")
+    assert set(regions) <= set(counts)
+    assert counts["step"] == counts["transfer"] == 16  # steps 4 to 19
+
+
+class Failing(Observer):
+    """Fails at one event and counts the events that reach it."""
+
+    def __init__(self, event):
+        self.calls = 0
+        setattr(self, event, self._fail)
+
+    def _fail(self, *_):
+        self.calls += 1
+        raise ConnectionError("the server\nis gone")
+
+
+@pytest.mark.parametrize("event", ["start", "step", "record", "saved", "end"])
+def test_an_observer_that_fails_is_named_once_and_left_out(event):
+    said, failing = [], Failing(event)
+    observers = Observers({"--tracker=x": failing}, said.append)
+    for _ in range(2):
+        observers.start(0)
+        observers.step(1)
+        observers.record({})
+        observers.saved()
+        observers.end({})
+    observers.close()
+    assert failing.calls == 1
+    assert said == [
+        "warning: --tracker=x failed (ConnectionError: the server is gone); the run continues "
+        "without it"
+    ]
+
+
+def test_a_slow_tracker_holds_up_nothing_but_the_end():
+    released, received = threading.Event(), []
+
+    class Slow(Observer):
+        def start(self, fresh_examples):
+            released.wait()
+
+        def record(self, record):
+            received.append(record)
+
+    slow = InBackground(Slow())
+    slow.start(0)
+    for step in range(3):
+        slow.record({"step": step})
+    assert not received
+    released.set()
+    slow.end({})
+    assert received == [{"step": 0}, {"step": 1}, {"step": 2}]
+
+
+def test_an_error_in_the_background_ends_only_the_tracker():
+    said = []
+    observers = Observers({"--tracker=x": InBackground(Failing("record"))}, said.append)
+    observers.start(0)
+    observers.record({})
+    observers.end({})
+    assert len(said) == 1
+    assert "--tracker=x failed (ConnectionError: the server is gone)" in said[0]
+
+
+WRONG = [
+    ("--tracker=tensorbord", "--tracker is 'tensorbord'; allowed: tensorboard, wandb, mlflow"),
+    ("--tracker=", "--tracker is ''; allowed"),
+    ("--profile=5", "--profile is '5'; allowed: START:STOP"),
+    ("--profile=0:3", "--profile is '0:3'"),
+    ("--profile=3:3", "--profile is '3:3'"),
+    ("--mirror=nowhere://x", "--mirror is nowhere://x (Protocol not known: nowhere); allowed: s3"),
+    ("--mirror={tmp}/run/copy", "run/copy, within "),
+    ("--workdir=s3://bucket/run", "is a URL; give a directory, and --mirror=s3://bucket/run to"),
+]
+
+
+@pytest.mark.parametrize(("word", "says"), WRONG, ids=[word for word, _ in WRONG])
+def test_wrong_flags_are_one_sentence_and_write_nothing(word, says, tmp_path, capsys):
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
+    words.append(word.replace("{tmp}", str(tmp_path)))
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_missing_package_is_one_sentence_with_what_to_install(tmp_path, capsys, monkeypatch):
+    find = tooling.importlib.util.find_spec
+    monkeypatch.setattr(
+        tooling.importlib.util, "find_spec", lambda name: None if name == "wandb" else find(name)
+    )
+    words = ["--config=configs/cifar10.py:mini", "--study=demo", f"--outdir={tmp_path / 'study'}"]
+    assert cli.guarded(sweep.main, [*words, "--tracker=tensorboard,wandb"]) == cli.WRONG_INPUT
+    assert "--tracker=wandb needs the package wandb, which is not installed; pip install wandb" in (
+        capsys.readouterr().err
+    )
+
+
+def directory(path, **files):
+    """A directory with the given texts: name=text; __ in a name is a slash."""
+    for name, text in files.items():
+        file = path / name.replace("__", "/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return path
+
+
+def copied(source, target):
+    """What a mirror says while it copies once."""
+    said = []
+    Mirror(source, str(target), said.append).end({})
+    return said
+
+
+def test_a_copy_follows_and_drops_the_checkpoints_that_the_run_dropped(tmp_path):
+    run = directory(tmp_path / "run", config="{}", checkpoints__5__a="5", lock="", metrics="1\n")
+    mirror = Mirror(run, str(tmp_path / "copy"), print)
+    mirror._copy()
+    assert content(tmp_path / "copy") == content(run)
+    directory(run, checkpoints__9__a="9", metrics="1\n2\n", **{".config.tmp": "half"})
+    shutil.rmtree(run / "checkpoints" / "5")
+    (run / "checkpoints" / "12.orbax-checkpoint-tmp-1").mkdir()
+    directory(tmp_path / "copy", checkpoints__3__a="of somebody else")
+    mirror.end({})
+    copy = content(tmp_path / "copy")
+    assert copy.pop("checkpoints/3/a") == b"of somebody else"
+    assert copy == {"config": b"{}", "checkpoints/9/a": b"9", "metrics": b"1\n2\n"}
+
+
+def test_the_copy_of_another_run_is_never_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr("runs.mirror._RETRY_SECONDS", ())
+    theirs = directory(tmp_path / "theirs", **{"config.json": '{"a": 1}'})
+    ours = directory(tmp_path / "ours", **{"config.json": '{"a": 2}'})
+    said = copied(ours, theirs)
+    assert "config.json there is of another run; give another --mirror" in said[0]
+    assert content(theirs) == {"config.json": b'{"a": 1}'}
+
+
+def test_a_failed_copy_is_one_warning_and_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("runs.mirror._RETRY_SECONDS", (0.0,))
+    run = directory(tmp_path / "run", config="{}")
+    place = directory(tmp_path, not_a_directory="") / "not_a_directory"
+    said = copied(run, place / "copy")
+    assert len(said) == 2
+    assert said[0].startswith(f"warning: {run} could not be copied to {place}/copy (")
+    assert said[1].startswith(f"warning: {place}/copy is not up to date; {run} is complete")
+    place.unlink()
+    assert not copied(run, place / "copy")
+    assert content(place / "copy") == content(run)
+
+
+def test_a_study_is_mirrored_with_its_trials(tmp_path):
+    outdir, copy = tmp_path / "study", tmp_path / "copy"
+    tools = tooling.Tools(mirror=str(copy), root=outdir)
+    said = RecordedProgress()
+    sweep.run(study(trials=1, conditions=("baseline",)), outdir, said, tools=tools)
+    assert content(copy) == content(outdir)
+    assert {"study.json", "baseline/0/0/result.json"} <= content(copy).keys()
+    assert not [line for line in said.lines if "warning" in line]
