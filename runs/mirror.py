@@ -167,7 +167,7 @@ def _is_current(copy: Mapping[str, Any] | None, status: os.stat_result) -> bool:
         modified = datetime.datetime.fromisoformat(modified)
     if isinstance(modified, datetime.datetime):
         modified = modified.timestamp()
-    return isinstance(modified, float) and modified >= status.st_mtime
+    return isinstance(modified, float) and modified >= int(status.st_mtime)  # S3 rounds down
 
 
 def _upload(filesystem: Any, path: pathlib.Path, target: str) -> None:
