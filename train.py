@@ -66,20 +66,12 @@ if __name__ == "__main__":
 
 import jax
 import numpy as np
+from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
 from pipeline import streams
 from pipeline.map_datasets import Batch
-from runs import (
-    distributed,
-    environment,
-    profiler,
-    records,
-    resuming,
-    signals,
-    terminal,
-    workdirs,
-)
+from runs import distributed, environment, records, resuming, signals, terminal, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.metrics_writer import Recorder
@@ -400,14 +392,14 @@ class _Run:
         """Dispatches a step. `_log` reads its metrics after the next one has been dispatched."""
         at = self.counters
         self.observers.step(at.step + 1)
-        with profiler.region("transfer"):
+        with TraceAnnotation("transfer"):
             rows = self.transfer.put(batch)
         hyper = optimizer.hyperparameters(self.config, self._schedule_progress())
         if not self.stepper.compiled:
             with self._paused("compile"):
                 self.stepper.compile(rows, hyper)
         gradients = self._gradient_statistics(batch, rows)  # before the step, which donates state
-        with profiler.region("step"):
+        with TraceAnnotation("step"):
             metrics = self.stepper.step(rows, hyper)
         at.step += 1
         at.fresh_examples = int(batch.fresh_examples)
@@ -464,7 +456,7 @@ class _Run:
         """Excludes time from training, and stops a throttled upstream meanwhile; `region` is its
         name in a profile."""
         stopped = self.experiment.upstream_clock.stopped()
-        with self.clock.paused(), stopped, profiler.region(region):
+        with self.clock.paused(), stopped, TraceAnnotation(region):
             yield
 
     def _schedule_progress(self) -> float:

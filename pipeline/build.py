@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import grain
 import jax
 import numpy as np
+from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
 import echo
@@ -32,7 +33,6 @@ from pipeline.map_datasets import (
     decode_records,
 )
 from pipeline.streams import ConcatenatedStreams, FixedStreams, Streams
-from runs import profiler
 
 # Augmentation is compiled for these numbers of examples only; fewer are padded up to one of them.
 _LENGTHS = (8, CHUNK)
@@ -178,7 +178,7 @@ def host_augmentation(config: ConfigDict, functions: StageFunctions, first: Arra
         data = {name: array[rows] for name, array in batch.data.items()}
         index, copy = batch.index[rows].astype(np.uint32), batch.copy[rows].astype(np.uint32)
         on_cpu = jax.default_device(jax.local_devices(backend="cpu")[0])
-        with profiler.region("augment"), on_cpu:
+        with TraceAnnotation("augment"), on_cpu:
             out = jax.device_get(compiled(data, seed, index, copy))
         return batch._replace(data={name: array[:n] for name, array in out.items()})
 

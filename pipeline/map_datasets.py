@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 from grain.experimental import index_shuffle
+from jax.profiler import TraceAnnotation
 
 from data.sources import RecordError, Source, reason
-from runs import profiler
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 
@@ -155,13 +155,13 @@ class Read(grain.MapDataset):
 
     def read(self, batch: Batch) -> Batch:
         """Reads the raw records of a batch."""
-        with profiler.region("read"):
+        with TraceAnnotation("read"):
             return batch._replace(data=self._source.__getitems__(self._numbers(batch)))
 
     def decode(self, batch: Batch) -> Batch:
         """Decodes the raw records of a batch; raises RecordError for one that is damaged."""
         numbers = self._numbers(batch)
-        with profiler.region("decode"):
+        with TraceAnnotation("decode"):
             data = decode_read(self._source, batch.data, numbers, self._decode, batch.index)
         return batch._replace(data=data)
 

@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 import grain
 import numpy as np
+from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
 import echo
 from echo import gather_plan
 from pipeline import accounting
 from pipeline.map_datasets import Batch
-from runs import profiler
 
 
 class Streams(Protocol):
@@ -133,7 +133,7 @@ class _Iterator(grain.DatasetIterator):
         """The next batch of each stream; None if one has ended."""
         blocks = {}
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
-            with profiler.region(self._dataset.region):
+            with TraceAnnotation(self._dataset.region):
                 block = next(part, None)
             if block is None:
                 return None

@@ -1,9 +1,9 @@
 """Writes a trace of some steps of a run: what the host and the devices did, when, and for how long.
 
-The regions read, decode, echo, augment, transfer, step, evaluate, and save are named in it.
+The host's regions (read, decode, echo, augment, transfer, step, evaluate, save) are named in it by
+`jax.profiler.TraceAnnotation`, which costs next to nothing while no trace is taken.
 """
 
-import contextlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -47,8 +47,3 @@ class Profiler(Observer):
     def _end_trace(self) -> None:
         self._tracing = False
         jax.profiler.stop_trace()
-
-
-def region(name: str) -> contextlib.AbstractContextManager[None]:
-    """Names what the context does in a trace; costs a microsecond or less without one."""
-    return jax.profiler.TraceAnnotation(name)

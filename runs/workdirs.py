@@ -65,6 +65,8 @@ def _checked(
 
     Raises InputError otherwise. Writes nothing.
     """
+    for path, kind in misplaced(workdir):
+        raise InputError(f"{path} is not {kind}; move it away")
     there = _recorded(workdir)
     if not there:
         if os.path.lexists(workdir) and not is_new(workdir):
@@ -147,6 +149,18 @@ def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
                 f"dataset.cache_dir is {cache}, which is in {flag}={directory}; allowed: a "
                 "directory outside it"
             )
+
+
+def misplaced(workdir: pathlib.Path) -> list[tuple[pathlib.Path, str]]:
+    """Entries of a run's directory that are of another kind than a run's, and what they should be:
+    'a file' or 'a directory'."""
+    kinds = (
+        (records.LOCK, "a file", pathlib.Path.is_file),
+        (records.CHECKPOINTS, "a directory", pathlib.Path.is_dir),
+        (records.DAMAGED, "a directory", pathlib.Path.is_dir),
+    )
+    entries = ((workdir / name, kind, is_kind) for name, kind, is_kind in kinds)
+    return [(p, kind) for p, kind, is_kind in entries if os.path.lexists(p) and not is_kind(p)]
 
 
 def is_new(workdir: pathlib.Path) -> bool:

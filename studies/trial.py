@@ -160,10 +160,8 @@ def _claim(
     known, notes = {}, []
     for trial in unit.trials:
         workdir, label = unit.workdir(trial, study_dir), unit.label(trial)
-        if moved_to := _make_directory(workdir):
-            notes.append(
-                f"{label}: its path was not a directory; what was in its place is now {moved_to}"
-            )
+        for path, kind, moved_to in _make_directory(workdir):
+            notes.append(f"{label}: {path} was not {kind}; what was in its place is now {moved_to}")
         locked = held_locks.enter_context(locks.held(workdir / records.LOCK))
         # read under the lock: the process that held it may just have finished the trial
         if locked and (reason := _damage(study, unit, trial, workdir)):
@@ -178,23 +176,37 @@ def _claim(
     return known, notes
 
 
-def _make_directory(workdir: pathlib.Path) -> pathlib.Path | None:
-    """Creates a trial's directory; moves anything else of that name away and returns its new path.
+def _make_directory(workdir: pathlib.Path) -> list[tuple[pathlib.Path, str, pathlib.Path]]:
+    """Creates a trial's directory, and moves away what is in the place of another kind of entry.
+
+    Returns:
+        The path of what was moved, what should be there, and where it is now.
 
     Raises:
         cli.InputError: a directory above it is not a directory.
     """
-    moved_to = None
+    wrong = []
     if os.path.lexists(workdir) and not workdir.is_dir():
-        moved_to = workdir.with_name(f"{records.DAMAGED}-{workdir.name}.{secrets.token_hex(4)}")
-        with contextlib.suppress(FileNotFoundError):  # a concurrent launch moved it
-            workdir.rename(moved_to)
+        wrong.append((workdir, "a directory"))
+    moved = [
+        (path, kind, _moved_away(path, workdir))
+        for path, kind in wrong + workdirs.misplaced(workdir)
+    ]
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise cli.InputError(
             f"{workdir} cannot be created, since {error.filename} is not a directory; move it away"
         ) from error
+    return moved
+
+
+def _moved_away(path: pathlib.Path, workdir: pathlib.Path) -> pathlib.Path:
+    """Moves a trial's directory, or something in it, to a new path beside that directory."""
+    name = path.relative_to(workdir.parent).as_posix().replace("/", "-")
+    moved_to = workdir.with_name(f"{records.DAMAGED}-{name}.{secrets.token_hex(4)}")
+    with contextlib.suppress(FileNotFoundError):  # a concurrent launch moved it
+        path.rename(moved_to)
     return moved_to
 
 
