@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
 from runs import records
 from runs.cli import InputError
 from runs.observers import Observer
@@ -123,14 +126,12 @@ def check(url: str, directory: pathlib.Path) -> None:
             "directory, or another URL that fsspec writes to"
         ) from error
     here = directory.absolute()
-    if "file" in filesystem.protocol and pathlib.Path(root).is_relative_to(here):
+    if isinstance(filesystem, LocalFileSystem) and pathlib.Path(root).is_relative_to(here):
         raise InputError(f"--mirror is {url}, within {directory}; give a place outside of it")
 
 
 def opened(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the path there."""
-    from fsspec.core import url_to_fs
-
     filesystem, root = url_to_fs(url, use_listings_cache=False)
     return filesystem, root.rstrip("/")
 
@@ -172,7 +173,7 @@ def _is_current(copy: Mapping[str, Any] | None, status: os.stat_result) -> bool:
 
 def _upload(filesystem: Any, path: pathlib.Path, target: str) -> None:
     """Copies a file whole or not at all."""
-    if "file" not in filesystem.protocol:
+    if not isinstance(filesystem, LocalFileSystem):
         filesystem.put_file(str(path), target)  # buckets show a file once it is complete
         return
     pathlib.Path(target).parent.mkdir(parents=True, exist_ok=True)

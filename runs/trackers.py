@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import pathlib
 import secrets
 import threading
@@ -148,9 +149,10 @@ class WeightsAndBiases(Observer):
         self._run = run
 
     def start(self, fresh_examples: int) -> None:
+        os.environ.setdefault("WANDB_SILENT", "true")  # no prompts over the display of progress
         import wandb  # pyright: ignore[reportMissingImports]
 
-        settings = wandb.Settings(silent=True, console="off")
+        settings = wandb.Settings(console="off")
         self._wandb = wandb.init(
             project=settings.project or "data-echoing",
             group=self._run.group,

@@ -43,20 +43,21 @@ def check_insertion(config: ConfigDict, insertion: str) -> None:
     """
     if config.dataset.fused_decode and insertion == "before_augmentation":
         raise ConfigError(
-            "config.dataset.fused_decode is true with echo.insertion='before_augmentation', where "
-            "each copy is cropped after decoding; allowed here: false"
+            "config.dataset.fused_decode is true with echo.insertion='before_augmentation', so all "
+            "copies of an example would have the same crop; allowed here: false"
         )
     on_host = config.echo.placement == "host"
     if config.augment_on == "device" and insertion.startswith("after") and on_host:
         raise ConfigError(
-            f"config.augment_on is 'device' with echo.insertion={insertion!r}, which echoes on the "
-            "host what is already augmented; allowed here: 'host', or config.echo.placement=device"
+            f"config.augment_on is 'device' with echo.insertion={insertion!r}, but the host "
+            "echoes examples that are already augmented; allowed here: 'host', or "
+            "config.echo.placement=device"
         )
     if config.augment_on == "host" and insertion == "before_augmentation" and not on_host:
         raise ConfigError(
             "config.augment_on is 'host' with echo.insertion='before_augmentation' and "
-            "echo.placement='device', where the host no longer has the copies that it would "
-            "augment; allowed here: 'device'"
+            "echo.placement='device', but the copies exist only on the device; allowed here: "
+            "'device'"
         )
 
 
@@ -92,7 +93,7 @@ def check_devices(config: ConfigDict, data_devices: int) -> None:
     if config.echo.placement == "device" and config.echo.streams % data_devices:
         raise ConfigError(
             f"config.echo.streams is {config.echo.streams} with config.echo.placement='device', "
-            f"where each of {data_devices} devices keeps its own streams; allowed here: a "
+            f"but each of {data_devices} devices keeps whole streams; allowed here: a "
             f"multiple of {data_devices}, or fewer devices (config.mesh.data)"
         )
     share, group = config.batch_size // data_devices, config.model.ghost_batch_size
@@ -112,9 +113,9 @@ def held_streams(config: ConfigDict, held_rows: range) -> range:
     rows = config.batch_size // config.echo.streams
     if config.echo.policy == "auto" and len(held_rows) * jax.process_count() > config.batch_size:
         raise ConfigError(
-            f"config.mesh.model is {config.mesh.model}, which has several processes hold the same "
-            "rows, with config.echo.policy='auto', where each process decides for its own; "
-            "allowed here: at most the devices of a process"
+            f"config.mesh.model is {config.mesh.model} with config.echo.policy='auto', but several "
+            "processes would then hold the same rows, and each decides what to repeat in its own; "
+            "allowed here: at most the number of devices of a process"
         )
     if held_rows.start % rows or len(held_rows) % rows:
         processes = config.batch_size // len(held_rows)
@@ -166,7 +167,7 @@ def _check_echo(config: ConfigDict) -> None:
     elif settings.replay:
         raise ConfigError(
             f"config.echo.replay is {settings.replay!r} with echo.policy={settings.policy!r}, "
-            "which decides nothing; allowed: '', or echo.policy=auto"
+            "which makes no decisions to replay; allowed: '', or echo.policy=auto"
         )
     echoes = settings.insertion != "none" or settings.streams > 1
     if config.dataset.spaced_epochs > 1 and echoes:
@@ -185,13 +186,13 @@ def _check_auto(settings: ConfigDict) -> None:
         )
     if settings.factor != 1:
         raise ConfigError(
-            f"config.echo.factor is {settings.factor:g} with echo.policy='auto', which chooses how "
-            "often to repeat; allowed: 1 (the maximum number of copies is config.echo.max_factor)"
+            f"config.echo.factor is {settings.factor:g} with echo.policy='auto', which chooses "
+            "the factor itself; allowed: 1 (the maximum number of copies is config.echo.max_factor)"
         )
     if settings.shuffle_buffer < 1:
         raise ConfigError(
             f"config.echo.shuffle_buffer is {settings.shuffle_buffer} with echo.policy='auto', "
-            "which repeats what is stored there; allowed: 1 or more, ideally several batches"
+            "which repeats what the buffer holds; allowed: 1 or more, ideally several batches"
         )
 
 

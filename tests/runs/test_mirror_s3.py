@@ -23,7 +23,7 @@ def bucket(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
     s3fs.S3FileSystem.clear_instance_cache()
     files = s3fs.S3FileSystem()
-    files.mkdir("bucket")
+    files.makedirs("bucket", exist_ok=True)  # servers in one process share their buckets
     yield files
     server.stop()
     s3fs.S3FileSystem.clear_instance_cache()

@@ -80,11 +80,11 @@ def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
     [
         (
             {"echo__insertion": "before_augmentation", "echo__placement": "device"},
-            "where the host no longer has the copies that it would augment; allowed here: 'device'",
+            "but the copies exist only on the device; allowed here: 'device'",
         ),
         (
             {"echo__insertion": "after_batching", "augment_on": "device"},
-            "echoes on the host what is already augmented; allowed here: 'host', or "
+            "but the host echoes examples that are already augmented; allowed here: 'host', or "
             "config.echo.placement=device",
         ),
         (
@@ -102,7 +102,7 @@ def test_what_cannot_be_is_one_sentence_before_anything_is_written(fields, says,
 def test_a_device_keeps_whole_sub_streams():
     config = mini(**placed("after_augmentation", 10), echo__streams=4)
     check.check_devices(config, 2)
-    with pytest.raises(check.ConfigError, match="keeps its own streams; allowed here: a mult"):
+    with pytest.raises(check.ConfigError, match="keeps whole streams; allowed here: a mult"):
         check.check_devices(config, 8)
 
 
