@@ -5,7 +5,7 @@
 
 Random, already augmented batches lie on the device. The step is that of train.py: forward,
 backward, optimizer. It requires only jax, flax, optax, and ml-collections. Where PyTorch is
-installed, the same networks (ResNets, Transformers) run there as well, interleaved with ours and
+installed, the same networks (ResNets, language models) run there as well, interleaved with ours and
 written idiomatically: channels last, mixed precision, and `torch.compile` on a GPU. Two differences
 remain: PyTorch's batch norm covers the whole batch (ours ghost batches, as configured), and its
 loss holds all logits at once.
@@ -36,7 +36,7 @@ from ml_collections import ConfigDict
 
 import workloads
 from benchmarks import common
-from configs import cifar10, coco, common_crawl, imagenet, lm1b
+from configs import cifar10, coco, common_crawl, imagenet, lm1b, vit
 from training import optimizer, sharding
 from training import step as steps
 from workloads import language
@@ -44,13 +44,14 @@ from workloads import language
 CONFIGS = {
     "cifar10": cifar10,
     "imagenet": imagenet,
+    "vit": vit,
     "lm1b": lm1b,
     "common_crawl": common_crawl,
     "coco": coco,
 }
 
 # Properties of the data sets, which are not opened: (full size, mini).
-NUM_CLASSES = {"cifar10": (10, 10), "imagenet": (1000, 10), "coco": (80, 10)}
+NUM_CLASSES = {"cifar10": (10, 10), "imagenet": (1000, 10), "vit": (1000, 10), "coco": (80, 10)}
 SMALL_IMAGES = {"full": (32, 32, 3), "mini": (8, 8, 1)}
 
 # Peak dense bfloat16 FLOP/s by the start of jax.Device.device_kind, from the vendors' data sheets.
@@ -161,7 +162,8 @@ def model_flops(task: steps.Task, arguments: Any) -> float:
 
 def torch_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side | None:
     """The PyTorch step; None if PyTorch is not installed or has no such network here."""
-    if config.workload == "coco" or not importlib.util.find_spec("torch"):
+    only_ours = config.workload == "coco" or config.model.name == "vit"
+    if only_ours or not importlib.util.find_spec("torch"):
         return None
     from benchmarks import step_time_torch
 

@@ -136,6 +136,7 @@ FIELDS = (
         Choices(("host", "device")),
     ),
     # network and loss
+    Field("model.name", "resnet", "cifar10, imagenet: resnet | vit (Vision Transformer)", _NAME),
     Field(
         "model.stem",
         "imagenet",
@@ -156,6 +157,12 @@ FIELDS = (
         Range(0, 1202),
     ),
     Field("model.width", 16, "channels of the ResNet's first stage", Range(1, 2**16)),
+    Field(
+        "model.patch_size",
+        16,
+        "vit: pixels per side of a patch, a divisor of the input's sides",
+        Range(1, 2**12),
+    ),
     Field("model.layers", 6, "layers of the Transformer", Range(1, 1000)),
     Field("model.dim", 512, "size of the Transformer's residual stream", Range(2, 2**17)),
     Field("model.heads", 8, "attention heads, a divisor of model.dim", Range(1, 2**13)),

@@ -1,4 +1,6 @@
-"""Decoder-only Transformer for language modeling, by default of the original's base size."""
+"""Decoder-only Transformer for language modeling, and the layer of all Transformers."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +12,21 @@ KERNEL_INIT = nnx.initializers.xavier_uniform()
 
 
 class Attention(nnx.Module):
-    """Causal multi-head self-attention; q, k, v, and out have no bias."""
+    """Multi-head self-attention; `causal`: a position sees itself and earlier ones only."""
 
-    def __init__(self, model_dim: int, num_heads: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        model_dim: int,
+        num_heads: int,
+        *,
+        causal: bool,
+        use_bias: bool,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        self.causal = causal
         heads = (num_heads, model_dim // num_heads)
-        common = {"use_bias": False, "kernel_init": KERNEL_INIT, "dtype": dtype, "rngs": rngs}
+        common = {"use_bias": use_bias, "kernel_init": KERNEL_INIT, "dtype": dtype, "rngs": rngs}
         self.q = nnx.LinearGeneral(model_dim, heads, **common)
         self.k = nnx.LinearGeneral(model_dim, heads, **common)
         self.v = nnx.LinearGeneral(model_dim, heads, **common)
@@ -22,12 +34,23 @@ class Attention(nnx.Module):
 
     def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
         q_BxLxNxH, k_BxLxNxH, v_BxLxNxH = self.q(x_BxLxD), self.k(x_BxLxD), self.v(x_BxLxD)
-        y_BxLxNxH = jax.nn.dot_product_attention(q_BxLxNxH, k_BxLxNxH, v_BxLxNxH, is_causal=True)
+        y_BxLxNxH = jax.nn.dot_product_attention(
+            q_BxLxNxH, k_BxLxNxH, v_BxLxNxH, is_causal=self.causal
+        )
         return self.out(y_BxLxNxH)
 
 
-class DecoderLayer(nnx.Module):
-    """Pre-norm residual branches: attention, then a two-layer perceptron with relu."""
+class TransformerLayer(nnx.Module):
+    """Pre-norm residual branches: attention, then a two-layer perceptron.
+
+    Args:
+        model_dim, num_heads, mlp_dim: see `Transformer`.
+        activation: of the perceptron's hidden units.
+        causal, use_bias: see `Attention`; the perceptron always has biases.
+        dropout_rate: dropout probability on both branches.
+        dtype: dtype of the activations and products; parameters are float32.
+        rngs: source of the initial weights (stream `params`).
+    """
 
     def __init__(
         self,
@@ -35,32 +58,37 @@ class DecoderLayer(nnx.Module):
         num_heads: int,
         mlp_dim: int,
         *,
-        dropout_rate: float,
+        activation: Callable[[jax.Array], jax.Array],
+        causal: bool,
+        use_bias: bool,
+        dropout_rate: float = 0.0,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
         common = {"dtype": dtype, "rngs": rngs}
+        self.activation = activation
         self.attention_norm = nnx.LayerNorm(model_dim, **common)
-        self.attention = Attention(model_dim, num_heads, **common)
+        self.attention = Attention(model_dim, num_heads, causal=causal, use_bias=use_bias, **common)
         self.mlp_norm = nnx.LayerNorm(model_dim, **common)
         self.mlp_in = nnx.Linear(model_dim, mlp_dim, kernel_init=KERNEL_INIT, **common)
         self.mlp_out = nnx.Linear(mlp_dim, model_dim, kernel_init=KERNEL_INIT, **common)
         self.dropout = nnx.Dropout(dropout_rate)
 
-    def __call__(self, x_BxLxD: jax.Array, *, rngs: nnx.Rngs | None) -> jax.Array:
-        """Returns the same shape. Dropout acts on both branches, unless `rngs` is None."""
+    def __call__(self, x_BxLxD: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
+        """Returns the same shape; no dropout if `rngs` is None."""
         dropout = {"deterministic": rngs is None, "rngs": rngs}
         x_BxLxD += self.dropout(self.attention(self.attention_norm(x_BxLxD)), **dropout)
-        hidden_BxLxM = nnx.relu(self.mlp_in(self.mlp_norm(x_BxLxD)))
+        hidden_BxLxM = self.activation(self.mlp_in(self.mlp_norm(x_BxLxD)))
         return x_BxLxD + self.dropout(self.mlp_out(hidden_BxLxM), **dropout)
 
 
 class Transformer(nnx.Module):
     """Decoder-only Transformer: logits of the next token at every position.
 
-    Layers as in Vaswani et al. 2017 (relu, sinusoidal positions without parameters, embeddings
-    multiplied by sqrt(model_dim)), with one difference: normalization precedes each branch and
-    follows the last layer, which trains without a long warmup (Xiong et al. 2020).
+    Sizes (by default) and layers are those of the base model of Vaswani et al. 2017 (relu,
+    sinusoidal positions without parameters, embeddings multiplied by sqrt(model_dim)), with one
+    difference: normalization precedes each branch and follows the last layer, which trains without
+    a long warmup (Xiong et al. 2020).
 
     Args:
         vocab_size: number V of tokens.
@@ -102,8 +130,9 @@ class Transformer(nnx.Module):
         self.unembed = None if tie_embedding else nnx.Embed(vocab_size, model_dim, rngs=rngs)
         self.dropout = nnx.Dropout(dropout_rate)
         sizes = (model_dim, num_heads, mlp_dim)
-        common = {"dropout_rate": dropout_rate, "dtype": dtype, "rngs": rngs}
-        self.layers = nnx.List([DecoderLayer(*sizes, **common) for _ in range(num_layers)])
+        common = {"activation": nnx.relu, "causal": True, "use_bias": False}
+        common |= {"dropout_rate": dropout_rate, "dtype": dtype, "rngs": rngs}
+        self.layers = nnx.List([TransformerLayer(*sizes, **common) for _ in range(num_layers)])
         self.final_norm = nnx.LayerNorm(model_dim, dtype=dtype, rngs=rngs)
 
     def __call__(

@@ -16,7 +16,7 @@ import sweep
 import train
 from analysis import load
 from analysis.__main__ import main as analyze
-from configs import cifar10, coco, common_crawl, imagenet, lm1b
+from configs import cifar10, coco, common_crawl, imagenet, lm1b, vit
 from runs import cli, records
 from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.definitions import load_study
@@ -70,7 +70,7 @@ def test_horizon_axis_follows_the_budget_and_gives_whole_numbers(budget):
 
 
 def test_horizon_is_searched_exactly_where_the_schedule_decays():
-    for module in (cifar10, imagenet, coco, lm1b, common_crawl):
+    for module in (cifar10, imagenet, coco, lm1b, common_crawl, vit):
         for variant in ("", "mini"):
             for name, each in module.get_studies(variant).items():
                 axes = each.get("space") or module.get_search_space(variant)

@@ -21,11 +21,15 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 _MIN_SPLIT = 1024  # elements
 
 # The axis that `tensor` splits, by the last two parts of a name. Kernels are [D, N, H] (q, k, v),
-# [N, H, D] (out), [D, M] and [M, D] (the perceptron's two); embeddings [V, D].
+# [N, H, D] (out), [D, M] and [M, D] (the perceptron's two); the biases of what is split are [N, H]
+# and [M]; embeddings [V, D].
 _TENSOR_AXES: dict[tuple[str, ...], int] = {
     ("q", "kernel"): 1,
     ("k", "kernel"): 1,
     ("v", "kernel"): 1,
+    ("q", "bias"): 0,
+    ("k", "bias"): 0,
+    ("v", "bias"): 0,
     ("out", "kernel"): 0,
     ("mlp_in", "kernel"): 1,
     ("mlp_in", "bias"): 0,

@@ -9,6 +9,7 @@ import optax
 from flax import nnx
 
 from workloads.interface import Arrays, field, total
+from workloads.networks import Network
 
 # Scales pixels to about zero mean and unit variance, identically for all data sets (our choice).
 _MEAN, _SCALE = 127.5, 64.0
@@ -18,12 +19,17 @@ class Classification:
     """Softmax cross-entropy and top-1 accuracy over uint8 images [B, H, W, C], labels int32 [B].
 
     Attributes:
+        network: maps images to logits, [B, K] in float32.
         label_smoothing: probability that the target of the training loss spreads evenly over all
             classes, in [0, 1) (Szegedy et al. 2016, section 7). The metrics do not use it.
     """
 
+    network: Network
     label_smoothing: float
     metrics = ("accuracy", "loss")
+
+    def model(self, rngs: nnx.Rngs) -> nnx.Module:
+        return self.network(rngs)
 
     def evaluation_images(self, data: Arrays) -> jax.Array:
         """The images that the network sees in evaluation."""

@@ -18,10 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from models.resnet_imagenet import STAGES, ImageNetResNet
-from workloads import classification, color, crops
+from workloads import classification, color, crops, networks
 from workloads.classification import Classification
 from workloads.interface import Arrays, WorkloadError, copy_keys, field
 
@@ -33,7 +31,7 @@ CENTER_SHARE = 0.875
 
 @dataclasses.dataclass(frozen=True)
 class LargeImageClassification(Classification):
-    """A ResNet on random-resized crops of photographs, softmax cross-entropy, top-1 accuracy.
+    """Random-resized crops of photographs, by default for an ImageNet ResNet.
 
     Attributes:
         channels: channels of the photographs, 1 or 3.
@@ -42,7 +40,6 @@ class LargeImageClassification(Classification):
         min_area: minimum area of a training crop as a share of the photograph's.
         flip: whether to mirror images at random.
         color: whether to distort colors at random.
-        depth, width, stem, ghost_batch_size: see `ImageNetResNet`.
     """
 
     num_classes: int
@@ -52,12 +49,8 @@ class LargeImageClassification(Classification):
     min_area: float
     flip: bool
     color: bool
-    depth: int
-    width: int
-    stem: str
-    ghost_batch_size: int
+    network: networks.Network
     label_smoothing: float
-    dtype: str
 
     @classmethod
     def from_config(cls, config, info) -> "LargeImageClassification":
@@ -71,23 +64,18 @@ class LargeImageClassification(Classification):
                 f"data set {info.name!r} has no images of 1 or 3 channels, which workload "
                 f"{config.workload!r} needs; choose another config.dataset.name"
             )
-        if config.model.depth not in STAGES:
-            allowed = ", ".join(map(str, sorted(STAGES)))
-            raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: {allowed}")
+        crop_size = config.augmentation.crop_size
+        shape = (crop_size, crop_size, info.channels)
         return cls(
             num_classes=info.num_classes,
             channels=info.channels,
             canvas=config.dataset.canvas,
-            crop_size=config.augmentation.crop_size,
+            crop_size=crop_size,
             min_area=config.augmentation.min_area,
             flip=config.augmentation.flip,
             color=config.augmentation.color,
-            depth=config.model.depth,
-            width=config.model.width,
-            stem=config.model.stem,
-            ghost_batch_size=config.model.ghost_batch_size,
+            network=networks.choose(networks.LARGE, config, shape, info.num_classes),
             label_smoothing=config.loss.label_smoothing,
-            dtype=config.dtype,
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -164,18 +152,6 @@ class LargeImageClassification(Classification):
     def evaluation_images(self, data: Arrays) -> jax.Array:
         boxes_Bx4 = jax.vmap(functools.partial(crops.center_box, share=CENTER_SHARE))(data["size"])
         return self._cropped(data["image"], boxes_Bx4, jnp.zeros(len(boxes_Bx4), bool))
-
-    def model(self, rngs: nnx.Rngs) -> ImageNetResNet:
-        return ImageNetResNet(
-            depth=self.depth,
-            num_classes=self.num_classes,
-            width=self.width,
-            in_channels=self.channels,
-            stem=self.stem,
-            ghost_batch_size=self.ghost_batch_size,
-            dtype=jnp.dtype(self.dtype),
-            rngs=rngs,
-        )
 
     def _cropped(self, images_BxSxSxC, boxes_Bx4, mirror_B):
         # The barrier prevents XLA from drawing boxes again for every pixel: 0.3 ms per image on a

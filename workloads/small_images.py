@@ -1,41 +1,32 @@
 """Classification of small images of one size: CIFAR-10, and the digits of its mini."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from models.linear import LogisticRegression
-from models.resnet import CifarResNet
-from workloads import classification
+from workloads import classification, networks
 from workloads.interface import Arrays, WorkloadError, copy_keys, field
 
 
 @dataclasses.dataclass(frozen=True)
 class SmallImageClassification(classification.Classification):
-    """A CIFAR ResNet or logistic regression on images of one shape, softmax cross-entropy, top-1
-    accuracy.
+    """Images of one shape, by default for a CIFAR ResNet.
 
     Attributes:
         image_shape: (height, width, channels).
         pad: pixels of zero padding before the random crop.
         flip: whether to mirror images at random.
-        depth: layers of the network, 6n + 2; 0 = logistic regression.
-        width: channels of the network's first stage.
     """
 
     image_shape: tuple[int, int, int]
     num_classes: int
     pad: int
     flip: bool
-    depth: int
-    width: int
+    network: networks.Network
     label_smoothing: float
-    dtype: str
 
     @classmethod
     def from_config(cls, config, info) -> "SmallImageClassification":
@@ -45,21 +36,14 @@ class SmallImageClassification(classification.Classification):
                 f"labels, which workload {config.workload!r} needs; choose another "
                 "config.dataset.name"
             )
-        depth = config.model.depth
-        if depth and (depth < 8 or (depth - 2) % 6):
-            raise WorkloadError(
-                f"config.model.depth is {depth}; allowed: 6n + 2, such as 8, 20, 32, 56, or 0 "
-                "(logistic regression)"
-            )
+        shape = tuple(info.image_shape)
         return cls(
-            image_shape=tuple(info.image_shape),
+            image_shape=shape,
             num_classes=info.num_classes,
             pad=config.augmentation.pad,
             flip=config.augmentation.flip,
-            depth=depth,
-            width=config.model.width,
+            network=networks.choose(networks.SMALL, config, shape, info.num_classes),
             label_smoothing=config.loss.label_smoothing,
-            dtype=config.dtype,
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -90,17 +74,3 @@ class SmallImageClassification(classification.Classification):
         if not self.flip:
             return crop
         return jnp.where(jax.random.bernoulli(flip_key), crop[:, ::-1], crop)
-
-    def model(self, rngs: nnx.Rngs) -> CifarResNet | LogisticRegression:
-        if not self.depth:
-            return LogisticRegression(
-                in_features=math.prod(self.image_shape), num_classes=self.num_classes, rngs=rngs
-            )
-        return CifarResNet(
-            depth=self.depth,
-            num_classes=self.num_classes,
-            width=self.width,
-            in_channels=self.image_shape[-1],
-            dtype=jnp.dtype(self.dtype),
-            rngs=rngs,
-        )

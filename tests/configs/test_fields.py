@@ -22,7 +22,8 @@ from tests.helpers.runs import ROOT, mini
 from training import memory
 from training.experiment import make_experiment
 
-MINIS = [f"configs/{n}.py:mini" for n in ("cifar10", "imagenet", "lm1b", "common_crawl", "coco")]
+NAMES = ("cifar10", "imagenet", "lm1b", "common_crawl", "coco", "vit")
+MINIS = [f"configs/{name}.py:mini" for name in NAMES]
 
 WORDS = ["", " ", "nan", "-nan", "sNaN", "inf", "-inf", "-1", "-0", "0", "1", "1.5", "1e18", "1e23"]
 WORDS += [

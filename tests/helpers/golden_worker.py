@@ -11,9 +11,10 @@ import json
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from models import resnet_imagenet
+from models import resnet, resnet_imagenet, vit
 from runs.checkpoints import by_path
 from tests.helpers import golden
 from training import optimizer, sharding
@@ -21,6 +22,7 @@ from training import step as steps
 from workloads.detection.task import Detection
 from workloads.language import LanguageModel
 from workloads.large_images import LargeImageClassification
+from workloads.networks import Network
 from workloads.small_images import SmallImageClassification
 
 # One block a stage, of ResNet-18 and of ResNet-50: a quarter of the time to compile.
@@ -35,28 +37,34 @@ UNUSED = {"flip": False, "color": False, "min_area": 1.0, "canvas": 64}
 
 def workloads(dtype="float64"):
     """Each network's task by name; resnet_imagenet.STAGES needs SHORT_STAGES too."""
-    common = UNUSED | {"ghost_batch_size": golden.GHOST_BATCH, "dtype": dtype}
-    size, width = golden.DETECTION_SIZE, golden.DETECTION_WIDTH
+    common = {"num_classes": golden.IMAGENET_CLASSES, "dtype": jnp.dtype(dtype)}
+    small = Network.of(resnet.CifarResNet, depth=8, width=4, **common)
+    large = Network.of(
+        resnet_imagenet.ImageNetResNet, depth=14, ghost_batch_size=golden.GHOST_BATCH, **common
+    )
+    shape = (golden.VIT_SIZE, golden.VIT_SIZE, 3)
+    patches = Network.of(vit.VisionTransformer, image_shape=shape, **golden.VIT, **common)
     return {
-        "cifar10": SmallImageClassification((8, 8, 3), 10, 0, False, 8, 4, 0.0, dtype),
+        "cifar10": SmallImageClassification((8, 8, 3), 10, 0, False, small, 0.0),
         "imagenet": LargeImageClassification(
             num_classes=golden.IMAGENET_CLASSES,
             channels=3,
             crop_size=64,
-            depth=14,
-            width=64,
-            stem="imagenet",
+            network=large,
             label_smoothing=golden.LABEL_SMOOTHING,
-            **common,
+            **UNUSED,
         ),
         "transformer": LanguageModel(8, golden.VOCABULARY, **golden.TRANSFORMER, dtype=dtype),
+        "vit": SmallImageClassification(shape, 10, 0, False, patches, 0.0),
         "ssd": Detection(
             golden.DETECTION_CLASSES,
             max_boxes=3,
-            crop_size=size,
+            crop_size=golden.DETECTION_SIZE,
             depth=10,
-            width=width,
-            **common,
+            width=golden.DETECTION_WIDTH,
+            ghost_batch_size=golden.GHOST_BATCH,
+            dtype=dtype,
+            **UNUSED,
         ),
     }
 

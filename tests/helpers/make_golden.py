@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torchvision.models.detection import _utils, ssd
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+from torchvision.models.vision_transformer import VisionTransformer
 from torchvision.ops import box_iou
 
 from models.ssd import BOXES_PER_CELL, EXTRA_CHANNELS, default_boxes
@@ -47,7 +48,7 @@ class Parameters:
         if name.endswith("kernel"):
             matrix = value if tensor.ndim == 4 else value.reshape(tensor.shape[::-1])
             value = matrix.transpose(AXES[tensor.ndim])
-        tensor.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(value)).reshape(tensor.shape))
 
     def values(self):
         found = {}
@@ -158,7 +159,7 @@ def transformer(data):
     parameters = Parameters()
     parameters.add_layer("embed", _without_bias(embed), "embedding")
     for number, layer in enumerate(layers):
-        add_decoder_layer(parameters, f"layers/{number}", layer, heads)
+        add_decoder_layer(parameters, f"layers/{number}", layer)
     parameters.add_norm("final_norm", final_norm)
     tokens_BxT = torch.from_numpy(data["tokens"]).long()
     length = tokens_BxT.shape[1] - 1
@@ -179,25 +180,63 @@ def transformer(data):
     return network, parameters, loss
 
 
+def vit(data):
+    """torchvision's Vision Transformer, whose layers have biases and the exact gelu."""
+    sizes = golden.VIT
+    network = VisionTransformer(
+        image_size=golden.VIT_SIZE,
+        patch_size=sizes["patch_size"],
+        num_layers=sizes["num_layers"],
+        num_heads=sizes["num_heads"],
+        hidden_dim=sizes["model_dim"],
+        mlp_dim=sizes["mlp_dim"],
+        num_classes=10,
+    ).double()
+    parameters = Parameters()
+    parameters.add_layer("patches", network.conv_proj)
+    parameters.add("class_token", network.class_token, (sizes["model_dim"],))
+    positions = network.encoder.pos_embedding
+    parameters.add("positions", positions, tuple(positions.shape[1:]))
+    for number, layer in enumerate(network.encoder.layers):
+        name = f"layers/{number}"
+        add_attention(parameters, f"{name}/attention", layer.self_attention, use_bias=True)
+        parameters.add_norm(f"{name}/attention_norm", layer.ln_1)
+        parameters.add_norm(f"{name}/mlp_norm", layer.ln_2)
+        parameters.add_layer(f"{name}/mlp_in", layer.mlp[0])
+        parameters.add_layer(f"{name}/mlp_out", layer.mlp[3])
+    parameters.add_norm("final_norm", network.encoder.ln)
+    parameters.add_layer("head", network.heads.head)
+    labels_B = torch.from_numpy(data["label"]).long()
+    return network, parameters, lambda: F.cross_entropy(network(pixels(data)), labels_B)
+
+
 def _without_bias(layer):
     layer.bias = None
     return layer
 
 
-def add_decoder_layer(parameters, name, layer, heads):
-    dim = layer.linear1.in_features
-    attention = layer.self_attn
-    for bias in (attention.in_proj_bias, attention.out_proj.bias):  # ours has none
-        bias.requires_grad_(False).zero_()
-    shape = (dim, heads, dim // heads)
-    for part, weight in zip("qkv", attention.in_proj_weight.split(dim), strict=True):
-        parameters.add(f"{name}/attention/{part}/kernel", weight, shape)
-    out = (heads, dim // heads, dim)
-    parameters.add(f"{name}/attention/out/kernel", attention.out_proj.weight, out)
+def add_decoder_layer(parameters, name, layer):
+    add_attention(parameters, f"{name}/attention", layer.self_attn, use_bias=False)
     parameters.add_norm(f"{name}/attention_norm", layer.norm1)
     parameters.add_norm(f"{name}/mlp_norm", layer.norm2)
     parameters.add_layer(f"{name}/mlp_in", layer.linear1)
     parameters.add_layer(f"{name}/mlp_out", layer.linear2)
+
+
+def add_attention(parameters, name, attention, use_bias):
+    dim, heads = attention.embed_dim, attention.num_heads
+    if not use_bias:
+        for bias in (attention.in_proj_bias, attention.out_proj.bias):
+            bias.requires_grad_(False).zero_()
+    for number, part in enumerate("qkv"):
+        shape, rows = (heads, dim // heads), slice(number * dim, (number + 1) * dim)
+        parameters.add(f"{name}/{part}/kernel", attention.in_proj_weight[rows], (dim, *shape))
+        if use_bias:
+            parameters.add(f"{name}/{part}/bias", attention.in_proj_bias[rows], shape)
+    out = (heads, dim // heads, dim)
+    parameters.add(f"{name}/out/kernel", attention.out_proj.weight, out)
+    if use_bias:
+        parameters.add(f"{name}/out/bias", attention.out_proj.bias)
 
 
 class Detector(nn.Module):
@@ -300,6 +339,8 @@ def steps(make, name):
     trained = [p for p in network.parameters() if p.requires_grad]
     # Weight decay acts on kernels alone: what has two axes or more, and is no embedding.
     embeddings = {m.weight for m in network.modules() if isinstance(m, nn.Embedding)}
+    if isinstance(network, VisionTransformer):
+        embeddings |= {network.class_token, network.encoder.pos_embedding}
     kernels = {p for p in trained if p.ndim > 1} - embeddings
     others = set(trained) - kernels
     optimizer = torch.optim.SGD(
@@ -330,6 +371,7 @@ def main():
         "cifar10": cifar10,
         "imagenet": imagenet,
         "transformer": transformer,
+        "vit": vit,
         "ssd": detection,
     }
     versions = {name: importlib.metadata.version(name) for name in ("torch", "torchvision")}

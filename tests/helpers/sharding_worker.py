@@ -18,11 +18,14 @@ import train
 from echo import gather_plan
 from echo.device import DeviceStore
 from models.transformer import Transformer
+from models.vit import VisionTransformer
 from runs.checkpoints import by_path
 from tests.helpers.runs import mini, placed, slot, stop_at
 from training import divergence, optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
+from workloads.networks import Network
+from workloads.small_images import SmallImageClassification
 
 STEPS = 5
 
@@ -46,15 +49,26 @@ class NextToken:
 
 def transformer(choice, data, model):
     """Losses of the first steps, and where the state lies afterwards."""
-    task = steps.Task(
-        NextToken(), "nesterov", False, sharding.make_mesh(data, model), sharding=choice
-    )
+    rng = np.random.default_rng(0)
+    batches = [{"tokens": rng.integers(0, 64, (16, 16), np.int32)} for _ in range(STEPS)]
+    return _on_batches(NextToken(), batches, choice, data, model)
+
+
+def vit(choice, data, model):
+    """The same for a tiny Vision Transformer."""
+    shape = (8, 8, 3)
+    sizes = {"patch_size": 4, "num_layers": 1, "model_dim": 32, "num_heads": 4, "mlp_dim": 64}
+    network = Network.of(VisionTransformer, image_shape=shape, num_classes=10, **sizes)
     rng = np.random.default_rng(0)
     batches = [
-        ({"tokens": rng.integers(0, 64, (16, 16), np.int32)}, *np.zeros((2, 16), np.uint32))
+        {
+            "image": rng.integers(0, 256, (16, *shape), np.uint8),
+            "label": rng.integers(0, 10, 16, np.int32),
+        }
         for _ in range(STEPS)
     ]
-    return _run(steps.Program(task), [sharding.put_batch(task.mesh, batch) for batch in batches])
+    workload = SmallImageClassification(shape, 10, 0, False, network, 0.0)
+    return _on_batches(workload, batches, choice, data, model)
 
 
 def cifar(choice):
@@ -115,6 +129,15 @@ def spoilt():
     return [int(found(np.float32(0), put(array), put(params))) for params in (array, bad)]
 
 
+def _on_batches(workload, batches, choice, data, model):
+    mesh = sharding.make_mesh(data, model)
+    task = steps.Task(workload, "nesterov", False, mesh, sharding=choice)
+    rows = np.zeros((2, 16), np.uint32)
+    return _run(
+        steps.Program(task), [sharding.put_batch(mesh, (batch, *rows)) for batch in batches]
+    )
+
+
 def _run(program, batches):
     state = program.init(0)
     hyper = optimizer.Hyperparameters(*map(np.float32, (0.1, 0.9, 0.0)))
@@ -150,6 +173,7 @@ def main(directory):
             "tensor": transformer("tensor", 4, 2),
             "fsdp": transformer("fsdp", 8, 1),
         },
+        "vit": {"tensor": vit("tensor", 4, 2), "fsdp": vit("fsdp", 8, 1)},
         "statistics": statistics("fsdp"),
         "placement": {where: placement(where) for where in ("host", "device")},
         "stores": [store(8, 1), store(4, 2)],

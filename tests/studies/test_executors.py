@@ -334,7 +334,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys, monkeypatc
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.parametrize("name", ["cifar10", "imagenet", "coco", "lm1b", "common_crawl"])
+@pytest.mark.parametrize("name", ["cifar10", "imagenet", "coco", "lm1b", "common_crawl", "vit"])
 def test_every_study_is_listed_with_its_cost(name, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert sweep.main([f"--config=configs/{name}.py:mini", "--study=list"]) == cli.OK

@@ -20,6 +20,7 @@ TOLERANCES = {
     "cifar10": (1e-10, 1e-10),
     "imagenet": (1e-10, 1e-10),
     "transformer": (1e-7, 1e-5),  # jax.nn.dot_product_attention has its softmax in float32
+    "vit": (1e-7, 1e-5),  # likewise
     "ssd": (1e-10, 1e-10),
 }
 
@@ -39,5 +40,7 @@ def test_the_first_steps_are_those_of_pytorch(name, found):
     assert ours["updates"].keys() == wanted["updates"].keys()
     for parameter, (length, extent) in wanted["updates"].items():
         our_length, our_extent = ours["updates"][parameter]
-        assert our_length == pytest.approx(length, rel=tolerance), parameter
-        assert our_extent == pytest.approx(extent, abs=tolerance * length), parameter
+        # The floor is for the bias of the keys, which shifts all scores of a query alike: its
+        # update is 0, and others are 1e-4 or more.
+        assert our_length == pytest.approx(length, rel=tolerance, abs=1e-9), parameter
+        assert our_extent == pytest.approx(extent, abs=tolerance * length + 1e-9), parameter

@@ -47,10 +47,11 @@ def test_eight_devices_give_the_losses_of_one_on_images(eight, choice):
     np.testing.assert_allclose(eight[0]["cifar"][choice]["losses"], one, rtol=2e-4)
 
 
-@pytest.mark.parametrize("choice", ["tensor", "fsdp"])
-def test_eight_devices_give_the_losses_of_one_on_text(eight, choice):
-    one = sharding_worker.transformer("replicated", 1, 1)["losses"]
-    np.testing.assert_allclose(eight[0]["transformer"][choice]["losses"], one, rtol=2e-4)
+@pytest.mark.parametrize("network", ["transformer", "vit"])
+def test_eight_devices_give_the_losses_of_one_with_sharded_layers(eight, network):
+    one = getattr(sharding_worker, network)("replicated", 1, 1)["losses"]
+    for choice in ("tensor", "fsdp"):
+        np.testing.assert_allclose(eight[0][network][choice]["losses"], one, rtol=2e-4)
 
 
 def test_eight_devices_give_the_gradient_statistics_of_one(eight):
@@ -83,6 +84,7 @@ def test_devices_exchange_what_the_sharding_says(eight):
     assert found["transformer"]["fsdp"]["collectives"] == ["all-gather", "all-reduce"]
     # Megatron's point: activations are summed, weights never travel
     assert found["transformer"]["tensor"]["collectives"] == ["all-reduce"]
+    assert found["vit"]["tensor"]["collectives"] == ["all-reduce"]
 
 
 def test_what_is_not_finite_on_one_device_is_known_to_all(eight):

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 import shutil
 import sys
 
@@ -15,17 +14,14 @@ from tests.helpers import pages, tfds_data
 from tests.helpers.runs import ROOT, mini, slot
 
 PAGE = "docs/workloads.md"
+FILES = ("workloads/linear.py", "configs/linear.py")  # its Python blocks, in order
 
 
 @pytest.fixture
 def added(tmp_path, monkeypatch):
     """The page's files in the working directory, and its workload in the registry."""
-    text = (ROOT / PAGE).read_text(encoding="utf-8")
-    files = re.findall(
-        r"^`(\w+/\w+\.py)`[^\n]*\n(?:[^\n]+\n)*\n```python\n(.*?)^```", text, re.S | re.M
-    )
-    assert [path for path, _ in files] == ["workloads/linear.py", "configs/linear.py"]
-    for path, code in files:
+    codes = [block.code for block in pages.blocks(PAGE) if block.language == "python"]
+    for path, code in zip(FILES, codes, strict=True):
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_text(code)
     shutil.copy(ROOT / "workloads" / "__init__.py", tmp_path / "workloads")

@@ -1,0 +1,70 @@
+"""Networks for images: chosen by the configuration, and trained as any other."""
+
+import numpy as np
+import pytest
+from flax import nnx
+
+import train
+from configs import vit
+from data.sources import DatasetInfo
+from models.vit import VisionTransformer
+from runs import cli, records
+from tests.helpers.networks import parameter_count
+from tests.helpers.runs import assert_equal_runs, mini, slot, stop_at
+from training.experiment import make_experiment
+from workloads.large_images import LargeImageClassification
+from workloads.networks import Network
+
+TINY = {"model__name": "vit", "model__patch_size": 4, "model__layers": 1, "model__dim": 8}
+TINY |= {"model__heads": 2, "model__mlp_dim": 16, "optimizer__name": "adamw"}
+TINY |= {"optimizer__learning_rate": 0.003, "log_every_steps": 1}
+
+
+def test_the_full_size_is_vit_s16_and_classes_follow_the_data_set():
+    info = DatasetInfo("imagenet2012", "5.1.0", "", 50, None, 3)
+    workload = LargeImageClassification.from_config(vit.get_config(), info)
+    model = nnx.eval_shape(lambda: workload.model(nnx.Rngs(0)))
+    assert parameter_count(model) == 22_050_664 - 950 * 385  # published for 1,000 classes
+
+
+def test_a_network_is_hashable_and_equal_by_its_arguments():
+    first, second, other = (Network.of(VisionTransformer, num_layers=n) for n in (1, 1, 2))
+    assert (first, hash(first)) == (second, hash(second))
+    assert first != other
+
+
+@pytest.mark.slow
+def test_a_vision_transformer_trains_echoed_and_resumes_bit_for_bit(tmp_path):
+    config = mini(**TINY, **slot("before_augmentation", 100))
+    assert train.train(config, tmp_path / "whole")["status"] == "exhausted"
+    assert train.train(config, tmp_path / "parts", on_step=stop_at(9))["status"] == "preempted"
+    train.train(config, tmp_path / "parts")
+    assert_equal_runs(config, tmp_path / "whole", tmp_path / "parts")
+
+
+def test_bfloat16_starts_near_float32(tmp_path):
+    losses = {}
+    for dtype in ("float32", "bfloat16"):
+        config = mini(**TINY, dtype=dtype, budget__fresh_examples=128)
+        train.train(config, tmp_path / dtype)
+        lines = records.read_metrics(tmp_path / dtype)
+        losses[dtype] = [line["loss"] for line in lines if line["split"] == "train"]
+    assert losses["bfloat16"] != losses["float32"]
+    np.testing.assert_allclose(losses["bfloat16"], losses["float32"], rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"model__name": "vgg"}, "config.model.name is 'vgg'; allowed: resnet, vit"),
+        (
+            {"model__patch_size": 3},
+            "patch_size is 3, which does not divide the network's input",
+        ),
+        ({"model__heads": 3}, "config.model.dim is 8 with model.heads=3; allowed: a multiple"),
+        ({"model__dim": 131_072}, "the network of config.model takes .* bytes of each device's"),
+    ],
+)
+def test_what_is_not_possible_is_refused_in_a_sentence(fields, says):
+    with pytest.raises(cli.InputError, match=says):
+        make_experiment(mini(**TINY | fields))
