@@ -98,7 +98,7 @@ def advise(config: ConfigDict, seconds: float = 1.0) -> Advice:
     try:
         transfer, step = step_functions(config, opened.program)
         return measured(config, opened, transfer, step, seconds)
-    except (check.ConfigError, RecordError, UpstreamError) as error:
+    except (RecordError, UpstreamError) as error:
         raise cli.InputError(str(error)) from error
 
 

@@ -233,7 +233,7 @@ def main(argv: Sequence[str]) -> int:
         directory.mkdir(parents=True, exist_ok=True)
     try:
         opened = convert(settings, directory, name)
-    except (SourceError, RecordError) as error:
+    except RecordError as error:
         raise cli.InputError(str(error)) from error
     records = ", ".join(f"{split} {len(rows()):,}" for split, rows in opened.splits.items())
     command = next_command(opened, arguments.text, directory, name)

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from runs import cli
+
 # A library's error message may quote the whole record.
 _MAX_REASON = 300
 
 
-class SourceError(Exception):
+class SourceError(cli.InputError):
     """A data set or split is missing or unusable; the message says what to do."""
 
 

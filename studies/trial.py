@@ -54,7 +54,8 @@ class Outcome:
     Attributes:
         results: by trial number; HELD for trials of another process.
         notes: sentences for the person who runs the study.
-        error, kind: an error's message and the name of its class; None and '' without an error.
+        error, kind: an error's message and the name of its class, or of InputError if it is one;
+            None and '' without an error.
     """
 
     results: dict[int, dict[str, Any]]
@@ -118,7 +119,8 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         outcome = run_unit(study, unit, study_dir, progress)
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
     except Exception as error:
-        return Outcome({}, error=str(error) or repr(error), kind=type(error).__name__)
+        kind = cli.InputError if isinstance(error, cli.InputError) else type(error)
+        return Outcome({}, error=str(error) or repr(error), kind=kind.__name__)
 
 
 def _train(

@@ -17,7 +17,7 @@ MAX_RECORD_SECONDS = 600
 _FINAL_FACTORS = {"linear": "final_factor", "cosine": "final_factor", "two_steps": "step_factor"}
 
 
-class ConfigError(Exception):
+class ConfigError(cli.InputError):
     """A field's value is not allowed; the message names the field, the value, and what is."""
 
 

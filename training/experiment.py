@@ -12,7 +12,7 @@ import grain
 from ml_collections import ConfigDict
 
 import workloads
-from data.sources import DatasetInfo, RecordError, Source, SourceError, UpstreamError
+from data.sources import DatasetInfo, RecordError, Source, UpstreamError
 from data.splits import open_data, open_splits
 from data.throttle import StoppableClock, limits, record_bytes
 from echo.diagnostics import CopyDiagnostics
@@ -26,7 +26,6 @@ from training.auto_policy import AutoPolicy
 from training.step import Program, Task, program
 from training.stepper import StackedStepper, Stepper
 from training.transfer import Transfer, make_transfer
-from workloads.interface import WorkloadError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +76,7 @@ def make_experiment(config: ConfigDict) -> Experiment:
     """
     try:
         return _make_experiment(config)
-    except (
-        check.ConfigError,
-        SourceError,
-        RecordError,
-        UpstreamError,
-        WorkloadError,
-        sharding.MeshError,
-    ) as error:
+    except (RecordError, UpstreamError) as error:
         raise cli.InputError(str(error)) from error
 
 
@@ -191,10 +183,7 @@ def batches_of_test_split(experiment: Experiment) -> Iterable[EvaluationBatch]:
     """
     config = copy.deepcopy(experiment.config)
     config.dataset.validation_split = config.dataset.test_split
-    try:
-        _, held_out, _ = open_splits(config.dataset)
-    except SourceError as error:
-        raise cli.InputError(str(error)) from error
+    _, held_out, _ = open_splits(config.dataset)
     return _evaluation_batches(config, held_out, experiment.program.task)
 
 

@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from runs import cli
+
 # fsdp does not split smaller arrays (norms, biases): gathering them costs more than it saves.
 _MIN_SPLIT = 1024  # elements
 
@@ -39,7 +41,7 @@ _TENSOR_AXES: dict[tuple[str, ...], int] = {
 }
 
 
-class MeshError(ValueError):
+class MeshError(cli.InputError):
     """A mesh or a sharding that is not possible; the message says what is allowed."""
 
 

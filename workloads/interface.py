@@ -6,10 +6,12 @@ import jax
 import numpy as np
 from flax import nnx
 
+from runs import cli
+
 Arrays = dict[str, Any]  # JAX or NumPy arrays by name
 
 
-class WorkloadError(Exception):
+class WorkloadError(cli.InputError):
     """The workload does not support this configuration; the message says what is allowed."""
 
 
