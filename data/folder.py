@@ -8,12 +8,13 @@ within a class.
 """
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from data.path_data import PathData, Settings, fair_order, image_properties, split_named
+from data.path_data import PathData, Settings, fair_order, image_properties, split_called
 from data.sources import DatasetInfo, Records, SourceError, fingerprint
 from data.storage import Tree
 
@@ -47,12 +48,12 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         SourceError: there are no images in folders.
         RecordError: one of the first images cannot be read.
     """
-    images = [name for name in tree.sizes if name.lower().endswith(SUFFIXES)]
-    by_split = any(split_named(name.partition("/")[0]) == "train" for name in images)
+    images = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
+    by_split = any(re.match(r"train/[^/]+/", name) for name in images)
     places: dict[str, dict[str, str]] = {}  # by split, the class of each image
     for name in images:
         *folders, _ = name.split("/")
-        split = (split_named(folders[0]) or folders[0]) if by_split and folders else "train"
+        split = split_called(folders[0]) if by_split and folders else "train"
         if len(folders) > by_split:
             places.setdefault(split, {})[name] = folders[by_split]
     if "train" not in places:
@@ -68,7 +69,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     used = tree.only([name for class_of in places.values() for name in class_of])
     shape, channels = image_properties(splits["train"]())
     # Names alone: the run on a file that was damaged resumes when the file is restored.
-    names = fingerprint("\n".join(used.sizes).encode())
+    names = fingerprint("\n".join(used.names).encode())
     info = DatasetInfo(settings.name, "folder", names, len(classes), shape, channels)
     return PathData(splits, info, classes)
 

@@ -91,15 +91,19 @@ class _Rows(Records):
 
     def batches(self, field: str) -> Iterator[Any]:
         """The values of a field as Arrow arrays, one per batch."""
-        for batch in self._batches:
-            yield batch.column(self.columns[field])
+        for place in range(len(self._batches)):
+            yield self._batch(place).column(self.columns[field])
 
-    def _record(self, row: int) -> dict[str, Any]:
-        place = bisect.bisect_right(self._ends, row)
+    def _batch(self, place: int) -> Any:
         batch = self._batches[place]
         if place not in self._valid:  # wrong offsets could point outside of the file
             batch.validate(full=True)
             self._valid.add(place)
+        return batch
+
+    def _record(self, row: int) -> dict[str, Any]:
+        place = bisect.bisect_right(self._ends, row)
+        batch = self._batch(place)
         row -= self._ends[place] - batch.num_rows
         record = {name: batch.column(given)[row].as_py() for name, given in self.columns.items()}
         if "image" in record:
@@ -128,28 +132,27 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         return PathData(splits, info)
     shape, channels = image_properties(train)
     labeled = next((name for name in ("objects", "label") if name in train.columns), None)
-    names = _class_names(train.features.get(train.columns[labeled])) if labeled else None
+    classes, num_classes = None, None
+    if labeled:
+        classes = _class_names(train.features.get(train.columns[labeled]))
+        num_classes = len(classes) if classes else _num_classes(train, labeled, tree.root)
     info = dataclasses.replace(
         info,
-        num_classes=len(names)
-        if names
-        else _num_classes(train, labeled, tree.root)
-        if labeled
-        else None,
+        num_classes=num_classes,
         image_shape=shape,
         channels=channels,
         has_boxes=labeled == "objects",
     )
-    return PathData(splits, info, names)
+    return PathData(splits, info, classes)
 
 
 def _files(tree: Tree) -> dict[str, list[str]]:
     """The names of the files of each split, in order."""
     try:
-        if "dataset_dict.json" in tree.sizes:
+        if "dataset_dict.json" in tree.names:
             splits = json.loads(tree.read(["dataset_dict.json"])[0])["splits"]
             return {split: _saved(tree, f"{split}/") for split in splits}
-        if "state.json" in tree.sizes:
+        if "state.json" in tree.names:
             return {"train": _saved(tree, "")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError(
@@ -157,7 +160,7 @@ def _files(tree: Tree) -> dict[str, list[str]]:
             "save the data set again"
         ) from error
     for suffix in SUFFIXES:
-        if names := [name for name in tree.sizes if name.endswith(suffix)]:
+        if names := [name for name in tree.names if name.endswith(suffix)]:
             return by_split(names)
     raise SourceError(
         f"{tree.root} holds no data set of Hugging Face; give the directory of "
@@ -169,7 +172,7 @@ def _saved(tree: Tree, directory: str) -> list[str]:
     """The files of a split that was saved with save_to_disk."""
     state = json.loads(tree.read([f"{directory}state.json"])[0])
     names = [f"{directory}{file['filename']}" for file in state["_data_files"]]
-    if missing := [name for name in names if name not in tree.sizes]:
+    if missing := [name for name in names if name not in tree.names]:
         raise SourceError(f"{tree.path(missing[0])} is missing; restore it, or save the data again")
     return names
 
@@ -302,10 +305,13 @@ def _class_names(feature: Any) -> tuple[str, ...] | None:
 def _num_classes(rows: _Rows, field: str, root: str) -> int:
     """The largest label of a split + 1, for labels without names."""
     labels: set[Any] = set()
-    for values in rows.batches(field):
-        for value in values.to_pylist():
-            objects = field == "objects"
-            labels.update(_lists(value, rows.object_names)["label"] if objects else [value])
+    try:
+        for values in rows.batches(field):
+            for value in values.to_pylist():
+                objects = field == "objects"
+                labels.update(_lists(value, rows.object_names)["label"] if objects else [value])
+    except Exception as error:  # pyarrow raises many types
+        raise _damaged(root, error) from error
     labels.discard(None)
     if not labels or not all(
         isinstance(label, int) and 0 <= label < MAX_CLASSES for label in labels

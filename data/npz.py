@@ -48,9 +48,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     Raises:
         SourceError: the file is damaged, or does not hold images and labels.
     """
-    if len(tree.sizes) != 1:
+    if len(tree.names) != 1:
         raise SourceError(f"{tree.root} is a directory; give an .npz file in it")
-    (name,) = tree.sizes
+    (name,) = tree.names
     shown, path = tree.path(name), tree.local(name, settings.cache_dir)
     try:
         with zipfile.ZipFile(path) as archive:

@@ -79,8 +79,12 @@ def split_named(name: str) -> str:
     in `train`, `data/train-00000-of-00002.parquet`, and `my_val.txt`, but not in `trains`.
     """
     found = _SPLIT.fullmatch(name)
-    word = found[1].lower() if found else ""
-    return _SPLIT_NAMES.get(word, word)
+    return split_called(found[1].lower()) if found else ""
+
+
+def split_called(folder: str) -> str:
+    """The split in a folder of images, under the name that configurations use."""
+    return _SPLIT_NAMES.get(folder, folder)
 
 
 def by_split(names: Sequence[str]) -> dict[str, list[str]]:

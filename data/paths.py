@@ -43,7 +43,7 @@ def _is_written_as_path(name: str) -> bool:
 def _suggestion(path: str) -> str:
     """The name to give for a path: of the kind that is found there, or of any kind."""
     try:
-        names = [] if storage.is_url(path) else list(storage.tree(os.path.expanduser(path)).sizes)
+        names = [] if storage.is_url(path) else storage.tree(os.path.expanduser(path)).names
     except SourceError:
         names = []
     if "features.json" in {name.rpartition("/")[2] for name in names}:

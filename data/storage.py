@@ -31,13 +31,16 @@ class Tree:
 
     Attributes:
         root: the directory, as a path or URL without a slash at its end.
-        sizes: bytes of every file, by its name relative to `root`, sorted. Files and directories
-            whose names start with a dot are left out.
-        stamp: identifies this state of files in a bucket; '' on a file system.
+        names: of all files, relative to `root`, sorted. Files and directories whose names start
+            with a dot are left out.
+        sizes: bytes of each file in a bucket. On a file system they are not needed to list files,
+            and take long for a million files on a network.
+        stamp: identifies this state of files in a bucket.
     """
 
     root: str
-    sizes: dict[str, int]
+    names: list[str]
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     stamp: str = ""
 
     def path(self, name: str) -> str:
@@ -45,11 +48,14 @@ class Tree:
 
     def only(self, names: Sequence[str]) -> "Tree":
         """The tree without other files."""
-        return dataclasses.replace(self, sizes={name: self.sizes[name] for name in names})
+        return dataclasses.replace(self, names=list(names))
 
     def fingerprint(self) -> str:
         """A hash of names and sizes. Reading the content would take as long as an epoch."""
-        return fingerprint(*(f"{name}\0{size}\0".encode() for name, size in self.sizes.items()))
+        return fingerprint(*(f"{name}\0{self._size(name)}\0".encode() for name in self.names))
+
+    def _size(self, name: str) -> int:
+        return self.sizes[name] if self.sizes else os.path.getsize(self.path(name))
 
     def read(self, names: Sequence[str]) -> list[bytes]:
         """The content of files; those in a bucket are fetched concurrently."""
@@ -115,21 +121,20 @@ def tree(path: str) -> Tree:
 
 def _local_tree(path: str) -> Tree:
     if os.path.isfile(path):
-        return Tree(os.path.dirname(path) or ".", {os.path.basename(path): os.path.getsize(path)})
+        return Tree(os.path.dirname(path) or ".", [os.path.basename(path)])
     if not os.path.isdir(path):
         raise SourceError(f"there is no file or directory {path}{_similar(path)}; correct the path")
-    sizes = {}
+    found = []
     try:
         for directory, subdirectories, names in os.walk(path, onerror=_raise, followlinks=True):
             subdirectories[:] = [name for name in subdirectories if name[0] != "."]
             start = os.path.relpath(directory, path).replace(os.sep, "/")
             for name in names:
                 if name[0] != ".":
-                    relative = name if start == "." else f"{start}/{name}"
-                    sizes[relative] = os.path.getsize(os.path.join(directory, name))
+                    found.append(name if start == "." else f"{start}/{name}")
     except OSError as error:
         raise SourceError(f"{path} cannot be read ({reason(error)}); correct the path") from error
-    return Tree(path, dict(sorted(sizes.items())))
+    return Tree(path, sorted(found))
 
 
 def _remote_tree(url: str) -> Tree:
@@ -153,7 +158,7 @@ def _remote_tree(url: str) -> Tree:
         for name, info in sorted(names.items())
         if not any(part.startswith(".") for part in name.split("/")) and not name.endswith("/")
     }
-    return Tree(url, sizes, fingerprint(*(version.encode() for version in versions)))
+    return Tree(url, list(sizes), sizes, fingerprint(*(version.encode() for version in versions)))
 
 
 def _system(url: str) -> tuple[Any, str]:

@@ -97,9 +97,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     Raises:
         SourceError: there is no text.
     """
-    names = [name for name in tree.sizes if name.endswith(SUFFIXES)]
-    if len(tree.sizes) == 1 and not next(iter(tree.sizes)).endswith(_COMPRESSED):
-        names = list(tree.sizes)  # whatever its suffix
+    names = [name for name in tree.names if name.endswith(SUFFIXES)]
+    if len(tree.names) == 1 and not tree.names[0].endswith(_COMPRESSED):
+        names = tree.names  # whatever its suffix
     if not names:
         raise SourceError(
             f"{tree.root} has no text files (.txt, .jsonl); give a text file, or a directory of "

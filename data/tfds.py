@@ -61,7 +61,7 @@ def _copied_description(name: str, url: str, cache_dir: str) -> storage.Tree:
     url, name = url.rstrip("/"), name.partition(":")[0]
     within = storage.tree(f"{url}/{name}")
     sizes = {f"{name}/{file}": size for file, size in within.sizes.items()}
-    tree = dataclasses.replace(within, root=url, sizes=sizes)
+    tree = dataclasses.replace(within, root=url, names=list(sizes), sizes=sizes)
     for file in sizes:
         if ".array_record" not in file:
             tree.local(file, cache_dir)

@@ -12,8 +12,8 @@ from PIL import Image
 import train
 import workloads
 from configs import base, coco, lm1b
-from data import path_data as path_data_module
 from data import paths, splits, text_files
+from data.path_data import split_named
 from data.sources import RecordError, SourceError
 from pipeline.map_datasets import Read, record_numbers
 from runs import cli
@@ -116,6 +116,14 @@ def test_classes_are_numbered_by_name_and_images_may_lie_deeper(tmp_path):
     }
 
 
+def test_a_class_may_be_called_train(tmp_path):
+    for place in ("train/1.png", "test/2.png", "car/3.png"):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).write_bytes(tfds_data.png(1))
+    opened = paths.open_all("", paths.Settings(f"folder:{tmp_path}"))
+    assert (opened.classes, list(opened.splits)) == (("car", "test", "train"), ["train"])
+
+
 @pytest.mark.parametrize(
     ("sizes", "modes", "expected"),
     [
@@ -148,7 +156,7 @@ def test_size_and_channels_are_found_from_the_images(sizes, modes, expected, tmp
     ],
 )
 def test_the_split_that_a_name_says(name, split):
-    assert path_data_module.split_named(name) == split
+    assert split_named(name) == split
 
 
 def test_arrays_are_found_by_their_usual_names_or_by_given_ones(tmp_path):
