@@ -1,0 +1,350 @@
+"""Forecasts fresh examples and seconds to a target over echo factors, from short pilot runs.
+
+    from echo.advice.forecast import Run, forecast
+
+    runs = [Run(4, fresh_examples=n4, steps=s4, loss=v4), Run(16, n16, s16, v16)]
+    print(forecast(runs, target=3.5, batch_size=32, step_seconds={1: 0.6, 4: 0.15, 16: 0.1}))
+
+The law: with batch size B and factor e, the loss l takes
+
+    n(l, e) = E(l) * (1 + c * (32 * e / B)^g) + S(l) * B / e
+
+fresh examples after the shuffle buffer's prefill. S is the number of steps that every run takes,
+however fresh its batches are. E is the number of examples that no repeat replaces, and c is the
+price of repeats. S and E are powers of l, and E = 32 * r * S at the middle of the observed levels,
+so a whole curve of any factor informs all factors. Six numbers are fitted to the levels that the
+pilots reached, with priors for four of them from the problems of docs/forecast.md, which also
+reports how good and how bad the forecasts are.
+
+It requires scipy (`pip install data-echoing[forecast]`).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from echo.spec import MAX_BATCH, MAX_FACTOR, checked_integer, checked_number
+
+FACTORS = (1, 2, 4, 8, 16)
+
+# The bound on the regret above which the evidence is not enough.
+MAX_REGRET = 1.5
+
+# A factor whose chance to be faster than the best one is below this needs no further pilot.
+_CONTENDER = 0.1
+
+_LEVELS = 8  # at which a curve is compared
+_TRANSIENT = 0.3  # of the way (in log loss) from the start to the target, ignored
+_INDEPENDENT = 3  # levels of one curve that count as independent
+_DRAWS = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Prior:
+    """Means and standard deviations of log(k, r, rho, c, g); S ~ l^-k, E ~ l^-(k * rho).
+
+    Attributes:
+        noise: the standard deviation of log fresh examples to a level, between seeds.
+        widening: by how much deviations from the fit are stretched, so that nine intervals in ten
+            cover on other problems.
+    """
+
+    mean: tuple[float, ...] = (0.6, -2.9, 0.65, -2.4, 0.2)
+    sd: tuple[float, ...] = (1.5, 1.2, 0.35, 1.0, 0.45)
+    noise: float = 0.12
+    widening: float = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The curve of one run, which may have ended long before the target.
+
+    Attributes:
+        factor: the echo factor, >= 1.
+        fresh_examples, steps: [points] at each evaluation, increasing.
+        loss: [points] a positive number that falls: a loss, or 1 - accuracy. Values that are not
+            finite are skipped; if the last one is not finite, the run diverged.
+    """
+
+    factor: float
+    fresh_examples: Sequence[float] | np.ndarray
+    steps: Sequence[float] | np.ndarray
+    loss: Sequence[float] | np.ndarray
+
+    def __post_init__(self):
+        checked_number("factor", self.factor, 1, MAX_FACTOR)
+        arrays = {}
+        for name in ("fresh_examples", "steps", "loss"):
+            array = np.asarray(getattr(self, name), float)
+            if array.ndim != 1 or not len(array):
+                raise ValueError(f"{name} has shape {array.shape}; allowed: [points], at least one")
+            arrays[name] = array
+            object.__setattr__(self, name, array)
+        if len({len(array) for array in arrays.values()}) > 1:
+            lengths = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
+            raise ValueError(f"the arrays of a run differ in length: {lengths}; allowed: equal")
+        for name in ("fresh_examples", "steps"):
+            if not (np.diff(arrays[name], prepend=-1) > 0).all():
+                raise ValueError(f"{name} does not increase; allowed: increasing numbers >= 0")
+        if (arrays["loss"] <= 0).any():
+            raise ValueError(
+                f"loss is {arrays['loss'].min():g} at a point; allowed: numbers above 0 (with an "
+                "accuracy, give 1 - accuracy plus half an example)"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What one factor takes to the target: the median, and an interval of 90 %."""
+
+    fresh_examples: float
+    fresh_low: float
+    fresh_high: float
+    seconds: float
+    seconds_low: float
+    seconds_high: float
+    best: float  # probability of being the fastest
+    observed: bool  # a run of this factor reached the target
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """A forecast; str(forecast) is a report.
+
+    Attributes:
+        cells: by factor.
+        factor: the factor with the least expected log seconds.
+        regret: how many times as long as the fastest factor `factor` takes, at most: an upper
+            bound with 95 % probability under the fitted law.
+        doubt: why the evidence is not enough, or "".
+        next_factor: the factor whose pilot would tell most if it ran on (or started), None when
+            the answer is clear.
+        noise: standard deviation of log fresh examples around the fitted law.
+    """
+
+    cells: dict[float, Cell]
+    factor: float
+    regret: float
+    doubt: str
+    next_factor: float | None
+    noise: float
+
+    def __str__(self) -> str:
+        lines = ["   e   fresh examples (90 %)             seconds (90 %)              fastest"]
+        for factor, cell in self.cells.items():
+            fresh = f"{cell.fresh_examples:,.0f} ({cell.fresh_low:,.0f} to {cell.fresh_high:,.0f})"
+            time = f"{cell.seconds:,.4g} ({cell.seconds_low:,.4g} to {cell.seconds_high:,.4g})"
+            mark = " *" if factor == self.factor else ""
+            lines.append(f"{factor:4g}   {fresh:33} {time:27} {cell.best:4.0%}{mark}")
+        answer = (
+            f"Echo with e = {self.factor:g}: with 95 % probability within "
+            f"{self.regret:.2f} times the fastest factor's time."
+        )
+        if self.doubt:
+            answer = f"Not enough evidence: {self.doubt}. The best guess is e = {self.factor:g}."
+        if self.next_factor is not None:
+            answer += f" A longer pilot with e = {self.next_factor:g} would tell most."
+        return "\n".join([*lines, answer])
+
+
+def forecast(
+    runs: Sequence[Run],
+    target: float,
+    *,
+    batch_size: int,
+    step_seconds: Mapping[float, float] | None = None,
+    factors: Sequence[float] = FACTORS,
+    prior: Prior | None = None,
+    seed: int = 0,
+) -> Forecast:
+    """Predicts the time to `target` over factors.
+
+    Args:
+        runs: pilots of at least two factors, one of them large enough (such as 16) to show what
+            repeats cost. They have the same hyperparameters and batch size; several runs of one
+            factor are seeds.
+        target: the loss to reach.
+        batch_size: examples per step, copies included.
+        step_seconds: seconds per step by factor; the factors in it replace `factors`. By default
+            a fresh example takes one second and repeats take none, so seconds are fresh examples.
+        factors: to predict.
+        prior: of the law's parameters; by default from the problems of docs/forecast.md.
+        seed: of the draws.
+
+    Raises:
+        ValueError: a number that is not allowed.
+        ModuleNotFoundError: scipy is not installed.
+    """
+    checked_number("target", target, 1e-12, 1e12)
+    checked_integer("batch_size", batch_size, 1, MAX_BATCH)
+    if step_seconds is not None:
+        factors = list(step_seconds)
+    if not runs or not len(factors):
+        raise ValueError(f"{len(runs)} runs and {len(factors)} factors; allowed: at least one each")
+    for factor in factors:
+        checked_number("factors", factor, 1, MAX_FACTOR)
+    prior = prior or Prior()
+    factors = sorted(float(factor) for factor in factors)
+    prefill = float(np.median([prefill_examples(run, batch_size) for run in runs]))
+    fit = Fit.to(runs, target, batch_size, prefill, prior)
+    fresh = fit.draws(factors, target, seed)
+    reached = set()
+    for row, factor in zip(fresh, factors, strict=True):
+        known = [fresh_examples_at(run, target) for run in runs if run.factor == factor]
+        hits = [hit for hit in known if hit is not None]
+        if hits:
+            reached.add(factor)
+            spread = np.random.default_rng(seed).standard_normal(_DRAWS) * fit.noise
+            row[:] = np.exp(np.mean(np.log(hits)) + spread / np.sqrt(len(hits)))
+        elif known:  # it takes longer than what it has taken
+            row[:] = np.maximum(row, max(r.fresh_examples[-1] for r in runs if r.factor == factor))
+    column = np.asarray(factors)[:, None]
+    seconds = fresh
+    if step_seconds is not None:
+        per_step = np.asarray([step_seconds[factor] for factor in step_seconds], float)
+        per_step = per_step[np.argsort(list(step_seconds))][:, None]
+        seconds = np.maximum(fresh - prefill, 0) * column / batch_size * per_step
+    return _answer(factors, fresh, seconds, reached, runs, fit.noise)
+
+
+def _answer(factors, fresh, seconds, reached, runs, noise) -> Forecast:
+    """The forecast from draws [factors, draws]."""
+    diverged = {run.factor for run in runs if not np.isfinite(run.loss[-1])}
+    score = [
+        np.inf if factor in diverged else np.log(row).mean()
+        for factor, row in zip(factors, seconds, strict=True)
+    ]
+    best = int(np.argmin(score))
+    allowed = np.isfinite(score)
+    fastest = seconds[allowed].min(0)
+    regret = float(np.quantile(seconds[best] / fastest, 0.95))
+    ranges = [np.quantile(draws, [0.05, 0.5, 0.95], axis=1).T for draws in (fresh, seconds)]
+    cells = {
+        factor: Cell(n[1], n[0], n[2], t[1], t[0], t[2], share, factor in reached)
+        for factor, n, t, share in zip(
+            factors, *ranges, (seconds <= fastest).mean(1).tolist(), strict=True
+        )
+    }
+    following = factors[best]
+    if following in reached:
+        chance = {
+            factor: float((row < seconds[best]).mean())
+            for factor, row, fine in zip(factors, seconds, allowed, strict=True)
+            if fine and factor not in reached
+        }
+        following = max(chance, key=lambda factor: chance[factor], default=None)
+        if following is not None and chance[following] < _CONTENDER:
+            following = None
+    doubt = ""
+    piloted = {run.factor for run in runs} - diverged
+    if len(piloted) < 2:
+        doubt = "pilots of fewer than two factors say nothing about the others"
+    elif regret > MAX_REGRET:
+        doubt = (
+            f"another factor may be {regret:.2f} times as fast as the best guess (95 % bound; "
+            f"allowed: {MAX_REGRET:g})"
+        )
+    return Forecast(cells, factors[best], regret, doubt, following, noise)
+
+
+def prefill_examples(run: Run, batch_size: int) -> float:
+    """Fresh examples that the shuffle buffer held before the first step."""
+    return float(np.median(run.fresh_examples - run.steps * batch_size / run.factor))
+
+
+def fresh_examples_at(run: Run, level: float) -> float | None:
+    """Fresh examples at which the curve first reaches `level`, interpolated between evaluations."""
+    finite = np.isfinite(run.loss)
+    fresh, loss = run.fresh_examples[finite], run.loss[finite]
+    below = np.flatnonzero(loss <= level)
+    if not len(below):
+        return None
+    after = below[0]
+    if not after:
+        return float(fresh[0])
+    span = np.log(loss[after - 1] / loss[after])
+    share = np.log(loss[after - 1] / level) / span
+    return float(fresh[after - 1] * (fresh[after] / fresh[after - 1]) ** share)
+
+
+def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
+    """Levels of the loss between the end of the transient and the lowest loss of all runs."""
+    curves = [run.loss[np.isfinite(run.loss)] for run in runs]
+    first = max((curve[0] for curve in curves if len(curve)), default=target)
+    lowest = max(min((curve.min() for curve in curves if len(curve)), default=target), target)
+    top = target * (first / target) ** (1 - _TRANSIENT)
+    return np.geomspace(lowest, max(top, 1.05 * lowest), _LEVELS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """The fitted law. Parameters: log S at `middle`, then the logs of k, r, rho, c, g."""
+
+    mode: np.ndarray
+    covariance: np.ndarray
+    noise: float
+    middle: float
+    batch_size: int
+    prefill: float
+    widening: float
+
+    @classmethod
+    def to(cls, runs, target: float, batch_size: int, prefill: float, prior: Prior) -> "Fit":
+        """Maximizes the posterior; the noise is estimated from the residuals of a first fit."""
+        from scipy.optimize import least_squares
+
+        points = []  # (factor, log level, log fresh examples, weight)
+        levels = _levels(runs, target)
+        for run in runs:
+            finite = run.loss[np.isfinite(run.loss)]
+            if not len(finite):
+                continue
+            first, lowest = finite[0], max(finite.min(), target)
+            own = sorted({lowest, *levels[(levels >= lowest) & (levels <= first)]})
+            known = [(level, fresh_examples_at(run, level)) for level in own]
+            known = [(level, n - prefill) for level, n in known if n is not None and n > prefill]
+            weight = min(1.0, np.sqrt(_INDEPENDENT / max(len(known), 1)))
+            points += [(run.factor, np.log(level), np.log(n), weight) for level, n in known]
+        if len(points) < 2:
+            raise ValueError(
+                f"the runs have {len(points)} usable points; allowed: at least two evaluations "
+                "after the shuffle buffer was filled; run the pilots longer, or evaluate more often"
+            )
+        factor, level, fresh, weight = np.array(points).T
+        middle, density = level.mean(), factor / batch_size
+        mean = np.array([np.mean(fresh + np.log(density)), *prior.mean])
+        sd = np.array([3.0, *prior.sd])
+        noise = prior.noise
+
+        def residuals(p):
+            miss = _law(p[:, None], level - middle, density) - fresh
+            return np.concatenate([miss * weight / noise, (p - mean) / sd])
+
+        for _ in range(2):
+            fit = least_squares(residuals, mean, max_nfev=200)
+            squares = np.sum((fit.fun[: len(points)] * noise) ** 2)
+            noise = np.sqrt((4 * prior.noise**2 + squares) / (4 + np.sum(weight**2)))
+        fit = least_squares(residuals, fit.x, max_nfev=200)
+        covariance = np.linalg.inv(fit.jac.T @ fit.jac)
+        return cls(fit.x, covariance, float(noise), middle, batch_size, prefill, prior.widening)
+
+    def draws(self, factors: Sequence[float], target: float, seed: int) -> np.ndarray:
+        """Fresh examples to `target` of a new run, [factors, draws]."""
+        rng = np.random.default_rng(seed)
+        p = rng.multivariate_normal(self.mode, self.covariance, size=_DRAWS, method="cholesky").T
+        density = np.asarray(factors)[:, None] / self.batch_size
+        log_fresh = _law(p[:, None], np.log(target) - self.middle, density)
+        log_fresh += self.noise * rng.standard_normal(log_fresh.shape)
+        fitted = _law(self.mode[:, None], np.log(target) - self.middle, density)
+        log_fresh = fitted + self.widening * (log_fresh - fitted)
+        return self.prefill + np.exp(np.clip(log_fresh, -50, 50))
+
+
+def _law(p, level, density):
+    """log n at log level (from the middle) and e / B = `density`."""
+    log_steps, k, r, rho, c, g = p
+    steps = log_steps - np.exp(k) * level
+    examples = log_steps + np.log(32) + r - np.exp(k + rho) * level
+    price = np.log1p(np.exp(c) * (32 * density) ** np.exp(g))
+    return np.logaddexp(examples + price, steps - np.log(density))
