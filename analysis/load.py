@@ -211,6 +211,8 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
     trial = trial_records.read(path)
     config = trial.config.get("config") or {}
+    if trial.hparams is None and study.space:
+        raise ValueError(f"{records.HPARAMS} is missing")
     hparams = _optimizer_numbers(config) if trial.hparams is None else trial.hparams
     _check_hparams(hparams, study)
     commit = trial.config.get("commit")
@@ -240,12 +242,14 @@ def _config_number(config: Mapping[str, Any], name: str, whole: bool = False) ->
 
 
 def _check_hparams(hparams: Mapping[str, Any], study: Study) -> None:
-    for axis in study.space:
-        value = hparams.get(axis.field)
-        if value is not None and not axis.values and not is_number(value):
-            raise ValueError(f"{records.HPARAMS}: {axis.field} is {short(value)}, not a number")
     if reserved := sorted(hparams.keys() & _RESERVED):
         raise ValueError(f"{records.HPARAMS}: {reserved[0]} is not a field")
+    for axis in study.space:
+        if axis.field not in hparams:
+            raise ValueError(f"{records.HPARAMS}: {axis.field} is missing")
+        value = hparams[axis.field]
+        if value is not None and not axis.values and not is_number(value):
+            raise ValueError(f"{records.HPARAMS}: {axis.field} is {short(value)}, not a number")
 
 
 def _optimizer_numbers(config: Mapping[str, Any]) -> dict[str, Any]:

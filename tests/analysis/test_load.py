@@ -147,6 +147,8 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
         ("config.json", '{"config": {"seed": {"model": 1e30}}}', "seed.model is 1e+30"),
         ("hparams.json", '{"hparams": {"optimizer.learning_rate": "high"}}', "is 'high'"),
         ("hparams.json", '{"hparams": {"optimizer.learning_rate": [1]}}', "is [1]"),
+        ("hparams.json", None, "hparams.json is missing"),
+        ("hparams.json", '{"hparams": {}}', "optimizer.learning_rate is missing"),
         ("hparams.json", '{"hparams": {"status": 1}}', "status is not a field"),
         ("hparams.json", '{"hparams": {"\\ud800": 1}}', "is no text"),
         ("metrics.jsonl", "", "last evaluation at step 0"),
@@ -163,7 +165,7 @@ def test_damaged_trial_is_named_and_set_aside(small, name, content, reason):
     damaged = small / "baseline" / "0" / "2"
     if isinstance(content, dict):  # fields that differ
         content = json.dumps(records.read_json(damaged / name) | content)
-    (damaged / name).write_text(content)
+    (damaged / name).unlink() if content is None else (damaged / name).write_text(content)
     with pytest.warns(UserWarning, match="Set aside 1 unreadable trial directory"):
         trials = load.load(small)
     assert len(trials) == len(SMALL) - 1
@@ -360,6 +362,8 @@ def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
         hardware = {"device_kind": f"chip {trial}", "devices": 4}
         directory = records.TrialPath("baseline", 0, trial).under(root)
         write_trial(directory, [0.1, 0.9], hardware=hardware, commit=commit)
+        drawn = {"hparams": {"optimizer.learning_rate": 0.1}}
+        records.write_json(directory / records.HPARAMS, drawn)
     text = " ".join(caveats.find(load.read(root)))
     assert "150 training examples" in text
     assert "4 x chip 0, 4 x chip 1" in text
