@@ -41,7 +41,8 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> PathData:
     """Writes all splits of a data set to `directory`/`name`, and checks them.
 
     Raises:
-        SourceError: the data cannot be used, or there is a data set of this name already.
+        InputError: the data cannot be used, there is a data set of this name already, or the
+            directory is not writable.
         RecordError: a record cannot be read.
     """
     if not paths.is_path(settings.name):
@@ -58,6 +59,8 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> PathData:
         raise SourceError(f"split {empty[0]!r} of data set {settings.name!r} is empty; remove it")
     if (directory / name).exists():
         raise SourceError(f"{directory / name} exists; give another --name or directory")
+    with cli.writing_to(directory):
+        directory.mkdir(parents=True, exist_ok=True)
     try:
         _write(opened, sources, directory, name)
         for split, source in sources.items():
@@ -229,8 +232,6 @@ def main(argv: Sequence[str]) -> int:
             f"--name is {name!r}; allowed: small letters, digits, and _, a letter first"
         )
     directory = pathlib.Path(arguments.directory).expanduser()
-    with cli.writing_to(directory):
-        directory.mkdir(parents=True, exist_ok=True)
     try:
         opened = convert(settings, directory, name)
     except RecordError as error:

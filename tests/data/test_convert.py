@@ -125,3 +125,4 @@ def test_wrong_arguments_are_one_sentence(arguments, says, tmp_path, capsys):
     words = [word.format(tmp_path) for word in arguments]
     assert cli.guarded(convert.main, words) == cli.WRONG_INPUT
     assert says in capsys.readouterr().err
+    assert not (tmp_path / "tfds").exists()
