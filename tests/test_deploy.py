@@ -1,0 +1,179 @@
+"""The files of deploy/: linted, and run as far as a machine without Slurm, Docker, or Ray allows.
+
+A stand-in for `srun` starts its command as many times as Slurm would; what it starts is real.
+"""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import sweep
+from configs import base
+from runs import cli, records
+from tests.helpers.runs import HANGS, ROOT, SHRUNK
+
+DEPLOY = ROOT / "deploy"
+SCRIPTS = sorted(path.name for path in DEPLOY.glob("*.sh"))
+MINI = "--config=configs/cifar10.py:mini"
+
+SRUN = """#!/usr/bin/env bash
+echo "$@" >> "$CALLS"
+for ((i = 1; i < SLURM_NTASKS; i++)); do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & done
+SLURM_PROCID=0 SLURM_LOCALID=0 "$@"; code=$?; wait; exit $code
+"""
+SCONTROL = """#!/usr/bin/env bash
+echo "scontrol $*" >> "$CALLS"
+"""
+
+
+@pytest.fixture
+def submitted(tmp_path):
+    """Runs a script with the variables that Slurm sets; returns the process, and the commands that
+    it called."""
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+
+    def run(script, *words, python=sys.executable, **variables):
+        environment = os.environ | {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "CALLS": str(tmp_path / "calls"),
+            "PYTHON": python,
+            "SLURM_SUBMIT_DIR": str(ROOT),
+            "SLURM_JOB_ID": "7",
+            "SLURM_NTASKS": "1",
+            **variables,
+        }
+        command = ["bash", str(DEPLOY / script), *words]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=HANGS
+        )
+        return done, (tmp_path / "calls").read_text().splitlines()
+
+    return run
+
+
+def array(task, first, count):
+    variables = {"ID": task, "MIN": first, "COUNT": count}
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in variables.items()}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_are_valid_bash_and_executable(script):
+    subprocess.run(["bash", "-n", DEPLOY / script], check=True)
+    assert os.access(DEPLOY / script, os.X_OK)
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize(
+    ("linter", "name"),
+    [*(("shellcheck", script) for script in SCRIPTS), ("hadolint", "Dockerfile")],
+)
+def test_linters_find_nothing(linter, name):
+    found = shutil.which(linter, path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not found:
+        pytest.skip(f"{linter} is not installed")
+    done = subprocess.run([found, DEPLOY / name], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("code", [0, 2, 75])
+def test_a_job_is_queued_again_only_if_it_was_preempted(script, code, submitted, tmp_path):
+    (tmp_path / "python").write_text(f"#!/bin/sh\nexit {code}\n")
+    (tmp_path / "python").chmod(0o755)
+    done, calls = submitted(script, python=str(tmp_path / "python"), **array(0, 0, 1))
+    assert done.returncode == code
+    assert calls[1:] == (["scontrol requeue 7"] if code == 75 else [])
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_the_elements_of_an_array_plan_their_shares_of_a_study(submitted):
+    words = (MINI, "--study=demo", "--dry-run")
+    done, calls = submitted("slurm_sweep.sh", *words, **array(task=4, first=3, count=10))
+    assert done.returncode == cli.OK, done.stderr
+    assert "no echoing" in done.stdout
+    assert calls[0].endswith("--shard=1/10")
+    done, _ = submitted("slurm_sweep.sh", *words, **array(task=0, first=0, count=11))
+    assert done.returncode == cli.WRONG_INPUT
+    assert "n up to 10, the number of searches" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_hosts_train_one_run(submitted, tmp_path):
+    port = free_port(range(61_440, 65_536))  # from which JAX takes one by the job's number
+    variables = {
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_JOB_ID": str(port - 61_440),
+        "JAX_PLATFORMS": "cpu",
+    }
+    fields = [f"--config.{name}={value}" for name, value in SHRUNK.items()]
+    words = (MINI, f"--workdir={tmp_path / 'run'}", *fields, "--config.budget.fresh_examples=96")
+    done, _ = submitted("slurm_train.sh", *words, **variables)
+    assert done.returncode == cli.OK, done.stderr
+    config = records.read_json(tmp_path / "run" / "config.json")
+    assert config["config"]["echo"]["streams"] == 2
+    assert config["hardware"]["processes"] == 2
+    assert records.read_json(tmp_path / "run" / "result.json")["fresh_examples"] == 96
+
+
+def free_port(ports):
+    for port in ports:
+        with socket.socket() as attempt:
+            if attempt.connect_ex(("localhost", port)):
+                return port
+    raise AssertionError("no port is free")
+
+
+def test_ray_accepts_the_cluster_and_sweep_its_command():
+    yaml = pytest.importorskip("yaml")
+    ray_util = pytest.importorskip("ray.autoscaler._private.util")
+    text = (DEPLOY / "ray_cluster.yaml").read_text()
+    ray_util.validate_config(ray_util.prepare_config(yaml.safe_load(text)))
+    comment = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+    words = shlex.split(re.search(r"sweep\.py (--config.*?)'", comment)[1])
+    arguments, overrides = cli.parse(sweep._parser(), words)
+    cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    assert arguments.executor == "ray"
+
+
+def copied():
+    """The names that the image takes from the checkout."""
+    lines = re.findall(r"^COPY (.*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    return {name.rstrip("/") for line in lines for name in line.split()}
+
+
+def test_the_image_installs_what_make_installs_and_holds_every_room():
+    text = (DEPLOY / "Dockerfile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "pip install --quiet --disable-pip-version-check -r requirements.txt" in makefile
+    assert "pip install --no-cache-dir -r requirements.txt" in text
+    low, high = re.search(
+        r"\(3, (\d+)\) <= sys.version_info\[:2\] <= \(3, (\d+)\)", makefile
+    ).groups()
+    assert int(low) <= int(re.search(r"^FROM python:3\.(\d+)-slim$", text, re.M)[1]) <= int(high)
+    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    commands = {path.name for path in ROOT.glob("*.py")}
+    assert copied() == rooms | commands | {"requirements.txt"}
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_what_the_image_holds_is_enough_to_train(tmp_path):
+    for name in copied():
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    fields = [f"--config.{name}={value}" for name, value in SHRUNK.items()]
+    command = [sys.executable, "train.py", MINI, "--workdir=out", *fields]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANGS)
+    assert done.returncode == cli.OK, done.stderr
