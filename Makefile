@@ -52,7 +52,7 @@ format: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	rm -rf build/docs
 	mkdir -p build/docs
-	cp -R README.md CONTRIBUTING.md CHANGELOG.md docs results configs notebooks build/docs
+	cp -R README.md CONTRIBUTING.md CHANGELOG.md docs results configs notebooks examples build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: $(VENV)/.installed-dev

@@ -1,0 +1,1 @@
+"""Jobs as one writes them without echo, the same with echo, and what it gains."""
