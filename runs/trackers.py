@@ -14,7 +14,7 @@ import tensorboardX
 from tensorboardX import summary
 from tensorboardX.proto import plugin_hparams_pb2
 
-from runs import records
+from runs import records, trial_records
 from runs.observers import Observer
 
 # What trackers compare runs by, besides what a search has drawn.
@@ -47,10 +47,10 @@ class Tracked:
         self.group = root.absolute().name
         self.name = path.as_posix() if path.parts else self.group
         self.config = dict(_flat(config))
-        trial = records.read_object(workdir / records.HPARAMS) or {}
-        place = {key: trial[key] for key in ("condition", "search") if key in trial}
-        self.hparams = place | {name: self.config[name] for name in _COMPARED}
-        self.hparams |= trial.get("hparams") or {}
+        self.hparams: dict[str, Any] = dict(zip(("condition", "search"), path.parts, strict=False))
+        self.hparams |= {name: self.config[name] for name in _COMPARED}
+        with contextlib.suppress(records.Damaged):
+            self.hparams |= trial_records.read_hparams(workdir) or {}
 
     def identity(self, tracker: str, new: Callable[[], str]) -> str:
         """The run's identity with a tracker: that of an earlier process, or a new one."""

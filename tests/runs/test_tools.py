@@ -40,6 +40,7 @@ def followed(tmp_path_factory):
     return workdir, copy
 
 
+@pytest.mark.slow
 def test_a_mirror_has_what_the_run_has_and_a_copy_resumes(followed, tmp_path):
     workdir, copy = followed
     assert content(copy) == content(workdir)
@@ -48,6 +49,7 @@ def test_a_mirror_has_what_the_run_has_and_a_copy_resumes(followed, tmp_path):
     assert records_of(copy) == records_of(workdir)
 
 
+@pytest.mark.slow
 def test_a_profile_names_what_the_host_does(followed):
     workdir, _ = followed
     traces = glob.glob(f"{workdir}/{records.PROFILE}/plugins/profile/*/*.xplane.pb")
