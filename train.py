@@ -199,9 +199,7 @@ def step_by_step(
         finally:
             run.close()
         result = run.result(status, error)
-        if distributed.is_first():
-            records.write_json(workdir / records.RESULT, result)
-        observers.end(result)
+        run.recorder.write_result(result)
     yield result  # the lock is free by now, whatever still refers to this generator
 
 
@@ -251,8 +249,7 @@ class _Run:
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes = self._restore(workdir)
-        self.writes_records = distributed.is_first()
-        self.recorder = Recorder(workdir, keep_bytes, observers, active=self.writes_records)
+        self.recorder = Recorder(workdir, keep_bytes, observers)
         self.observers = observers
         observers.start(self.counters.fresh_examples)
         self.policy.resume(workdir, self.counters.step)
@@ -432,7 +429,7 @@ class _Run:
             values = {name: float(value) for name, value in self.stepper.fetch(metrics).items()}
             step, every = position["step"], self.config.log_every_steps
             nonfinite = int(values.pop("nonfinite"))
-            if step % every == 0 and self.writes_records:
+            if step % every == 0 and self.recorder.active:
                 copies = self.experiment.copies.window(step - every, step)
                 self.recorder.write({**position, **values, **copies})
             if step == 1:

@@ -1,39 +1,47 @@
-"""Writes a run's measurements to `metrics.jsonl`, and passes them on to observers."""
+"""Writes a run's measurements and its result, and passes them on to observers."""
 
 import pathlib
 from typing import Any
 
-from runs import records
+from runs import distributed, records
 from runs.observers import Observer
 
 
 class Recorder:
-    """Writes records to a run's directory.
+    """Writes a run's `metrics.jsonl` and `result.json`.
 
     Args:
         workdir: the run's directory.
         keep_bytes: see records.LinesWriter.
-        observer: gets each record, too.
-        active: whether to write; only one of several processes does.
+        observer: gets each record, and the result.
+
+    Attributes:
+        active: whether this process writes; only the first of several does.
     """
 
-    def __init__(
-        self, workdir: pathlib.Path, keep_bytes: int, observer: Observer, active: bool = True
-    ):
-        self._observer, self._active = observer, active
-        if active:
+    def __init__(self, workdir: pathlib.Path, keep_bytes: int, observer: Observer):
+        self._workdir, self._observer = workdir, observer
+        self.active = distributed.is_first()
+        if self.active:
             self._metrics = records.LinesWriter(workdir / records.METRICS, keep_bytes)
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record: `step`, `fresh_examples`, `split`, and numbers by name."""
-        if self._active:
+        if self.active:
             self._metrics.write(record)
             self._observer.record(record)
 
     def sync(self) -> records.Extent:
         """Forces records to disk; returns the extent of metrics.jsonl."""
-        return self._metrics.sync() if self._active else records.Extent()
+        return self._metrics.sync() if self.active else records.Extent()
 
     def close(self) -> None:
-        if self._active:
+        """Closes metrics.jsonl; the result may follow."""
+        if self.active:
             self._metrics.close()
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Writes result.json, the last record."""
+        if self.active:
+            records.write_json(self._workdir / records.RESULT, result)
+            self._observer.end(result)
