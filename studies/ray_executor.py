@@ -134,7 +134,7 @@ class RayExecutor:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # a start that takes too long raises a bare Exception
             raise InputError(
                 f"the Ray cluster at {address or 'this machine'} cannot be used ({error}); give "
                 "another --ray-address, or use --executor=local"
