@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import importlib.util
+import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -100,12 +101,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def chosen(arguments: argparse.Namespace, root: pathlib.Path) -> Tools:
     """The tools that flags choose for the run or study in `root`; raises InputError."""
-    if arguments.mirror:
+    url = arguments.mirror
+    if url:
         from runs import mirror
 
-        mirror.check(arguments.mirror, root)
+        mirror.check(url, root)
+        if "://" not in url:  # workers may have another working directory
+            url = os.path.abspath(url)
     profile = getattr(arguments, "profile", None)
-    return Tools(arguments.tracker, profile, arguments.mirror, root)
+    return Tools(arguments.tracker, profile, url, root.absolute())
 
 
 def _trackers(text: str) -> tuple[str, ...]:

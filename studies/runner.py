@@ -53,7 +53,7 @@ def run(
         cli.DiskFull: see `train.train`.
     """
     workdirs.check_apart(study_dir, study.config, "--outdir")
-    tools = tools or Tools(root=study_dir)
+    tools = tools or Tools(root=study_dir.absolute())
     search.check(study, lanes)
     executor = make_executor(study, study_dir, progress)
     try:
