@@ -8,7 +8,7 @@ from scipy import stats
 
 from analysis import bounds, caveats, figures, load, report, scores, tables, uncertainty
 from runs import records
-from tests.helpers.figure_texts import assert_inside, strings
+from tests.helpers.figure_texts import assert_inside, strings, texts
 from tests.helpers.written_studies import BASELINE, BEFORE, TARGET, study_of, write_study
 
 INF = math.inf
@@ -183,7 +183,7 @@ def test_pairs_keep_what_is_known_of_censored_sides(tmp_path):
     assert effect["verdict"] == "fewer"
     drawn = figures.of_study(loaded)["paired_effects"]
     assert f"{tables.paired_text(effect, loaded.study)}\n6 pairs, 8 censored" in strings(drawn)
-    assert_inside(drawn)
+    assert_inside(drawn, texts(drawn))
 
 
 def test_few_pairs_give_no_interval(tmp_path):
