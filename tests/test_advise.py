@@ -33,6 +33,7 @@ def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_slow_upstream_is_recognized():
     config = mini(upstream__examples_per_second=40)  # 0.8 s per batch; a step takes milliseconds
     advice = advise.advise(config, seconds=0.1)
@@ -185,6 +186,7 @@ def test_a_cell_compares_each_round_with_its_own_prediction():
     assert advice_grid.Cell.from_rounds(slower) == advice_grid.Cell(rate=60.0, ratio=0.9)
 
 
+@pytest.mark.slow
 def test_the_grid_reports_each_cell_and_draws(tmp_path, capsys, monkeypatch):
     small = advice_grid.Grid((2,), (1, 2), seconds=0.1, rounds=2, advice_seconds=0.05)
     monkeypatch.setattr(advice_grid, "QUICK", small)

@@ -45,6 +45,8 @@ def first(tmp_path_factory):
     return out, execute(NAMES[0], parameters)
 
 
+@pytest.mark.multiprocess
+@pytest.mark.slow
 def test_five_minutes(first):
     out, cells = first
     assert len(pictures(cells)) == 2
@@ -53,12 +55,14 @@ def test_five_minutes(first):
     assert len(list(out.glob("study/*/0/0/result.json"))) == 5
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_study(first):
     cells = execute(NAMES[1], f"STUDIES = {str(first[0] / 'study')!r}")  # the same one each time
     assert len(pictures(cells)) == 13
     assert "before augmentation, e = 4" in printed(cells)
 
 
+@pytest.mark.slow
 def test_your_own_pipeline():
     cells = execute(NAMES[2], "SECONDS_PER_READ = 0.0001")
     said = printed(cells)

@@ -108,6 +108,7 @@ def test_help_explains_the_command():
         assert word in done.stdout
 
 
+@pytest.mark.slow
 def test_closed_pipe_is_not_an_error(small):
     line = f"'{sys.executable}' -m analysis '{small}' | true"
     done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -190,7 +190,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_files, data):
     directory = tmp_path_factory.mktemp("damaged") / "small"

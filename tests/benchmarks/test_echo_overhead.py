@@ -21,6 +21,7 @@ def run(request, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_quick_run_prints_a_table_per_path(request, tmp_path):
     out = tmp_path / "new" / "report.md"
     finished = run(request, "--quick", "--factors=2", "--no-memory", f"--out={out}")

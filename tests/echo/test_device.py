@@ -35,6 +35,7 @@ class ReferenceStore:
         return {key: np.stack([item[key] for item in batch]) for key in batch[0]}
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(
     kind=st.sampled_from(KINDS),

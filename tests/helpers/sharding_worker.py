@@ -121,7 +121,7 @@ def store(data, model):
 
 
 def spoilt():
-    """What is found of parameters split over the devices: whole, then spoilt on the last one."""
+    """The check of parameters split over the devices: finite, then with an inf on the last one."""
     array = np.ones(16, np.float32)
     put = functools.partial(jax.device_put, device=sharding.over_data(sharding.make_mesh(8, 1)))
     bad = np.where(np.arange(16) == 15, np.float32("inf"), array)
@@ -160,7 +160,7 @@ def _run(program, batches):
 
 
 def stopped(workdir, step):
-    """A run under fsdp that was told to stop."""
+    """A run under fsdp that was stopped."""
     config = mini(log_every_steps=1, sharding="fsdp")
     return train.train(config, workdir, on_step=stop_at(step))["status"]
 

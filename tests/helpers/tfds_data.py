@@ -91,7 +91,7 @@ def write(
 
 
 def write_text(root: pathlib.Path, name: str, splits: dict[str, list[bytes]]) -> pathlib.Path:
-    """The same of texts, the records' one feature."""
+    """Writes a data set like `write`, whose records are texts."""
     records = {split: [{"text": text} for text in texts] for split, texts in splits.items()}
     return write(root, name, {"text": TEXT}, records)
 

@@ -20,7 +20,7 @@ from training.experiment import make_experiment
 
 
 def by_copy(batches):
-    """Each shown row's image, by (fresh index, copy)."""
+    """Each row's image, by (fresh index, copy)."""
     rows = {}
     for batch in batches:
         keys = zip(batch.index.tolist(), batch.copy.tolist(), strict=True)
@@ -47,7 +47,7 @@ def test_copy_zero_of_every_example_is_the_same_in_every_condition(insertion, bu
         np.testing.assert_array_equal(echoed[key], plain[key])
 
 
-def test_copies_are_augmented_anew_before_augmentation_and_are_equal_after_it():
+def test_copies_are_re_augmented_before_augmentation_and_equal_after_it():
     def share_equal(insertion):
         rows = by_copy(batches_of(mini(**slot(insertion, 0, factor=2))))
         return np.mean([np.array_equal(rows[i, 0], rows[i, 1]) for i in range(600)])
@@ -86,7 +86,7 @@ def _labels_and_pixels(records, index_n):
     return {"image": np.stack([record["image"] for record in records])}
 
 
-def test_sub_streams_partition_the_fresh_stream_and_own_their_rows():
+def test_streams_partition_the_fresh_stream_and_own_their_rows():
     config = mini(**slot("before_augmentation", 20), echo__streams=4)
     for batch in batches_of(config):
         streams = batch.index % 4
@@ -298,6 +298,6 @@ def test_slices_of_a_split_are_what_tfds_says(prepared_by_tfds):
         ("no_such_set", "train", "is not prepared in"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_is(prepared_by_tfds, name, split, says):
+def test_an_unknown_name_is_refused_with_those_that_exist(prepared_by_tfds, name, split, says):
     with pytest.raises(sources.SourceError, match=says):
         splits.open_source(name, split, str(prepared_by_tfds))

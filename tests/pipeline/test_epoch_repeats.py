@@ -54,7 +54,7 @@ def test_passes_differ_in_their_order():
     assert len(set(passes)) == 6
 
 
-def test_a_run_shows_everything_so_often_and_counts_it_once(tmp_path):
+def test_a_run_emits_every_example_in_each_pass_and_counts_it_once(tmp_path):
     result = train.train(mini(dataset__spaced_epochs=2), tmp_path / "run")
     assert (result["status"], result["step"], result["fresh_examples"]) == ("exhausted", 40, 640)
 

@@ -12,7 +12,7 @@ from tests.helpers.runs import ROOT, flags, mini, run_command
 
 
 @pytest.mark.parametrize("script", ["train.py", "sweep.py", "advise.py"])
-def test_help_teaches_the_command_and_every_field(script):
+def test_help_explains_the_command_and_every_field(script):
     done = run_command(script, "--help")
     assert done.returncode == 0
     for field in base.FIELDS:
@@ -155,7 +155,7 @@ def test_fields_take_the_types_of_their_defaults():
         assert type(cli.get_field(config, name)) is type(value)
 
 
-def test_a_configuration_of_ones_own_is_found_by_its_path(tmp_path):
+def test_a_users_configuration_is_found_by_its_path(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from configs import cifar10\n\n\ndef get_config():\n    c = cifar10.get_config('mini')\n"

@@ -81,7 +81,7 @@ def test_two_halves_of_the_streams_give_the_whole_batches(insertion, buffer, bud
 
     whole, first, second = batches(None), batches(range(2)), batches(range(2, 4))
     for number in range(accounting.total_steps(config)):
-        if number == 5:  # go on from the state of both halves, each with a fresh iterator
+        if number == 5:  # continue from the state of both halves, each with a fresh iterator
             state = streams.merge_states([half.get_state() for half in (first, second)])
             for old in (first, second, whole):
                 old.close()
@@ -120,7 +120,7 @@ class Threads:
     ("insertion", "buffer", "budget"),
     [("before_augmentation", 66, 699), ("after_batching", 4, 640)],
 )
-def test_two_halves_that_decide_give_the_whole_batches(insertion, buffer, budget):
+def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffer, budget):
     fields = slot(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
     config = mini(**fields, budget__fresh_examples=budget)
     source, _, info = open_data(config)
@@ -269,6 +269,7 @@ def stop_both(both, workdir):
     assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_processes_stop_together_and_one_process_resumes(
     two_processes, tmp_path, uninterrupted
@@ -304,6 +305,7 @@ def deciding(**fields):
     return mini(**settings | fresh | fields, echo__streams=2)
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_processes_decide_together_and_one_replays_their_decisions(two_processes, tmp_path):
     device = {"echo__placement": "device", "augment_on": "device"}
@@ -333,6 +335,7 @@ def test_two_processes_decide_together_and_one_replays_their_decisions(two_proce
     )
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     stall = {"upstream__stall_every_seconds": 1.0, "upstream__stall_seconds": 1000.0}

@@ -35,7 +35,7 @@ def test_the_command_reports_the_best_checkpoint_on_both_splits(finished, capsys
     assert f"test: accuracy {found['splits']['test']['accuracy']:.4g}" in capsys.readouterr().out
 
 
-def test_the_parameters_are_the_network_for_whoever_has_numpy(finished):
+def test_saved_parameters_give_the_networks_logits_in_numpy(finished):
     assert evaluate(finished) == cli.OK
     arrays = np.load(finished / records.PARAMETERS)
     assert arrays["params/stem/conv/kernel"].shape == (3, 3, 1, 4)

@@ -1,4 +1,4 @@
-"""Divergence: each kind is seen at its step, alone, in lanes and in stacks; nothing comes after."""
+"""Divergence: each kind is found at its step, alone, in lanes, and in stacks; nothing follows."""
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  
 
 WAYS = ("alone", "lanes", "stacked")
 
-# Infinite in float32: the first update leaves no parameter finite, the first loss is as ever.
+# Infinite in float32: the first update leaves no parameter finite; the first loss is normal.
 ENDLESS = 1e39
-# Of which one step is enough to make the loss millions of times what it was.
+# One step at this rate makes the loss millions of times as large.
 HUGE = 1e7
 SMALL = 0.01
 
@@ -58,6 +58,7 @@ def losses(workdir):
     return [line["loss"] for line in lines if line["split"] == "train"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_parameters_and_the_bound_on_the_loss(way, tmp_path):
     results, workdirs = trained(way, configs([ENDLESS, SMALL, HUGE]), tmp_path)
@@ -67,15 +68,16 @@ def test_parameters_and_the_bound_on_the_loss(way, tmp_path):
     assert second > 1e3 * 1000 * first  # far from the bound, whatever computes it
     assert f"{second:g} at step 2" in results[2]["error"]
     assert f"step 1, {first:g}" in results[2]["error"]
-    # the one between them is as if they had not been there
+    # they do not affect the one between them
     assert results[1]["status"] == "exhausted"
     train.train(configs([SMALL])[0], tmp_path / "by itself")
     rounding = {"rtol": 1e-4} if way == "stacked" else {"rtol": 0}
     np.testing.assert_allclose(losses(workdirs[1]), losses(tmp_path / "by itself"), **rounding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_a_gradient_that_is_not_finite_where_the_loss_is(way, tmp_path, monkeypatch):
+def test_a_gradient_that_is_not_finite_beside_a_finite_loss(way, tmp_path, monkeypatch):
     original = SmallImageClassification.loss
 
     def loss(self, model, data):
@@ -93,7 +95,7 @@ def test_a_gradient_that_is_not_finite_where_the_loss_is(way, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("rate", "step"), [(ENDLESS, 1), (HUGE, 2)])
-def test_a_step_that_was_dispatched_since_does_not_count(rate, step, tmp_path):
+def test_a_step_dispatched_after_the_divergence_does_not_count(rate, step, tmp_path):
     never = {"evaluate_every_fresh_examples": 0, "checkpoint_every_fresh_examples": 0}
     result = train.train(configs([rate], **never)[0], tmp_path / "run")
     assert (result["status"], result["step"]) == ("diverged", step)
@@ -112,7 +114,7 @@ def test_a_run_that_was_stopped_before_ends_at_the_same_step(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_the_first_of_loss_gradients_and_parameters_is_named(bad):
+def test_the_first_that_is_not_finite_is_named(bad):
     found = jax.jit(divergence.nonfinite)
     good = {"kernel": np.full((3, 5), 3e38, np.float32), "bias": np.ones(2, np.float32)}
     spoilt = good | {"bias": np.asarray([1.0, bad], np.float32)}

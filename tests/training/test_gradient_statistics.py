@@ -1,4 +1,4 @@
-"""Gradient statistics: exact where numbers can be had another way, and records of whole runs."""
+"""Gradient statistics: against explicit computations, and the records of whole runs."""
 
 import itertools
 import re
@@ -18,7 +18,7 @@ from runs.progress import Progress
 from studies import lanes
 from tests.helpers import golden
 from tests.helpers.golden_worker import SHORT_STAGES, workloads
-from tests.helpers.runs import SLOTS, assert_equal_runs, mini, placed, records_of, slot, stop_at
+from tests.helpers.runs import assert_equal_runs, mini, placed, records_of, slot, stop_at
 from training import gradient_statistics
 from training.experiment import make_experiment
 
@@ -199,7 +199,7 @@ def test_copies_share_a_half_and_halves_are_even_draws():
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 64])
-def test_one_step_in_each_so_many_is_due_and_their_places_are_even(every):
+def test_one_step_per_interval_is_due_at_an_evenly_distributed_place(every):
     steps = [step for step in range(every * 200) if gradient_statistics.due(step, every)]
     assert [step // every for step in steps] == list(range(200))
     for factor in (2, 4):  # repeated whole batches: which copy a step shows
@@ -213,10 +213,16 @@ ON = {"gradient_statistics_every_steps": 2}
 
 @pytest.mark.parametrize(
     "condition",
-    [*(slot(*at) for at in SLOTS), placed("before_augmentation", 100)],
+    [
+        slot("none", 0),
+        slot("before_augmentation", 100),
+        slot("after_augmentation", 0),
+        slot("after_batching", 4),
+        placed("before_augmentation", 100),
+    ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
-def test_a_measured_run_has_the_numbers_of_one_that_is_not(condition, tmp_path, uninterrupted):
+def test_measuring_changes_no_number_of_a_run(condition, tmp_path, uninterrupted):
     config = mini(**condition, log_every_steps=1)
     train.train(mini(**condition, log_every_steps=1, **ON), tmp_path / "run")
     measured = [r for r in records_of(tmp_path / "run") if r["split"] == "gradients"]
@@ -261,7 +267,7 @@ def test_a_stopped_run_writes_the_same_records(tmp_path, uninterrupted):
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 
 
-def test_measuring_may_begin_when_a_run_goes_on(tmp_path, uninterrupted):
+def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
     fields = slot("before_augmentation", 100)
     train.train(mini(**fields), tmp_path / "run", on_step=stop_at(9))
     train.train(mini(**fields, **ON), tmp_path / "run")
@@ -271,6 +277,7 @@ def test_measuring_may_begin_when_a_run_goes_on(tmp_path, uninterrupted):
     assert_equal_runs(mini(**fields), uninterrupted(mini(**fields)), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
     fields = slot("before_augmentation", 100) | ON | {"budget__fresh_examples": 320}
     configs = [mini(**fields, optimizer__learning_rate=rate) for rate in (0.01, 0.02)]
@@ -284,7 +291,7 @@ def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
             np.testing.assert_allclose(alone[name], stacked[name], rtol=2e-3)
 
 
-def test_reading_gives_a_row_a_measured_step_and_the_rest_of_analysis_ignores_them(uninterrupted):
+def test_reading_gives_one_row_per_measured_step_and_other_analysis_ignores_them(uninterrupted):
     fields = slot("before_augmentation", 100)
     measured, plain = uninterrupted(mini(**fields, **ON)), uninterrupted(mini(**fields))
     frame = gradients.gradient_statistics(measured)
@@ -320,7 +327,8 @@ def test_a_negative_interval_is_one_sentence():
         make_experiment(mini(gradient_statistics_every_steps=-1))
 
 
-def test_the_benchmark_gives_a_row_a_workload(tmp_path, capsys):
+@pytest.mark.slow
+def test_the_benchmark_prints_one_row_per_workload(tmp_path, capsys):
     out = tmp_path / "report.md"
     words = ["--size=mini", "--quick", "--batch_size=4", "--workloads=lm1b", f"--out={out}"]
     assert benchmark.main(words) == 0

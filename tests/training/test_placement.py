@@ -1,4 +1,4 @@
-"""Runs with echoed items on the device: the numbers of the host, fewer bytes, what cannot be."""
+"""Runs with echoed items on the device: the host's numbers, fewer bytes, refused combinations."""
 
 import re
 
@@ -8,20 +8,23 @@ import pytest
 import train
 from pipeline import accounting
 from runs import cli, records
-from tests.helpers.runs import SLOTS, decisions_file, mini, placed, slot
+from tests.helpers.runs import decisions_file, mini, placed, slot
 from training import check
 from training.experiment import make_experiment
 
 EXAMPLE = 8 * 8 + 4  # bytes: a digit and its label
 ROW = 4  # of the store
-NUMBERS = 4 + 4  # of each row shown, its fresh example and its copy
+NUMBERS = 4 + 4  # of each row: its fresh example and its copy number
 
 
 def train_records(workdir):
     return [r for r in records.read_metrics(workdir) if r["split"] == "train"]
 
 
-@pytest.mark.parametrize(("insertion", "buffer"), SLOTS[1:])
+@pytest.mark.parametrize(
+    ("insertion", "buffer"),
+    [("before_augmentation", 100), ("after_augmentation", 0), ("after_batching", 4)],
+)
 def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
     insertion, buffer, uninterrupted
 ):
@@ -38,20 +41,18 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
 
     steps = np.arange(1, len(host) + 1)
     assert [r["bytes_sent"] for r in host] == (steps * 32 * (EXAMPLE + NUMBERS)).tolist()
-    # Of each item its bytes and its row, once; of each example (or batch) shown its row.
+    # Each item's bytes and row are sent once, and a row per emitted example (or batch).
     item, round_size, gathered = (32, 1, 1) if insertion == "after_batching" else (1, 8, 32)
     new = np.diff([r["fresh_examples"] for r in device], prepend=0) // item
     placed_items = -(-new // round_size) * round_size  # in rounds of ceil(B / e)
     sent = placed_items * (item * EXAMPLE + ROW) + gathered * ROW + 32 * NUMBERS
     assert [r["bytes_sent"] for r in device] == np.cumsum(sent).tolist()
-    # a quarter of the examples that were shown, and what filled up the first and the last round
+    # a quarter of the emitted examples, and what filled up the first and the last round
     assert 640 <= placed_items.sum() * item <= 640 + 14
 
 
 @pytest.mark.parametrize("insertion", ["after_augmentation", "after_batching"])
-def test_what_is_augmented_once_on_entry_is_what_the_host_would_have_augmented(
-    insertion, uninterrupted
-):
+def test_augmenting_on_entry_to_the_device_gives_the_hosts_losses(insertion, uninterrupted):
     losses = [
         [r["loss"] for r in train_records(uninterrupted(mini(**fields(insertion, 4))))]
         for fields in (slot, placed)
@@ -93,20 +94,20 @@ def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_is_one_sentence_before_anything_is_written(fields, says, tmp_path):
+def test_impossible_placements_are_refused_before_anything_is_written(fields, says, tmp_path):
     with pytest.raises(cli.InputError, match=re.escape(says)):
         train.train(mini(**fields), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_device_keeps_whole_sub_streams():
+def test_a_device_keeps_whole_streams():
     config = mini(**placed("after_augmentation", 10), echo__streams=4)
     check.check_devices(config, 2)
     with pytest.raises(check.ConfigError, match="keeps whole streams; allowed here: a mult"):
         check.check_devices(config, 8)
 
 
-def test_with_nothing_echoed_the_placement_says_nothing():
+def test_without_echoing_the_placement_has_no_effect():
     parts = make_experiment(mini(echo__placement="device"))
     batch = next(iter(parts.batches))
     parts.transfer.put(batch)

@@ -1,4 +1,4 @@
-"""Sharding: eight devices against one, what is split how, and what cannot be."""
+"""Sharding: eight devices against one, what is split how, and what is refused."""
 
 import json
 import os
@@ -41,12 +41,14 @@ def eight(tmp_path_factory):
     return found, directory / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["replicated", "fsdp"])
 def test_eight_devices_give_the_losses_of_one_on_images(eight, choice):
     one = sharding_worker.cifar("replicated")["losses"]
     np.testing.assert_allclose(eight[0]["cifar"][choice]["losses"], one, rtol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["transformer", "vit"])
 def test_eight_devices_give_the_losses_of_one_with_sharded_layers(eight, network):
     one = getattr(sharding_worker, network)("replicated", 1, 1)["losses"]
@@ -54,11 +56,13 @@ def test_eight_devices_give_the_losses_of_one_with_sharded_layers(eight, network
         np.testing.assert_allclose(eight[0][network][choice]["losses"], one, rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_eight_devices_give_the_gradient_statistics_of_one(eight):
     one = sharding_worker.statistics("replicated")
     assert eight[0]["statistics"] == pytest.approx(one, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_tensor_splits_heads_hidden_units_and_vocabulary_over_two(eight):
     shards = eight[0]["transformer"]["tensor"]["shards"]
     layer = "params/layers/0"
@@ -78,6 +82,7 @@ def test_tensor_splits_heads_hidden_units_and_vocabulary_over_two(eight):
         assert shards[trace] == shards[name]  # the optimizer's state lies with its parameter
 
 
+@pytest.mark.slow
 def test_devices_exchange_what_the_sharding_says(eight):
     found = eight[0]
     assert found["cifar"]["replicated"]["collectives"] == ["all-reduce"]
@@ -87,13 +92,15 @@ def test_devices_exchange_what_the_sharding_says(eight):
     assert found["vit"]["tensor"]["collectives"] == ["all-reduce"]
 
 
-def test_what_is_not_finite_on_one_device_is_known_to_all(eight):
+@pytest.mark.slow
+def test_a_nonfinite_value_on_one_device_is_known_to_all(eight):
     found = eight[0]
     for run in (*found["cifar"].values(), *found["transformer"].values()):
         assert run["nonfinite"] == [0] * sharding_worker.STEPS
     assert found["spoilt"] == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["cifar", "transformer"])
 def test_fsdp_holds_an_eighth_of_every_large_array_on_each_device(eight, network):
     shards = eight[0][network]["fsdp"]["shards"]
@@ -107,6 +114,7 @@ def test_fsdp_holds_an_eighth_of_every_large_array_on_each_device(eight, network
     assert large >= 4  # parameters, and as many traces of the optimizer
 
 
+@pytest.mark.slow
 def test_items_kept_on_eight_devices_give_the_bytes_and_losses_of_the_host(eight):
     host, device = (eight[0]["placement"][where] for where in ("host", "device"))
     assert device["images"] == host["images"]
@@ -116,7 +124,8 @@ def test_items_kept_on_eight_devices_give_the_bytes_and_losses_of_the_host(eight
     np.testing.assert_allclose(host["losses"], one["losses"], rtol=2e-4)
 
 
-def test_a_store_lies_where_its_batches_do_and_nothing_crosses_devices(eight):
+@pytest.mark.slow
+def test_a_store_is_sharded_like_its_batches_and_nothing_crosses_devices(eight):
     item = 2 * 3 * 4
     over_eight, over_four = eight[0]["stores"]
     assert over_eight["shard"] == [1, 2, 3]
@@ -126,7 +135,8 @@ def test_a_store_lies_where_its_batches_do_and_nothing_crosses_devices(eight):
     assert over_eight["collectives"] == over_four["collectives"] == []
 
 
-def test_a_run_sharded_over_eight_goes_on_replicated_on_one(eight, tmp_path, uninterrupted):
+@pytest.mark.slow
+def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, tmp_path, uninterrupted):
     found, workdir = eight
     assert found["stopped"] == "preempted"
     assert train.train(mini(log_every_steps=1), workdir)["status"] == "exhausted"
@@ -146,7 +156,7 @@ def test_a_run_sharded_over_eight_goes_on_replicated_on_one(eight, tmp_path, uni
         ({"sharding": "tensor"}, "config.mesh.model=1, which splits nothing"),
     ],
 )
-def test_a_sharding_that_cannot_be_is_one_sentence(fields, says):
+def test_an_impossible_sharding_is_one_sentence(fields, says):
     with pytest.raises(cli.InputError, match=re.escape(says)):
         make_experiment(mini(**fields))
 

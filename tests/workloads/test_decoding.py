@@ -137,7 +137,7 @@ def _claiming(height, width):
 
 
 @pytest.mark.parametrize("name", _claiming(40_000, 40_000))
-def test_what_claims_too_many_pixels_is_refused_by_its_header(name):
+def test_an_image_with_too_many_pixels_is_refused_by_its_header(name):
     claims = _claiming(40_000, 40_000)[name]
     for decode in (
         decoding.size,

@@ -124,7 +124,7 @@ def test_data_without_boxes_are_refused():
 
 
 @pytest.mark.parametrize("field", ["model__depth", "dataset__canvas"])
-def test_a_model_that_cannot_be_made_is_refused(field):
+def test_an_impossible_model_is_refused(field):
     with pytest.raises(workloads.WorkloadError, match=f"{field.replace('__', '.')} is .*; allowed"):
         workload(**{field: 8})
 
