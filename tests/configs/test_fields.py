@@ -17,6 +17,7 @@ import pytest
 import train
 from configs import base
 from configs.fields import SWITCH, Choices, Field, FieldError, Range, Text
+from models.resnet_imagenet import STAGES, BasicBlock
 from runs import cli
 from tests.helpers.runs import ROOT, mini
 from training import memory
@@ -148,7 +149,7 @@ def prepared(flag, name, value):
 @pytest.mark.parametrize("flag", MINIS)
 def test_values_out_of_range_are_refused_before_anything_is_opened(flag):
     for field in base.FIELDS:
-        for word in WORDS if flag == MINIS[0] else ("inf", "a\0b"):
+        for word in ("nan", "-1", "word", "a\nb") if flag == MINIS[0] else ("inf", "a\0b"):
             if message := refusal(field, word):
                 assert prepared(flag, field.name, word) == message
 
@@ -228,6 +229,7 @@ def test_values_within_ranges_are_prepared_or_refused_in_a_sentence(flag, tmp_pa
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(memory, "of_machine", lambda: 2**31)
     monkeypatch.setattr(memory, "of_device", lambda device: 2**31)
+    monkeypatch.setitem(STAGES, 18, (BasicBlock, (1, 1, 1, 1)))  # traced in a third of the time
     answers = {
         (name, value): prepared(flag, name, value)
         for name, values in PREPARED[flag].items()

@@ -29,8 +29,8 @@ COMPARED = ("step", "fresh_examples", "loss", "split")
 
 
 def longer():
-    """Trials that take long enough to be interrupted."""
-    config = mini(budget__fresh_examples=6400, checkpoint_every_fresh_examples=1600)
+    """Trials of a small network that take long enough to be interrupted."""
+    config = mini(model__depth=0, budget__fresh_examples=6400, checkpoint_every_fresh_examples=1600)
     return dataclasses.replace(study(trials=2), config=config)
 
 

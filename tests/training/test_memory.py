@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import train
 from echo.stores import RowAllocator
 from pipeline import accounting
-from tests.helpers.runs import SLOTS, mini, run_command, slot
+from runs import cli
+from tests.helpers.runs import SLOTS, mini, slot
 from training import memory
 from training.experiment import make_experiment
 
@@ -22,14 +24,16 @@ HUGE = "--config.echo.shuffle_buffer=1000000000000"
         ["--config.echo.policy=auto"],
     ],
 )
-def test_a_buffer_beyond_the_machines_memory_is_one_sentence(flags, tmp_path):
+def test_a_buffer_beyond_the_machines_memory_is_one_sentence(flags, tmp_path, capsys):
     workdir = f"--workdir={tmp_path / 'run'}"
     insertion = "--config.echo.insertion=before_augmentation"
-    done = run_command("train.py", MINI, workdir, insertion, HUGE, *flags)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "error: config.echo.shuffle_buffer is 1,000,000,000,000, where echoing" in done.stderr
-    assert "items of 68 bytes on the host" in done.stderr
-    assert "lower config.echo.shuffle_buffer" in done.stderr
+    words = [MINI, workdir, insertion, HUGE, *flags]
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "error: config.echo.shuffle_buffer is 1,000,000,000,000, where echoing" in error
+    assert "items of 68 bytes on the host" in error
+    assert "lower config.echo.shuffle_buffer" in error
     assert not (tmp_path / "run").exists()
 
 
