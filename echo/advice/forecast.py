@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from echo.spec import MAX_BATCH, MAX_FACTOR, checked_integer, checked_number
+from echo.spec import MAX_BATCH, MAX_FACTOR, checked_integer, checked_number, missing_package
 
 FACTORS = (1, 2, 4, 8, 16)
 
@@ -60,17 +60,20 @@ class Prior:
 class Run:
     """The curve of one run, which may have ended long before the target.
 
+    Lists become arrays.
+
     Attributes:
         factor: the echo factor, >= 1.
-        fresh_examples, steps: [points] at each evaluation, increasing.
+        fresh_examples, steps: [points] at each evaluation.
         loss: [points] a positive number that falls: a loss, or 1 - accuracy. Values that are not
-            finite are skipped; if the last one is not finite, the run diverged.
+            finite are skipped; if the last one is not finite, the run diverged, and its factor is
+            not recommended.
     """
 
     factor: float
-    fresh_examples: Sequence[float] | np.ndarray
-    steps: Sequence[float] | np.ndarray
-    loss: Sequence[float] | np.ndarray
+    fresh_examples: np.ndarray
+    steps: np.ndarray
+    loss: np.ndarray
 
     def __post_init__(self):
         checked_number("factor", self.factor, 1, MAX_FACTOR)
@@ -85,8 +88,8 @@ class Run:
             lengths = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
             raise ValueError(f"the arrays of a run differ in length: {lengths}; allowed: equal")
         for name in ("fresh_examples", "steps"):
-            if not (np.diff(arrays[name], prepend=-1) > 0).all():
-                raise ValueError(f"{name} does not increase; allowed: increasing numbers >= 0")
+            if not (np.diff(arrays[name], prepend=0) >= 0).all():
+                raise ValueError(f"{name} decreases; allowed: numbers >= 0 that never decrease")
         if (arrays["loss"] <= 0).any():
             raise ValueError(
                 f"loss is {arrays['loss'].min():g} at a point; allowed: numbers above 0 (with an "
@@ -96,7 +99,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What one factor takes to the target: the median, and an interval of 90 %."""
+    """What one factor takes to the target: medians, and the ends of 90 % intervals."""
 
     fresh_examples: float
     fresh_low: float
@@ -113,7 +116,7 @@ class Forecast:
     """A forecast; str(forecast) is a report.
 
     Attributes:
-        cells: by factor.
+        cells: by factor, without those whose pilots diverged.
         factor: the factor with the least expected log seconds.
         regret: how many times as long as the fastest factor `factor` takes, at most: an upper
             bound with 95 % probability under the fitted law.
@@ -174,81 +177,82 @@ def forecast(
 
     Raises:
         ValueError: a number that is not allowed.
-        ModuleNotFoundError: scipy is not installed.
+        ImportError: scipy is not installed.
     """
     checked_number("target", target, 1e-12, 1e12)
     checked_integer("batch_size", batch_size, 1, MAX_BATCH)
-    if step_seconds is not None:
-        factors = list(step_seconds)
-    if not runs or not len(factors):
+    factors = sorted(step_seconds or factors)
+    if not runs or not factors:
         raise ValueError(f"{len(runs)} runs and {len(factors)} factors; allowed: at least one each")
     for factor in factors:
         checked_number("factors", factor, 1, MAX_FACTOR)
-    prior = prior or Prior()
-    factors = sorted(float(factor) for factor in factors)
-    prefill = float(np.median([prefill_examples(run, batch_size) for run in runs]))
-    fit = Fit.to(runs, target, batch_size, prefill, prior)
+    diverged = {run.factor for run in runs if not np.isfinite(run.loss[-1])}
+    factors = [factor for factor in factors if factor not in diverged]
+    if not factors:
+        raise ValueError("the pilots of all factors diverged; allowed: at least one that did not")
+    fit = Fit.to(runs, target, batch_size, prior or Prior())
     fresh = fit.draws(factors, target, seed)
-    reached = set()
-    for row, factor in zip(fresh, factors, strict=True):
-        known = [fresh_examples_at(run, target) for run in runs if run.factor == factor]
-        hits = [hit for hit in known if hit is not None]
-        if hits:
-            reached.add(factor)
-            spread = np.random.default_rng(seed).standard_normal(_DRAWS) * fit.noise
-            row[:] = np.exp(np.mean(np.log(hits)) + spread / np.sqrt(len(hits)))
-        elif known:  # it takes longer than what it has taken
-            row[:] = np.maximum(row, max(r.fresh_examples[-1] for r in runs if r.factor == factor))
-    column = np.asarray(factors)[:, None]
+    reached = _observe(fresh, factors, runs, target, fit.noise)
     seconds = fresh
     if step_seconds is not None:
-        per_step = np.asarray([step_seconds[factor] for factor in step_seconds], float)
-        per_step = per_step[np.argsort(list(step_seconds))][:, None]
-        seconds = np.maximum(fresh - prefill, 0) * column / batch_size * per_step
-    return _answer(factors, fresh, seconds, reached, runs, fit.noise)
-
-
-def _answer(factors, fresh, seconds, reached, runs, noise) -> Forecast:
-    """The forecast from draws [factors, draws]."""
-    diverged = {run.factor for run in runs if not np.isfinite(run.loss[-1])}
-    score = [
-        np.inf if factor in diverged else np.log(row).mean()
-        for factor, row in zip(factors, seconds, strict=True)
-    ]
-    best = int(np.argmin(score))
-    allowed = np.isfinite(score)
-    fastest = seconds[allowed].min(0)
+        per_fresh = [step_seconds[factor] * factor / batch_size for factor in factors]
+        seconds = np.maximum(fresh - fit.prefill, 0) * np.array(per_fresh)[:, None]
+    best = int(np.argmin(np.log(np.maximum(seconds, 1e-9)).mean(axis=1)))
+    fastest = seconds.min(axis=0)
     regret = float(np.quantile(seconds[best] / fastest, 0.95))
-    ranges = [np.quantile(draws, [0.05, 0.5, 0.95], axis=1).T for draws in (fresh, seconds)]
+    shares = (seconds <= fastest).mean(axis=1).tolist()
+    ranges = [np.quantile(draws, [0.5, 0.05, 0.95], axis=1).T for draws in (fresh, seconds)]
     cells = {
-        factor: Cell(n[1], n[0], n[2], t[1], t[0], t[2], share, factor in reached)
-        for factor, n, t, share in zip(
-            factors, *ranges, (seconds <= fastest).mean(1).tolist(), strict=True
-        )
+        factor: Cell(*map(float, (*n, *t)), best=share, observed=factor in reached)
+        for factor, n, t, share in zip(factors, *ranges, shares, strict=True)
     }
-    following = factors[best]
-    if following in reached:
-        chance = {
-            factor: float((row < seconds[best]).mean())
-            for factor, row, fine in zip(factors, seconds, allowed, strict=True)
-            if fine and factor not in reached
-        }
-        following = max(chance, key=lambda factor: chance[factor], default=None)
-        if following is not None and chance[following] < _CONTENDER:
-            following = None
-    doubt = ""
-    piloted = {run.factor for run in runs} - diverged
+    chances = (seconds < seconds[best]).mean(axis=1)
+    return Forecast(
+        cells,
+        factor=factors[best],
+        regret=regret,
+        doubt=_doubt({run.factor for run in runs} - diverged, factors[best], regret),
+        next_factor=_next_factor(factors, best, reached, chances),
+        noise=fit.noise,
+    )
+
+
+def _observe(fresh, factors, runs: Sequence[Run], target: float, noise: float) -> set[float]:
+    """Corrects draws [factors, draws] by what was observed; the factors that reached the target."""
+    rng, reached = np.random.default_rng(0), set()
+    for draws, factor in zip(fresh, factors, strict=True):
+        own = [run for run in runs if run.factor == factor]
+        hits = [n for run in own if (n := fresh_examples_at(run, target)) is not None]
+        if hits:
+            reached.add(factor)
+            spread = noise / np.sqrt(len(hits)) * rng.standard_normal(len(draws))
+            draws[:] = np.exp(np.mean(np.log(hits)) + spread)
+        elif own:  # it takes longer than what it has taken
+            draws[:] = np.maximum(draws, max(run.fresh_examples[-1] for run in own))
+    return reached
+
+
+def _doubt(piloted: set[float], best: float, regret: float) -> str:
+    """Why the evidence is not enough, or ''."""
     if len(piloted) < 2:
-        doubt = "pilots of fewer than two factors say nothing about the others"
-    elif regret > MAX_REGRET:
-        doubt = (
-            f"another factor may be {regret:.2f} times as fast as the best guess (95 % bound; "
-            f"allowed: {MAX_REGRET:g})"
-        )
-    return Forecast(cells, factors[best], regret, doubt, following, noise)
+        return "the pilots are of fewer than two factors"
+    if best > max(piloted):
+        return f"no pilot repeats as much as e = {best:g}, so its price has not been seen"
+    if regret > MAX_REGRET:
+        return f"e = {best:g} may take {regret:.2f} times as long as another factor (95 % bound)"
+    return ""
 
 
-def prefill_examples(run: Run, batch_size: int) -> float:
+def _next_factor(factors, best: int, reached: set[float], chances) -> float | None:
+    """The best guess until it has reached the target, then whatever may still be faster."""
+    if factors[best] not in reached:
+        return factors[best]
+    open_ = {f: c for f, c in zip(factors, chances, strict=True) if f not in reached}
+    contender = max(open_, key=lambda factor: open_[factor], default=None)
+    return contender if contender and open_[contender] >= _CONTENDER else None
+
+
+def _prefill(run: Run, batch_size: int) -> float:
     """Fresh examples that the shuffle buffer held before the first step."""
     return float(np.median(run.fresh_examples - run.steps * batch_size / run.factor))
 
@@ -290,10 +294,14 @@ class Fit:
     widening: float
 
     @classmethod
-    def to(cls, runs, target: float, batch_size: int, prefill: float, prior: Prior) -> "Fit":
+    def to(cls, runs: Sequence[Run], target: float, batch_size: int, prior: Prior) -> "Fit":
         """Maximizes the posterior; the noise is estimated from the residuals of a first fit."""
-        from scipy.optimize import least_squares
+        try:
+            from scipy.optimize import least_squares
+        except ImportError:
+            raise missing_package("echo.advice.forecast", "scipy", "forecast") from None
 
+        prefill = float(np.median([_prefill(run, batch_size) for run in runs]))
         points = []  # (factor, log level, log fresh examples, weight)
         levels = _levels(runs, target)
         for run in runs:

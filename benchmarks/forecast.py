@@ -1,0 +1,508 @@
+"""Accuracy of the forecast on recorded runs: errors, coverage, and regret of the chosen factor.
+
+    python -m benchmarks.forecast --out=results/forecast.md             about 10 minutes
+    python -m benchmarks.forecast --quick                               two trials of each problem
+
+docs/forecast.md has the protocol. Pilots are recorded curves, cut off early; what is forecast are
+the rest of them and the factors without a pilot. Priors come from the other problems.
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from analysis import load
+from benchmarks import common
+from echo.advice.forecast import Fit, Forecast, Prior, Run, forecast, fresh_examples_at
+
+STUDIES = {
+    "sentences": ("sentences_factor",),
+    "manual": ("language_factor", "language_factor_early"),
+    "digits": ("digits_factor",),
+}
+RATIOS = (6.0, 16.0, math.inf)
+PILOTS, SHARE = (1.0, 4.0, 16.0), 0.214
+FIRST = {4.0: 3, 16.0: 2}  # evaluations that adaptive pilots start with
+
+# For whole curves: only k = exp(0.6 +- 2) and so on is known.
+WIDE = Prior(mean=(0.6, -1.6, 0.4, -1.6, 0.0), sd=(2.0, 1.5, 0.7, 1.5, 0.5))
+
+
+@dataclasses.dataclass(frozen=True)
+class User:
+    """The curves of one trial's hyperparameters.
+
+    Attributes:
+        runs: by factor; their loss is 1 - accuracy where the study's metric is accuracy.
+        baseline: fresh examples of the run without echoing to the target, at most the budget.
+        fresh: fresh examples to the target by factor, inf where it was not reached.
+    """
+
+    problem: str
+    name: tuple
+    batch_size: int
+    target: float
+    budget: float
+    runs: Mapping[float, Run]
+
+    @functools.cached_property
+    def fresh(self) -> dict[float, float]:
+        hits = {e: fresh_examples_at(run, self.target) for e, run in self.runs.items()}
+        return {e: math.inf if hit is None else hit for e, hit in hits.items()}
+
+    @property
+    def baseline(self) -> float:
+        return min(self.fresh.get(1.0, math.inf), self.budget)
+
+    def seconds(self, ratio: float) -> dict[float, float]:
+        """Seconds to the target by factor; one second per fresh example upstream."""
+        return {e: min(n, 1.5 * self.budget) * max(1, e / ratio) for e, n in self.fresh.items()}
+
+    def until(self, factor: float, fresh_examples: float) -> Run | None:
+        """The start of a run, None if it has fewer than two evaluations."""
+        run = self.runs[factor]
+        points = int(np.sum(run.fresh_examples <= fresh_examples))
+        return cut(run, points) if points >= 2 else None
+
+
+def cut(run: Run, points: int) -> Run:
+    return Run(run.factor, run.fresh_examples[:points], run.steps[:points], run.loss[:points])
+
+
+def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies")) -> list[User]:
+    """The users of whom at least three factors reached the target."""
+    found = []
+    for study in STUDIES[problem]:
+        records = load.read(results / study / "records.tar.xz")
+        target, budget = records.study.target, float(records.study.budget or 0)
+        trials = records.trials.set_index(["condition", "search", "trial"])
+        runs: dict = collections.defaultdict(dict)
+        curves = load.curves(records.trials, target.metric)
+        for key, curve in curves.groupby(["condition", "search", "trial"]):
+            trial, loss = trials.loc[key], curve["value"].to_numpy()
+            if target.mode == "above":
+                loss = np.maximum(1 - loss, 0.5 / 300)
+            if len(loss) < 3 or trial["status"] == "diverged":
+                continue
+            factor = float(trial["factor"])
+            name = (study, key[1], key[2], int(trial["batch_size"]))
+            runs[name][factor] = Run(
+                factor, curve["fresh_examples"].to_numpy(), curve["step"].to_numpy(), loss
+            )
+        level = 1 - target.value if target.mode == "above" else target.value
+        # what rounds to the level reaches it
+        of_study = [
+            User(problem, name, name[-1], level * (1 + 1e-9), budget, by_factor)
+            for name, by_factor in sorted(runs.items())
+        ]
+        found += [user for user in of_study if sum(map(math.isfinite, user.fresh.values())) >= 3]
+    return found
+
+
+def tuned(everyone: Sequence[User]) -> set[tuple]:
+    """The names of each search's best users without echoing."""
+    groups = collections.defaultdict(list)
+    for user in everyone:
+        groups[user.name[:2] + user.name[3:]].append(user)
+    return {
+        min(group, key=lambda u: (u.fresh.get(1.0, math.inf), min(u.fresh.values()))).name
+        for group in groups.values()
+    }
+
+
+# --- pilots
+
+
+def fixed_pilots(user: User, ratio: float) -> list[Run]:
+    runs = [user.until(e, SHARE * user.baseline) for e in PILOTS if e in user.runs]
+    return [run for run in runs if run is not None]
+
+
+def predicted(user: User, runs: Sequence[Run], ratio: float, prior: Prior) -> Forecast:
+    """The forecast over the user's factors, with one second per fresh example upstream."""
+    step_seconds = {e: user.batch_size / e * max(1, e / ratio) for e in user.runs}
+    return forecast(
+        runs, user.target, batch_size=user.batch_size, step_seconds=step_seconds, prior=prior
+    )
+
+
+def adaptive_pilots(user: User, ratio: float, prior: Prior) -> list[Run]:
+    """Extends the run that the forecast names, within the time of a baseline run."""
+    points = {e: min(n, len(user.runs[e].loss)) for e, n in FIRST.items() if e in user.runs}
+
+    def cost(points: Mapping[float, int]) -> float:
+        fresh = {e: user.runs[e].fresh_examples[n - 1] for e, n in points.items()}
+        return sum(n * max(1, e / ratio) for e, n in fresh.items())
+
+    while True:
+        runs = [cut(user.runs[e], n) for e, n in points.items()]
+        following = predicted(user, runs, ratio, prior).next_factor
+        if following is None:
+            return runs
+        more = points | {following: max(2, points.get(following, 0) + 1)}
+        if more[following] > len(user.runs[following].loss) or cost(more) > user.baseline:
+            return runs
+        points = more
+
+
+# --- other forms, fitted by least squares without priors on their shape
+
+
+def per_level(price: bool) -> Callable[[User, Sequence[Run]], dict[float, float]]:
+    """F = E + S B/e + P e/B, with E, S, and P powers of the level that are free of each other."""
+
+    def fit(user: User, runs: Sequence[Run]) -> dict[float, float]:
+        points = []
+        for run in runs:
+            top = user.target * (run.loss[0] / user.target) ** 0.7
+            for level in np.geomspace(max(np.nanmin(run.loss), user.target), max(top, 1e-9), 8):
+                if (n := fresh_examples_at(run, level)) is not None:
+                    points.append((run.factor / user.batch_size, math.log(level), math.log(n)))
+        density, level, fresh = np.array(points).T
+        middle = level.mean()
+
+        def law(p, level, density):
+            terms = [p[0] + p[1] * level, p[2] + p[3] * level - np.log(density)]
+            if price:
+                terms.append(p[4] + p[5] * level + np.log(density))
+            return np.logaddexp.reduce(terms)
+
+        n, s = fresh.mean(), np.mean(fresh + np.log(density))
+        start = np.array([n - 1, -3, s - 1, -3, n - 1, -3])[: 6 if price else 4]
+
+        def residuals(p):
+            return np.r_[(law(p, level - middle, density) - fresh) / 0.1, (p - start) / 3]
+
+        p = least_squares(residuals, start, max_nfev=300).x
+        at = math.log(user.target) - middle
+        return {e: float(np.exp(law(p, at, e / user.batch_size))) for e in user.runs}
+
+    return fit
+
+
+def _additive(p, steps, fresh, factor, batch_size, harm=True):
+    q = np.exp(p)
+    price = 1 + q[5] * (32 * factor / batch_size) ** q[6] if harm else 1.0
+    return q[0] + q[1] * steps ** -q[2] + q[3] * fresh ** -q[4] * price
+
+
+def _saturating(p, steps, fresh, factor, batch_size):
+    """Muennighoff et al. 2023: repeats are worth fresh examples, ever less."""
+    q = np.exp(p)
+    worth = fresh * (1 + q[3] * (1 - np.exp(-(factor - 1) / q[3])))
+    return q[0] + q[1] * worth ** -q[2]
+
+
+def loss_law(
+    law: Callable, mean, sd, amplitudes
+) -> Callable[[User, Sequence[Run]], dict[float, float]]:
+    """A law of the loss in steps and fresh examples, fitted to all points of the pilots.
+
+    Args:
+        mean, sd: normal priors of the logs of its parameters.
+        amplitudes: the parameters that are relative to the lowest loss.
+    """
+
+    def fit(user: User, runs: Sequence[Run]) -> dict[float, float]:
+        rows = [(r.steps, r.fresh_examples, np.full(len(r.loss), r.factor), r.loss) for r in runs]
+        steps, fresh, factor, loss = np.concatenate(rows, axis=1)
+        keep = np.isfinite(loss) & (steps > 0)
+        steps, fresh, factor, loss = steps[keep], fresh[keep], factor[keep], loss[keep]
+        scale = np.exp(np.log(steps).mean()), np.exp(np.log(fresh).mean())
+        center = np.array(mean, float)
+        center[amplitudes] += np.log(loss.min())
+
+        def residuals(p):
+            value = law(p, steps / scale[0], fresh / scale[1], factor, user.batch_size)
+            return np.r_[(np.log(value) - np.log(loss)) / 0.02, (p - center) / sd]
+
+        p = least_squares(residuals, center, max_nfev=300).x
+        grid = np.geomspace(user.budget / 100, 6 * user.budget, 2000)
+        answer = {}
+        for e in user.runs:
+            value = law(
+                p, grid * e / user.batch_size / scale[0], grid / scale[1], e, user.batch_size
+            )
+            answer[e] = float(grid[min(np.sum(value > user.target), len(grid) - 1)])
+        return answer
+
+    return fit
+
+
+_MEAN, _SD = np.log([0.7, 0.3, 0.35, 0.1, 0.35, 0.3, 1.2]), [0.5, 1, 0.6, 1, 0.6, 1, 0.3]
+FORMS = {
+    "E + S B/e + P e/B": per_level(True),
+    "E + S B/e": per_level(False),
+    "additive with harm": loss_law(_additive, _MEAN, _SD, [0, 1, 3]),
+    "additive": loss_law(functools.partial(_additive, harm=False), _MEAN[:5], _SD[:5], [0, 1, 3]),
+    "saturating": loss_law(_saturating, np.log([0.7, 0.3, 0.35, 5.0]), [0.5, 1, 0.6, 1], [0, 1]),
+}
+
+
+# --- priors of the other problems
+
+
+def parameters(everyone: Sequence[User]) -> np.ndarray:
+    """[users, 5] the law's parameters, fitted to whole curves with wide priors."""
+    return np.array(
+        [Fit.to(list(u.runs.values()), u.target, u.batch_size, WIDE).mode[1:] for u in everyone]
+    )
+
+
+def prior_of(groups: Sequence[np.ndarray]) -> Prior:
+    """The prior for a new problem, from the parameters of the users of each problem."""
+    medians = np.array([np.median(group, axis=0) for group in groups])
+    within = [
+        1.4826 * np.median(np.abs(group - median), axis=0)
+        for group, median in zip(groups, medians, strict=True)
+    ]
+    variance = np.mean(np.square(within), axis=0) + medians.var(axis=0, ddof=1) + 0.1
+    sd = np.sqrt(variance)
+    sd[0] = 1.5
+    return Prior(tuple(medians.mean(axis=0).tolist()), tuple(sd.tolist()), widening=1.0)
+
+
+def stretch(outcomes: Sequence["Outcome"]) -> float:
+    """The widening that covers nine cells in ten."""
+    ratios = [ratio for outcome in outcomes for ratio in outcome.deviations()]
+    return max(1.0, float(np.quantile(ratios, 0.9)))
+
+
+# --- scores
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What was predicted for a user, and what was so."""
+
+    user: User
+    ratio: float
+    predicted: Mapping[float, float]  # fresh examples
+    factor: float
+    forecast: Forecast | None = None
+    cost: float = 0.0  # of the pilots, in baseline runs
+
+    @property
+    def regret(self) -> float:
+        seconds = self.user.seconds(self.ratio)
+        return seconds[self.factor] / min(seconds.values())
+
+    def cells(self) -> list[tuple[float, float]]:
+        """(factor, log(predicted / true)) of the cells that were reached, but not by a pilot."""
+        return [
+            (e, math.log(min(self.predicted[e], 4.5 * self.user.budget) / n))
+            for e, n in self.user.fresh.items()
+            if math.isfinite(n) and not (self.forecast and self.forecast.cells[e].observed)
+        ]
+
+    def covered(self) -> list[bool]:
+        assert self.forecast
+        answers = []
+        for e, n in self.user.fresh.items():
+            cell = self.forecast.cells[e]
+            if cell.observed:
+                continue
+            if math.isfinite(n):
+                answers.append(cell.fresh_low <= n <= cell.fresh_high)
+            else:
+                answers.append(cell.fresh_high >= self.user.budget)
+        return answers
+
+    def deviations(self) -> list[float]:
+        """|log(predicted / true)| in half widths of the interval."""
+        assert self.forecast
+        answers = []
+        for e, error in self.cells():
+            cell = self.forecast.cells[e]
+            low, high = (
+                math.log(x / cell.fresh_examples) for x in (cell.fresh_low, cell.fresh_high)
+            )
+            width = max(high, 1e-3) if error < 0 else max(-low, 1e-3)
+            answers.append(abs(error) / width)
+        return answers
+
+
+def by_forecast(user: User, runs: Sequence[Run], ratio: float, prior: Prior) -> Outcome:
+    answer = predicted(user, runs, ratio, prior)
+    cost = sum(run.fresh_examples[-1] * max(1, run.factor / ratio) for run in runs)
+    fresh = {e: cell.fresh_examples for e, cell in answer.cells.items()}
+    return Outcome(user, ratio, fresh, answer.factor, answer, cost / user.baseline)
+
+
+def by_form(form: Callable, user: User, runs: Sequence[Run], ratio: float) -> Outcome:
+    fresh = form(user, runs)
+    return Outcome(user, ratio, fresh, min(fresh, key=lambda e: fresh[e] * max(1, e / ratio)))
+
+
+def by_rule(rule: Callable[[User, float], float], user: User, ratio: float) -> Outcome:
+    wanted = rule(user, ratio)
+    factor = min(user.runs, key=lambda e: abs(math.log(e / wanted)))
+    return Outcome(user, ratio, {}, factor)
+
+
+def of_others(everyone: Sequence[User]) -> Callable[[User, float], float]:
+    """The rule that takes the factor with the least mean log seconds over all other users."""
+
+    def rule(user: User, ratio: float) -> float:
+        logs = collections.defaultdict(list)
+        for other in everyone:
+            if (other.name[0], other.batch_size) != (user.name[0], user.batch_size):
+                continue
+            if other is not user:
+                for e, seconds in other.seconds(ratio).items():
+                    logs[e].append(math.log(seconds))
+        return min(logs, key=lambda e: np.mean(logs[e]), default=4.0)
+
+    return rule
+
+
+def row(name: str, outcomes: Mapping[float, Sequence[Outcome]]) -> list[str]:
+    """A line of the table; cells and coverage are those at the first R."""
+    first = next(iter(outcomes.values()))
+    errors = [abs(error) for outcome in first if outcome.predicted for _, error in outcome.cells()]
+    cells = ["", ""]
+    if errors:
+        cells = [f"{math.expm1(np.quantile(errors, level)):.0%}" for level in (0.5, 0.9)]
+    covered = [hit for outcome in first if outcome.forecast for hit in outcome.covered()]
+    cells.append(f"{np.mean(covered):.0%}" if covered else "")
+    for chosen in outcomes.values():
+        regrets = [outcome.regret for outcome in chosen]
+        levels = [f"{np.quantile(regrets, level):.2f}" for level in (0.5, 0.9, 1) if regrets]
+        cells.append(" / ".join(levels))
+    bounds = [
+        (o.regret, o.forecast.regret) for group in outcomes.values() for o in group if o.forecast
+    ]
+    cells.append(f"{np.mean([regret <= bound for regret, bound in bounds]):.0%}" if bounds else "")
+    return [name, str(len(first)), *cells]
+
+
+# --- the report
+
+
+def problem_outcomes(everyone: Sequence[User], prior: Prior) -> dict[str, dict[float, list]]:
+    """The outcomes of every method on one problem, by R."""
+    flat = dataclasses.replace(  # without the price of repeats
+        prior,
+        mean=(*prior.mean[:3], -20.0, prior.mean[4]),
+        sd=(*prior.sd[:3], 1e-3, prior.sd[4]),
+    )
+    outcomes: dict[str, dict[float, list]] = collections.defaultdict(dict)
+    for ratio in RATIOS:
+        pilots = [(user, fixed_pilots(user, ratio)) for user in everyone]
+        pilots = [(user, runs) for user, runs in pilots if len(runs) > 1]
+        grown = [(user, adaptive_pilots(user, ratio, prior)) for user in everyone]
+        whole = [(user, list(user.runs.values())) for user in everyone]
+        for name, chosen, used in (
+            ("law, adaptive pilots", grown, prior),
+            ("law", pilots, prior),
+            ("law without price", pilots, flat),
+        ):
+            outcomes[name][ratio] = [by_forecast(u, runs, ratio, used) for u, runs in chosen]
+        for name, form in FORMS.items():
+            outcomes[name][ratio] = [by_form(form, u, runs, ratio) for u, runs in pilots]
+        outcomes["law, fitted to whole curves"][ratio] = [
+            by_form(functools.partial(whole_curves, prior), u, runs, ratio) for u, runs in whole
+        ]
+        rules: dict[str, Callable[[User, float], float]] = {
+            "always e = 1": lambda user, ratio: 1.0,
+            "always e = 4": lambda user, ratio: 4.0,
+            "always e = R": lambda user, ratio: ratio if math.isfinite(ratio) else 16.0,
+            "best of the other users": of_others(everyone),
+        }
+        for name, rule in rules.items():
+            outcomes[name][ratio] = [by_rule(rule, user, ratio) for user in everyone]
+        common.progress(f"{everyone[0].problem}, R = {ratio:g}")
+    return outcomes
+
+
+def whole_curves(prior: Prior, user: User, runs: Sequence[Run]) -> dict[float, float]:
+    """What the law says when it has seen all: the error that no pilot can remove."""
+    fit = Fit.to(runs, user.target, user.batch_size, prior)
+    factors = list(user.runs)
+    return dict(zip(factors, np.median(fit.draws(factors, user.target, 0), axis=1), strict=True))
+
+
+def table(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]]) -> str:
+    header = ["", "users", "median error", "90 %", "covered"]
+    header += [f"regret at R = {ratio:g}" for ratio in RATIOS] + ["within bound"]
+    return common.markdown_table(header, [row(name, of) for name, of in outcomes.items()])
+
+
+def kept(outcomes: Mapping[float, Sequence[Outcome]], keep: Callable[[Outcome], bool]) -> dict:
+    return {ratio: [o for o in group if keep(o)] for ratio, group in outcomes.items()}
+
+
+def report(problems: Mapping[str, Sequence[User]]) -> str:
+    fitted = {name: parameters(everyone) for name, everyone in problems.items()}
+    everything = prior_of(list(fitted.values()))
+    text = [
+        "# How good the forecast is",
+        "Error: |predicted / true - 1| of the cells that were reached, without those that a pilot "
+        "reached. Regret: seconds of the chosen factor over the fastest one's, median / 90 % / "
+        "worst. Covered: cells in the 90 % interval. Within bound: users whose regret is at most "
+        "the forecast's bound. The error and the coverage are those at R = 6. "
+        "[docs/forecast.md](../docs/forecast.md) has the protocol and says what follows.",
+    ]
+    used = []
+    for name, everyone in problems.items():
+        others = [group for group in problems if group != name]
+        prior = prior_of([fitted[group] for group in others])
+        seen = [
+            by_forecast(user, runs, RATIOS[0], prior)
+            for group in others
+            for user in problems[group]
+            if len(runs := fixed_pilots(user, RATIOS[0])) > 1
+        ]
+        prior = dataclasses.replace(prior, widening=stretch(seen))
+        used.append([name, *_numbers(prior)])
+        outcomes = problem_outcomes(everyone, prior)
+        best = tuned(everyone)
+        extra = {}
+        for method in ("law, adaptive pilots", "law"):
+            extra[f"{method}: tuned users"] = kept(
+                outcomes[method], lambda o, best=best: o.user.name in best
+            )
+            extra[f"{method}: enough evidence"] = kept(
+                outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt
+            )
+        costs = [o.cost for o in outcomes["law, adaptive pilots"][RATIOS[0]]]
+        text += [
+            f"## {name}",
+            table(outcomes | extra),
+            f"Adaptive pilots took {np.median(costs):.2f} baseline runs at R = 6 (median).",
+        ]
+    text += [
+        "## Priors",
+        "Of log(k, r, rho, c, g), mean (sd), and the widening; from the other problems, and from "
+        "all of them, which is `echo.advice.forecast.Prior()` to two digits.",
+        common.markdown_table(
+            ["for", "k", "r", "rho", "c", "g", "widening"],
+            [*used, ["others", *_numbers(everything)]],
+        ),
+    ]
+    return "\n\n".join(text)
+
+
+def _numbers(prior: Prior) -> list[str]:
+    pairs = zip(prior.mean, prior.sd, strict=True)
+    return [*(f"{mean:.2f} ({sd:.2f})" for mean, sd in pairs), f"{prior.widening:.2f}"]
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("forecast", __doc__)
+    parser.add_argument("--quick", action="store_true", help="two trials of each problem")
+    options = parser.parse_args(argv)
+    problems = {name: users(name) for name in STUDIES}
+    if options.quick:
+        problems = {name: everyone[:2] for name, everyone in problems.items()}
+    common.publish(report(problems), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""The forecast recovers known laws, predicts a real optimizer, and says when it does not know."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from echo.advice.forecast import Forecast, Prior, Run, forecast, fresh_examples_at
+
+FACTORS = (1, 2, 4, 8, 16)
+BATCH, TARGET = 32, 0.1
+
+
+def law_examples(loss, factor, k=1.0, rho=1.8, c=0.2, g=1.2):
+    """Fresh examples to a loss: 100 steps and 200 examples at loss 0.2, and a price of repeats."""
+    scale = (loss / 0.2) ** -k
+    repeats = 1 + c * (32 * factor / BATCH) ** g
+    return 200 * scale**rho * repeats + 100 * scale * BATCH / factor
+
+
+def law_run(factor, until, noise=0.0, seed=0, points=40, **law):
+    """A run of `law_examples` whose evaluations are spread evenly up to `until` fresh examples."""
+    grid = np.geomspace(3, 1e-3, 4000)
+    fresh = np.linspace(until / points, until, points)
+    loss = np.exp(np.interp(fresh, law_examples(grid, factor, **law), np.log(grid)))
+    loss *= np.exp(noise * np.random.default_rng((seed, factor)).standard_normal(points))
+    return Run(factor, fresh, fresh * factor / BATCH, loss)
+
+
+def pilots(share=0.25, factors=(1, 4, 16), **options):
+    until = share * law_examples(TARGET, 1)
+    return [law_run(factor, until, **options) for factor in factors]
+
+
+def test_recovers_a_law_from_a_quarter_of_the_baseline():
+    answer = forecast(pilots(), TARGET, batch_size=BATCH)
+    for factor in FACTORS:
+        cell, truth = answer.cells[factor], law_examples(TARGET, factor)
+        assert cell.fresh_examples == pytest.approx(truth, rel=0.25)
+        assert cell.fresh_low < truth < cell.fresh_high
+    true = {factor: law_examples(TARGET, factor) for factor in FACTORS}
+    assert true[answer.factor] <= 1.1 * min(true.values())
+    assert sum(cell.best for cell in answer.cells.values()) == pytest.approx(1)
+
+
+def test_intervals_cover_when_seeds_differ():
+    covered = []
+    for seed in range(25):
+        runs = pilots(noise=0.1, seed=seed)
+        cells = forecast(runs, TARGET, batch_size=BATCH).cells
+        truth = {factor: law_examples(TARGET, factor) for factor in FACTORS}
+        covered += [cells[f].fresh_low <= truth[f] <= cells[f].fresh_high for f in FACTORS]
+    assert np.mean(covered) >= 0.9
+
+
+def sgd_run(factor, examples, rate, noise, batch_size=8, dimension=24):
+    """Averaged SGD on a linear regression that takes `factor` steps on every fresh batch.
+
+    The loss is the exact excess loss of the population.
+    """
+    rng = np.random.default_rng(0)
+    scales = np.arange(1, dimension + 1) ** -0.5
+    truth, weights = rng.standard_normal((2, dimension))
+    average, fresh, losses = weights.copy(), [], []
+    for batch in range(1, examples // batch_size + 1):
+        inputs = scales * rng.standard_normal((batch_size, dimension))
+        labels = inputs @ truth + noise * rng.standard_normal(batch_size)
+        for _ in range(factor):
+            weights = weights - rate * inputs.T @ (inputs @ weights - labels) / batch_size
+            average += 0.05 * (weights - average)
+        if batch % 4 == 0:
+            fresh.append(batch * batch_size)
+            losses.append(np.sum((scales * (average - truth)) ** 2))
+    return Run(factor, fresh, np.array(fresh) * factor / batch_size, losses)
+
+
+def cut(run, until):
+    points = int(np.sum(run.fresh_examples <= until))
+    return Run(run.factor, run.fresh_examples[:points], run.steps[:points], run.loss[:points])
+
+
+def sgd_forecast(target, rate, noise):
+    """(forecast from a quarter of the baseline, fresh examples that each factor really takes)."""
+    runs = {factor: sgd_run(factor, 2400, rate, noise) for factor in FACTORS}
+    true = {factor: fresh_examples_at(run, target) for factor, run in runs.items()}
+    pilots = [cut(runs[factor], true[1] / 4) for factor in (1, 4, 16)]
+    return forecast(pilots, target, batch_size=8), true
+
+
+def test_predicts_sgd_that_repeats_its_batches():
+    answer, true = sgd_forecast(0.1, rate=0.12, noise=0.5)
+    for factor in (1, 2, 4, 8):  # e = 16 reached the target in its pilot
+        assert abs(math.log(answer.cells[factor].fresh_examples / true[factor])) < math.log(1.35)
+    assert true[answer.factor] == min(true.values())
+    assert answer.regret < 1.1
+    assert not answer.doubt
+
+
+def test_doubts_when_repeats_become_harmful_after_the_pilots():
+    answer, true = sgd_forecast(0.3, rate=0.3, noise=1.0)
+    assert true[16] > 4 * true[8]  # although e = 16 leads until the pilots end
+    assert answer.factor != 16 or answer.doubt.startswith("e = 16 may take")
+
+
+def test_seconds_decide_between_factors():
+    upstream = {e: BATCH / e for e in FACTORS}  # a fresh example takes a second, repeats nothing
+    limited = {e: max(BATCH / e, BATCH / 2) for e in FACTORS}  # R = 2
+    answers = [
+        forecast(pilots(), TARGET, batch_size=BATCH, step_seconds=seconds)
+        for seconds in (upstream, limited)
+    ]
+    assert answers[0].factor > answers[1].factor == 2
+    for cell in answers[0].cells.values():
+        assert cell.seconds == pytest.approx(cell.fresh_examples, rel=1e-6)
+
+
+def test_the_prefill_of_a_buffer_takes_no_steps():
+    shifted = [dataclasses.replace(r, fresh_examples=r.fresh_examples + 256) for r in pilots()]
+    plain, buffered = (forecast(runs, TARGET, batch_size=BATCH) for runs in (pilots(), shifted))
+    for factor in FACTORS:
+        expected = plain.cells[factor].fresh_examples + 256
+        assert buffered.cells[factor].fresh_examples == pytest.approx(expected, rel=0.01)
+
+
+def test_a_factor_that_reached_the_target_is_observed():
+    runs = [*pilots(), law_run(4, 1.1 * law_examples(TARGET, 4))]
+    answer = forecast(runs, TARGET, batch_size=BATCH)
+    assert [factor for factor, cell in answer.cells.items() if cell.observed] == [4]
+    assert answer.cells[4].fresh_examples == pytest.approx(law_examples(TARGET, 4), rel=0.02)
+
+
+def test_the_next_pilot_is_the_best_guess_until_it_has_arrived():
+    answer = forecast(pilots(), TARGET, batch_size=BATCH)
+    assert answer.next_factor == answer.factor
+    everything = [law_run(f, 1.1 * law_examples(TARGET, f)) for f in FACTORS]
+    assert forecast(everything, TARGET, batch_size=BATCH).next_factor is None
+
+
+def test_says_when_the_evidence_is_not_enough():
+    def doubt(runs):
+        answer = forecast(runs, TARGET, batch_size=BATCH)
+        assert ("Not enough evidence" in str(answer)) == bool(answer.doubt)
+        return answer.doubt
+
+    assert "fewer than two factors" in doubt(pilots(factors=(4,)))
+    assert "no pilot repeats as much" in doubt(pilots(factors=(1, 2)))
+    assert "may take" in doubt(pilots(share=0.02, noise=0.3))
+    assert not doubt(pilots(share=0.5))
+
+
+def test_a_factor_whose_pilot_diverged_is_not_recommended():
+    runs = pilots(factors=(1, 4))
+    best = forecast(pilots(), TARGET, batch_size=BATCH).factor
+    broken = law_run(best, 500)
+    broken.loss[-1] = np.nan
+    answer = forecast([*[r for r in runs if r.factor != best], broken], TARGET, batch_size=BATCH)
+    assert best not in answer.cells
+    assert answer.factor != best
+
+
+def test_prior_can_be_replaced():
+    runs = pilots(share=0.02, noise=0.05)
+    sure = Prior(mean=(0.0, math.log(200 / 3200), math.log(1.8), math.log(0.2), math.log(1.2)))
+    sure = dataclasses.replace(sure, sd=(0.05,) * 5)
+    wide, narrow = (
+        forecast(runs, TARGET, batch_size=BATCH, prior=prior).cells[8] for prior in (None, sure)
+    )
+    assert narrow.fresh_high / narrow.fresh_low < 0.7 * wide.fresh_high / wide.fresh_low
+
+
+GOOD = ([32, 64], [1, 2], [2.0, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (([32], [1, 2], [2.0, 1.5]), "fresh_examples 1, steps 2, loss 2"),
+        (([[32]], [1], [2.0]), r"shape \(1, 1\)"),
+        (([64, 32], [1, 2], [2.0, 1.5]), "fresh_examples decreases"),
+        (([32, 64], [1, 2], [2.0, 0.0]), "loss is 0 at a point"),
+    ],
+)
+def test_refuses_arrays_that_are_no_curve(arrays, message):
+    Run(1, *GOOD)
+    with pytest.raises(ValueError, match=message):
+        Run(1, *arrays)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"runs": []}, "0 runs and 5 factors"),
+        ({"factors": []}, "0 factors"),
+        ({"factors": [0.5]}, "factors is 0.5"),
+        ({"target": -1.0}, "target is -1.0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"runs": [Run(1, [0], [0], [2.0])]}, "usable points"),
+        ({"runs": [Run(1, *GOOD[:2], [2.0, math.inf])], "factors": [1]}, "all factors diverged"),
+    ],
+)
+def test_refuses_wrong_arguments_with_one_sentence(changed, message):
+    arguments = {"runs": pilots(), "target": TARGET, "batch_size": BATCH} | changed
+    with pytest.raises(ValueError, match=message):
+        forecast(**arguments)
+
+
+def test_the_report_has_a_line_for_each_factor():
+    answer = forecast(pilots(), TARGET, batch_size=BATCH)
+    assert isinstance(answer, Forecast)
+    lines = str(answer).splitlines()
+    assert [float(line.split()[0]) for line in lines[1:-1]] == list(FACTORS)
+    assert sum(line.endswith("*") for line in lines) == 1
