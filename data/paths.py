@@ -10,6 +10,7 @@ or gs://BUCKET/... Splits are in TFDS's notation, which also reads it here.
 """
 
 import functools
+import itertools
 import os
 
 from data import folder, huggingface, npz, storage, text_files
@@ -18,10 +19,13 @@ from data.sources import DatasetInfo, FileSource, Source, SourceError
 
 KINDS = {"folder": folder, "files": text_files, "npz": npz, "hf": huggingface}
 
+_LOOKED_AT = 100  # directories, to find out what a path holds; it may be '/'
+
 
 def is_path(name: str) -> bool:
     """Whether a data set's name is KIND:PATH."""
-    return name.partition(":")[0] in KINDS
+    kind, colon, _ = name.partition(":")
+    return bool(colon) and kind in KINDS
 
 
 def check_name(name: str) -> None:
@@ -42,11 +46,9 @@ def _is_written_as_path(name: str) -> bool:
 
 def _suggestion(path: str) -> str:
     """The name to give for a path: of the kind that is found there, or of any kind."""
-    try:
-        names = [] if storage.is_url(path) else storage.tree(os.path.expanduser(path)).names
-    except SourceError:
-        names = []
-    if "features.json" in {name.rpartition("/")[2] for name in names}:
+    walked = itertools.islice(os.walk(os.path.expanduser(path)), _LOOKED_AT)
+    names = [name for _, _, in_directory in walked for name in in_directory] or [path]
+    if "features.json" in names:
         return (
             "the name of a data set, with the directory in which TFDS has prepared it as "
             "config.dataset.data_dir"
