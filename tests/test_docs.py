@@ -1,35 +1,148 @@
-"""The code on the pages that users copy from runs, as it stands there."""
+"""Every code block of README.md and docs/ runs as it stands there, or says why it does not.
 
+A block without a note is run here: Python blocks of a page in order, in one namespace; blocks of
+commands in order, in one directory, with smaller numbers. A note is an HTML comment before a block:
+
+    <!-- not executed: REASON -->
+    <!-- executed by tests/FILE.py -->      that file names the page
+"""
+
+import pathlib
 import re
 
 import pytest
 
-from tests.helpers.runs import ROOT
+import train
+from configs import base
+from runs import cli
+from tests.helpers import pages
+from tests.helpers.runs import ROOT, SHRUNK, mini
+from training.check import check
 
-PAGES = [
-    ("advice.md", "numpy"),
-    ("grain.md", "grain"),
-    ("tf_data.md", "tensorflow"),
-    pytest.param("pytorch.md", "torch", marks=pytest.mark.extras),
-]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+NOT_EXECUTED, EXECUTED_BY = "not executed: ", "executed by "
+
+PACKAGES = {
+    "README.md": "tensorflow",
+    "docs/tf_data.md": "tensorflow",
+    "docs/pytorch.md": "torch",
+}
+
+# What a page's reader has already.
+EXAMPLES = """
+import echo, grain, numpy as np
+examples = grain.MapDataset.range(1_000).map(lambda i: {"x": np.float32(i)})
+"""
+BEFORE = {
+    "README.md": f"""{EXAMPLES}
+import tensorflow as tf
+loader, dataset = [np.zeros(128)] * 3, tf.data.Dataset.range(1_000)
+""",
+    "docs/auto.md": f"{EXAMPLES}running = lambda: 1",
+    "docs/device.md": f"{EXAMPLES}state, train_step = 0, lambda state, batch: state + 1",
+    "docs/echo.md": f"{EXAMPLES}seed, augment = 0, lambda item, seed, index, copy: item",
+}
+
+# What holds after the page's blocks.
+AFTER = {
+    "README.md": 'next(iter(batches))["x"].shape == (128,) and sum(1 for _ in dataset) == 2_000',
+    "docs/advice.md": 'advice.reason in " ".join(str(advice).split())',
+    "docs/auto.md": 'next(iter(batches))["x"].shape == (128,)',
+    "docs/device.md": "state == 4 * 1_000 // 128",
+    "docs/echo.md": 'next(iter(batches))["x"].shape == (128,)',
+    "docs/grain.md": 'batch["x"].shape == (128,)',
+    "docs/pytorch.md": "x.shape == y.shape == (128,)",
+    "docs/studies.md": 'set(get_studies("")) == {"fractions"} and len(frame) == 2',
+    "docs/tf_data.md": "batches.element_spec.shape == (128,) and "
+    "len(batches) == sum(1 for _ in batches) == 2 * 1_000 // 128",
+}
+
+# Smaller numbers for each command, given after its own.
+FEWER = [f"--config.{name}={value}" for name, value in SHRUNK.items()]
+FLAGS = {
+    "train.py": FEWER,
+    # The shortest horizon of a search, 1/32 of the budget, must be a batch of 32.
+    "sweep.py": [*FEWER, "--config.budget.fresh_examples=1100", "--trials=1", "--searches=1"],
+    "advise.py": ["--seconds=0.05"],
+}
 
 
-@pytest.mark.parametrize(("page", "package"), PAGES)
-def test_the_code_of_a_page_runs(page, package):
-    pytest.importorskip(package, reason=f"the page is about {package}")
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 2
-    variables = {"__name__": page}
+def executed_here(page, language):
+    return [b.code for b in pages.blocks(page) if b.language == language and not b.note]
+
+
+def pages_with(language):
+    marks = {"docs/pytorch.md": pytest.mark.extras} if language else {}
+    found = [page for page in PAGES if executed_here(page, language)]
+    return [pytest.param(page, marks=marks.get(page, ())) for page in found]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_executed_or_says_why_not(page):
+    blocks = pages.blocks(page)
+    fences = re.findall(r"^ *```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(blocks)
     for block in blocks:
-        exec(compile(block, page, "exec"), variables)
-    if page == "advice.md":
-        assert variables["advice"].reason in " ".join(str(variables["advice"]).split())
-    if page == "grain.md":
-        assert variables["batch"]["x"].shape == (128,)
-    if page == "tf_data.md":
-        assert variables["batches"].element_spec.shape == (128,)
-        assert len(variables["batches"]) == 2 * 1_000 // 128
-        assert sum(1 for _ in variables["batches"]) == 2 * 1_000 // 128
-    if page == "pytorch.md":
-        assert variables["x"].shape == variables["y"].shape == (128,)
+        where = f"{page}, line {block.line}"
+        if block.note.startswith(EXECUTED_BY):
+            test = ROOT / block.note.removeprefix(EXECUTED_BY)
+            assert page in test.read_text(encoding="utf-8"), where
+        elif block.note:
+            assert re.fullmatch(rf"{NOT_EXECUTED}\S.+", block.note), where
+        else:
+            assert block.language in ("python", ""), (
+                f"{where}: a note says how {block.language} runs"
+            )
+            assert block.language or pages.commands(block.code), where
+
+
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    if page in PACKAGES:
+        pytest.importorskip(PACKAGES[page], reason=f"{page} is about {PACKAGES[page]}")
+    monkeypatch.chdir(tmp_path)
+    if page == "docs/studies.md":  # which reads the gradient statistics of a run
+        train.train(mini(gradient_statistics_every_steps=10), pathlib.Path("DIR", "e2", "0", "3"))
+    names = {"__name__": page}
+    exec(BEFORE.get(page, ""), names)
+    for code in executed_here(page, "python"):
+        exec(compile(code, page, "exec"), names)
+    assert eval(AFTER.get(page, "True"), names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with(""))
+def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for code in executed_here(page, ""):
+        for command in pages.commands(code):
+            if command == ["source", ".venv/bin/activate"]:
+                continue
+            # The full sizes need data; their minis take the same path.
+            words = [re.sub(r"^(--config=configs/\w+\.py)$", r"\1:mini", word) for word in command]
+            assert pages.run([*words, *FLAGS.get(words[1], [])]) == cli.OK, command
+
+
+def test_the_flags_of_what_is_not_executed_are_allowed():
+    """Full sizes need data and accelerators, but whether they are valid can be checked without."""
+    checked = 0
+    for block in (block for page in PAGES for block in pages.blocks(page)):
+        if block.note.startswith(NOT_EXECUTED) and not block.language:
+            for words in pages.commands(block.code):
+                flags = [word for word in words if word.startswith("--config")]
+                if words[0] == "python" and flags:
+                    file = flags[0].removeprefix("--config=")
+                    config, _ = cli.load_config(file, flags[1:], base.FIELDS, ROOT)
+                    check(config)
+                    checked += 1
+    assert checked >= 9
+
+
+def test_notes_belong_to_the_next_block_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    (tmp_path / "page.md").write_text(
+        "text\n\n<!-- not executed: a plan -->\n\n```\nx\n```\n```c\ny\n```\n"
+    )
+    first, second = pages.blocks("page.md")
+    assert (first.note, first.line, first.code) == ("not executed: a plan", 3, "x\n")
+    assert (second.note, second.language) == ("", "c")
