@@ -15,6 +15,14 @@ class WorkloadError(cli.InputError):
     """The workload does not support this configuration; the message says what is allowed."""
 
 
+def lacks(config, info, what: str) -> WorkloadError:
+    """The error for a data set without what the configured workload needs."""
+    return WorkloadError(
+        f"data set {info.name!r} has no {what}, which workload {config.workload!r} needs; choose "
+        "another config.dataset.name"
+    )
+
+
 class Workload(Protocol):
     """A task. Hashable, so that equal workloads share one compilation.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from workloads import classification, color, crops, networks
 from workloads.classification import Classification
-from workloads.interface import Arrays, WorkloadError, copy_keys, field
+from workloads.interface import Arrays, copy_keys, field, lacks
 
 # Maximum aspect ratio of a training crop (Szegedy et al. 2015), and the side of the center crop for
 # evaluation: 224 of 256, as in Krizhevsky et al. (2012).
@@ -55,15 +55,9 @@ class LargeImageClassification(Classification):
     @classmethod
     def from_config(cls, config, info) -> "LargeImageClassification":
         if info.num_classes is None:
-            raise WorkloadError(
-                f"data set {info.name!r} has no class labels, which workload {config.workload!r} "
-                "needs; choose another config.dataset.name"
-            )
+            raise lacks(config, info, "class labels")
         if info.channels not in (1, 3):
-            raise WorkloadError(
-                f"data set {info.name!r} has no images of 1 or 3 channels, which workload "
-                f"{config.workload!r} needs; choose another config.dataset.name"
-            )
+            raise lacks(config, info, "images of 1 or 3 channels")
         crop_size = config.augmentation.crop_size
         shape = (crop_size, crop_size, info.channels)
         return cls(

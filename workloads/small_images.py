@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from workloads import classification, networks
-from workloads.interface import Arrays, WorkloadError, copy_keys, field
+from workloads.interface import Arrays, copy_keys, field, lacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +31,7 @@ class SmallImageClassification(classification.Classification):
     @classmethod
     def from_config(cls, config, info) -> "SmallImageClassification":
         if info.image_shape is None or info.num_classes is None or info.channels not in (1, 3):
-            raise WorkloadError(
-                f"data set {info.name!r} has no images of one size, with 1 or 3 channels and class "
-                f"labels, which workload {config.workload!r} needs; choose another "
-                "config.dataset.name"
-            )
+            raise lacks(config, info, "images of one size, with 1 or 3 channels and class labels")
         shape = tuple(info.image_shape)
         return cls(
             image_shape=shape,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import resnet, resnet_imagenet, vit
+from models import resnet, resnet_imagenet, ssd, vit
 from runs.checkpoints import by_path
 from tests.helpers import golden
 from training import optimizer, sharding
@@ -44,6 +44,14 @@ def workloads(dtype="float64"):
     )
     shape = (golden.VIT_SIZE, golden.VIT_SIZE, 3)
     patches = Network.of(vit.VisionTransformer, image_shape=shape, **golden.VIT, **common)
+    detector = Network.of(
+        ssd.SSD,
+        image_size=golden.DETECTION_SIZE,
+        depth=10,
+        width=golden.DETECTION_WIDTH,
+        ghost_batch_size=golden.GHOST_BATCH,
+        **common | {"num_classes": golden.DETECTION_CLASSES},
+    )
     return {
         "cifar10": SmallImageClassification((8, 8, 3), 10, 0, False, small, 0.0),
         "imagenet": LargeImageClassification(
@@ -60,10 +68,7 @@ def workloads(dtype="float64"):
             golden.DETECTION_CLASSES,
             max_boxes=3,
             crop_size=golden.DETECTION_SIZE,
-            depth=10,
-            width=golden.DETECTION_WIDTH,
-            ghost_batch_size=golden.GHOST_BATCH,
-            dtype=dtype,
+            network=detector,
             **UNUSED,
         ),
     }

@@ -16,7 +16,8 @@ from workloads import color, crops
 from workloads.classification import normalized
 from workloads.detection import augment, coco_metrics
 from workloads.detection import boxes as geometry
-from workloads.interface import Arrays, WorkloadError, copy_keys, field, total
+from workloads.interface import Arrays, WorkloadError, copy_keys, field, lacks, total
+from workloads.networks import Network
 
 # Liu et al. 2016, section 2.2: at most three negatives per positive, the hardest ones.
 _NEGATIVES_PER_POSITIVE = 3
@@ -46,7 +47,7 @@ class Detection:
         min_area: minimum area of a random crop as a share of the image; 1 = no crop.
         flip: whether to mirror images at random.
         color: whether to distort colors at random.
-        depth, width, ghost_batch_size: see `SSD`.
+        network: an `SSD`.
     """
 
     num_classes: int
@@ -56,20 +57,14 @@ class Detection:
     min_area: float
     flip: bool
     color: bool
-    depth: int
-    width: int
-    ghost_batch_size: int
-    dtype: str
+    network: Network
 
     metrics = (*coco_metrics.NAMES, "loss", "bad_boxes")
 
     @classmethod
     def from_config(cls, config, info) -> "Detection":
         if not info.has_boxes:
-            raise WorkloadError(
-                f"data set {info.name!r} has no images with labeled boxes, which workload "
-                f"{config.workload!r} needs; choose another config.dataset.name"
-            )
+            raise lacks(config, info, "images with labeled boxes")
         _check(config)
         return cls(
             num_classes=info.num_classes,
@@ -79,10 +74,15 @@ class Detection:
             min_area=config.augmentation.min_area,
             flip=config.augmentation.flip,
             color=config.augmentation.color,
-            depth=config.model.depth,
-            width=config.model.width,
-            ghost_batch_size=config.model.ghost_batch_size,
-            dtype=config.dtype,
+            network=Network.of(
+                SSD,
+                num_classes=info.num_classes,
+                image_size=config.augmentation.crop_size,
+                depth=config.model.depth,
+                width=config.model.width,
+                ghost_batch_size=config.model.ghost_batch_size,
+                dtype=jnp.dtype(config.dtype),
+            ),
         )
 
     def decode(self, records: list[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -171,16 +171,8 @@ class Detection:
             image_SxSx3 = color.distort(color_key, image_SxSx3)
         return image_SxSx3, jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
 
-    def model(self, rngs: nnx.Rngs) -> SSD:
-        return SSD(
-            num_classes=self.num_classes,
-            image_size=self.crop_size,
-            depth=self.depth,
-            width=self.width,
-            ghost_batch_size=self.ghost_batch_size,
-            dtype=jnp.dtype(self.dtype),
-            rngs=rngs,
-        )
+    def model(self, rngs: nnx.Rngs) -> nnx.Module:
+        return self.network(rngs)
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
         losses = self._training_losses(model, data)
