@@ -32,7 +32,7 @@ from training import divergence, optimizer
 from training.experiment import make_experiment
 
 # Enough for learning rates of 10 and more to overflow; all of them take a few minutes.
-STEPS = {"cifar10": 60, "imagenet": 20, "lm1b": 12, "common_crawl": 12, "coco": 10}
+STEPS = {"cifar10": 60, "imagenet": 20, "vit": 20, "lm1b": 12, "common_crawl": 12, "coco": 10}
 
 HEADER = ("workload", "learning rate", "momentum", "parameter not finite after")
 HEADER += ("loss not finite at", "loss above bound at", "largest loss / first", "last / first")
