@@ -282,7 +282,12 @@ FIELDS = (
         Choices(("above", "below")),
     ),
     # echoing
-    Field("echo.insertion", "none", "slot that echoing fills", Choices(echo.INSERTIONS)),
+    Field(
+        "echo.insertion",
+        "none",
+        "insertion point: where examples are repeated; none = no echoing",
+        Choices(echo.INSERTIONS),
+    ),
     Field(
         "echo.policy",
         "fixed",

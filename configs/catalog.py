@@ -14,7 +14,7 @@ from typing import Any
 Conditions = dict[str, dict[str, Any]]
 Studies = dict[str, dict[str, Any]]
 
-_SLOTS = ("before_augmentation", "after_augmentation", "after_batching")
+_INSERTIONS = ("before_augmentation", "after_augmentation", "after_batching")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Numbers:
     overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def slots(self) -> tuple[str, ...]:
-        return _SLOTS if self.augments else (_SLOTS[0], _SLOTS[2])
+    def insertions(self) -> tuple[str, ...]:
+        return _INSERTIONS if self.augments else (_INSERTIONS[0], _INSERTIONS[2])
 
     @property
     def batch_size(self) -> int:
@@ -84,8 +84,8 @@ HORIZON = {
 def of(numbers: Numbers) -> Studies:
     """A demo, the studies behind the paper's figures 4 to 9, and controls that it lacks."""
     batch = numbers.batch_size
-    twice = {f"{slot}_e2": _slot(numbers, slot, 2) for slot in numbers.slots}
-    before = {e: _slot(numbers, _SLOTS[0], e) for e in (2, 3, 4, 5)}
+    twice = {f"{insertion}_e2": _at(numbers, insertion, 2) for insertion in numbers.insertions}
+    before = {e: _at(numbers, _INSERTIONS[0], e) for e in (2, 3, 4, 5)}
     demo_trials, demo_searches = numbers.demo
     studies = {
         "demo": {
@@ -110,12 +110,14 @@ def of(numbers: Numbers) -> Studies:
         "factor": {
             "about": "Figure 6: e = 1, 2, 4, 8, 16 at two batch sizes; does the larger batch "
             "tolerate larger factors?",
-            "conditions": _grid(numbers, numbers.batch_sizes[:2], _SLOTS[:1], (2, 4, 8, 16)),
+            "conditions": _grid(numbers, numbers.batch_sizes[:2], _INSERTIONS[:1], (2, 4, 8, 16)),
             "baseline": f"baseline_b{batch}",
         },
         "batch_size": {
             "about": "Figure 7: e = 2 at several batch sizes, each compared with no echoing.",
-            "conditions": _grid(numbers, numbers.batch_sizes, (_SLOTS[0], _SLOTS[2]), (2,)),
+            "conditions": _grid(
+                numbers, numbers.batch_sizes, (_INSERTIONS[0], _INSERTIONS[2]), (2,)
+            ),
             "baseline": f"baseline_b{batch}",
         },
         "shuffle": {
@@ -162,11 +164,11 @@ def registered(numbers: Numbers, factors: Sequence[int]) -> Studies:
         factors: echo factors before augmentation, besides 1.
     """
     sizes, batch = numbers.batch_sizes, numbers.batch_size
-    elsewhere = _grid(numbers, (batch,), numbers.slots[1:], (2,))
+    elsewhere = _grid(numbers, (batch,), numbers.insertions[1:], (2,))
     studies = {
         "grid": {
             "about": "Every echo factor at two batch sizes, and every insertion point at e = 2.",
-            "conditions": _grid(numbers, sizes, _SLOTS[:1], factors) | elsewhere,
+            "conditions": _grid(numbers, sizes, _INSERTIONS[:1], factors) | elsewhere,
             "baseline": f"baseline_b{batch}",
         },
         "pilot": {
@@ -191,7 +193,7 @@ def _optimizer(numbers: Numbers, conditions: Conditions) -> dict[str, Any]:
     return {
         "about": "AdamW with warmup and cosine decay, where the paper used momentum at a constant "
         "rate: does echoing gain as much?",
-        "conditions": conditions | {"before_augmentation_e4": _slot(numbers, _SLOTS[0], 4)},
+        "conditions": conditions | {"before_augmentation_e4": _at(numbers, _INSERTIONS[0], 4)},
         "overrides": {
             "optimizer.name": "adamw",
             "optimizer.weight_decay": 0.1,
@@ -208,28 +210,28 @@ def _optimizer(numbers: Numbers, conditions: Conditions) -> dict[str, Any]:
     }
 
 
-def _slot(numbers: Numbers, slot: str, factor: float, batch_size: int = 0, buffer: int = -1):
+def _at(numbers: Numbers, insertion: str, factor: float, batch_size: int = 0, buffer: int = -1):
     """Overrides for an insertion point; buffer = -1 means the workload's."""
     examples = numbers.buffer if buffer < 0 else buffer
     batches = math.ceil(examples / (batch_size or numbers.batch_size))
-    return echo(slot, factor, batches if slot == "after_batching" else examples)
+    return echo(insertion, factor, batches if insertion == "after_batching" else examples)
 
 
-def _grid(numbers: Numbers, batch_sizes, slots, factors) -> Conditions:
+def _grid(numbers: Numbers, batch_sizes, insertions, factors) -> Conditions:
     conditions = {}
     for size in batch_sizes:
         at_size = {"batch_size": size}
         conditions[f"baseline_b{size}"] = BASELINE["baseline"] | at_size
-        for slot in slots:
+        for insertion in insertions:
             for e in factors:
-                conditions[f"{slot}_e{e}_b{size}"] = _slot(numbers, slot, e, size) | at_size
+                conditions[f"{insertion}_e{e}_b{size}"] = _at(numbers, insertion, e, size) | at_size
     return conditions
 
 
 def _buffers(numbers: Numbers) -> Conditions:
     return {
-        f"{slot}_e2_buffer_{size}": _slot(numbers, slot, 2, buffer=size)
-        for slot in (_SLOTS[0], _SLOTS[2])
+        f"{insertion}_e2_buffer_{size}": _at(numbers, insertion, 2, buffer=size)
+        for insertion in (_INSERTIONS[0], _INSERTIONS[2])
         for size in numbers.buffers
     }
 

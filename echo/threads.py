@@ -1,4 +1,4 @@
-"""Daemon threads: one call on its own thread, a pool, and a group that runs beside a block.
+"""Daemon threads: a pool, and a group that runs beside a block.
 
 Daemon threads do not keep a program alive. One that ends, perhaps with an error, does not first
 wait for everything that a slow source was asked to read.
@@ -16,11 +16,6 @@ from typing import Any
 
 # How long a program that exits waits for the calls that pools are running.
 EXIT_SECONDS = 2.0
-
-
-def run_in_thread(function: Callable[..., Any], *args: Any, name: str) -> Future:
-    """Calls `function(*args)` on a new daemon thread."""
-    return _start(function, args, name)[1]
 
 
 def done_within(seconds: float | None, future: Future) -> bool:

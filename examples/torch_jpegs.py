@@ -57,6 +57,7 @@ def make_loader_with_echo(url):
 
 def make_step(seed):
     """The network, and a function that trains it on a batch."""
+    torch.set_num_threads(1)  # the network is small, and decoding has work for the other cores
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),

@@ -2,7 +2,7 @@
 
 Choi et al. (2019) let everything before the stage overlap with everything after it: one upstream
 batch and e steps take max(t_upstream, e * t_downstream), so e <= R = t_upstream / t_downstream is
-free (`paper_step_seconds`). `Timing` adds what happens around this on one machine:
+free. `Timing` adds what happens around this on one machine:
 
 * the stages before the echo stage run ahead on `workers` threads, at 1/e of the rate of the steps;
 * the host stages after it run at every step, on the one thread that prepares batches;
@@ -14,11 +14,6 @@ The slowest of these sets the pace.
 """
 
 import dataclasses
-
-
-def paper_step_seconds(upstream: float, downstream: float, factor: float) -> float:
-    """Seconds per step by the paper's formula, of seconds per upstream batch and per step."""
-    return max(upstream / factor, downstream)
 
 
 @dataclasses.dataclass(frozen=True)
