@@ -80,7 +80,8 @@ def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
 
 def _scores(result: Mapping[str, Any]) -> dict[str, float]:
     """The numbers by which a run is judged; those of a target that was not reached are missing."""
-    scores = {name: result.get(name) for name in _SCORES} | {"best": result["best"]["value"]}
+    scores = {name: result.get(name) for name in _SCORES}
+    scores |= {"best": result["best"]["value"], "reached": result["status"] == "reached"}
     return {f"score/{name}": float(value) for name, value in scores.items() if value is not None}
 
 
@@ -98,7 +99,7 @@ class TensorBoard(Observer):
             max_queue=0,  # unbounded: on a full disk the thread ends, and a queue would block
         )
         self._fresh_examples = fresh_examples
-        tags = [f"score/{name}" for name in (*_SCORES, "best")]
+        tags = [f"score/{name}" for name in ("reached", "best", *_SCORES)]
         experiment, start, _ = summary.hparams(self._run.hparams, dict.fromkeys(tags))
         self._add(experiment)
         self._add(start)
