@@ -15,7 +15,7 @@ Full size has not been run here. By arithmetic, a step takes 27.8 GFLOP per imag
 (benchmarks/step_time.py counts them), so 90 epochs of 1,281,167 images take 3.2e18 FLOP: 8.9 hours
 at 100 TFLOP/s.
 
-The mini's crops of 24 pixels are 36 patches. It reaches 0.85 after about half its budget.
+The mini's crops of 24 pixels are 36 patches. It reaches 0.85 after about 60 % of its budget.
 """
 
 from typing import Any
