@@ -67,6 +67,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.sweep_throughput
 	$(BIN)/python -m benchmarks.divergence
 	$(BIN)/python -m benchmarks.coverage
+	$(BIN)/python -m benchmarks.forecast
 
 grid: $(VENV)/.installed-dev
 	for searches in $(SEARCHES); do for problem in $(PROBLEMS); do \

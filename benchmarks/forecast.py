@@ -1,6 +1,6 @@
 """Accuracy of the forecast on recorded runs: errors, coverage, and regret of the chosen factor.
 
-    python -m benchmarks.forecast --out=results/forecast.md             about 10 minutes
+    python -m benchmarks.forecast --out=results/forecast.md             about 3 minutes
     python -m benchmarks.forecast --quick                               two trials of each problem
 
 docs/forecast.md has the protocol. Pilots are recorded curves, cut off early; what is forecast are
@@ -119,7 +119,7 @@ def tuned(everyone: Sequence[User]) -> set[tuple]:
 # --- pilots
 
 
-def fixed_pilots(user: User, ratio: float) -> list[Run]:
+def fixed_pilots(user: User) -> list[Run]:
     runs = [user.until(e, SHARE * user.baseline) for e in PILOTS if e in user.runs]
     return [run for run in runs if run is not None]
 
@@ -335,8 +335,7 @@ def by_forecast(user: User, runs: Sequence[Run], ratio: float, prior: Prior) -> 
     return Outcome(user, ratio, fresh, answer.factor, answer, cost / user.baseline)
 
 
-def by_form(form: Callable, user: User, runs: Sequence[Run], ratio: float) -> Outcome:
-    fresh = form(user, runs)
+def by_form(fresh: Mapping[float, float], user: User, ratio: float) -> Outcome:
     return Outcome(user, ratio, fresh, min(fresh, key=lambda e: fresh[e] * max(1, e / ratio)))
 
 
@@ -393,22 +392,22 @@ def problem_outcomes(everyone: Sequence[User], prior: Prior) -> dict[str, dict[f
         sd=(*prior.sd[:3], 1e-3, prior.sd[4]),
     )
     outcomes: dict[str, dict[float, list]] = collections.defaultdict(dict)
+    pilots = [(user, fixed_pilots(user)) for user in everyone]
+    pilots = [(user, runs) for user, runs in pilots if len(runs) > 1]
+    points = {
+        name: [(user, form(user, runs)) for user, runs in pilots] for name, form in FORMS.items()
+    }
+    points["law, fitted to whole curves"] = [(user, whole_curves(user, prior)) for user in everyone]
     for ratio in RATIOS:
-        pilots = [(user, fixed_pilots(user, ratio)) for user in everyone]
-        pilots = [(user, runs) for user, runs in pilots if len(runs) > 1]
         grown = [(user, adaptive_pilots(user, ratio, prior)) for user in everyone]
-        whole = [(user, list(user.runs.values())) for user in everyone]
         for name, chosen, used in (
             ("law, adaptive pilots", grown, prior),
             ("law", pilots, prior),
             ("law without price", pilots, flat),
         ):
             outcomes[name][ratio] = [by_forecast(u, runs, ratio, used) for u, runs in chosen]
-        for name, form in FORMS.items():
-            outcomes[name][ratio] = [by_form(form, u, runs, ratio) for u, runs in pilots]
-        outcomes["law, fitted to whole curves"][ratio] = [
-            by_form(functools.partial(whole_curves, prior), u, runs, ratio) for u, runs in whole
-        ]
+        for name, of_users in points.items():
+            outcomes[name][ratio] = [by_form(fresh, user, ratio) for user, fresh in of_users]
         rules: dict[str, Callable[[User, float], float]] = {
             "always e = 1": lambda user, ratio: 1.0,
             "always e = 4": lambda user, ratio: 4.0,
@@ -421,9 +420,9 @@ def problem_outcomes(everyone: Sequence[User], prior: Prior) -> dict[str, dict[f
     return outcomes
 
 
-def whole_curves(prior: Prior, user: User, runs: Sequence[Run]) -> dict[float, float]:
+def whole_curves(user: User, prior: Prior) -> dict[float, float]:
     """What the law says when it has seen all: the error that no pilot can remove."""
-    fit = Fit.to(runs, user.target, user.batch_size, prior)
+    fit = Fit.to(list(user.runs.values()), user.target, user.batch_size, prior)
     factors = list(user.runs)
     return dict(zip(factors, np.median(fit.draws(factors, user.target, 0), axis=1), strict=True))
 
@@ -440,7 +439,6 @@ def kept(outcomes: Mapping[float, Sequence[Outcome]], keep: Callable[[Outcome], 
 
 def report(problems: Mapping[str, Sequence[User]]) -> str:
     fitted = {name: parameters(everyone) for name, everyone in problems.items()}
-    everything = prior_of(list(fitted.values()))
     text = [
         "# How good the forecast is",
         "Error: |predicted / true - 1| of the cells that were reached, without those that a pilot "
@@ -449,7 +447,7 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
         "the forecast's bound. The error and the coverage are those at R = 6. "
         "[docs/forecast.md](../docs/forecast.md) has the protocol and says what follows.",
     ]
-    used = []
+    used = {}
     for name, everyone in problems.items():
         others = [group for group in problems if group != name]
         prior = prior_of([fitted[group] for group in others])
@@ -457,10 +455,10 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
             by_forecast(user, runs, RATIOS[0], prior)
             for group in others
             for user in problems[group]
-            if len(runs := fixed_pilots(user, RATIOS[0])) > 1
+            if len(runs := fixed_pilots(user)) > 1
         ]
         prior = dataclasses.replace(prior, widening=stretch(seen))
-        used.append([name, *_numbers(prior)])
+        used[name] = prior
         outcomes = problem_outcomes(everyone, prior)
         best = tuned(everyone)
         extra = {}
@@ -477,13 +475,15 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
             table(outcomes | extra),
             f"Adaptive pilots took {np.median(costs):.2f} baseline runs at R = 6 (median).",
         ]
+    widening = max(prior.widening for prior in used.values())
+    used["any other"] = dataclasses.replace(prior_of(list(fitted.values())), widening=widening)
     text += [
         "## Priors",
-        "Of log(k, r, rho, c, g), mean (sd), and the widening; from the other problems, and from "
-        "all of them, which is `echo.advice.forecast.Prior()` to two digits.",
+        "Of log(k, r, rho, c, g), mean (sd), and the widening: for each problem from the others, "
+        "and `echo.advice.forecast.Prior()` from all of them, with the largest widening.",
         common.markdown_table(
             ["for", "k", "r", "rho", "c", "g", "widening"],
-            [*used, ["others", *_numbers(everything)]],
+            [[name, *_numbers(prior)] for name, prior in used.items()],
         ),
     ]
     return "\n\n".join(text)
