@@ -41,9 +41,9 @@ examples:
   python -m analysis cifar10.tar.xz --out=report                a report from that file
 
 written to --out: report.html (self-contained), report.md, scores.csv (conditions), paired.csv
-                  (effects with matched seeds), trials.csv (trials), and each figure as PNG and
-                  PDF; a study that varies the echo factor, batch size, or shuffle buffer is
-                  plotted against it
+                  (effects with matched seeds), trials.csv (trials), scores.tex and paired.tex (for
+                  the LaTeX package booktabs), and each figure as PNG and PDF; a study that varies
+                  the echo factor, batch size, or shuffle buffer is plotted against it
 exit codes: 0 done, 2 wrong input
 """
 
@@ -60,7 +60,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         type=_target,
         metavar="X",
         help="judge at this value of the study's metric; uses the recorded curves, so nothing is "
-        "trained again",
+        "trained again, and runs that were trained for different values can be compared",
     )
     add(
         "--pack",
@@ -125,8 +125,8 @@ def _write_report(directories: Sequence[str], out: pathlib.Path, target: float |
         lines = textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  ")
         terminal.write(lines)
     terminal.write(
-        f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv, and "
-        f"{len(drawn)} figures (PNG, PDF)."
+        f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv, the "
+        f"tables as LaTeX (scores.tex, paired.tex), and {len(drawn)} figures (PNG, PDF)."
     )
 
 
@@ -136,7 +136,12 @@ def main(argv: Sequence[str]) -> int:
     if options.watch:
         watch.watch(first, options.target)
     elif options.pack:
-        archive.pack(first, options.pack)
+        number, size = archive.pack(first, options.pack)
+        packed = pathlib.Path(options.pack).stat().st_size
+        terminal.write(
+            f"Packed the records of {tables.several(number, 'ended trial')} ({size:,} bytes) "
+            f"into {options.pack} ({packed:,} bytes)."
+        )
     else:
         out = pathlib.Path(options.out or first / "report")
         _write_report(options.directories, out, options.target)

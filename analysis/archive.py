@@ -36,8 +36,12 @@ _XZ_MEMORY = 256 * 1024**2  # bytes; files from `pack` need 9 MB
 _unpacked: list[tempfile.TemporaryDirectory] = []  # kept until the process ends
 
 
-def pack(study: str | os.PathLike, archive: str | os.PathLike) -> None:
+def pack(study: str | os.PathLike, archive: str | os.PathLike) -> tuple[int, int]:
     """Writes the records of a study's directory into `archive`, whole or not at all.
+
+    Returns:
+        The number of trials, of which those without a result are left out, and the bytes of their
+        records.
 
     Raises:
         InputError: `study` is not a study's directory, the file name does not end in .tar.xz, or
@@ -66,6 +70,7 @@ def pack(study: str | os.PathLike, archive: str | os.PathLike) -> None:
             os.replace(written, archive)
     except OSError as error:
         raise InputError(f"cannot write {archive} ({error}); give another --pack") from error
+    return len(trials), size
 
 
 def opened(path: str | os.PathLike) -> pathlib.Path:

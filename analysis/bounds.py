@@ -73,10 +73,10 @@ def level(count: int) -> float:
 
 
 def interval_name(count: int) -> str:
-    """What the smallest and the largest of `count` searches are: "93.75 % interval", "range"."""
+    """What the smallest and the largest of `count` searches are: "93.75% interval", "range"."""
     if count < MIN_SEARCHES_FOR_INTERVAL:
         return "range"
-    return f"{100 * level(count):.4g} % interval"
+    return f"{100 * level(count):.4g}% interval"
 
 
 def text(low: float, high: float, number: Callable[[float], str], floor: float = 0.0) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis import scores as scoring
 from analysis.load import COUNTABLE, UNFINISHED, LoadedStudy
-from analysis.tables import target_text
+from analysis.tables import several, target_text
 from runs.study import EDGE, nested
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
@@ -37,6 +37,7 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
         *_boundary(loaded),
         *_coarse(loaded, searches),
         *_several_epochs(loaded, table),
+        *_shared(loaded.trials),
         *_mixed_origins(loaded.trials),
     ]
 
@@ -78,9 +79,10 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     running = int((~status.isin((*COUNTABLE, "diverged", "failed"))).sum())
     if running:
         unfinished = int((status == UNFINISHED).sum())
+        have, do = ("has", "does") if running == 1 else ("have", "do")
         yield (
-            f"{running} trials have not ended ({unfinished} without a result, "
-            f"{running - unfinished} preempted) and do not count yet; scores are provisional."
+            f"{several(running, 'trial')} {have} not ended ({unfinished} without a result, "
+            f"{running - unfinished} preempted) and {do} not count yet; scores are provisional."
         )
     if not study.trials:
         return
@@ -88,14 +90,14 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     if len(short):
         listed = ", ".join(f"{r.condition}/{r.search} ({r.counted})" for r in short.itertuples())
         yield (
-            f"Some searches have fewer than {study.trials} trials that neither diverged nor "
-            f"failed: {listed}."
+            f"Some searches have fewer than {several(study.trials, 'trial')} that neither "
+            f"diverged nor failed: {listed}."
         )
     started = searches.groupby("condition")["search"].nunique()
     behind = [c for c in study.conditions if int(started.get(c.name) or 0) < study.searches]
     if behind:
         listed = ", ".join(f"{c.label} ({started.get(c.name, 0)})" for c in behind)
-        yield f"Some of the {study.searches} planned searches are missing: {listed}."
+        yield f"Searches are missing, of {study.searches} planned for each condition: {listed}."
 
 
 def _cut_short(loaded: LoadedStudy) -> Iterable[str]:
@@ -106,7 +108,7 @@ def _cut_short(loaded: LoadedStudy) -> Iterable[str]:
     if loaded.study.scores_values:
         if len(reached):
             yield (
-                f"{len(reached)} counted trials ended on reaching their target "
+                f"{several(len(reached), 'counted trial')} ended on reaching their target "
                 f"({target_text(planned)}), before their budget was used up: their best values "
                 "understate what they would have reached."
             )
@@ -114,7 +116,7 @@ def _cut_short(loaded: LoadedStudy) -> Iterable[str]:
         stopped = int(reached[scoring.REACHED].isna().sum())
         if stopped:
             yield (
-                f"{stopped} counted trials ended on reaching the target that they were trained for "
+                f"{several(stopped, 'counted trial')} ended on reaching an easier target "
                 f"({target_text(planned)}); whether and when they would have reached "
                 f"{target_text(target)} is unknown."
             )
@@ -125,9 +127,13 @@ def _few(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     searches = loaded.study.searches or int(table["searches"].max())
     few = []
     if 0 < trials < FEW_TRIALS:
-        few.append(f"{trials} trials per search (the original study ran {FEW_TRIALS} to 100)")
+        few.append(
+            f"{several(trials, 'trial')} per search (the original study ran {FEW_TRIALS} to 100)"
+        )
     if searches < FEW_SEARCHES:
-        few.append(f"{searches} searches per condition (the original study ran {FEW_SEARCHES})")
+        few.append(
+            f"{several(searches, 'search')} per condition (the original study ran {FEW_SEARCHES})"
+        )
     if few:
         yield (
             f"Small study: {'; '.join(few)}. Small differences between conditions may be noise"
@@ -181,6 +187,24 @@ def _several_epochs(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
         yield (
             f"Scores exceed the {size:,} training examples of the data set: an example that is "
             "read again in a later epoch counts as fresh again, because upstream works again."
+        )
+
+
+def _shared(trials: pd.DataFrame) -> Iterable[str]:
+    """Trials whose clocks include other trials."""
+    if scoring.is_shared(trials).any():
+        most = {name: int(trials[name].max()) for name in ("lanes", "workers")}
+        how = " and ".join(
+            text.format(most[name])
+            for name, text in (
+                ("lanes", "up to {} took turns on one input (lanes)"),
+                ("workers", "{} processes trained at once on one machine (workers)"),
+            )
+            if most[name] > 1
+        )
+        yield (
+            f"Trials shared input or cores: {how}. Their seconds, marked *, depend on the other "
+            "trials and are not compared."
         )
 
 

@@ -27,7 +27,7 @@ COUNTABLE = ("reached", "exhausted")
 UNFINISHED = "unfinished"  # no result.json yet
 
 _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
-_COUNTS += ("steps", "fresh_examples", "model_seed")
+_COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
 _FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
 _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
 _SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
@@ -36,6 +36,7 @@ _RESERVED = {"condition", "label", "insertion", "factor", "shuffle_buffer", "sea
 _RESERVED |= {"trial", "hparams", "status", "counted", "device", "commit", "path"}
 _RESERVED |= {*_COUNTS, *_FLOATS}
 
+_MAX_NAME = 60  # characters of a list of directories in a title
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OSError)  # errors of damaged records
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 SetAside = list[tuple[pathlib.Path, str]]  # (directory, reason)
@@ -77,7 +78,8 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
         name), status, fresh_examples_to_target, steps_to_target, seconds_to_target (missing if the
         target was not reached), fresh_examples_before_target, seconds_before_target (at the
         evaluation before that one, 0 if there was none; missing likewise), best_value,
-        best_fresh_examples, steps, fresh_examples, train_seconds, counted, model_seed,
+        best_fresh_examples, steps, fresh_examples, train_seconds, counted, model_seed, lanes
+        (trials that took turns on its input), workers (processes that shared the machine),
         evaluation_interval (fresh examples), device, commit, path.
 
     Raises:
@@ -104,7 +106,7 @@ def read(directories: Paths, target: float | None = None) -> LoadedStudy:
         raise InputError(
             f"{studies[0]} is a study; give one study alone, or several directories of single runs"
         )
-    study, places, set_aside = _study(studies[0]) if studies else _runs(roots)
+    study, places, set_aside = _study(studies[0]) if studies else _runs(roots, target)
     if target is not None:
         study = dataclasses.replace(study, target=dataclasses.replace(study.target, value=target))
     rows = []
@@ -145,6 +147,42 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({"value": float})
 
 
+def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> LoadedStudy:
+    """The study judged at another value of its metric, like `read(directories, target=value)`.
+
+    Args:
+        loaded: the study.
+        evaluations: `curves` of all of its trials.
+        value: of the target's metric.
+    """
+    target = dataclasses.replace(loaded.study.target, value=value)
+    if target == loaded.study.target:
+        return loaded
+    key, position = ["condition", "search", "trial"], ["fresh_examples", "train_seconds"]
+    hits = evaluations[target.reached(evaluations["value"])].drop_duplicates(key).set_index(key)
+    at_hit = evaluations.join(hits["fresh_examples"], on=key, rsuffix="_at_hit")
+    earlier = at_hit[at_hit["fresh_examples"] < at_hit["fresh_examples_at_hit"]]
+    before = earlier.drop_duplicates(key, keep="last").set_index(key)[position]
+    before = before.reindex(hits.index, fill_value=0)
+    scores = {
+        "fresh_examples_to_target": hits["fresh_examples"],
+        "steps_to_target": hits["step"],
+        "seconds_to_target": hits["train_seconds"],
+        "fresh_examples_before_target": before["fresh_examples"],
+        "seconds_before_target": before["train_seconds"],
+    }
+    places = pd.MultiIndex.from_frame(loaded.trials[key])
+    columns = {name: values.reindex(places).to_numpy() for name, values in scores.items()}
+    trials = loaded.trials.assign(**columns).astype(loaded.trials.dtypes)
+    return LoadedStudy(dataclasses.replace(loaded.study, target=target), trials, loaded.set_aside)
+
+
+def hyperparameters(trials: pd.DataFrame) -> list[str]:
+    """The columns of `trials` that hold hyperparameters, by dotted name."""
+    columns = list(trials)
+    return columns[columns.index("trial") + 1 : columns.index("status")]
+
+
 def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
     """Which trials count: the first N of each search, in order of their numbers, that ended without
     diverging or failing; all of them where no N is planned."""
@@ -168,7 +206,7 @@ def _study(root: pathlib.Path) -> tuple[Study, _Places, SetAside]:
     return study, places, set_aside
 
 
-def _runs(roots: Sequence[pathlib.Path]) -> tuple[Study, _Places, SetAside]:
+def _runs(roots: Sequence[pathlib.Path], target: float | None) -> tuple[Study, _Places, SetAside]:
     snapshots, set_aside = {}, []
     for path in sorted({path for root in roots for path in _run_directories(root)}):
         try:
@@ -179,8 +217,18 @@ def _runs(roots: Sequence[pathlib.Path]) -> tuple[Study, _Places, SetAside]:
             set_aside.append((path, plain(_reason(error))))
     if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
-    study = single_runs.study_of(roots[0].resolve().name, list(snapshots.values()))
+    study = single_runs.study_of(_name(roots), list(snapshots.values()), target)
     return study, list(single_runs.places(snapshots)), set_aside
+
+
+def _name(roots: Sequence[pathlib.Path]) -> str:
+    """A name for the runs below several directories: 'plain, echoed', 'runs in out'."""
+    names = [root.resolve().name for root in roots]
+    listed = ", ".join(names)
+    if len(listed) <= _MAX_NAME:
+        return listed
+    common = pathlib.Path(os.path.commonpath([root.resolve() for root in roots])).name
+    return f"{len(roots)} directories{f' in {common}' if common else ''}"
 
 
 def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
@@ -211,9 +259,10 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
     trial = trial_records.read(path)
     config = trial.config.get("config") or {}
-    if trial.hparams is None and study.space:
+    hparams = trial.search.get("hparams")
+    if hparams is None and study.space:
         raise ValueError(f"{records.HPARAMS} is missing")
-    hparams = _optimizer_numbers(config) if trial.hparams is None else trial.hparams
+    hparams = _optimizer_numbers(config) if hparams is None else hparams
     _check_hparams(hparams, study)
     commit = trial.config.get("commit")
     return {
@@ -225,6 +274,8 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
         **_score(trial.result, trial.validation, study.target),
         **_extent(trial.result),
         "model_seed": _config_number(config, "seed.model", whole=True),
+        "lanes": trial.search.get("lanes") or 1,
+        "workers": trial.search.get("workers") or 1,
         "evaluation_interval": _config_number(config, "evaluate_every_fresh_examples"),
         "device": _device(trial.config.get("hardware") or {}),
         "commit": commit and plain(commit),

@@ -6,11 +6,14 @@ Every file is written whole or not at all, so a report can be rewritten while so
 """
 
 import base64
+import hashlib
 import io
 import itertools
+import json
 import os
 import pathlib
 import re
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +24,7 @@ from markdown_it.common.utils import escapeHtml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from analysis import caveats, figures, scores, tables, uncertainty
+from analysis import caveats, explorer, figures, scores, tables, uncertainty
 from analysis.load import LoadedStudy
 from analysis.tables import target_text
 from runs import records
@@ -39,8 +42,8 @@ FORMATS: Mapping[str, Mapping[str, Any]] = {
 def write(
     loaded: LoadedStudy, out: str | os.PathLike, root: str | os.PathLike | None = None
 ) -> list[str]:
-    """Writes report.md, report.html, scores.csv, paired.csv, trials.csv, and the figures (PNG and
-    PDF) into `out`; returns the names of the figures.
+    """Writes report.html, report.md, scores and paired (CSV and LaTeX), trials.csv, and the figures
+    (PNG and PDF) into `out`; returns the names of the figures.
 
     Paths in these files are relative to `root` (default: `out`), so that they stay valid if the
     analyzed directory is moved.
@@ -58,6 +61,11 @@ def write(
         "paired.csv": effects.to_csv(index=False).encode(),
         "trials.csv": trials.to_csv(index=False).encode(errors="backslashreplace"),  # of paths
     }
+    for name, head, body in (
+        ("scores", tables.columns(conditions, study), tables.condition_rows(conditions, study)),
+        ("paired", tables.paired_columns(study), tables.paired_rows(effects, study)),
+    ):
+        files[f"{name}.tex"] = tables.latex(head, body).encode()
     drawn = figures.of_study(loaded)
     for name, figure in drawn.items():
         for suffix, options in FORMATS.items():
@@ -65,7 +73,7 @@ def write(
     page = markdown(loaded, conditions, effects, root, list(drawn))
     pngs = {name: content for name, content in files.items() if name.endswith(".png")}
     files["report.md"] = page.encode()
-    files["report.html"] = html(tables.title(study), page, pngs).encode()
+    files["report.html"] = html(tables.title(study), page, pngs, explorer.data(loaded)).encode()
     for name, content in files.items():
         records.write_bytes(out / name, content)
     return list(drawn)
@@ -83,13 +91,13 @@ def markdown(
     notes = caveats.find(loaded, root) or ["None found in the records."]
     parts = [
         f"# {_escaped(tables.title(study))}",
-        _table(tables.columns(conditions, study), tables.condition_rows(conditions, study), left=2),
+        _table(tables.columns(conditions, study), tables.condition_rows(conditions, study)),
         _score_definition(study),
         _figure(drawn[0]),
         "## Caveats",
         "\n".join(f"- {_escaped(note)}" for note in notes),
         "## Trials",
-        _table(tables.TRIAL_COLUMNS, tables.trial_rows(loaded, conditions), left=1),
+        _table(tables.TRIAL_COLUMNS, tables.trial_rows(loaded, conditions)),
         "Censored trials count but did not reach the target; diverged trials do not count. The "
         "score of a search is resampled from the condition's counted trials, at the size of the "
         "largest search; the brackets hold the middle "
@@ -104,9 +112,13 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
+_UNTUNED = (
+    "Without retuning, the condition keeps the hyperparameters and seeds of the baseline's best "
+    "trial; the choice of that trial, the baseline's best of many, favors the baseline."
+)
 _INTERVALS = (
     "The range over five or more searches is an interval that covers the median effect with "
-    "probability 1 - 2^(1 - n): 93.75 % for five searches. Over fewer it is only a range."
+    "probability 1 - 2^(1 - n): 93.75% for five searches. Over fewer it is only a range."
 )
 
 
@@ -117,7 +129,7 @@ def _score_definition(study: Study) -> str:
             "Trials ran to the end of their budget. The score of a search is the best value of its "
             "counted trials; the score of a condition is the median over searches. The difference "
             "to the baseline with the same batch size is the median over pairs of searches. "
-            f"{_INTERVALS}"
+            f"{_INTERVALS} {_UNTUNED}"
         )
     cost = "seconds" if study.score == SECONDS else "fresh examples"
     return (
@@ -126,9 +138,9 @@ def _score_definition(study: Study) -> str:
         "searches that ended without reaching the target. The ratio is the median, over pairs of "
         "searches with the same number (hence the same data seed and hyperparameters), of the "
         "search's score over that of the baseline with the same batch size; ≥ and ≤ mark bounds. "
-        f"{_INTERVALS} The resolution is the distance between the evaluation that scored and the "
-        "one before it, as a share of the score: smaller differences are not resolved. All other "
-        "columns describe the best trials and are medians over searches."
+        f"{_INTERVALS} {_UNTUNED} The resolution is the distance between the evaluation that "
+        "scored and the one before it, as a share of the score: smaller differences are not "
+        "resolved. All other columns describe the best trials and are medians over searches."
     )
 
 
@@ -147,14 +159,14 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
         )
     return [
         "## Matched seeds",
-        _table(tables.paired_columns(study), tables.paired_rows(effects, study), left=1),
+        _table(tables.paired_columns(study), tables.paired_rows(effects, study)),
         "Each trial is compared with the baseline's trial with the same data seed, model seed, and "
         f"hyperparameters. The interval holds the {kind} that a two-sided sign test does not "
         f"reject at {1 - uncertainty.PAIRED_LEVEL:.0%}; the number before it is where the signs "
         f"balance; {ties}. The test assumes exchangeable pairs, but pairs of one search share "
         f"their data seed, so the table also counts the searches in which most pairs were {below}, "
         f"and {above}. p tests for no effect and is adjusted (Holm) for the conditions of this "
-        "page; the verdict is at 5 %. Conditions with fewer than "
+        "page; the verdict is at 5%. Conditions with fewer than "
         f"{uncertainty.MIN_PAIRS} pairs in which a side reached the target have no interval.",
     ]
 
@@ -177,14 +189,14 @@ _CAPTIONS = {
     "best_trial_curves_by_train_seconds": "The best counted trial of each condition, by seconds of "
     "training.",
     "score_by_trials": "The score of a search by its number of trials, resampled with replacement "
-    "from the counted trials: the median, and a band with the middle 90 % of such searches (not a "
+    "from the counted trials: the median, and a band with the middle 90% of such searches (not a "
     "confidence interval; too narrow at the right). The baseline is gray.",
     "trials_by_hyperparameter": "Every trial by each hyperparameter. Steps join the best trial of "
     "each sixth of an axis; rings mark the best trial of each search, crosses trials without a "
     "score. A yellow end of an axis holds the best trial of a search.",
     "paired_effects": "Trials compared with the baseline's with matched seeds: strokes are pairs, "
     "triangles pairs in which one side did not reach the target, dots the effect at which the "
-    "signs balance, lines its 95 % interval.",
+    "signs balance, lines its 95% interval.",
 }
 
 
@@ -225,7 +237,13 @@ def _target_origin(study: Study) -> str:
 
 
 def _pairs(values: Mapping[str, Any] | None, separator: str = " = ") -> str:
-    return ", ".join(f"{key}{separator}{value}" for key, value in (values or {}).items())
+    """The values that say something: 'name = digits, image_shape = 8 x 8 x 1'."""
+    texts = {
+        key: " x ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for key, value in (values or {}).items()
+        if value is not None and value is not False
+    }
+    return ", ".join(f"{key}{separator}{text}" for key, text in texts.items() if text)
 
 
 # What CommonMark and GitHub would read as markup: emphasis, code, HTML, entities, links, and
@@ -241,39 +259,54 @@ def _escaped(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", plain(text))
 
 
-def _table(head: Sequence[str], body: Sequence[Sequence[str]], left: int) -> str:
-    """A Markdown table; the first `left` columns are flush left, the others flush right."""
-    rule = [":--"] * left + ["--:"] * (len(head) - left)
-    rows = [[_escaped(cell) for cell in row] for row in (head, *body)]
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first column is flush left, the others flush right."""
+    rule = [":--"] + ["--:"] * (len(head) - 1)
+    rows = [[tables.unbroken(_escaped(cell)) for cell in row] for row in (head, *body)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
 
 
-_PAGE = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title><style>
-body {{ max-width: 52rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.5 sans-serif; }}
-table {{ border-collapse: collapse; font-size: 14px; display: block; overflow-x: auto; }}
-th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; }}
-img {{ max-width: 100%; }}
-</style></head><body>
-{body}</body></html>
-"""
+_WEB = pathlib.Path(__file__).parent / "web"
+SCRIPTS = ("d3.min.js", "plot.umd.min.js", "explorer.js")
 
 
-def html(title: str, page: str, pngs: Mapping[str, bytes]) -> str:
-    """The Markdown page as one HTML file that fetches nothing: `pngs`, by file name, are embedded,
-    and any other image is left out."""
+def html(
+    title: str, page: str, pngs: Mapping[str, bytes], explored: Mapping[str, Any] | None
+) -> str:
+    """The Markdown page as one HTML file that fetches nothing.
+
+    Args:
+        title: of the page.
+        page: Markdown.
+        pngs: images by file name, which are embedded; any other image is left out.
+        explored: `explorer.data`, which adds an interactive part that is shown where scripts run.
+    """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(page)
     for token in itertools.chain.from_iterable(block.children or () for block in tokens):
         if token.type == "image":
             content = base64.b64encode(pngs.get(str(token.attrs["src"]), b"")).decode()
             token.attrs["src"] = f"data:image/png;base64,{content}"
-    body = parser.renderer.render(tokens, parser.options, {})
-    return _PAGE.format(title=escapeHtml(title), body=body)
+    result, heading, rest = parser.renderer.render(tokens, parser.options, {}).partition("<h2>")
+    scripts = [] if explored is None else [_web(name).strip() for name in SCRIPTS]
+    # The policy allows these scripts by their hashes, so that no text of a record can be one.
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
+    return string.Template(_web("page.html")).substitute(
+        title=escapeHtml(title),
+        hashes=" ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'",
+        style=_web("report.css"),
+        body=f"{result}{'' if explored is None else _explorer(explored)}{heading}{rest}",
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def _explorer(explored: Mapping[str, Any]) -> str:
+    data = json.dumps(explored, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
+    return string.Template(_web("explorer.html")).substitute(data=data, license=_web("LICENSE.txt"))
+
+
+def _web(name: str) -> str:
+    return (_WEB / name).read_text(encoding="utf-8")
 
 
 def _rendered(figure: Figure, suffix: str, options: Mapping[str, Any]) -> bytes:

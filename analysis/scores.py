@@ -21,7 +21,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import bounds
-from runs.study import Study
+from analysis.load import hyperparameters
+from runs.study import SECONDS, Study
 
 REACHED = "fresh_examples_to_target"  # a column of trials; missing if the target was not reached
 # By measure, the columns of trials that hold it: at the target, at the end of the trial.
@@ -30,8 +31,13 @@ _COST_COLUMNS = {
     "steps": ("steps_to_target", "steps"),
     "seconds": ("seconds_to_target", "train_seconds"),
 }
+# The columns of trials that decide the score of a search.
+_SEARCH_COLUMNS = ["condition", "label", "insertion", "search", "trial", "status", "counted"]
+_SEARCH_COLUMNS += ["lanes", "workers", "best_value", "fresh_examples_before_target"]
+_SEARCH_COLUMNS += [column for columns in _COST_COLUMNS.values() for column in columns]
 _UNKNOWN = (0.0, float("inf"))  # the cost of a search whose trials all diverged or failed
-_ENDED = ("reached", "exhausted", "diverged", "failed")  # statuses
+_JUDGED = ("reached", "exhausted", "diverged")  # statuses of trials that say what a setting does
+_ENDED = (*_JUDGED, "failed")
 MEASURES = (*_COST_COLUMNS, "best_value")
 # By measure, the effect that compares it with the baseline.
 EFFECTS = {
@@ -40,6 +46,7 @@ EFFECTS = {
     "seconds": "seconds_ratio",
     "best_value": "difference",
 }
+UNTUNED = "untuned"  # the effect on the score with the baseline's best hyperparameters
 
 
 def best_trial(trials: pd.DataFrame, study: Study) -> pd.Series | None:
@@ -69,14 +76,15 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     """One row per condition and search.
 
     Columns: condition, label, insertion, search, trials (on disk), ended, counted, diverged,
-    reached (counted trials that reached the target), trial (the best one; missing if none reached
-    it), resolution (fresh examples between the evaluation that scored and the one before it, as a
-    share of the score); fresh_examples, steps, and seconds of the best trial, and best_value (over
-    counted trials, up to the target where training stops there), each with the suffixes _low and
-    _high: equal if it was observed, infinite above if no trial reached the target, missing if no
-    trial counts.
+    reached (counted trials that reached the target), shared (whether counted trials shared input or
+    cores with others, so that their seconds depend on those), leader (the index of `best_trial`),
+    trial (its number; missing if it did not reach the target), resolution (fresh examples between
+    the evaluation that scored and the one before it, as a share of the score); fresh_examples,
+    steps, and seconds of the best trial, and best_value (over counted trials, up to the target
+    where training stops there), each with the suffixes _low and _high: equal if it was observed,
+    infinite above if no trial reached the target, missing if no trial counts.
     """
-    groups = trials.groupby(["condition", "search"], sort=False)
+    groups = trials[_SEARCH_COLUMNS].groupby(["condition", "search"], sort=False)
     return pd.DataFrame([_search_row(group, study) for _, group in groups])
 
 
@@ -93,6 +101,8 @@ def _search_row(trials: pd.DataFrame, study: Study) -> dict:
         "counted": len(counted),
         "diverged": int((trials["status"] == "diverged").sum()),
         "reached": int(counted[REACHED].notna().sum()),
+        "shared": bool(is_shared(counted).any()),
+        "leader": None if best is None else best.name,
         "trial": None if scored is None else scored["trial"],
         "resolution": float("nan") if scored is None else _resolution(scored),
     }
@@ -101,6 +111,11 @@ def _search_row(trials: pd.DataFrame, study: Study) -> dict:
         cost = _cost(counted, scored, measure) if known else _UNKNOWN
         row |= _ends(measure, *cost)
     return row | _ends("best_value", value, value)
+
+
+def is_shared(trials: pd.DataFrame) -> pd.Series:
+    """Which trials took turns with others or shared the machine with other processes."""
+    return (trials["lanes"] > 1) | (trials["workers"] > 1)
 
 
 def _cost(counted: pd.DataFrame, best: pd.Series | None, measure: str) -> tuple[float, float]:
@@ -136,13 +151,16 @@ def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     Columns: condition, label, insertion, factor, shuffle_buffer, batch_size, searches (with a trial
     that ended), searches_reached, trials_counted, trials_censored (counted, not reached),
     trials_ended, trials_diverged, share_reached (of counted trials), share_diverged (of ended
-    ones), resolution (the largest of its searches); baseline (the condition it is compared with),
+    ones), shared (by a search of the condition or of its baseline; there is no effect on seconds
+    then), resolution (the largest of its searches); baseline (the condition it is compared with),
     ideal_ratio (1/e), ideal_fresh_examples (the baseline's median / e, missing if that is
     censored). For each of MEASURES, and for each effect in EFFECTS over pairs of searches, the
     fields of `bounds.Summary` over searches: fresh_examples_low and _high (bounds of the median,
-    equal if it is known), _min, _min_high, _max_low, _max, _count; likewise ratio_low and so on.
+    equal if it is known), _min, _min_high, _max_low, _max, _count; likewise ratio_low and so on,
+    and untuned_low and so on for the effect on the score without retuning.
     """
     searches = search_scores(trials, study)
+    untuned = _without_retuning(trials, study, searches)
     rows = []
     for condition in study.conditions:
         own = searches[searches["condition"] == condition.name]
@@ -150,7 +168,14 @@ def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
         setting = {"condition": condition.name} | {n: getattr(condition, n) for n in names}
         baseline = study.baseline_of(condition)
         base = searches[searches["condition"] == baseline]
-        rows.append(setting | _counts(own) | {"baseline": baseline} | _summaries(own, base))
+        shared = bool(own["shared"].any() or base["shared"].any())
+        rows.append(
+            setting
+            | _counts(own)
+            | {"shared": shared, "baseline": baseline}
+            | _summaries(own, base, shared)
+            | _columns(UNTUNED, bounds.summary(*untuned.get(condition.name, ([], []))))
+        )
     table = pd.DataFrame(rows)
     base = table.set_index("condition").reindex(table["baseline"]).reset_index(drop=True)
     table["ideal_ratio"] = 1 / table["factor"]
@@ -176,7 +201,7 @@ def _counts(searches: pd.DataFrame) -> dict:
     }
 
 
-def _summaries(own: pd.DataFrame, base: pd.DataFrame) -> dict:
+def _summaries(own: pd.DataFrame, base: pd.DataFrame, shared: bool) -> dict:
     """Summaries of a condition's searches, and of its effects over pairs of searches."""
     pairs = own.merge(base, on="search", suffixes=("", "_of_baseline"))
     columns = {}
@@ -188,8 +213,47 @@ def _summaries(own: pd.DataFrame, base: pd.DataFrame) -> dict:
             (pairs[low], pairs[high]),
             (pairs[f"{low}_of_baseline"], pairs[f"{high}_of_baseline"]),
         )
+        if measure == "seconds" and shared:
+            effects = [], []
         columns |= _columns(EFFECTS[measure], bounds.summary(*effects))
     return columns
+
+
+def _without_retuning(
+    trials: pd.DataFrame, study: Study, searches: pd.DataFrame
+) -> dict[str, tuple[pd.Series, pd.Series]]:
+    """By condition, bounds of the effect on the score if it keeps the best hyperparameters of its
+    baseline: the score of its trial with the data seed, the model seed, and the hyperparameters of
+    the baseline's best trial, search by search. Searches without such a trial are left out.
+
+    A diverged trial would not have reached the target within the budget either.
+    """
+    if study.score == SECONDS and is_shared(trials).any():
+        return {}
+    key = ["search", "model_seed", *hyperparameters(trials)]
+    own = trials[trials["status"].isin(_JUDGED)].dropna(subset="model_seed")
+    own = own.drop_duplicates(["condition", *key], keep=False)
+    baselines = {c.name: study.baseline_of(c) for c in study.conditions}
+    own = own.assign(baseline=own["condition"].map(baselines))
+    leaders = trials.loc[searches["leader"].dropna(), ["condition", *key]]
+    ends = [f"{study.score}_low", f"{study.score}_high"]
+    levels = searches[["condition", "search", *ends]]
+    pairs = own.merge(leaders.rename(columns={"condition": "baseline"}), on=["baseline", *key])
+    pairs = pairs.merge(levels.rename(columns={"condition": "baseline"}), on=["baseline", "search"])
+    score = pairs[study.score_column].astype(float)
+    low = high = score
+    if not study.scores_values:
+        at_end = pairs[_COST_COLUMNS[study.score][1]].astype(float).fillna(0.0)
+        if study.score != SECONDS:
+            longer = at_end.clip(lower=study.budget or 0)
+            at_end = at_end.mask(pairs["status"] == "diverged", longer)
+        low, high = score.fillna(at_end), score.fillna(float("inf"))
+    compare = bounds.difference if study.scores_values else bounds.ratio
+    low, high = compare((low, high), tuple(pairs[end] for end in ends))
+    effects = pairs[["condition"]].assign(low=low, high=high)
+    return {
+        str(name): (group["low"], group["high"]) for name, group in effects.groupby("condition")
+    }
 
 
 def _columns(name: str, summary: bounds.Summary) -> dict[str, float]:

@@ -45,28 +45,40 @@ def condition_of(snapshot: Mapping[str, Any]) -> Condition:
     return dataclasses.replace(condition, name=label, label=label)
 
 
-def study_of(name: str, snapshots: Sequence[Mapping[str, Any]]) -> Study:
+def study_of(
+    name: str, snapshots: Sequence[Mapping[str, Any]], target: float | None = None
+) -> Study:
     """The study that runs make, given the config.json of each.
+
+    Args:
+        name: of the study.
+        snapshots: config.json of each run.
+        target: a value at which runs with targets of different values are judged.
 
     Raises:
         InputError: the runs have different targets, so one score cannot compare them.
     """
     configs = [snapshot["config"] for snapshot in snapshots]
     targets = list(dict.fromkeys(parse_target(config["target"]) for config in configs))
-    if len(targets) > 1:
+    metrics = {(target.metric, target.mode) for target in targets}
+    if len(metrics) > 1 or (len(targets) > 1 and target is None):
         listed = "; ".join(f"{t.metric} {t.mode} {t.value:g}" for t in targets)
-        raise InputError(
-            f"these runs have different targets ({listed}); analyze runs of one target at a time"
+        advice = (
+            "analyze runs of one metric at a time"
+            if len(metrics) > 1
+            else "give --target=X to judge all of them at one value"
         )
+        raise InputError(f"these runs have different targets ({listed}); {advice}")
     conditions = {condition.name: condition for condition in map(condition_of, snapshots)}
     ordered = sorted(conditions.values(), key=_presentation)
     without_echo = [condition.name for condition in ordered if condition.insertion == "none"]
     budgets = {nested(config, "budget.fresh_examples") for config in configs}
-    origin = {"target": dataclasses.asdict(targets[0]), "workload": configs[0].get("workload")}
+    easiest = min(targets, key=lambda t: t.value if t.mode == "above" else -t.value)
+    origin = {"target": dataclasses.asdict(easiest), "workload": configs[0].get("workload")}
     return Study(
         name=plain(name, 200),
         conditions=tuple(ordered),
-        target=targets[0],
+        target=easiest,
         baseline=without_echo[0] if len(without_echo) == 1 else "",
         budget=budgets.pop() if len(budgets) == 1 else None,
         record=dict(snapshots[0]) | origin,

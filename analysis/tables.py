@@ -6,7 +6,8 @@
 
 import io
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -25,7 +26,11 @@ TRIAL_COLUMNS = (
     *("condition", "trials counted", "censored", "diverged"),
     f"score of a resampled search: median [{uncertainty.LEVEL:.0%} of such searches]",
 )
-_SETTING = ("condition", "insertion", "e", "shuffle buffer")
+_SETTING = ("condition", "shuffle buffer")
+_GLUE = "\ue000"  # stands for a space that rich must not break at
+_LATEX = str.maketrans(
+    {"<": "$<$", ">": "$>$", "≤": r"$\leq$", "≥": r"$\geq$", "\N{NO-BREAK SPACE}": "~"}
+)
 _PAIRED = ("condition", "pairs: both reached", "only the condition", "only the baseline", "neither")
 
 
@@ -49,28 +54,31 @@ def columns(conditions: pd.DataFrame, study: Study) -> Row:
     """The head of the table of conditions; says what stands in parentheses and brackets."""
     spread = _spread(conditions, study.score)
     effect = _spread(conditions, scoring.EFFECTS[study.score])
+    untuned = f"without retuning [{_spread(conditions, scoring.UNTUNED)}]"
     if study.scores_values:
         scores = (
             "searches",
             f"best value: median ({spread})",
             f"difference to baseline [{effect}]",
+            untuned,
         )
     elif study.score == SECONDS:
         scores = (
             *("searches reached", f"train seconds: median ({spread})"),
-            *(f"ratio to baseline [{effect}]", "fresh examples", f"their ratio [{effect}]"),
-            *("resolution", "steps"),
+            *(f"ratio to baseline [{effect}]", untuned),
+            *("fresh examples", f"their ratio [{effect}]", "resolution", "steps"),
         )
     else:
         scores = (
             *("searches reached", f"fresh examples: median ({spread})"),
-            *(f"ratio to baseline [{effect}]", "ideal 1/e", "resolution", "steps", "train seconds"),
+            *(f"ratio to baseline [{effect}]", untuned, "ideal 1/e"),
+            *("resolution", "steps", "train seconds"),
         )
     return (*_SETTING, *scores)
 
 
 def _spread(conditions: pd.DataFrame, name: str) -> str:
-    """What the ends beside a median are: "range of 3 searches", "93.75 % interval, 5 searches".
+    """What the ends beside a median are: "range of 3 searches", "93.75% interval, 5 searches".
 
     The condition with the fewest searches decides.
     """
@@ -79,7 +87,7 @@ def _spread(conditions: pd.DataFrame, name: str) -> str:
     fewest = int(counts[counts > 0].min()) if (counts > 0).any() else 0
     kind = bounds.interval_name(fewest)
     separator = " of" if kind == "range" else ","
-    return f"{kind}{separator} {fewest} {'search' if fewest == 1 else 'searches'}"
+    return f"{kind}{separator} {several(fewest, 'search')}"
 
 
 def condition_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:
@@ -89,9 +97,7 @@ def condition_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:
     return [
         (
             row["label"],
-            row["insertion"].replace("_", " "),
-            f"{row['factor']:g}",
-            _count(row["shuffle_buffer"]),
+            count_text(row["shuffle_buffer"]),
             *score_cells(row),
         )
         for row in conditions.to_dict("records")
@@ -101,30 +107,68 @@ def condition_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:
 def _target_cells(row: Mapping) -> Row:
     return (
         f"{row['searches_reached']}/{row['searches']}",
-        _median_and_range(row, "fresh_examples", _count),
+        _median_and_range(row, "fresh_examples", count_text),
         effect_text(row, "ratio"),
+        effect_text(row, scoring.UNTUNED),
         _number(row["ideal_ratio"], ".3g"),
         _number(row["resolution"], ".0%"),
-        score_text(row["steps_low"], row["steps_high"], _count),
-        score_text(row["seconds_low"], row["seconds_high"], _seconds),
+        score_text(row["steps_low"], row["steps_high"], count_text),
+        score_text(row["seconds_low"], row["seconds_high"], seconds_text) + _shared_mark(row),
     )
 
 
 def _seconds_cells(row: Mapping) -> Row:
     return (
         f"{row['searches_reached']}/{row['searches']}",
-        _median_and_range(row, "seconds", _seconds),
+        _median_and_range(row, "seconds", seconds_text) + _shared_mark(row),
         effect_text(row, "seconds_ratio"),
-        score_text(row["fresh_examples_low"], row["fresh_examples_high"], _count),
+        effect_text(row, scoring.UNTUNED),
+        score_text(row["fresh_examples_low"], row["fresh_examples_high"], count_text),
         effect_text(row, "ratio"),
         _number(row["resolution"], ".0%"),
-        score_text(row["steps_low"], row["steps_high"], _count),
+        score_text(row["steps_low"], row["steps_high"], count_text),
     )
 
 
 def _value_cells(row: Mapping) -> Row:
-    values = _median_and_range(row, "best_value", _value, -math.inf)
-    return str(row["searches"]), values, effect_text(row, "difference")
+    values = _median_and_range(row, "best_value", value_text, -math.inf)
+    effects = effect_text(row, "difference"), effect_text(row, scoring.UNTUNED, differences=True)
+    return str(row["searches"]), values, *effects
+
+
+def _shared_mark(row: Mapping) -> str:
+    """A star behind seconds that depend on other trials."""
+    return "*" if row["shared"] and row["seconds_count"] else ""
+
+
+def at_target(
+    conditions: pd.DataFrame, effects: pd.DataFrame, study: Study, measure: str
+) -> list[Row]:
+    """A table of conditions by one measure, its head first. The effects that the score alone has
+    are left out for other measures.
+
+    Args:
+        conditions: `scores.condition_scores`.
+        effects: `uncertainty.paired_effects`.
+        study: scores a cost.
+        measure: fresh_examples, steps, or seconds.
+    """
+    ratio = scoring.EFFECTS[measure]
+    head = ["condition", "searches reached", f"median ({_spread(conditions, measure)})"]
+    head += [f"ratio to baseline [{_spread(conditions, ratio)}]"]
+    is_score = measure == study.score
+    if is_score:
+        head += [f"without retuning [{_spread(conditions, scoring.UNTUNED)}]"]
+        head += [f"matched seeds [{uncertainty.PAIRED_LEVEL:.0%} interval]"]
+    matched = {row["condition"]: paired_text(row, study) for row in effects.to_dict("records")}
+    rows = [tuple(head)]
+    for row in conditions.to_dict("records"):
+        cells = [row["label"], f"{row['searches_reached']}/{row['searches']}"]
+        cells += [_median_and_range(row, measure, format_of(measure)), effect_text(row, ratio)]
+        if is_score:
+            cells += [effect_text(row, scoring.UNTUNED), matched.get(row["condition"], "-")]
+        rows.append(tuple(map(unbroken, cells)))
+    return rows
 
 
 def score_text(low: float, high: float, number: Callable[[float], str]) -> str:
@@ -134,11 +178,9 @@ def score_text(low: float, high: float, number: Callable[[float], str]) -> str:
     return bounds.text(low, high, number)
 
 
-def score_format(study: Study) -> Callable[[float], str]:
-    """The function that formats the study's scores."""
-    if study.scores_values:
-        return _value
-    return _seconds if study.score == SECONDS else _count
+def format_of(measure: str) -> Callable[[float], str]:
+    """The function that formats one of `scores.MEASURES`, in tables and figures."""
+    return {"best_value": value_text, "seconds": seconds_text}.get(measure, count_text)
 
 
 def _median_and_range(
@@ -156,14 +198,15 @@ def _effect_format(differences: bool) -> tuple[Callable[[float], str], float]:
     return (_signed, -math.inf) if differences else (_ratio, 0.0)
 
 
-def effect_text(row: Mapping, name: str) -> str:
+def effect_text(row: Mapping, name: str, differences: bool = False) -> str:
     """A condition's effect and its range over searches: "0.72 [0.57, 0.79]"; "1.00" of a baseline.
 
     Args:
         row: of `scores.condition_scores`.
-        name: one of `scores.EFFECTS`.
+        name: one of `scores.EFFECTS`, or `scores.UNTUNED`.
+        differences: whether it is a difference; "difference" always is.
     """
-    differences = name == "difference"
+    differences = differences or name == "difference"
     if row["baseline"] == row["condition"]:
         return "-" if differences else "1.00"
     number, floor = _effect_format(differences)
@@ -188,7 +231,7 @@ def trial_rows(loaded: LoadedStudy, conditions: pd.DataFrame) -> list[Row]:
                 str(row["trials_counted"]),
                 "-" if study.scores_values else censored,
                 _of(row["trials_diverged"], row["trials_ended"]),
-                _resampled_text(resampled.get(row["condition"]), score_format(study)),
+                _resampled_text(resampled.get(row["condition"]), format_of(study.score)),
             )
         )
     return rows
@@ -245,6 +288,7 @@ def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str
     """The table of conditions with its title, for a terminal of `width` columns. It is wider than
     that if its longest words need it."""
     rows = [columns(conditions, loaded.study), *condition_rows(conditions, loaded.study)]
+    rows = [tuple(unbroken(cell, _GLUE) for cell in row) for row in rows]
     widths = [
         max(len(word) for cell in column for word in cell.split())
         for column in zip(*rows, strict=True)
@@ -253,7 +297,7 @@ def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str
     widths[0] += max(0, min(spare, max(len(row[0]) for row in rows) - widths[0]))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for position, (name, column_width) in enumerate(zip(rows[0], widths, strict=True)):
-        justify = "left" if position < 2 else "right"
+        justify = "left" if position == 0 else "right"
         table.add_column(Text(name), justify=justify, width=column_width)
     for row in rows[1:]:
         table.add_row(*map(Text, row))
@@ -261,22 +305,41 @@ def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str
     # In a notebook rich would display the table rather than write it.
     width = sum(widths) + len(widths)
     Console(file=output, width=width, color_system=None, force_jupyter=False).print(table)
-    lines = [line.rstrip() for line in output.getvalue().splitlines()]
+    lines = [line.rstrip() for line in output.getvalue().replace(_GLUE, " ").splitlines()]
     return "\n".join([title(loaded.study), "", *(line for line in lines if line)]) + "\n"
 
 
-def _seconds(value: float) -> str:
+def several(number: int, noun: str) -> str:
+    """A count with its noun: "1 search", "1,200 trials"."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def unbroken(text: str, space: str = "\N{NO-BREAK SPACE}") -> str:
+    """A text in which no line breaks within "e = 2" or "batch 32": `space` replaces the spaces."""
+    text = re.sub(r" ([=≤]) ", rf"{space}\1{space}", text)
+    return re.sub(r"\b(batch|buffer|budget|over) (?=\d)", rf"\1{space}", text)
+
+
+def latex(head: Row, body: Sequence[Row]) -> str:
+    """A table as LaTeX, for \\usepackage{booktabs}; the first column is flush left."""
+    frame = pd.DataFrame([[unbroken(cell) for cell in row] for row in body], columns=list(head))
+    text = frame.to_latex(index=False, escape=True, column_format="l" + "r" * (len(head) - 1))
+    return text.translate(_LATEX)
+
+
+def seconds_text(value: float) -> str:
     return _number(value, ",.1f" if value < 1000 else ",.0f")
 
 
-def _count(value: float) -> str:
+def count_text(value: float) -> str:
     """A count, in millions from a million on; the CSV files hold it exactly."""
     if pd.isna(value):
         return "-"
     return f"{value:,.0f}" if value < 1e6 else f"{value / 1e6:,.2f}M"
 
 
-def _value(value: float) -> str:
+def value_text(value: float) -> str:
     return _number(value, ".4g")
 
 

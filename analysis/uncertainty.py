@@ -103,7 +103,8 @@ def pairs(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     """
     key = ["search", "model_seed"]
     low, high = trial_bounds(trials, study)
-    counted = trials[trials["counted"]].assign(low=low, high=high)
+    names = ["condition", "label", "insertion", *key]
+    counted = trials.loc[trials["counted"], names].assign(low=low, high=high)
     counted = counted.dropna(subset=[*key, "low"])
     counted = counted.drop_duplicates(["condition", *key], keep=False)
     tables = []

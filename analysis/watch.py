@@ -111,7 +111,7 @@ def table(loaded: LoadedStudy | None) -> RenderableType:
 def _rows(loaded: LoadedStudy) -> list[tuple[str, ...]]:
     study = loaded.study
     searches = scores.search_scores(loaded.trials, study)
-    number = tables.score_format(study)
+    number = tables.format_of(study.score)
     rows = []
     for row in scores.condition_scores(loaded.trials, study).to_dict("records"):
         own = searches[searches["condition"] == row["condition"]]

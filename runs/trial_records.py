@@ -33,13 +33,14 @@ class TrialRecords:
 
     Attributes:
         config: the content of config.json; empty before the run has started.
-        hparams: the hyperparameters that a search drew, by field; None for a single run.
+        search: the content of hparams.json: the hyperparameters that a search drew, and how many
+            trials shared the machine; empty for a single run.
         result: the content of result.json; empty until the trial has ended.
         metrics: the records of metrics.jsonl.
     """
 
     config: dict[str, Any]
-    hparams: dict[str, Any] | None
+    search: dict[str, Any]
     result: dict[str, Any]
     metrics: list[dict[str, Any]]
 
@@ -70,8 +71,8 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
     return config
 
 
-def read_hparams(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """The hyperparameters that a search drew, None without hparams.json; raises Damaged."""
+def read_hparams(workdir: pathlib.Path) -> dict[str, Any]:
+    """The content of hparams.json, empty if it does not exist; raises Damaged."""
     record = records.read_object(workdir / records.HPARAMS) or {}
     _check_kind(records.HPARAMS, record, "hparams", dict)
     for name, value in (record.get("hparams") or {}).items():
@@ -79,7 +80,8 @@ def read_hparams(workdir: pathlib.Path) -> dict[str, Any] | None:
             raise Damaged(f"{records.HPARAMS}: {short(name)} is {short(value)}, which is no text")
         if not isinstance(value, str | bool):
             _number(records.HPARAMS, {name: value}, name, -math.inf)
-    return record.get("hparams")
+    _check_counts(records.HPARAMS, record, ("lanes", "workers"))
+    return record
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any]:

@@ -29,9 +29,11 @@ class Executor(Protocol):
 
     Attributes:
         silent: whether it prints nothing itself while units run.
+        workers: how many processes train on this machine at once.
     """
 
     silent: bool
+    workers: int
 
     def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
         """Handles stop signals within the block; yields a function that returns whether one has
@@ -61,6 +63,7 @@ class InProcessExecutor:
     """Runs one unit after another in this process."""
 
     silent = False
+    workers = 1
 
     def __init__(self, study: Study, study_dir: pathlib.Path, progress: Progress):
         self._study, self._study_dir, self._progress = study, study_dir, progress
@@ -102,7 +105,7 @@ class PoolExecutor:
     def __init__(self, study: Study, study_dir: pathlib.Path, progress: Progress, number: int):
         self._arguments = (study, study_dir)
         self._context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-        self._number = number
+        self.workers = number
         self._idle: list[tuple[BaseProcess, connection.Connection]] = []
         self._busy: dict[connection.Connection, tuple[BaseProcess, Unit]] = {}
 
@@ -112,7 +115,7 @@ class PoolExecutor:
             yield lambda: stop_requested(0)
 
     def free(self) -> int:
-        return self._number - len(self._busy)
+        return self.workers - len(self._busy)
 
     def submit(self, unit: Unit, label: str) -> None:
         while True:

@@ -41,6 +41,7 @@ class RayExecutor:
     """
 
     silent = True
+    workers = 1  # Ray reserves the CPUs of each task
 
     def __init__(
         self,

@@ -126,9 +126,8 @@ class _Launch:
             while self._executor.free() and (taken := queue.take(self._lanes)):
                 unfinished = tuple(t for t in taken if not self._already_finished(queue, t))
                 if unfinished:
-                    unit = Unit(
-                        queue.condition, queue.search, unfinished, self._stacked, self._tools
-                    )
+                    shared = self._stacked, self._tools, self._executor.workers
+                    unit = Unit(queue.condition, queue.search, unfinished, *shared)
                     self._executor.submit(unit, f"{self._study_progress} {unit}")
 
     def _already_finished(self, queue: SearchQueue, trial: int) -> bool:

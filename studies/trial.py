@@ -35,6 +35,7 @@ class Unit:
     trials: tuple[int, ...]
     stacked: bool = False  # whether one call does the steps of all lanes
     tools: Tools | None = None
+    workers: int = 1  # processes that share the machine's cores
 
     def workdir(self, trial: int, study_dir: pathlib.Path) -> pathlib.Path:
         return records.TrialPath(self.condition, self.search, trial).under(study_dir)
@@ -137,6 +138,7 @@ def _train(
                 "trial": trial,
                 "lanes": len(trials),
                 "stacked": unit.stacked and len(trials) > 1,
+                "workers": unit.workers,
                 "hparams": search.point(study.space, unit.search, trial),
             }
             records.write_json(workdir / records.HPARAMS, record)

@@ -36,9 +36,12 @@ def of_study(loaded: LoadedStudy) -> dict[str, Figure]:
     """Every figure that suits the study's conditions and records, by name, the result first."""
     study, trials = loaded.study, loaded.trials
     drawn = results(loaded)
-    curves = load.curves(scores.best_trials(trials, study), study.target.metric)
+    best = scores.best_trials(trials, study)
+    curves = load.curves(best, study.target.metric)
     for against in AGAINST:
-        name = "best_trial_curves" + ("" if against == AGAINST[0] else f"_by_{against}")
+        if against == "train_seconds" and scores.is_shared(best).any():
+            continue  # these seconds depend on other trials
+        name = "best_trial_curves" + ("" if against == "fresh_examples" else f"_by_{against}")
         drawn[name] = best_trial_curves(curves, study, against)
     drawn["score_by_trials"] = score_by_trials(uncertainty.score_by_trials(trials, study), study)
     if study.space:

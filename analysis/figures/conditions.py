@@ -20,15 +20,23 @@ from analysis.figures.style import (
     DOTTED,
     QUIET,
     WIDTH,
+    format_ticks,
     legend_below,
     lighter,
     measure_label,
-    short,
+    say_if_nothing_reached,
     styled,
-    unit,
 )
 from analysis.scores import EFFECTS
-from analysis.tables import effect_text, paired_text, score_text
+from analysis.tables import (
+    effect_text,
+    format_of,
+    paired_text,
+    score_text,
+    several,
+    unbroken,
+    value_text,
+)
 from runs.study import Study
 
 _NO_TRIAL = "no trial has ended yet"
@@ -49,27 +57,28 @@ def cost_to_target(
         study: defines the target.
         measure: fresh_examples, steps, or seconds, of the searches' best trials.
     """
-    scale, unit_name = unit(scores[f"{measure}_max_low"].max())
     figure, axes = _rows(scores["label"])
     ideal_label = "ideal: baseline / e"
     for row, condition in enumerate(scores.to_dict("records")):
         own = searches[searches["condition"] == condition["condition"]]
-        _annotate(axes, row, _cost_text(condition, measure, scale))
+        _annotate(axes, row, _cost_text(condition, measure))
         if not condition[f"{measure}_count"]:
             continue
-        _bar(axes, row, condition, measure, own, scale)
-        ideal = condition["ideal_fresh_examples"] / scale
+        _bar(axes, row, condition, measure, own)
+        ideal = condition["ideal_fresh_examples"]
         if measure == "fresh_examples" and condition["insertion"] != "none" and ideal < math.inf:
             ends = [row - 0.28, row + 0.28]
             axes.plot([ideal, ideal], ends, color="black", lw=1.2, label=ideal_label)
             ideal_label = None  # one legend entry
     axes.set_xlim(left=0)
+    format_ticks(axes.xaxis, measure)
     if not scores[f"{measure}_max_low"].max() > 0:
         axes.set_xticks([])
-    axes.set_xlabel(f"{measure_label(measure, study)}{unit_name}")
+    axes.set_xlabel(measure_label(measure, study))
+    say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
     baseline = scores[scores["insertion"] == "none"]
     if len(baseline) == 1 and math.isfinite(baseline[f"{measure}_high"].iloc[0]):
-        _baseline_line(axes, baseline[f"{measure}_low"].iloc[0] / scale)
+        _baseline_line(axes, baseline[f"{measure}_low"].iloc[0])
     legend_below(figure, axes)
     return figure
 
@@ -91,7 +100,7 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
         text = _NO_TRIAL
         if len(own):
             median, low, high = (condition[f"best_value_{name}"] for name in ("low", "min", "max"))
-            text = f"{median:.4g}"
+            text = value_text(median)
             if condition["baseline"] != condition["condition"]:
                 text += f"\n{effect_text(condition, 'difference')}"
             _range(axes, row, low, high, color)
@@ -99,6 +108,7 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
             axes.plot(median, row, "o", ms=7, mfc=lighter(color, 0.6), mec=color, zorder=1.5)
         _annotate(axes, row, text)
     axes.margins(x=0.06)
+    format_ticks(axes.xaxis, "best_value")
     axes.set_xlabel(measure_label("best_value", study))
     baseline = scores.loc[scores["condition"] == study.baseline, "best_value_low"].dropna()
     if len(baseline):
@@ -109,7 +119,7 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
 @styled
 def paired_effects(paired: pd.DataFrame, effects: pd.DataFrame, study: Study) -> Figure:
     """A stroke per pair of trials, a dot for the effect at which their signs balance, and a line
-    for its 95 % interval, which runs to the edge if it is open.
+    for its 95% interval, which runs to the edge if it is open.
 
     A triangle is a pair in which one side did not reach the target: the effect of the pair lies in
     the direction of the triangle.
@@ -136,7 +146,7 @@ def paired_effects(paired: pd.DataFrame, effects: pd.DataFrame, study: Study) ->
         if effect["effect_low"] == effect["effect_high"]:
             axes.plot(effect["effect_low"], row, "o", ms=5, color=color)
         censored = effect["condition_alone"] + effect["baseline_alone"] + effect["neither"]
-        pairs = f"{effect['pairs']} pair{'' if effect['pairs'] == 1 else 's'}"
+        pairs = several(effect["pairs"], "pair")
         pairs += f", {censored} censored" if censored else ""
         _annotate(axes, row, f"{paired_text(effect, study)}\n{pairs}")
     axes.set_xlim(edges)
@@ -153,7 +163,7 @@ def _rows(labels: Sequence[str]) -> tuple[Figure, Axes]:
     """A figure with one row per condition, the first one on top."""
     figure = Figure(figsize=(WIDTH, 0.8 + 0.5 * len(labels)), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_yticks(range(len(labels)), [textwrap.fill(label, 28) for label in labels])
+    axes.set_yticks(range(len(labels)), [textwrap.fill(unbroken(x), 28) for x in labels])
     axes.set_ylim(len(labels) - 0.42, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.locator_params(axis="x", nbins=5)  # the texts leave little width
@@ -180,15 +190,11 @@ def _range(axes: Axes, row: int, low: float, high: float, color: str) -> None:
     axes.plot([low, high], [row, row], color=color, lw=1.2, marker="|", ms=11, mew=1.2)
 
 
-def _bar(
-    axes: Axes, row: int, condition: Mapping, measure: str, own: pd.DataFrame, scale: float
-) -> None:
+def _bar(axes: Axes, row: int, condition: Mapping, measure: str, own: pd.DataFrame) -> None:
     color = COLORS[condition["insertion"]]
-    median, low, high = (
-        condition[f"{measure}_{name}"] / scale for name in ("low", "min", "max_low")
-    )
+    median, low, high = (condition[f"{measure}_{name}"] for name in ("low", "min", "max_low"))
     axes.barh(row, median, height=0.4, color=lighter(color, 0.6))
-    own_low = own[f"{measure}_low"].dropna() / scale
+    own_low = own[f"{measure}_low"].dropna()
     censored = own.loc[own_low.index, f"{measure}_high"] == math.inf
     if len(own_low) > 1:
         _range(axes, row, low, high, color)
@@ -198,21 +204,20 @@ def _bar(
         axes.plot(own_low[censored], [row] * int(censored.sum()), ">", ms=4.5, color=color)
 
 
-def _cost_text(condition: Mapping, measure: str, scale: float) -> str:
+def _cost_text(condition: Mapping, measure: str) -> str:
     """The median, its effect, and how many searches reached the target."""
     if not condition[f"{measure}_count"]:
         return _NO_TRIAL
-    low, high = condition[f"{measure}_low"] / scale, condition[f"{measure}_high"] / scale
-    lines = [score_text(low, high, short)]
-    if condition["baseline"] not in (condition["condition"], None):
+    low, high = condition[f"{measure}_low"], condition[f"{measure}_high"]
+    lines = [score_text(low, high, format_of(measure))]
+    compared = condition[f"{EFFECTS[measure]}_count"] > 0
+    if compared and condition["baseline"] not in (condition["condition"], None):
         effect, bracket, ends = effect_text(condition, EFFECTS[measure]).partition(" [")
         of_baseline = "" if effect in ("undetermined", "-") else " of baseline"
         lines.append(f"{effect}{of_baseline}{bracket}{ends}")
     if condition["searches_reached"] < condition["searches"]:
-        noun = "search" if condition["searches"] == 1 else "searches"
-        lines.append(
-            f"reached in {condition['searches_reached']} of {condition['searches']} {noun}"
-        )
+        searches = several(condition["searches"], "search")
+        lines.append(f"reached in {condition['searches_reached']} of {searches}")
     return "\n".join(lines)
 
 

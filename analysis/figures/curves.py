@@ -12,20 +12,21 @@ from analysis.figures.style import (
     DOTTED,
     QUIET,
     WIDTH,
+    format_ticks,
     legend_below,
     line_styles,
-    short,
+    say_if_nothing_reached,
     styled,
-    unit,
 )
+from analysis.tables import format_of, unbroken, value_text
 from runs.study import Study
 
-_LABELS = {
-    "fresh_examples": "fresh examples",
-    "step": "steps",
-    "train_seconds": "training time (s)",
+# By column of the curves, the measure (of `scores.MEASURES`) and the label of the axis.
+AGAINST = {
+    "fresh_examples": ("fresh_examples", "fresh examples"),
+    "step": ("steps", "steps"),
+    "train_seconds": ("seconds", "seconds of training"),
 }
-AGAINST = tuple(_LABELS)
 
 
 @styled
@@ -48,24 +49,28 @@ def best_trial_curves(
         _best_so_far(line, study) if study.scores_values else _to_target(line, study)
         for line in lines
     ]
-    scale, unit_name = unit(max((line[against].max() for line in lines), default=1))
+    measure, axis_label = AGAINST[against]
     figure = Figure(figsize=(WIDTH, 3.0 + 0.12 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
     styles = line_styles([line["insertion"].iloc[0] for line in lines])
     for line, style in zip(lines, styles, strict=True):
-        x, y = line[against] / scale, line["value"]
-        label = line["label"].iloc[0]
+        x, y = line[against], line["value"]
+        label = unbroken(line["label"].iloc[0])
         if study.scores_values:
-            label += f": {y.iloc[-1]:.4g}"
+            label += f": {value_text(y.iloc[-1])}"
         elif study.target.reached(y.iloc[-1]):
-            label += f": {short(x.iloc[-1])}"
+            label += f": {format_of(measure)(x.iloc[-1])}"
         axes.plot(x, y, lw=1.3, label=label, **style)
         end = {"color": style["color"], "zorder": 4, "clip_on": False}
         axes.plot(x.iloc[-1], y.iloc[-1], "o", ms=4, **end)
     if not study.scores_values:
         target = study.target.value
         axes.axhline(target, color=QUIET, lw=0.8, ls=DOTTED, zorder=0, label=f"target {target:g}")
-    axes.set_xlabel(f"{_LABELS[against]}{unit_name}")
+    axes.set_xlabel(axis_label)
+    format_ticks(axes.xaxis, measure)
+    format_ticks(axes.yaxis, "best_value")
+    reached = any(study.target.reached(line["value"].iloc[-1]) for line in lines)
+    say_if_nothing_reached(figure, reached, study)
     so_far = ", best so far" if study.scores_values else ""
     axes.set_ylabel(f"validation {study.target.metric}{so_far}")
     axes.set_xlim(left=0)

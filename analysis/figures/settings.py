@@ -19,18 +19,19 @@ from analysis.figures.style import (
     DOTTED,
     QUIET,
     WIDTH,
+    format_ticks,
     legend_below,
     line_styles,
     measure_label,
+    say_if_nothing_reached,
     styled,
-    unit,
 )
 from analysis.series import LABELS, Series, VariedSetting
 from runs.study import Study
 
 _MARKERS = ("o", "s", "^", "D")
 _OFFSET = 3.0  # points between the markers of two series at one value
-_MAX_LINEAR_RATIO = 6  # of the largest value to the smallest; beyond it the axis is logarithmic
+_MAX_LINEAR_RATIO = 6  # of the largest factor to the smallest; beyond it the axis is logarithmic
 
 
 @styled
@@ -50,8 +51,6 @@ def by_setting(
         measure: fresh_examples, steps, seconds, or best_value.
     """
     table = scores.set_index("condition")
-    scale, unit_name = unit(table[f"{measure}_max_low"].max())
-    table = table.assign(**{c: table[c] / scale for c in table if c.startswith(f"{measure}_")})
     figure = Figure(figsize=(WIDTH, 3.2 + 0.12 * len(setting.series)), layout="constrained")
     axes = figure.add_subplot()
     positions = _scale_x(axes, setting)
@@ -69,17 +68,20 @@ def by_setting(
     if measure != "best_value":
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)
     axes.set_xlabel(LABELS[setting.name])
-    axes.set_ylabel(textwrap.fill(f"{measure_label(measure, study)}{unit_name}", 36))
+    axes.set_ylabel(textwrap.fill(measure_label(measure, study), 36))
+    format_ticks(axes.yaxis, measure)
+    say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
     legend_below(figure, axes)
     return figure
 
 
 def _scale_x(axes: Axes, setting: VariedSetting) -> dict[float, float]:
-    """Sets up the x axis; returns the position of each value. Values with a wide range are spaced
-    by their logarithm, and 0, which has none, stands one step left of the smallest."""
+    """Sets up the x axis; returns the position of each value. Values are spaced by their logarithm,
+    unless they are factors in a narrow range; 0, which has none, stands one step left of the
+    smallest."""
     values = sorted({value for series in setting.series for value, _ in series.points})
     positive = [value for value in values if value > 0]
-    if 0 in values or positive[-1] / positive[0] > _MAX_LINEAR_RATIO:
+    if setting.name != "factor" or positive[-1] / positive[0] > _MAX_LINEAR_RATIO:
         positions = {value: math.log2(value) for value in positive}
         if 0 in values:
             steps = np.diff(list(positions.values()))

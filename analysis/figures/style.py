@@ -1,16 +1,17 @@
 """The style that all figures share: size, fonts, colors, units, and number formats."""
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
 import matplotlib.colors
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
-from analysis.tables import target_text
+from analysis.tables import format_of, target_text
 from runs.study import INSERTIONS, Study
 
 WIDTH = 6.5  # inches: the text width of a printed page, so that fonts keep their size
@@ -77,21 +78,18 @@ def measure_label(measure: str, study: Study) -> str:
     return f"{names.get(measure, measure)} to reach {target_text(study.target)}"
 
 
-def unit(largest: float) -> tuple[float, str]:
-    """The unit that keeps an axis to a few digits, and its suffix for the axis label."""
-    if largest >= 1e7:
-        return 1e6, " (millions)"
-    if largest >= 1e4:
-        return 1e3, " (thousands)"
-    return 1.0, ""
+def format_ticks(axis: Axis, measure: str) -> None:
+    """Formats the ticks of an axis that shows one of `scores.MEASURES` like the tables do."""
+    number = format_of(measure)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    if measure in ("fresh_examples", "steps"):
+        axis.get_major_locator().set_params(integer=True)
 
 
-def short(value: float) -> str:
-    """Three significant digits without powers of ten: 8.12, 1,240."""
-    if value == 0:
-        return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}"
+def say_if_nothing_reached(figure: Figure, reached: bool, study: Study) -> None:
+    """A line above a figure without a search that reached the target."""
+    if not reached and not study.scores_values:
+        figure.suptitle(f"No search reached {target_text(study.target)}.", fontsize=FONT)
 
 
 def lighter(color: str, amount: float) -> tuple[float, float, float]:

@@ -19,12 +19,14 @@ from analysis.figures.style import (
     QUIET,
     SMALL,
     WIDTH,
+    format_ticks,
     lighter,
     measure_label,
+    say_if_nothing_reached,
     styled,
-    unit,
 )
 from analysis.scores import best_trials
+from analysis.tables import unbroken
 from analysis.uncertainty import trial_scores
 from runs.study import EDGE, Axis, Study
 
@@ -38,17 +40,15 @@ _DIVERGED, _NOT_REACHED = 1.22, 1.09
 @styled
 def score_by_trials(curves: pd.DataFrame, study: Study) -> Figure:
     """The score of a search of n trials, one panel per condition: the median, and a band with the
-    middle 90 % of resampled searches; those of its baseline in gray.
+    middle 90% of resampled searches; those of its baseline in gray.
 
     Args:
         curves: `uncertainty.score_by_trials`. A curve starts where at least half of the searches
-            would reach the target, its band where 95 % would.
+            would reach the target, its band where 95% would.
         study: says what the scores are.
     """
     scores = ["score", "low", "high"]
     curves = curves.assign(**curves[scores].astype(float).replace([np.inf, -np.inf], np.nan))
-    scale, unit_name = unit(curves[scores].max().max())
-    curves[scores] /= scale
     lines = {str(name): line for name, line in curves.groupby("condition", sort=False)}
     conditions = [condition for condition in study.conditions if condition.name in lines]
     columns = min(_MAX_COLUMNS, max(len(conditions), 1))
@@ -62,7 +62,8 @@ def score_by_trials(curves: pd.DataFrame, study: Study) -> Figure:
         color = COLORS[condition.insertion]
         if condition.name != baseline:
             _with_band(axes, lines[condition.name], color)
-        axes.set_title(textwrap.fill(condition.label, 30), fontsize=SMALL, color=color)
+        title = textwrap.fill(unbroken(condition.label), 30)
+        axes.set_title(title, fontsize=SMALL, color=color)
     for axes in grid[len(conditions) :]:
         axes.set_axis_off()
     if not study.scores_values:
@@ -70,8 +71,10 @@ def score_by_trials(curves: pd.DataFrame, study: Study) -> Figure:
     grid[0].set_xlim(1, max(curves["trials"].max() if len(curves) else 2, 2))
     grid[0].xaxis.get_major_locator().set_params(integer=True)
     figure.supxlabel("trials of a search that neither diverged nor failed", fontsize=FONT)
-    label = f"{measure_label(study.score, study)}{unit_name}"
+    format_ticks(grid[0].yaxis, study.score)
+    label = measure_label(study.score, study)
     figure.supylabel(textwrap.fill(label, 22 * rows + 14), fontsize=FONT)
+    say_if_nothing_reached(figure, curves["score"].notna().any(), study)
     return figure
 
 
@@ -97,8 +100,6 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
     space = [axis for axis in study.space if axis.field in trials]
     conditions = [c for c in study.conditions if (trials["condition"] == c.name).any()]
     scored = trials.assign(score=trial_scores(trials, study).where(trials["counted"]))
-    scale, unit_name = unit(scored["score"].max())
-    scored["score"] /= scale
     best = best_trials(trials, study, by=("condition", "search"))
     rows = max(len(conditions), 1)
     figure = Figure(figsize=(WIDTH, 0.75 + 1.35 * rows))
@@ -109,14 +110,21 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
         color = COLORS[condition.insertion]
         for axes, axis in zip(panels, space, strict=True):
             _panel(axes, axis, own, leaders, study, color)
-        panels[0].set_title(condition.label, loc="left", fontsize=SMALL, color=color, pad=24)
+        panels[0].set_title(
+            unbroken(condition.label), loc="left", fontsize=SMALL, color=color, pad=24
+        )
         _name_crosses(panels[0], own)
     for axes, axis in zip(grid[-1], space, strict=True):
         axes.set_xlabel(axis.label)
-    figure.supylabel(f"{measure_label(study.score, study)}{unit_name}", fontsize=SMALL, x=0.01)
+    format_ticks(grid[0][0].yaxis, study.score)
+    label = textwrap.fill(measure_label(study.score, study), 20 * rows + 10)
+    figure.supylabel(label, fontsize=SMALL, x=0.01)
+    reached = scored["score"].notna().any()
+    say_if_nothing_reached(figure, reached, study)
     height = figure.get_figheight() * 72
+    top = 1 - (34 if reached else 52) / height
     figure.subplots_adjust(
-        left=0.15, right=0.985, bottom=36 / height, top=1 - 34 / height, wspace=0.16, hspace=0.75
+        left=0.15, right=0.985, bottom=36 / height, top=top, wspace=0.16, hspace=0.75
     )
     return figure
 

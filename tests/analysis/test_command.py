@@ -15,7 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from analysis import __main__ as analysis_main
-from analysis import archive, load
+from analysis import archive, load, report
 from runs import cli
 from tests.helpers.runs import ROOT
 from tests.helpers.written_studies import (
@@ -155,6 +155,7 @@ def test_packed_study_gives_the_same_report(small, tmp_path, capsys):
     packed = tmp_path / "small.tar.xz"
     (small / "baseline" / "0" / "0" / "tensorboard").mkdir()
     assert run([str(small), f"--pack={packed}"]) == 0
+    assert "Packed the records of 11 ended trials" in capsys.readouterr().out
     assert run([str(small), f"--pack={tmp_path / 'again.tar.xz'}"]) == 0
     assert packed.read_bytes() == (tmp_path / "again.tar.xz").read_bytes()
     with tarfile.open(packed) as tar:
@@ -285,18 +286,23 @@ def test_text_of_records_is_escaped_and_pages_fetch_nothing(evil, capsys):
     assert "\x1b" not in printed.out + printed.err
     page_html = (evil / "report" / "report.html").read_text()
     markdown = (evil / "report" / "report.md").read_text()
-    for text in (
-        page_html,
-        MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(markdown),
-    ):
+    rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(markdown)
+    for text, scripts in ((page_html, [*report.SCRIPTS, "data"]), (rendered, [])):
         page = _Page(text)
         assert "evil" in page.text
-        assert not page.tags & {"a", "script", "link", "iframe", "del"}
+        assert page.tags.count("script") == len(scripts)
+        assert not {"a", "link", "iframe", "del"} & set(page.tags)
         assert all(not source.startswith(("http", "//")) for source in page.sources)
         assert "![x](http://evil/b) [x](http://evil/c)" in page.text
         assert "<img src=http://evil/a>" in page.text
         assert "`$\\frac{` a|b *c*" in page.text
-    assert "default-src 'none'" in page_html
+    assert "default-src 'none'; img-src data:;" in page_html
+    assert "script-src 'sha256-" in page_html
+    data = page_html.partition('id="explorer-data">')[2].partition("</script>")[0]
+    assert "<" not in data
+    assert any(
+        "<img src=http://evil/a>" in each["label"] for each in json.loads(data)["conditions"]
+    )
 
 
 class _Page(html.parser.HTMLParser):
@@ -304,11 +310,11 @@ class _Page(html.parser.HTMLParser):
 
     def __init__(self, content):
         super().__init__()
-        self.text, self.tags, self.sources = "", set(), []
+        self.text, self.tags, self.sources = "", [], []
         self.feed(content)
 
     def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
+        self.tags.append(tag)
         self.sources += [value for name, value in attrs if name in ("src", "href")]
 
     def handle_data(self, data):

@@ -60,22 +60,31 @@ def lines_x(figure):
     return [list(line.get_xdata()) for line in figure.axes[0].get_lines()]
 
 
-def test_bars_in_thousands_say_so(small):
+def test_axis_and_labels_have_the_number_format_of_the_tables(small):
     loaded = load.read(small)
     table = scores.condition_scores(loaded.trials, loaded.study)
     searches = scores.search_scores(loaded.trials, loaded.study)
     columns = [name for name in table if name.startswith("fresh_examples_")]
     columns.remove("fresh_examples_count")
-    table[[*columns, "ideal_fresh_examples"]] *= 100
-    searches[["fresh_examples_low", "fresh_examples_high"]] *= 100
-    figure = figures.cost_to_target(table, searches, loaded.study)
-    assert "fresh examples to reach 90% validation accuracy (thousands)" in strings(figure)
-    assert "80.0" in strings(figure)
+    table[[*columns, "ideal_fresh_examples"]] *= 1000
+    searches[["fresh_examples_low", "fresh_examples_high"]] *= 1000
+    shown = strings(figures.cost_to_target(table, searches, loaded.study))
+    assert "fresh examples to reach 90% validation accuracy" in shown
+    assert {"800,000", "1.00M"} <= shown
 
 
-def test_bars_where_nothing_was_reached(tmp_path):
+def test_figures_where_nothing_was_reached_say_so(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE, BEFORE], {("baseline", 0, 0): [0.1]})
     assert ">100\nreached in 0 of 1 search" in strings(drawn_bars(root))
+    drawn = figures.of_study(load.read(root))
+    for name, figure in drawn.items():
+        assert "No search reached 90% validation accuracy." in strings(figure), name
+        assert_inside(figure)
+    assert "No search" not in str(strings(drawn_bars_of_reached(tmp_path)))
+
+
+def drawn_bars_of_reached(tmp_path) -> Figure:
+    return drawn_bars(write_study(tmp_path / "reached", [BASELINE], {("baseline", 0, 0): [0.9]}))
 
 
 def test_curves_end_at_the_target_and_have_a_legend(small):

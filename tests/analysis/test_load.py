@@ -10,11 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis import caveats, load, report, scores, single_runs, tables, watch
+from analysis import caveats, figures, load, report, scores, single_runs, tables, watch
 from runs import records
 from runs.cli import InputError
 from runs.study import INSERTIONS, Axis, Condition
-from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, config, write_study, write_trial
+from tests.helpers.written_studies import (
+    BASELINE,
+    BEFORE,
+    SMALL,
+    TARGET,
+    config,
+    write_study,
+    write_trial,
+)
 
 
 @pytest.fixture
@@ -303,12 +311,92 @@ def test_single_runs_group_by_echo_settings_and_data_seed(tmp_path):
     assert len(load.read(tmp_path).trials) == 3  # found below one directory just the same
 
 
-def test_single_runs_of_different_targets_are_refused(tmp_path):
+def test_single_runs_of_different_metrics_are_refused(tmp_path):
     other = {"metric": "loss", "value": 1.0, "mode": "below"}
     write_trial(tmp_path / "a", [0.1])
     write_trial(tmp_path / "b", [2.0], target=other, settings=config(target=other))
-    with pytest.raises(InputError, match="different targets"):
+    for target in (None, 0.5):
+        with pytest.raises(InputError, match=r"different targets .* one metric at a time"):
+            load.read(tmp_path, target)
+
+
+def test_runs_of_different_targets_are_compared_at_a_given_one(tmp_path):
+    harder = TARGET | {"value": 0.95}
+    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
+    write_trial(tmp_path / "a", [0.1, 0.7, 0.9])
+    settings = config(target=harder, echo=echo)
+    write_trial(tmp_path / "b", [0.8, 0.9, 0.96], target=harder, settings=settings)
+    with pytest.raises(InputError, match=r"different targets .* give --target=X"):
         load.read(tmp_path)
+    for target, ratio in ((0.7, 0.5), (0.9, 2 / 3)):
+        loaded = load.read([tmp_path / "a", tmp_path / "b"], target)
+        table = scores.condition_scores(loaded.trials, loaded.study)
+        assert table["ratio_low"].tolist() == pytest.approx([1, ratio])
+    # the run that stopped at 0.9 says nothing about 0.95
+    loaded = load.read([tmp_path / "a", tmp_path / "b"], 0.95)
+    assert "1 counted trial ended on reaching an easier target" in " ".join(caveats.find(loaded))
+    assert tables.title(loaded.study).startswith("a, b: fresh examples to reach 95%")
+
+
+def test_many_directories_are_named_by_their_number(tmp_path):
+    paths = [tmp_path / f"run_of_a_long_name_{number}" for number in range(9)]
+    for path in paths:
+        write_trial(path, [0.9])
+    assert load.read(paths).study.name == f"9 directories in {tmp_path.name}"
+
+
+def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(tmp_path):
+    for sharing in ({"lanes": 8}, {"workers": 2}):
+        root = write_study(tmp_path / str(sharing), [BASELINE, BEFORE], SMALL)
+        alone = scores.condition_scores(*_trials_and_study(root))
+        assert tables.columns(alone, load.read(root).study)[-1] == "train seconds"
+        assert "*" not in tables.text(load.read(root), alone)
+        assert alone["seconds_ratio_count"].tolist() == [2, 2]
+        for path in root.glob("before_e2/*/*/hparams.json"):
+            records.write_json(path, records.read_json(path) | sharing)
+        loaded = load.read(root)
+        table = scores.condition_scores(loaded.trials, loaded.study)
+        base, before = tables.condition_rows(table, loaded.study)
+        assert (base[-1], before[-1]) == ("16.0", ">14.0*")
+        assert table["seconds_ratio_count"].tolist() == [2, 0]
+        assert table["ratio_count"].tolist() == [2, 2]
+        assert "marked *" in " ".join(caveats.find(loaded))
+        assert "best_trial_curves_by_train_seconds" not in figures.of_study(loaded)
+
+
+def _trials_and_study(root):
+    loaded = load.read(root)
+    return loaded.trials, loaded.study
+
+
+def test_effect_without_retuning_keeps_the_hyperparameters_of_the_best_baseline(tmp_path):
+    values = {
+        ("baseline", 0, 0): [0.1] * 5 + [0.9],  # 600: the best
+        ("baseline", 0, 1): [0.1] * 7 + [0.9],
+        ("before_e2", 0, 0): [0.1] * 4 + [0.9],  # 500 at the baseline's best point
+        ("before_e2", 0, 1): [0.9],  # 100 if tuned
+        ("baseline", 1, 0): [0.1] * 9 + [0.9],
+        ("baseline", 1, 1): [0.1] * 3 + [0.9],  # 400: the best
+        ("before_e2", 1, 0): [0.1] * 3 + [0.9],
+        ("before_e2", 1, 1): ([0.1], "diverged"),  # more than the budget of 1,000
+    }
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values))
+    base, before = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")
+    assert tables.effect_text(base, scores.UNTUNED) == "1.00"
+    assert (before["untuned_min"], before["untuned_max_low"]) == (500 / 600, 1000 / 400)
+    assert (before["untuned_low"], before["untuned_high"]) == ((500 / 600 + 2.5) / 2, math.inf)
+    assert tables.effect_text(before, "ratio") == "0.58 [0.17, 1.00]"
+    assert tables.effect_text(before, scores.UNTUNED) == "≥1.67 [0.83, >2.50]"
+
+
+def test_latex_shows_hostile_text_literally():
+    text = tables.latex(
+        ("a_b", "ratio"), [("50% of $x$ & {\\evil}", "≥0.5 [<1, >2]"), ("e = 2", "")]
+    )
+    assert r"50\% of \$x\$ \& \{\textbackslash evil\}" in text
+    assert r"a\_b" in text
+    assert r"$\geq$0.5 [$<$1, $>$2]" in text
+    assert "e~=~2" in text
 
 
 def test_factor_of_an_auto_condition_is_its_maximum():
@@ -392,7 +480,7 @@ def test_csv_tables_read_back_as_they_were(reported):
 def test_report_states_the_protocol(reported):
     _, out, drawn = reported
     text = (out / "report.md").read_text()
-    assert "| before augmentation, e = 2 | before augmentation | 2 | 50 | 1/2 |" in text
+    assert "| before augmentation, e = 2 | 50 | 1/2 |" in text.replace("\N{NO-BREAK SPACE}", " ")
     for fact in (
         "configs/cifar10.py:mini",
         "abc1234",
@@ -406,7 +494,9 @@ def test_report_states_the_protocol(reported):
     names = {path.name for path in out.iterdir()}
     assert {"report.md", "report.html", "scores.csv", "paired.csv", "trials.csv"} <= names
     assert {f"{name}.pdf" for name in drawn} | {f"{name}.png" for name in drawn} <= names
-    assert len(names) == 5 + 2 * len(drawn)
+    assert {"scores.tex", "paired.tex"} <= names
+    assert len(names) == 7 + 2 * len(drawn)
+    assert "notes" not in text
 
 
 def test_same_records_give_the_same_files(reported, small_files, tmp_path):

@@ -20,7 +20,8 @@ def texts(figure: Figure) -> list[Text]:
 
 
 def strings(figure: Figure) -> set[str]:
-    return {text.get_text() for text in texts(figure)}
+    """The visible texts, with ordinary spaces."""
+    return {text.get_text().replace("\N{NO-BREAK SPACE}", " ") for text in texts(figure)}
 
 
 def assert_no_overlap(shown: list[Text]):

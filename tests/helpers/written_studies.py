@@ -91,7 +91,7 @@ def write_study(root, conditions, trials, **changes):
         "resolved_config": {"batch_size": 10},
         "target": TARGET,
         "budget_fresh_examples": 1000,
-        "dataset": {"name": "digits", "train_examples": 1437},
+        "dataset": {"name": "digits", "train_examples": 1437, "notes": []},
         "baseline": "baseline",
         "conditions": conditions,
         "search_space": [

@@ -1,0 +1,193 @@
+"""The data of the interactive part of report.html: the curves of all trials, and tables by target.
+
+web/explorer.js draws them. It looks up what a table prints and computes none of it, so its numbers
+are those of `tables` for the same target.
+"""
+
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
+
+import dataclasses
+import statistics
+from typing import Any
+
+import pandas as pd
+from matplotlib.colors import to_hex
+from matplotlib.ticker import MaxNLocator
+
+from analysis import load, scores, tables, uncertainty
+from analysis.figures.style import COLORS, lighter
+from analysis.load import LoadedStudy
+from runs.study import FRESH_EXAMPLES, Axis, Study
+
+_TARGETS = 14  # at most about so many; the tables of each are computed
+_LABELS = {"fresh_examples": "fresh examples", "steps": "steps", "seconds": "seconds of training"}
+_POSITION = ["fresh_examples", "step", "train_seconds"]  # of an evaluation, in order of _LABELS
+
+
+def data(loaded: LoadedStudy) -> dict[str, Any] | None:
+    """What explorer.js shows, as JSON values; None if no trial was evaluated.
+
+    A study that scores best values is explored by the fresh examples to a target.
+    """
+    evaluations = load.curves(loaded.trials, loaded.study.target.metric)
+    finite = evaluations.dropna(subset="value")
+    if finite.empty:
+        return None
+    targets = _targets(loaded, finite)
+    if loaded.study.scores_values:
+        study = dataclasses.replace(loaded.study, score=FRESH_EXAMPLES)
+        loaded = dataclasses.replace(loaded, study=study)
+    study, target = loaded.study, loaded.study.target.value
+    shared = scores.is_shared(loaded.trials).any()
+    measures = [name for name in _LABELS if not (name == "seconds" and shared)]
+    judged = [load.judged_at(loaded, evaluations, target) for target in targets]
+    return {
+        "metric": study.target.metric,
+        "above": study.target.mode == "above",
+        "measures": [{"name": name, "label": _LABELS[name]} for name in measures],
+        "conditions": [
+            {"label": tables.unbroken(condition.label), "color": color}
+            for condition, color in zip(study.conditions, _colors(study), strict=True)
+        ],
+        "hyperparameters": [_hyperparameter(loaded, name) for name in _space(loaded)],
+        "trials": _trials(loaded, finite),
+        "measure": measures.index(study.score) if study.score in measures else 0,
+        "start": targets.index(target) if target in targets else len(targets) // 2,
+        "targets": [_at_target(each, measures) for each in judged],
+    }
+
+
+def _colors(study: Study) -> list[str]:
+    """A color per condition; conditions of one insertion point differ in their shade."""
+    insertions = [condition.insertion for condition in study.conditions]
+    shades = [insertions[:index].count(name) for index, name in enumerate(insertions)]
+    return [
+        to_hex(lighter(COLORS[name], 0.7 * shade / insertions.count(name)))
+        for name, shade in zip(insertions, shades, strict=True)
+    ]
+
+
+def _targets(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[float]:
+    """Round values of the metric, easiest first, and the study's target: from what half of the
+    best trials had reached after a quarter of their evaluations up to the planned target, or the
+    best value."""
+    study, trials = loaded.study, loaded.trials
+    best = scores.best_trials(trials, study, by=("condition", "search"))
+    key = ["condition", "search", "trial"]
+    curves = evaluations.merge(best[key], on=key).groupby(key)["value"]
+    early = [own.iloc[len(own) // 4] for _, own in curves]
+    above = study.target.mode == "above"
+    extreme = evaluations["value"].max() if above else evaluations["value"].min()
+    planned = [study.target.value, study.planned_target.value]
+    hardest = max(planned) if above else min(planned)
+    if study.target.better(hardest, than=extreme):  # never reached
+        hardest = extreme
+    easiest = statistics.median(early) if early else extreme
+    low, high = sorted((float(easiest), float(hardest)))
+    ticks = MaxNLocator(_TARGETS, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    rounded = {round(float(tick), 12) for tick in ticks if low <= tick <= high}
+    if not study.scores_values or study.target.reached(float(extreme)):
+        rounded.add(study.target.value)
+    return sorted(rounded, reverse=not above)
+
+
+def _space(loaded: LoadedStudy) -> list[str]:
+    """The hyperparameters that differ between trials."""
+    names = load.hyperparameters(loaded.trials)
+    return [name for name in names if loaded.trials[name].astype(str).nunique() > 1]
+
+
+def _hyperparameter(loaded: LoadedStudy, name: str) -> dict[str, Any]:
+    axis = _axis(loaded, name)
+    return {"label": axis.label, "log": axis.scale.startswith("log"), "choices": list(axis.values)}
+
+
+def _axis(loaded: LoadedStudy, name: str) -> Axis:
+    axes = {axis.field: axis for axis in loaded.study.space}
+    return axes.get(name, Axis(name, "linear"))
+
+
+def _trials(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each trial with the evaluations that improved on those before, in order of `loaded.trials`.
+
+    These decide where a trial reaches any target.
+    """
+    conditions = [condition.name for condition in loaded.study.conditions]
+    names = _space(loaded)
+    key = ["condition", "search", "trial"]
+    above = loaded.study.target.mode == "above"
+    groups = evaluations.groupby(key)["value"]
+    best = groups.cummax() if above else groups.cummin()
+    improved = evaluations[best != best.groupby([evaluations[name] for name in key]).shift()]
+    curves = {place: own[[*_POSITION, "value"]] for place, own in improved.groupby(key)}
+    rows = []
+    for trial in loaded.trials.to_dict("records"):
+        curve = curves.get(tuple(trial[name] for name in key))
+        values = {name: trial[name] for name in names if pd.notna(trial[name])}
+        rows.append(
+            {
+                "condition": conditions.index(trial["condition"]),
+                "name": f"search {trial['search']}, trial {trial['trial']}: {trial['status']}",
+                "counted": bool(trial["counted"]),
+                "hyperparameters": [
+                    _coordinate(_axis(loaded, name), values.get(name)) for name in names
+                ],
+                "values": [
+                    f"{name.rpartition('.')[2].replace('_', ' ')} {_value(value)}"
+                    for name, value in values.items()
+                ],
+                "curve": [] if curve is None else curve.round({"train_seconds": 2}).values.tolist(),
+            }
+        )
+    return rows
+
+
+def _coordinate(axis: Axis, value: Any) -> float | None:
+    """Where a value is drawn; None if it is missing, or no number."""
+    if value is None or (isinstance(value, str) and not axis.values):
+        return None
+    coordinate = axis.coordinate(value)
+    return None if pd.isna(coordinate) else float(coordinate)
+
+
+def _value(value: Any) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def _at_target(judged: LoadedStudy, measures: list[str]) -> dict[str, Any]:
+    """Tables and scores at one target, by measure."""
+    study, trials = judged.study, judged.trials
+    conditions = scores.condition_scores(trials, study)
+    searches = scores.search_scores(trials, study)
+    effects = uncertainty.paired_effects(uncertainty.pairs(trials, study), study)
+    return {
+        "value": study.target.value,
+        "text": tables.target_text(study.target),
+        "leaders": [trials.index.get_loc(label) for label in searches["leader"].dropna()],
+        "measures": [
+            {
+                "table": tables.at_target(conditions, effects, study, measure),
+                "conditions": [
+                    [_json(row[f"{measure}_{end}"]) for end in ("low", "min", "max_low", "high")]
+                    for row in conditions.to_dict("records")
+                ],
+                "searches": [
+                    [
+                        [condition.name for condition in study.conditions].index(row["condition"]),
+                        row["search"],
+                        _json(row[f"{measure}_low"]),
+                        bool(row[f"{measure}_high"] != row[f"{measure}_low"]),
+                    ]
+                    for row in searches.to_dict("records")
+                ],
+            }
+            for measure in measures
+        ],
+    }
+
+
+def _json(value: float) -> float | None:
+    """JSON has no infinity and no NaN."""
+    return None if pd.isna(value) or abs(value) == float("inf") else float(value)

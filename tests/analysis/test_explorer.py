@@ -1,0 +1,176 @@
+"""The interactive part of report.html: its numbers are those of the tables at each target."""
+
+import pathlib
+
+import pandas.testing
+import pytest
+
+from analysis import explorer, load, report, scores, tables, uncertainty
+from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, setting, write_study
+
+AFTER = setting("after_e2", "after_augmentation", 2.0)
+
+
+@pytest.fixture(params=["above", "below"])
+def study(request, tmp_path):
+    sign = 1 if request.param == "above" else -1
+    trials = {
+        key: ([sign * x for x in outcome[0]], outcome[1])
+        if isinstance(outcome, tuple)
+        else [sign * x for x in outcome]
+        for key, outcome in SMALL.items()
+    }
+    target = TARGET | {"value": sign * 0.9, "mode": request.param}
+    return write_study(tmp_path / "s", [BASELINE, BEFORE, AFTER], trials, target=target)
+
+
+def table_at(directory, target, measure):
+    """The table that the command would print the numbers of."""
+    loaded = load.read(directory, target)
+    conditions = scores.condition_scores(loaded.trials, loaded.study)
+    effects = uncertainty.paired_effects(
+        uncertainty.pairs(loaded.trials, loaded.study), loaded.study
+    )
+    return tables.at_target(conditions, effects, loaded.study, measure)
+
+
+def test_judging_again_gives_what_reading_at_the_target_gives(study):
+    loaded = load.read(study)
+    evaluations = load.curves(loaded.trials, "accuracy")
+    sign = 1 if loaded.study.target.mode == "above" else -1
+    for value in (0.05, 0.1, 0.5, 0.85, 0.9, 0.93, 2.0):
+        judged = load.judged_at(loaded, evaluations, sign * value)
+        read = load.read(study, sign * value)
+        pandas.testing.assert_frame_equal(judged.trials, read.trials)
+        assert judged.study == read.study
+
+
+def test_tables_are_those_of_reading_at_each_target(study):
+    data = explorer.data(load.read(study))
+    assert data is not None
+    values = [target["value"] for target in data["targets"]]
+    sign = 1 if data["above"] else -1
+    assert values == sorted(values, reverse=not data["above"])
+    assert len(values) > 5
+    assert values[data["start"]] == sign * 0.9
+    for target in data["targets"]:
+        for measure, shown in zip(data["measures"], target["measures"], strict=True):
+            assert shown["table"] == table_at(study, target["value"], measure["name"])
+
+
+def test_curves_decide_where_each_trial_reaches_each_target(study):
+    data = explorer.data(load.read(study))
+    for target in data["targets"]:
+        trials = load.load(study, target["value"])
+        for row, trial in zip(trials.to_dict("records"), data["trials"], strict=True):
+            hits = [
+                evaluation
+                for evaluation in trial["curve"]
+                if (evaluation[3] - target["value"]) * (1 if data["above"] else -1) >= 0
+            ]
+            expected = row["fresh_examples_to_target"]
+            assert [hit[0] for hit in hits[:1]] == ([] if expected is pandas.NA else [expected])
+
+
+def test_page_without_an_evaluation_has_no_interactive_part(tmp_path):
+    root = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): ([], "failed")})
+    assert explorer.data(load.read(root)) is None
+    page = report.html("title", "# title\n\n## part", {}, None)
+    assert "script-src 'none'" in page
+    assert "<script" not in page
+    assert "<h2>part</h2>" in page
+
+
+@pytest.fixture
+def browser():
+    pytest.importorskip("selenium")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless", "--no-sandbox", "--window-size=1000,1400"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.binary_location = "/usr/bin/chromium"
+    driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+    driver.set_script_timeout(60)
+    yield driver
+    driver.quit()
+
+
+def opened(browser, directory, path: pathlib.Path):
+    loaded = load.read(directory)
+    page = report.html("a study", "# a study\n\n## part", {}, explorer.data(loaded))
+    path.write_text(page)
+    browser.get(path.as_uri())
+
+
+def cells(browser):
+    """The table that the page shows."""
+    return browser.execute_script(
+        "return [...document.querySelectorAll('#scores-table tr')]"
+        ".map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+
+
+def slide_to(browser, index):
+    browser.execute_script(
+        "const slider = document.getElementById('target'); slider.value = arguments[0];"
+        "slider.dispatchEvent(new Event('input'))",
+        index,
+    )
+
+
+@pytest.mark.extras
+def test_browser_shows_the_numbers_of_the_tables(study, browser, tmp_path):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    opened(browser, study, tmp_path / "report.html")
+    data = explorer.data(load.read(study))
+    for number, measure in enumerate(data["measures"]):
+        Select(browser.find_element(By.ID, "measure")).select_by_index(number)
+        for index, target in enumerate(data["targets"]):
+            slide_to(browser, index)
+            expected = table_at(study, target["value"], measure["name"])
+            assert cells(browser) == [list(row) for row in expected]
+            assert browser.find_element(By.ID, "target-text").text == target["text"]
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.extras
+def test_dragging_the_line_moves_the_target_and_hovering_names_a_trial(study, browser, tmp_path):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    opened(browser, study, tmp_path / "report.html")
+    before = browser.find_element(By.ID, "target-text").text, cells(browser)
+    handle = browser.find_element(By.ID, "handle")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", handle)
+    ActionChains(browser).drag_and_drop_by_offset(handle, 0, 150).perform()
+    after = browser.find_element(By.ID, "target-text").text, cells(browser)
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    dot = browser.find_element(By.CSS_SELECTOR, "#trials circle")
+    ActionChains(browser).move_to_element(dot).perform()
+    assert "learning rate 0.0" in browser.find_element(By.ID, "trials").text
+    box = browser.find_elements(By.CSS_SELECTOR, "#conditions input")[1]
+    box.click()
+    assert [row[0] for row in cells(browser)[1:]] == [before[1][1][0], before[1][3][0]]
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.extras
+def test_injected_scripts_do_not_run(browser, tmp_path):
+    evil = "</script><script>document.title = 'evil'</script><img src=x onerror=\"alert(1)\">"
+    conditions = [BASELINE, BEFORE | {"label": f"{evil} e"}]
+    root = write_study(tmp_path / "s", conditions, SMALL)
+    opened(browser, root, tmp_path / "report.html")
+    assert browser.title == "a study"
+    assert any("onerror" in row[0] for row in cells(browser))
+    assert browser.execute_script("return document.images.length") == 0
+    assert browser.get_log("browser") == []
+    browser.execute_script(
+        "const script = document.createElement('script');"
+        "script.textContent = \"document.title = 'evil'\"; document.body.append(script)"
+    )
+    assert browser.title == "a study"
