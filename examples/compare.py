@@ -1,6 +1,6 @@
 """What echo gains in the jobs of this folder, behind storage that is really slow.
 
-    python -m examples.compare --out=examples/README.md
+    python -m examples.compare --out README.md examples/README.md
 
 runs each job without and with echo, for five seeds, one at a time in a process of its own, and
 prints a table: what `echo.advise` said, seconds until 95 % of the held-out digits are classified
@@ -65,7 +65,7 @@ def row(job: str, said: str, pairs: Sequence[Pair]) -> list[str]:
     steps = np.median([[pair.without["steps"], pair.echoed["steps"]] for pair in pairs], 0)
     sooner = seconds[:, 0] - seconds[:, 1]
     cells = [_interval(logs) for logs in (seconds[:, 0], seconds[:, 1], sooner)]
-    return [f"[{job}.py]({job}.py)", said, *cells, f"{steps[0]:g}, {steps[1]:g}"]
+    return [f"`examples/{job}.py`", said, *cells, f"{steps[0]:g}, {steps[1]:g}"]
 
 
 def _interval(logs: np.ndarray) -> str:
@@ -90,7 +90,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--target", type=float, default=0.95, help="accuracy (default 0.95)")
     parser.add_argument("--files-per-second", type=float, default=250, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=1, help="of advice per stage (default 1)")
-    parser.add_argument("--out", type=pathlib.Path, help="page whose table to replace")
+    parser.add_argument(
+        "--out", type=pathlib.Path, nargs="+", default=[], help="pages whose table to replace"
+    )
     arguments = parser.parse_args(argv)
     jobs = arguments.jobs.split(",")
     if wrong := set(jobs) - set(JOBS):
@@ -107,11 +109,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                 pairs[job].append(Pair(results[False], results[True]))
     text = table([row(job, said[job], pairs[job]) for job in jobs])
     print(text, end="")
-    if arguments.out:
-        page = arguments.out.read_text(encoding="utf-8")
-        pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
+    pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
+    for path in arguments.out:
+        page = path.read_text(encoding="utf-8")
         page = re.sub(pattern, lambda _: BEGIN + text + END, page, flags=re.DOTALL)
-        arguments.out.write_text(page, encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
