@@ -68,7 +68,11 @@ def commands(code: str) -> list[list[str]]:
 
 
 def run(words: Sequence[str]) -> int:
-    """Runs `python train.py ...` and its siblings in this process; returns the exit code."""
+    """Runs `python train.py ...`, its siblings, or `python -c CODE` in this process; returns the
+    exit code."""
     assert words[0] == "python", words
+    if words[1] == "-c":
+        exec(words[2], {})
+        return cli.OK
     script, *arguments = words[2:] if words[1] == "-m" else words[1:]
     return cli.guarded(importlib.import_module(COMMANDS[script]).main, arguments)
