@@ -13,6 +13,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -84,6 +85,7 @@ def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies"))
         trials = records.trials.set_index(["condition", "search", "trial"])
         runs: dict = collections.defaultdict(dict)
         curves = load.curves(records.trials, target.metric)
+        key: Any
         for key, curve in curves.groupby(["condition", "search", "trial"]):
             trial, loss = trials.loc[key], curve["value"].to_numpy()
             if target.mode == "above":

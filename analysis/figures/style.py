@@ -9,7 +9,7 @@ import matplotlib.colors
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis.tables import format_of, target_text
 from runs.study import INSERTIONS, Study
@@ -82,8 +82,9 @@ def format_ticks(axis: Axis, measure: str) -> None:
     """Formats the ticks of an axis that shows one of `scores.MEASURES` like the tables do."""
     number = format_of(measure)
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-    if measure in ("fresh_examples", "steps"):
-        axis.get_major_locator().set_params(integer=True)
+    locator = axis.get_major_locator()
+    if measure in ("fresh_examples", "steps") and isinstance(locator, MaxNLocator):
+        locator.set_params(integer=True)
 
 
 def say_if_nothing_reached(figure: Figure, reached: bool, study: Study) -> None:

@@ -250,7 +250,9 @@ def _explained(detail: str, text: str, path: pathlib.Path, intact: pathlib.Path)
     """The outcome of a command that exited with 0."""
     if not detail:
         return ledger.EQUAL
-    if re.search("warning|damaged|cannot be|left out|set aside|without a result|missing:", text):
+    if re.search(
+        "warning|damaged|cannot be|left out|set aside|without a result|so far, since", text
+    ):
         return ledger.NAMED
     return ledger.UNDETECTABLE if unnoticeable(path, intact) else ledger.SILENT
 
