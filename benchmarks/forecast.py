@@ -439,7 +439,7 @@ def kept(outcomes: Mapping[float, Sequence[Outcome]], keep: Callable[[Outcome], 
     return {ratio: [o for o in group if keep(o)] for ratio, group in outcomes.items()}
 
 
-def report(problems: Mapping[str, Sequence[User]]) -> str:
+def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> str:
     fitted = {name: parameters(everyone) for name, everyone in problems.items()}
     text = [
         "# How good the forecast is",
@@ -461,6 +461,8 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
         ]
         prior = dataclasses.replace(prior, widening=stretch(seen))
         used[name] = prior
+        if name not in reported:
+            continue
         outcomes = problem_outcomes(everyone, prior)
         best = tuned(everyone)
         extra = {}
@@ -499,11 +501,12 @@ def _numbers(prior: Prior) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments("forecast", __doc__)
     parser.add_argument("--quick", action="store_true", help="two trials of each problem")
+    common.add_list(parser, "--problems", common.one_of(STUDIES), ",".join(STUDIES))
     options = parser.parse_args(argv)
     problems = {name: users(name) for name in STUDIES}
     if options.quick:
         problems = {name: everyone[:2] for name, everyone in problems.items()}
-    common.publish(report(problems), options.out)
+    common.publish(report(problems, options.problems), options.out)
 
 
 if __name__ == "__main__":

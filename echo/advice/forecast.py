@@ -50,10 +50,10 @@ class Prior:
             cover on other problems.
     """
 
-    mean: tuple[float, ...] = (0.6, -2.9, 0.65, -2.4, 0.2)
-    sd: tuple[float, ...] = (1.5, 1.2, 0.35, 1.0, 0.45)
+    mean: tuple[float, ...] = (1.2, -3.0, 0.63, -2.2, 0.26)
+    sd: tuple[float, ...] = (1.5, 1.1, 0.55, 0.61, 0.53)
     noise: float = 0.12
-    widening: float = 1.5
+    widening: float = 1.9
 
 
 @dataclasses.dataclass(frozen=True)
