@@ -186,6 +186,8 @@ def forecast(
         raise ValueError(f"{len(runs)} runs and {len(factors)} factors; allowed: at least one each")
     for factor in factors:
         checked_number("factors", factor, 1, MAX_FACTOR)
+    for seconds_per_step in (step_seconds or {}).values():
+        checked_number("step_seconds", seconds_per_step, 1e-12, 1e12)
     diverged = {run.factor for run in runs if not np.isfinite(run.loss[-1])}
     factors = [factor for factor in factors if factor not in diverged]
     if not factors:
@@ -194,7 +196,7 @@ def forecast(
     fresh = fit.draws(factors, target, seed)
     reached = _observe(fresh, factors, runs, target, fit.noise)
     seconds = fresh
-    if step_seconds is not None:
+    if step_seconds:
         per_fresh = [step_seconds[factor] * factor / batch_size for factor in factors]
         seconds = np.maximum(fresh - fit.prefill, 0) * np.array(per_fresh)[:, None]
     best = int(np.argmin(np.log(np.maximum(seconds, 1e-9)).mean(axis=1)))

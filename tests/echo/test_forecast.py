@@ -193,6 +193,7 @@ def test_refuses_arrays_that_are_no_curve(arrays, message):
         ({"runs": []}, "0 runs and 5 factors"),
         ({"factors": []}, "0 factors"),
         ({"factors": [0.5]}, "factors is 0.5"),
+        ({"step_seconds": {1: 0.1, 4: 0.0}}, "step_seconds is 0.0"),
         ({"target": -1.0}, "target is -1.0"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"runs": [Run(1, [0], [0], [2.0])]}, "usable points"),
