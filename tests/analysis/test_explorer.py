@@ -69,7 +69,7 @@ def test_curves_decide_where_each_trial_reaches_each_target(study):
                 if (evaluation[3] - target["value"]) * (1 if data["above"] else -1) >= 0
             ]
             expected = row["fresh_examples_to_target"]
-            assert [hit[0] for hit in hits[:1]] == ([] if expected is pandas.NA else [expected])
+            assert [hit[0] for hit in hits[:1]] == ([] if pandas.isna(expected) else [expected])
 
 
 def test_page_without_an_evaluation_has_no_interactive_part(tmp_path):

@@ -79,7 +79,7 @@ def test_figures_where_nothing_was_reached_say_so(tmp_path):
     drawn = figures.of_study(load.read(root))
     for name, figure in drawn.items():
         assert "No search reached 90% validation accuracy." in strings(figure), name
-        assert_inside(figure)
+        assert_inside(figure, texts(figure))
     assert "No search" not in str(strings(drawn_bars_of_reached(tmp_path)))
 
 
