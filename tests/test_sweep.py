@@ -135,7 +135,7 @@ def test_diverged_trials_are_replaced_up_to_the_limit(tmp_path, monkeypatch):
     started = []
 
     def ends_as(statuses):
-        def fake(config, workdir, progress, locked):
+        def fake(config, workdir, progress, locked, tools):
             started.append(workdir)
             clocks = ("train_seconds", "wall_seconds", "input_wait_fraction", "seconds_to_target")
             counts = ("step", "fresh_examples", "steps_to_target", "fresh_examples_to_target")
@@ -391,7 +391,8 @@ def test_interrupted_trial_with_damaged_records_starts_over(finished_study, tmp_
         damage(trial)
         notes = RecordedProgress()
         assert sweep.run(study(conditions=("baseline",)), copy, notes) == "finished"
-        assert sum("search 0, trial 1: its" in line for line in notes.lines) == 1, notes.lines
+        (said,) = [line for line in notes.lines if "damaged" in line]
+        assert said.startswith("baseline, search 0, trial 1: ")
         assert _values(trial) == _values(finished_study / "baseline" / "0" / "1")
 
 

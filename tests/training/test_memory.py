@@ -65,7 +65,7 @@ def test_what_is_checked_is_what_stages_reserve(insertion, buffer, policy, strea
 
 def _stages(iterator):
     """The echo stages below a Grain iterator."""
-    if hasattr(iterator, "_store"):
+    if hasattr(iterator, "_pass"):
         return [iterator]
     return [stage for parent in iterator._parents for stage in _stages(parent)]
 
