@@ -99,6 +99,20 @@ class Checkpoints:
 
         return distributed.decided_by_first(list_directory)
 
+    def check_metadata(self, step: int) -> None:
+        """Raises Damaged if Orbax cannot read the metadata of a checkpoint."""
+
+        def read() -> str:
+            try:
+                names = ocp.path.step.standard_name_format()
+                _ = names.find_step(self._directory, step).commit_timestamp_nsecs
+            except _DAMAGE_ERRORS as error:
+                return f"its metadata cannot be read ({_first_line(error)})"
+            return ""
+
+        if why := distributed.decided_by_first(read):
+            raise Damaged(why)
+
     def value(self, step: int) -> Any:
         """The value of a checkpoint; raises Damaged."""
         return self._content(step)["value"]

@@ -26,7 +26,7 @@ def newest_usable(
 ) -> tuple[int, Any, Any] | None:
     """The (step, arrays, value) of a checkpoint; None if there are no checkpoints.
 
-    Newer checkpoints that are not usable are moved to WORKDIR/damaged and reported.
+    Checkpoints that are not usable are moved to WORKDIR/damaged and reported.
 
     Args:
         like: a pytree with the structure and sharding of the arrays.
@@ -36,24 +36,25 @@ def newest_usable(
         NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
     """
     unusable: list[tuple[int, str]] = []
+    found = None
     for step in checkpoints.steps():
         try:
-            value = checkpoints.value(step)
-            _check_records(workdir, value["records"])
-            arrays = checkpoints.restore(step, like)
+            checkpoints.check_metadata(step)  # of all: Orbax reads it when it saves the next one
+            if found is None:
+                value = checkpoints.value(step)
+                _check_records(workdir, value["records"])
+                found = step, checkpoints.restore(step, like), value
         except Damaged as error:
             unusable.append((step, str(error)))
-            continue
-        for number, why in unusable:
-            _set_aside(checkpoints, number, workdir)
-            say(f"warning: checkpoint {number} of {workdir} cannot be used: {why}")
-        if unusable:
-            say(f"resuming from checkpoint {step}; the others are in {workdir / records.DAMAGED}")
-        return step, arrays, value
-    if unusable:
+    if found is None and unusable:
         reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in unusable)
         raise NothingToResume(workdir, reasons)
-    return None
+    for step, why in unusable:
+        _set_aside(checkpoints, step, workdir)
+        say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
+    if found and unusable:
+        say(f"resuming from checkpoint {found[0]}; the others are in {workdir / records.DAMAGED}")
+    return found
 
 
 def _check_records(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) -> None:

@@ -153,6 +153,18 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_used(
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
 
 
+def test_an_older_checkpoint_that_orbax_cannot_list_is_set_aside(ended, uninterrupted):
+    """Otherwise the next save fails."""
+    newest, before = steps(ended)[:2]
+    metadata = ended / records.CHECKPOINTS / str(before) / "_CHECKPOINT_METADATA"
+    records.write_json(metadata, records.read_json(metadata) | {"metrics": 1e30})
+    said = RecordedProgress()
+    assert train.train(CONFIG, ended, said)["status"] == "exhausted"
+    assert f"checkpoint {before} of {ended} cannot be used: its metadata" in said.lines[0]
+    assert f"resuming from checkpoint {newest}" in said.lines[-1]
+    assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
+
+
 def test_the_command_prints_one_line_for_a_damaged_array(ended):
     """Orbax reads arrays in the background, where the others complain when one has failed."""
     newest = steps(ended)[0]
