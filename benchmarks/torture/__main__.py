@@ -50,7 +50,10 @@ written despite exit code 2. *Tracebacks* include processes that died. *Silent*:
 without a message. *Undetectable*: the same where nothing could have noticed it, because no checksum
 covers the damaged file (`config.json`, `hparams.json`, `study.json`, `result.json`,
 `evaluation.json`, or `metrics.jsonl` of a finished run) and it is still JSON with the same keys,
-lengths, and types of values, so that only a digit or a letter of a value has changed."""
+lengths, and types of values, so that only a digit or a letter of a value has changed.
+
+A case that found a fault leaves the counts when the fault is fixed, so that they describe the code
+after the fixes; cases tried before a fix stay."""
 
 _KINDS = {"kills": Kills, "damages": Damages, "inputs": Inputs}
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
