@@ -12,7 +12,7 @@ from flax import nnx
 from models.linear import LogisticRegression
 from models.resnet import CifarResNet
 from models.resnet_imagenet import STAGES, ImageNetResNet
-from models.vit import VisionTransformer
+from models.vision_transformer import VisionTransformer
 from workloads.interface import WorkloadError
 
 Shape = tuple[int, int, int]  # (height, width, channels) of the network's input

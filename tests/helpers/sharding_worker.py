@@ -18,7 +18,7 @@ import train
 from echo import gather_plan
 from echo.device import DeviceStore
 from models.transformer import Transformer
-from models.vit import VisionTransformer
+from models.vision_transformer import VisionTransformer
 from runs.checkpoints import by_path
 from tests.helpers.runs import mini, placed, slot, stop_at
 from training import divergence, optimizer, sharding

@@ -7,7 +7,7 @@ from flax import nnx
 import train
 from configs import vit
 from data.sources import DatasetInfo
-from models.vit import VisionTransformer
+from models.vision_transformer import VisionTransformer
 from runs import cli, records
 from tests.helpers.networks import parameter_count
 from tests.helpers.runs import assert_equal_runs, mini, slot, stop_at

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from models.transformer import Attention
-from models.vit import VisionTransformer
+from models.vision_transformer import VisionTransformer
 from tests.helpers.networks import parameter_count
 
 VIT_S16 = 22_050_664  # at 224 x 224 with 1,000 classes, as published for DeiT-S and timm's ViT-S/16
