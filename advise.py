@@ -2,11 +2,16 @@
 
     python advise.py --config=configs/cifar10.py:mini
     python advise.py --config=configs/imagenet.py --plot=advice.png
+    python advise.py --config=configs/lm1b.py --pilot=DIR
 
 It reads and decodes real examples and runs real training steps, about a second per stage. It writes
 nothing but the plot. R is the time that the input takes for a batch of fresh examples, divided by
 the time of a step. If R is above 1, the step waits for its input, and echoing by a factor of up to
 R costs no time. `echo.advise` does the same for your own pipeline.
+
+How much a repeat is worth depends on the training run. --pilot finds out: it trains with your
+hyperparameters at a few factors, as short as possible, and forecasts the fresh examples and seconds
+to the target for every factor. Start it again to continue it.
 """
 
 if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled during them
@@ -36,12 +41,27 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py")
     add("--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)")
     add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
+    add("--pilot", type=cli.directory, metavar="DIR", help="train short pilots in DIR; see above")
+    add(
+        "--pilot-limit",
+        type=float,
+        default=1.0,
+        metavar="RUNS",
+        help="the time that all pilots may take, in runs without echoing (default 1)",
+    )
+    add("--pilot-seeds", type=int, default=1, help="pilots of each factor (default 1)")
     arguments, overrides = cli.parse(parser, argv)
     cli.config_file(arguments.config, ROOT)
     if not 0 < arguments.seconds <= 3600:
         raise cli.InputError(
             f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
         )
+    if not 0 < arguments.pilot_limit <= 100:
+        raise cli.InputError(
+            f"--pilot-limit is {arguments.pilot_limit:g}; allowed: a number above 0, to 100"
+        )
+    if not 1 <= arguments.pilot_seeds <= 100:
+        raise cli.InputError(f"--pilot-seeds is {arguments.pilot_seeds}; allowed: 1 to 100")
     plot_file = pathlib.Path(arguments.plot or "advice.png")
     if plot_file.suffix not in (".png", ".pdf", ".svg"):
         raise cli.InputError(
@@ -62,13 +82,17 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
+import train
 from data.sources import RecordError, UpstreamError
+from echo.advice import forecast
 from echo.advice.alternatives import time_text
 from echo.advice.recommend import FACTORS, Advice
 from pipeline import build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
-from runs import terminal
+from runs import terminal, workdirs
+from runs.progress import Progress
+from studies import pilots
 from training import check, optimizer, sharding
 from training.experiment import Experiment, make_experiment
 from training.step import Program
@@ -84,12 +108,13 @@ PLACES = {
 BUFFER = 10_000  # examples
 
 
-def advise(config: ConfigDict, seconds: float = 1.0) -> Advice:
+def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = FACTORS) -> Advice:
     """Measures the pipeline and the step of `config`, regardless of its echo settings.
 
     Args:
         config: a resolved configuration.
         seconds: how long to measure each stage, approximately.
+        factors: echo factors to predict.
 
     Raises:
         cli.InputError: a configuration that cannot be run.
@@ -97,7 +122,7 @@ def advise(config: ConfigDict, seconds: float = 1.0) -> Advice:
     opened = make_experiment(config)
     try:
         transfer, step = step_functions(config, opened.program)
-        return measured(config, opened, transfer, step, seconds)
+        return measured(config, opened, transfer, step, seconds, factors)
     except (RecordError, UpstreamError) as error:
         raise cli.InputError(str(error)) from error
 
@@ -244,6 +269,40 @@ def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
     )
 
 
+def run_pilots(
+    config: ConfigDict, advice: Advice, arguments: argparse.Namespace, progress: Progress
+) -> tuple[ConfigDict, pilots.Answer] | None:
+    """The configuration of the pilots and what they found; None if echoing cannot help.
+
+    They echo where the configuration does, or else where the advice says.
+
+    Raises:
+        cli.InputError: pilots that cannot be run.
+        train.Preempted: the process was asked to stop.
+    """
+    config = copy.deepcopy(config)
+    if config.echo.insertion == "none":
+        if advice.insertion is None:
+            return None
+        for name, value in _echoing(config, advice).items():
+            cli.set_field(config, name, value, base.FIELDS)
+    if not config.echo.shuffle_buffer:
+        unit = 1 if config.echo.insertion == "after_batching" else config.batch_size
+        config.echo.shuffle_buffer = pilots.DEFAULT_BUFFER_BATCHES * unit
+    workdirs.check_apart(arguments.pilot, config, "--pilot")
+    predicted = {point.name: point.step_seconds for point in advice.points}
+    if config.echo.insertion not in predicted:
+        check.check_insertion(config, config.echo.insertion)
+    return config, pilots.Pilots(
+        config,
+        predicted[config.echo.insertion],
+        arguments.pilot,
+        arguments.pilot_seeds,
+        arguments.pilot_limit,
+        progress,
+    ).run()
+
+
 def plot(advice: Advice, path: pathlib.Path) -> None:
     """Plots the predicted steps per second over the factor, for each place."""
     from analysis.figures import style  # which imports pandas
@@ -278,10 +337,35 @@ def _drawn(advice: Advice, style: Any) -> Any:
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
-    advice = advise(config, arguments.seconds)
-    terminal.write("\n\n".join(map(str, (advice, *settings(config, advice)))))
+    advice = advise(config, arguments.seconds, forecast.FACTORS if arguments.pilot else FACTORS)
+    flags = [] if arguments.pilot else settings(config, advice)
+    terminal.write("\n\n".join(map(str, (advice, *flags))))
     if arguments.plot:
         plot(advice, pathlib.Path(arguments.plot))
+    return _report_pilots(config, advice, arguments) if arguments.pilot else cli.OK
+
+
+def _report_pilots(config: ConfigDict, advice: Advice, arguments: argparse.Namespace) -> int:
+    progress = Progress()
+    try:
+        found = run_pilots(config, advice, arguments, progress)
+    except train.Preempted:
+        progress.say(f"stopped; start the same command again to continue in {arguments.pilot}")
+        return cli.PREEMPTED
+    finally:
+        progress.close()
+    if found is None:
+        terminal.write("\nNo pilot was run, since nothing waits for the input here.")
+        return cli.OK
+    used, answer = found
+    fields = {
+        name: cli.get_field(used, name)
+        for name in ("dataset.spaced_epochs", "echo.insertion", "echo.shuffle_buffer")
+    }
+    name = "echo.max_factor" if config.echo.policy == "auto" else "echo.factor"
+    kind = type(cli.get_field(config, name))
+    flags = _flags(config, fields | {name: kind(answer.forecast.factor)})
+    terminal.write(f"\n{answer}\n\nIn flags: {flags or 'as configured'}")
     return cli.OK
 
 

@@ -12,6 +12,8 @@ AUGMENTATION = ("augment", "augmentation", "transform")
 # (docs/advice.md).
 TOLERANCE = 0.1
 
+COLUMNS = 80  # of a terminal, which reports fit
+
 
 class Alternative(NamedTuple):
     """A change of the pipeline, with the timing that it would have."""

@@ -20,13 +20,16 @@ It requires scipy (`pip install data-echoing[forecast]`).
 """
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from echo.advice.alternatives import COLUMNS
 from echo.spec import MAX_BATCH, MAX_FACTOR, checked_integer, checked_number, missing_package
 
 FACTORS = (1, 2, 4, 8, 16)
+
 
 # The bound on the regret above which the evidence is not enough.
 MAX_REGRET = 1.5
@@ -136,10 +139,11 @@ class Forecast:
     def __str__(self) -> str:
         lines = ["   e   fresh examples (90 %)             seconds (90 %)              fastest"]
         for factor, cell in self.cells.items():
-            fresh = f"{cell.fresh_examples:,.0f} ({cell.fresh_low:,.0f} to {cell.fresh_high:,.0f})"
-            time = f"{cell.seconds:,.4g} ({cell.seconds_low:,.4g} to {cell.seconds_high:,.4g})"
+            fresh = map(_count_text, (cell.fresh_examples, cell.fresh_low, cell.fresh_high))
+            times = (f"{x:,.3g}" for x in (cell.seconds, cell.seconds_low, cell.seconds_high))
+            columns = "{} ({} to {})".format(*fresh), "{} ({} to {})".format(*times)
             mark = " *" if factor == self.factor else ""
-            lines.append(f"{factor:4g}   {fresh:33} {time:27} {cell.best:4.0%}{mark}")
+            lines.append(f"{factor:4g}   {columns[0]:33} {columns[1]:27} {cell.best:4.0%}{mark}")
         answer = (
             f"Echo with e = {self.factor:g}: with 95 % probability within "
             f"{self.regret:.2f} times the fastest factor's time."
@@ -148,7 +152,7 @@ class Forecast:
             answer = f"Not enough evidence: {self.doubt}. The best guess is e = {self.factor:g}."
         if self.next_factor is not None:
             answer += f" A longer pilot with e = {self.next_factor:g} would tell most."
-        return "\n".join([*lines, answer])
+        return "\n".join([*lines, "", textwrap.fill(answer, COLUMNS)])
 
 
 def forecast(
@@ -232,6 +236,10 @@ def _observe(fresh, factors, runs: Sequence[Run], target: float, noise: float) -
         elif own:  # it takes longer than what it has taken
             draws[:] = np.maximum(draws, max(run.fresh_examples[-1] for run in own))
     return reached
+
+
+def _count_text(number: float) -> str:
+    return f"{number:,.0f}" if number < 1e7 else f"{number:.0e}"
 
 
 def _doubt(piloted: set[float], best: float, regret: float) -> str:

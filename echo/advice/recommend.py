@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from echo.advice.alternatives import (
+    COLUMNS,
     TOLERANCE,
     Alternative,
     alternatives,
@@ -38,7 +39,6 @@ _NUM_INPUTS = 8
 # Workers to consider, as a multiple of those that the loader has.
 _MORE_WORKERS = 4
 
-_COLUMNS = 80  # of a terminal
 _MAX_NAME = 20  # characters of the name of a place or stage in a table
 
 # Limits of arguments: threads that a process can start, times that somebody waits.
@@ -155,7 +155,7 @@ class Advice:
         return f"The shuffle buffer takes up to {', '.join(sizes)}."
 
     def __str__(self) -> str:
-        sentences = [textwrap.fill(text, _COLUMNS) for text in (self.memory(), self.reason)]
+        sentences = [textwrap.fill(text, COLUMNS) for text in (self.memory(), self.reason)]
         return "\n\n".join([*map(_table_text, self.tables()), *sentences])
 
 

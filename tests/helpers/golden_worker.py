@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import resnet, resnet_imagenet, ssd, vit
+from models import resnet, resnet_imagenet, ssd, vision_transformer
 from runs.checkpoints import by_path
 from tests.helpers import golden
 from training import optimizer, sharding
@@ -43,7 +43,9 @@ def workloads(dtype="float64"):
         resnet_imagenet.ImageNetResNet, depth=14, ghost_batch_size=golden.GHOST_BATCH, **common
     )
     shape = (golden.VIT_SIZE, golden.VIT_SIZE, 3)
-    patches = Network.of(vit.VisionTransformer, image_shape=shape, **golden.VIT, **common)
+    patches = Network.of(
+        vision_transformer.VisionTransformer, image_shape=shape, **golden.VIT, **common
+    )
     detector = Network.of(
         ssd.SSD,
         image_size=golden.DETECTION_SIZE,

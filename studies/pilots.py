@@ -1,0 +1,294 @@
+"""Pilots: short runs of one configuration at a few echo factors, continued until the forecast from
+all of them is clear.
+
+A pilot is an ordinary run in a directory of its own. It is stopped after an evaluation, and resumed
+when the forecast asks for more of it. So pilots continue after any interruption.
+"""
+
+import copy
+import dataclasses
+import math
+import pathlib
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+import train
+from echo.advice.alternatives import COLUMNS
+from echo.advice.forecast import FACTORS, Forecast, Run, forecast
+from pipeline import accounting
+from runs import cli, records, signals, trial_records
+from runs.progress import SEPARATOR, Progress, duration
+from runs.tooling import Tools
+from training.experiment import make_experiment
+
+# The pilots that everything starts with, and their numbers of evaluations (docs/forecast.md).
+FIRST = {4: 3, 16: 2}
+
+_EVALUATIONS = 64  # of a run without echoing in its budget, at least
+_GROWTH = 0.15  # of a pilot at a time, at least one evaluation
+_MIN_STEPS = 10  # of a pilot, to time a step
+_MORE_OR_LESS = (0.5, 2.0)  # times as long as now: for what another input would change
+
+# Batches that the shuffle buffer holds if the configuration has none: without one, all copies of an
+# example are in the same batch.
+DEFAULT_BUFFER_BATCHES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What pilots found.
+
+    Attributes:
+        forecast: from all of them.
+        step_seconds: seconds per step by factor: the predictions, corrected by the pilots.
+        spent, limit: seconds of training in all pilots, and the most that they may take.
+        otherwise: the best factor if the input took so many times as long as now.
+    """
+
+    forecast: Forecast
+    step_seconds: Mapping[float, float]
+    spent: float
+    limit: float
+    otherwise: Mapping[float, float]
+
+    def __str__(self) -> str:
+        changes = ", ".join(
+            f"e = {factor:g} if it took {times:g} times as long"
+            for times, factor in self.otherwise.items()
+        )
+        text = (
+            f"With another input the best guess would be {changes}. The pilots trained for "
+            f"{duration(self.spent)}, of at most {duration(self.limit)}."
+        )
+        return f"{self.forecast}\n\n{textwrap.fill(text, COLUMNS)}"
+
+
+class Pilots:
+    """The pilots of a configuration.
+
+    Args:
+        config: a resolved configuration with an insertion point.
+        step_seconds: predicted seconds per step by factor, 1 included: what is forecast.
+        directory: has a directory eFACTOR/SEED for each pilot.
+        seeds: pilots of each factor.
+        limit: the time that all pilots may take, in runs without echoing.
+        progress: displays the progress.
+
+    Raises:
+        InputError: no loss follows from the target.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        step_seconds: Mapping[float, float],
+        directory: pathlib.Path,
+        seeds: int,
+        limit: float,
+        progress: Progress,
+    ):
+        self._config, self._predicted = config, dict(step_seconds)
+        self._directory, self._progress = directory, progress
+        self._seeds, self._limit = seeds, limit
+        self._target = self._loss(config.target.value)
+        if self._target <= 0:
+            raise cli.InputError(
+                f"config.target.value is {config.target.value:g}; allowed for a forecast: a loss "
+                "above 0, or an accuracy below 1"
+            )
+        self._runs: dict[tuple[float, int], Run] = {}
+        self._results: dict[tuple[float, int], dict[str, Any]] = {}
+        self._times: dict[tuple[float, int], list[tuple[int, float]]] = {}  # (step, seconds)
+
+    def run(self) -> Answer:
+        """Starts and continues pilots until the answer is clear, or the time is used up.
+
+        Raises:
+            InputError: a pilot cannot be run, or has failed.
+            train.Preempted: the process was asked to stop; the pilots can be continued.
+        """
+        with signals.stop_requested() as stop:
+            for factor in sorted({*FIRST, *FACTORS, *self._predicted}):
+                for seed in range(self._seeds):
+                    if factor in FIRST or self._workdir(factor, seed).exists():
+                        self._continue(factor, seed, FIRST.get(factor, 0), stop)
+            while (grown := self._following()) is not None:
+                self._continue(*grown, stop)
+        return self.answer()
+
+    def answer(self) -> Answer:
+        """The forecast from what the pilots have recorded so far.
+
+        Raises:
+            ValueError: they have recorded too little.
+        """
+        step_seconds = self._step_seconds()
+        predicted = self._forecast(step_seconds)
+        floor, input_seconds = min(step_seconds.values()), step_seconds[1]
+        otherwise = {}
+        for times in _MORE_OR_LESS:
+            other = {e: max(floor, times * input_seconds / e) for e in step_seconds}
+            otherwise[times] = self._forecast(other).factor
+        baseline = self._budget_seconds()
+        if 1 in predicted.cells:
+            baseline = min(baseline, predicted.cells[1].seconds)
+        return Answer(predicted, step_seconds, self._spent(), self._limit * baseline, otherwise)
+
+    def _forecast(self, step_seconds: Mapping[float, float]) -> Forecast:
+        runs, batch_size = list(self._runs.values()), self._config.batch_size
+        return forecast(runs, self._target, batch_size=batch_size, step_seconds=step_seconds)
+
+    def _budget_seconds(self) -> float:
+        """Seconds that a run without echoing needs for the whole budget."""
+        steps = self._config.budget.fresh_examples / self._config.batch_size
+        return steps * self._step_seconds()[1]
+
+    def _spent(self) -> float:
+        return sum(result["train_seconds"] for result in self._results.values())
+
+    def _following(self) -> tuple[float, int, int] | None:
+        """(factor, seed, evaluations) of the pilot to continue next; None at the end."""
+        try:
+            answer = self.answer()
+        except ValueError as error:
+            return self._shortest(f"the pilots in {self._directory} do not suffice: {error}")
+        factor = answer.forecast.next_factor
+        unfinished = [seed for seed in range(self._seeds) if not self._finished(factor, seed)]
+        if factor is None or not unfinished:
+            return None
+        seed = min(unfinished, key=lambda seed: self._length(factor, seed))
+        length = self._length(factor, seed)
+        evaluations = max(2, math.ceil(length * (1 + _GROWTH)))
+        config = self._pilot_config(factor, seed)
+        fresh = (evaluations - length) * config.evaluate_every_fresh_examples
+        cost = fresh * factor / config.batch_size * answer.step_seconds[factor]
+        return (factor, seed, evaluations) if answer.spent + cost <= answer.limit else None
+
+    def _shortest(self, otherwise: str) -> tuple[float, int, int]:
+        """Like `_following`, where there is no forecast yet; raises InputError if there will be
+        none."""
+        unfinished = [key for key in self._results if not self._finished(*key)]
+        if not unfinished or self._spent() > self._limit * self._budget_seconds():
+            raise cli.InputError(otherwise)
+        key = min(unfinished, key=lambda key: self._length(*key))
+        return (*key, self._length(*key) + 2)
+
+    def _length(self, factor: float, seed: int) -> int:
+        """The evaluations of a pilot so far."""
+        run = self._runs.get((factor, seed))
+        return 0 if run is None else len(run.loss)
+
+    def _finished(self, factor: float | None, seed: int) -> bool:
+        result = self._results.get((factor, seed)) if factor is not None else None
+        return result is not None and result["status"] in records.FINISHED
+
+    def _continue(
+        self, factor: float, seed: int, evaluations: int, stop: Callable[[int], bool]
+    ) -> None:
+        """Trains a pilot until it has been evaluated so often, or to its end."""
+        config, workdir = self._pilot_config(factor, seed), self._workdir(factor, seed)
+        end = _steps_until(config, evaluations)
+        asked = False
+
+        def stops(step: int) -> bool:
+            nonlocal asked
+            asked = stop(step)
+            return asked or step >= end
+
+        quiet, tools = Progress(quiet=True), Tools(trackers=())
+        steps = train.step_by_step(make_experiment(config), workdir, quiet, stops, tools=tools)
+        status = self._status(f"pilot e = {factor:g}, {seed + 1} of {self._seeds}")
+        while (result := next(steps)) is None:
+            self._progress.update(status)
+        if asked:
+            raise train.Preempted
+        if result["status"] == "failed":
+            raise cli.InputError(f"the pilot in {workdir} has failed: {result['error']}")
+        self._results[factor, seed] = result
+        evaluations = self._evaluations(workdir)
+        self._times[factor, seed] = [(p["step"], p["train_seconds"]) for p in evaluations]
+        points = [
+            (p["fresh_examples"], p["step"], self._loss(p[config.target.metric]))
+            for p in evaluations
+        ]
+        if result["status"] == "diverged":
+            points.append((result["fresh_examples"], result["step"], math.nan))
+        if points:
+            fresh, steps, loss = np.array(points, float).T
+            # a loss must be above 0, and what happens below the target does not matter
+            loss = np.maximum(loss, self._target / 2)
+            self._runs[factor, seed] = Run(factor, fresh, steps, loss)
+
+    def _evaluations(self, workdir: pathlib.Path) -> list[dict[str, Any]]:
+        try:
+            return trial_records.read(workdir).validation
+        except records.Damaged as error:
+            raise cli.InputError(f"{workdir} is damaged ({error}); move it away") from error
+
+    def _loss(self, value: float) -> float:
+        """A number that falls: the metric itself, or 1 - it."""
+        return value if self._config.target.mode == "below" else 1 - value
+
+    def _step_seconds(self) -> dict[float, float]:
+        """Measured where there are pilots; other predictions are corrected by these."""
+        measured: dict[float, list[float]] = {}
+        for (factor, _), times in self._times.items():
+            if factor not in self._predicted or len(times) < 2:
+                continue
+            (start, before), (end, after) = times[0], times[-1]  # the buffer has been filled
+            if end - start >= _MIN_STEPS:
+                measured.setdefault(factor, []).append((after - before) / (end - start))
+        known = {factor: float(np.median(seconds)) for factor, seconds in measured.items()}
+        errors = [math.log(seconds / self._predicted[e]) for e, seconds in known.items()]
+        correction = math.exp(np.mean(errors)) if errors else 1.0
+        return {e: known.get(e, correction * s) for e, s in self._predicted.items()}
+
+    def _status(self, pilot: str) -> str:
+        """What the display shows while a pilot trains."""
+        try:
+            answer = self.answer()
+        except ValueError:
+            return pilot
+        return SEPARATOR.join(
+            (
+                pilot,
+                f"at most {duration(max(0.0, answer.limit - answer.spent))} left",
+                f"best guess so far e = {answer.forecast.factor:g}",
+            )
+        )
+
+    def _pilot_config(self, factor: float, seed: int) -> ConfigDict:
+        config = copy.deepcopy(self._config)
+        config.echo.policy, config.echo.factor = "fixed", float(factor)
+        every, budget = config.evaluate_every_fresh_examples, config.budget.fresh_examples
+        every = min(every or budget, budget // _EVALUATIONS) / factor
+        one_step = math.ceil(config.batch_size / factor)
+        config.evaluate_every_fresh_examples = max(one_step, int(every))
+        config.seed.data += seed
+        config.seed.model += seed
+        return config
+
+    def _workdir(self, factor: float, seed: int) -> pathlib.Path:
+        return self._directory / f"e{factor:g}" / str(seed)
+
+
+def _steps_until(config: ConfigDict, evaluations: int) -> int:
+    """The step of the last one of so many evaluations after the shuffle buffer was filled."""
+    counts = accounting.Counts.of_all(config)
+
+    def admitted(steps: int) -> int:
+        return sum(count.admitted(steps) for count in counts)
+
+    low, high = 0, accounting.total_steps(config)
+    fresh_examples = admitted(min(1, high)) + evaluations * config.evaluate_every_fresh_examples
+    while low < high and evaluations:
+        middle = (low + high) // 2
+        if admitted(middle) < fresh_examples:
+            low = middle + 1
+        else:
+            high = middle
+    return low

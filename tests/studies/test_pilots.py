@@ -1,0 +1,121 @@
+"""Pilots are ordinary runs, stopped and continued; the command reports what follows from them."""
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import advise
+import train
+from pipeline import accounting
+from runs import cli, records
+from runs.progress import Progress
+from studies import pilots
+from tests.helpers.runs import flags, mini, on_each_step, records_of, slot, stop_at_call
+
+SECONDS = {e: 0.01 * max(6 / e, 1) for e in (1, 2, 4, 8, 16)}
+
+
+def config(**fields):
+    small = slot("before_augmentation", 64, factor=1) | {
+        "budget__fresh_examples": 1280,
+        "evaluate_every_fresh_examples": 320,
+        "checkpoint_every_fresh_examples": 0,
+        "target__value": 0.9,
+    }
+    return mini(**small | fields)
+
+
+def make(directory, limit=1.0, seeds=1, **fields):
+    return pilots.Pilots(config(**fields), SECONDS, directory, seeds, limit, Progress(quiet=True))
+
+
+@given(
+    st.sampled_from(["before_augmentation", "after_batching"]),
+    st.sampled_from([0, 3, 100]),
+    st.floats(1, 20),
+    st.integers(1, 40),
+)
+def test_so_many_evaluations_follow_the_filling_of_the_buffer(insertion, buffer, e, evaluations):
+    run = mini(**slot(insertion, buffer, factor=e), evaluate_every_fresh_examples=32)
+    counts = accounting.Counts.of_all(run)
+    fresh = [sum(c.admitted(n) for c in counts) for n in range(accounting.total_steps(run) + 1)]
+    steps = pilots._steps_until(run, evaluations)
+    passed = (fresh[steps] - fresh[1]) / 32
+    assert passed >= evaluations or steps == len(fresh) - 1
+    assert (fresh[steps - 1] - fresh[1]) / 32 < evaluations
+
+
+@pytest.mark.slow
+def test_pilots_are_runs_cut_off_and_continue_after_an_interruption(tmp_path):
+    interrupted = make(tmp_path / "pilots", limit=0.25)
+    with on_each_step(stop_at_call(3)), pytest.raises(train.Preempted):
+        interrupted.run()
+    answer = make(tmp_path / "pilots", limit=0.25).run()
+    assert answer.forecast.factor in SECONDS
+    found = sorted((tmp_path / "pilots").glob("e*/*"))
+    assert {path.parent.name for path in found} >= {"e4", "e16"}
+    for path in found:
+        factor = float(path.parent.name[1:])
+        pilot = make(tmp_path)._pilot_config(factor, int(path.name))
+        train.train(pilot, tmp_path / "whole" / path.parent.name)
+        whole = records_of(tmp_path / "whole" / path.parent.name)
+        cut_off = records_of(path)
+        assert [r for r in cut_off if r["split"] == "validation"]
+        assert cut_off == [r for r in whole if r["step"] <= cut_off[-1]["step"]][: len(cut_off)]
+
+
+@pytest.mark.slow
+def test_without_time_there_are_only_the_first_pilots(tmp_path):
+    one = make(tmp_path, limit=1e-9, seeds=2)
+    one.run()
+    assert {(e, seed) for e, seed in one._runs} == set(itertools.product(pilots.FIRST, range(2)))
+    for (factor, _), run in one._runs.items():
+        assert len(run.loss) >= pilots.FIRST[factor]
+    again = make(tmp_path, limit=1e-9, seeds=2)
+    before = {path: path.read_bytes() for path in tmp_path.rglob(records.METRICS)}
+    again.run()
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob(records.METRICS)}
+
+
+@pytest.mark.slow
+def test_the_command_forecasts_and_prints_flags(tmp_path, capsys):
+    small = config(upstream__examples_per_second=400, evaluate_every_fresh_examples=64)
+    words = ["--config=configs/cifar10.py:mini", "--seconds=0.05", "--pilot-limit=0.2"]
+    words += [f"--pilot={tmp_path / 'pilots'}", *flags(small)]
+    assert cli.guarded(advise.main, words) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^ +16 +[\de+,]+ \([\de+,]+ to [\de+,]+\)", printed, re.MULTILINE)
+    assert re.search(r"best guess would be e = \d+ if it took 0.5 times as long", printed)
+    assert printed.count("In flags:") == 1
+    assert max(map(len, printed.rpartition("In flags")[0].splitlines())) <= 80
+
+
+def test_a_target_without_a_loss_is_refused(tmp_path):
+    with pytest.raises(cli.InputError, match=r"target.value is 1.1; allowed for a forecast"):
+        make(tmp_path, target__value=1.1)
+
+
+def test_a_damaged_pilot_is_named(tmp_path):
+    workdir = tmp_path / "e4" / "0"
+    workdir.mkdir(parents=True)
+    (workdir / records.CONFIG).write_text("{")
+    with pytest.raises(cli.InputError, match="e4/0"):
+        make(tmp_path).run()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pilot=s3://a/b"], "is a URL"),
+        (["--pilot=x", "--pilot-limit=0"], "--pilot-limit is 0; allowed"),
+        (["--pilot=x", "--pilot-seeds=0"], "--pilot-seeds is 0; allowed"),
+    ],
+)
+def test_wrong_flags_are_one_sentence(words, message, capsys):
+    assert cli.guarded(advise.main, ["--config=configs/cifar10.py:mini", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
