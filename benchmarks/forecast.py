@@ -28,6 +28,7 @@ STUDIES = {
     "digits": ("digits_factor",),
 }
 RATIOS = (6.0, 16.0, math.inf)
+AUTO_RATIOS = (2.0, 6.0, 16.0)
 PILOTS, SHARE = (1.0, 4.0, 16.0), 0.214
 FIRST = {4.0: 3, 16.0: 2}  # evaluations that adaptive pilots start with
 
@@ -363,6 +364,37 @@ def of_others(everyone: Sequence[User]) -> Callable[[User, float], float]:
     return rule
 
 
+CAPS = ("16", "B/8", "B/4", "adaptive pilots")
+
+
+def caps(everyone: Sequence[User], prior: Prior) -> str:
+    """A table of `auto` behind a constant upstream, where it echoes by min(R, maximum copies)."""
+    rows = []
+    for ratio in AUTO_RATIOS:
+        worse = {name: [] for name in CAPS}
+        for user in everyone:
+            factors = [*(e for e in user.runs if e <= ratio), ratio]
+            best = min(_interpolated(user, e) * max(1, e / ratio) for e in [*user.runs, *factors])
+            pilots = adaptive_pilots(user, ratio, prior)
+            advised = predicted(user, pilots, ratio, prior).factor
+            sizes = (16, max(2, user.batch_size // 8), user.batch_size // 4, advised)
+            for name, most in zip(CAPS, sizes, strict=True):
+                worse[name].append(_interpolated(user, min(most, ratio)) / best)
+        cells = [
+            " / ".join(f"{np.quantile(values, level):.2f}" for level in (0.5, 0.9, 1))
+            for values in worse.values()
+        ]
+        rows.append([f"{ratio:g}", *cells])
+    return common.markdown_table(["R", *(f"at most {name}" for name in CAPS)], rows)
+
+
+def _interpolated(user: User, factor: float) -> float:
+    """Fresh examples to the target at any factor, log-linear between those that were run."""
+    known = sorted(user.fresh)
+    fresh = [min(user.fresh[e], 1.5 * user.budget) for e in known]
+    return math.exp(np.interp(math.log(factor), np.log(known), np.log(fresh)))
+
+
 def row(name: str, outcomes: Mapping[float, Sequence[Outcome]]) -> list[str]:
     """A line of the table; cells and coverage are those at the first R."""
     first = next(iter(outcomes.values()))
@@ -478,6 +510,9 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
             f"## {name}",
             table(outcomes | extra),
             f"Adaptive pilots took {np.median(costs):.2f} baseline runs at R = 6 (median).",
+            "`auto` behind a constant upstream: seconds to the target over those of the best fixed "
+            "factor, by its maximum number of copies (B: batch size); median / 90 % / worst.",
+            caps(everyone, prior),
         ]
     widening = max(prior.widening for prior in used.values())
     used["any other"] = dataclasses.replace(prior_of(list(fitted.values())), widening=widening)

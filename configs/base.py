@@ -303,11 +303,17 @@ FIELDS = (
     Field(
         "echo.shuffle_buffer",
         0,
-        "slots of the buffer (auto: items stored), in total over all streams: examples, or after "
-        "batching batches",
+        "slots of the buffer (auto: items stored; 0 = eight batches), in total over all streams: "
+        "examples, or after batching batches",
         Range(0, MAX_BUFFER),
     ),
-    Field("echo.max_factor", 16, "auto: maximum copies of a fresh item", Range(1, MAX_FACTOR)),
+    Field(
+        "echo.max_factor",
+        0,
+        "auto: maximum copies of a fresh item; 0 = an eighth of the batch size, at least 2 "
+        "(advise.py --pilot finds your own)",
+        Range(0, MAX_FACTOR),
+    ),
     Field(
         "echo.replay", "", "auto: another run's echo_decisions.jsonl to replay; '' = decide", _PATH
     ),

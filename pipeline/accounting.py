@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from echo.auto_order import Repeats, round_size, store_rows
+from echo.auto_order import Repeats, default_max_factor, round_size, store_rows
 from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
 from echo.readers import CHUNK_ITEMS
 from pipeline import epoch_repeats
@@ -17,6 +17,9 @@ from pipeline.map_datasets import derived_seed
 # (batch number from 0, copy numbers of its rows int64 [b]) -> whether an earlier row, of this batch
 # or of one before, contains the same example, bool [b]
 RepeatedRows = Callable[[int, np.ndarray], np.ndarray]
+
+
+_AUTO_BATCHES = 8  # that an auto stage stores if the configuration does not say
 
 
 def total_steps(config: ConfigDict) -> int:
@@ -45,7 +48,7 @@ def copy_diagnostics(config: ConfigDict, num_examples: int) -> CopyDiagnostics:
     rows = []
     for stream, counts in enumerate(Counts.of_all(config)):
         slots, seed = buffer_slots(config, stream), echo_seed(config, stream)
-        repeats = Repeats(config.echo.max_factor, slots, seed)
+        repeats = Repeats(max_factor(config), slots, seed)
         rows.append(DecidedRows(repeats, counts.outputs_per_batch))
     return CopyDiagnostics(config.batch_size, rows)
 
@@ -123,6 +126,11 @@ def stage_settings(config: ConfigDict, stream: int) -> dict[str, Any]:
     }
 
 
+def max_factor(config: ConfigDict) -> int:
+    """The maximum number of copies of a fresh item with echo.policy=auto."""
+    return config.echo.max_factor or default_max_factor(config.batch_size)
+
+
 def echo_seed(config: ConfigDict, stream: int) -> int:
     """The seed of a stream's echo stage."""
     return derived_seed("echo stage", config.seed.data, stream)
@@ -137,7 +145,10 @@ def buffer_slots(config: ConfigDict, stream: int) -> int:
     slots.
     """
     total, streams = config.echo.shuffle_buffer, config.echo.streams
-    if config.echo.insertion == "after_batching":
+    after_batching = config.echo.insertion == "after_batching"
+    if config.echo.policy == "auto" and not total:
+        total = _AUTO_BATCHES * (1 if after_batching else config.batch_size)
+    if after_batching:
         return total
     return total // streams + (stream < total % streams)
 

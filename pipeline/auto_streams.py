@@ -57,7 +57,7 @@ class AutoStreams:
         decisions, earlier = self._decisions, self._earlier
         return functools.partial(
             echo.OpportunisticIterDataset,
-            max_factor=settings.max_factor,
+            max_factor=accounting.max_factor(self._config),
             slack=self._slack,
             limit=lambda: self._limit // unit,
             decisions=None if decisions is None else decisions[:, stream] // unit,

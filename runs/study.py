@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from echo.auto_order import default_max_factor
 from runs import records
 
 # What a trial is judged by: the cost of reaching the target, or the best value within the budget.
@@ -243,6 +244,8 @@ class Condition:
             return cls(name, label or INSERTIONS["none"], overrides, batch_size=batch_size)
         policy = settings.get("echo.policy", "fixed")
         factor = float(settings.get("echo.max_factor" if policy == "auto" else "echo.factor", 1))
+        if policy == "auto" and not factor:
+            factor = float(default_max_factor(batch_size or 1))
         buffer = int(settings.get("echo.shuffle_buffer", 0))
         if schema_version == 1 and insertion != "after_batching":
             buffer *= int(settings.get("echo.streams", 1))
@@ -310,7 +313,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     insertion = settings.get("echo.insertion", "none")
     if not isinstance(insertion, str) or insertion not in INSERTIONS:
         raise ValueError(f"echo.insertion is {short(insertion)}; allowed: {', '.join(INSERTIONS)}")
-    minimums = {"echo.factor": 1, "echo.max_factor": 1, "echo.shuffle_buffer": 0}
+    minimums = {"echo.factor": 1, "echo.max_factor": 0, "echo.shuffle_buffer": 0}
     minimums |= {"echo.streams": 1, "batch_size": 1}
     for name, minimum in minimums.items():
         value = settings.get(name)

@@ -26,7 +26,7 @@ from runs.tooling import Tools
 from training.experiment import make_experiment
 
 # The pilots that everything starts with, and their numbers of evaluations (docs/forecast.md).
-FIRST = {4: 3, 16: 2}
+FIRST: dict[float, int] = {4: 3, 16: 2}
 
 _EVALUATIONS = 64  # of a run without echoing in its budget, at least
 _GROWTH = 0.15  # of a pilot at a time, at least one evaluation
@@ -209,11 +209,11 @@ class Pilots:
         if result["status"] == "failed":
             raise cli.InputError(f"the pilot in {workdir} has failed: {result['error']}")
         self._results[factor, seed] = result
-        evaluations = self._evaluations(workdir)
-        self._times[factor, seed] = [(p["step"], p["train_seconds"]) for p in evaluations]
+        validation = self._validation(workdir)
+        self._times[factor, seed] = [(p["step"], p["train_seconds"]) for p in validation]
         points = [
             (p["fresh_examples"], p["step"], self._loss(p[config.target.metric]))
-            for p in evaluations
+            for p in validation
         ]
         if result["status"] == "diverged":
             points.append((result["fresh_examples"], result["step"], math.nan))
@@ -223,7 +223,7 @@ class Pilots:
             loss = np.maximum(loss, self._target / 2)
             self._runs[factor, seed] = Run(factor, fresh, steps, loss)
 
-    def _evaluations(self, workdir: pathlib.Path) -> list[dict[str, Any]]:
+    def _validation(self, workdir: pathlib.Path) -> list[dict[str, Any]]:
         try:
             return trial_records.read(workdir).validation
         except records.Damaged as error:

@@ -189,11 +189,6 @@ def _check_auto(settings: ConfigDict) -> None:
             f"config.echo.factor is {settings.factor:g} with echo.policy='auto', which chooses "
             "the factor itself; allowed: 1 (the maximum number of copies is config.echo.max_factor)"
         )
-    if settings.shuffle_buffer < 1:
-        raise ConfigError(
-            f"config.echo.shuffle_buffer is {settings.shuffle_buffer} with echo.policy='auto', "
-            "which repeats what the buffer holds; allowed: 1 or more, ideally several batches"
-        )
 
 
 def _check_upstream(upstream: ConfigDict) -> None:
@@ -218,8 +213,8 @@ def _check_streams(config: ConfigDict) -> None:
         raise ConfigError(
             f"config.echo.shuffle_buffer is {settings.shuffle_buffer}, the total of "
             f"config.echo.streams={settings.streams} streams, which need a slot each; allowed with "
-            f"echo.insertion={settings.insertion!r}: {settings.streams} or more, "
-            + ("or fewer streams" if settings.policy == "auto" else "0, or fewer streams")
+            f"echo.insertion={settings.insertion!r}: {settings.streams} or more, 0, or fewer "
+            "streams"
         )
 
 

@@ -34,6 +34,9 @@ FACTORS = (1, 2, 4, 8, 16)
 # The bound on the regret above which the evidence is not enough.
 MAX_REGRET = 1.5
 
+# The bound on the regret up to which the answer is clear.
+CLEAR_REGRET = 1.1
+
 # A factor whose chance to be faster than the best one is below this needs no further pilot.
 _CONTENDER = 0.1
 
@@ -213,14 +216,11 @@ def forecast(
         for factor, n, t, share in zip(factors, *ranges, shares, strict=True)
     }
     chances = (seconds < seconds[best]).mean(axis=1)
-    return Forecast(
-        cells,
-        factor=factors[best],
-        regret=regret,
-        doubt=_doubt({run.factor for run in runs} - diverged, factors[best], regret),
-        next_factor=_next_factor(factors, best, reached, chances),
-        noise=fit.noise,
-    )
+    doubt = _doubt({run.factor for run in runs} - diverged, factors[best], regret)
+    following = _next_factor(factors, best, reached, chances)
+    if not doubt and regret <= CLEAR_REGRET:
+        following = None
+    return Forecast(cells, factors[best], regret, doubt, following, fit.noise)
 
 
 def _observe(fresh, factors, runs: Sequence[Run], target: float, noise: float) -> set[float]:

@@ -117,7 +117,7 @@ def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, stream
 @pytest.mark.parametrize("policy", ["fixed", "auto"])
 def test_a_buffer_with_fewer_slots_than_streams_is_one_sentence(policy):
     fields = slot("after_augmentation", 3, factor=1) | {"echo__policy": policy}
-    allowed = "4 or more, 0, or fewer streams" if policy == "fixed" else "4 or more, or fewer"
+    allowed = "4 or more, 0, or fewer streams"
     says = (
         "config.echo.shuffle_buffer is 3, the total of config.echo.streams=4 streams, which need "
         f"a slot each; allowed with echo.insertion='after_augmentation': {allowed}"

@@ -82,6 +82,7 @@ def test_without_time_there_are_only_the_first_pilots(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_forecasts_and_prints_flags(tmp_path, capsys):
+    """The command of docs/forecast.md, with a smaller budget."""
     small = config(upstream__examples_per_second=400, evaluate_every_fresh_examples=64)
     words = ["--config=configs/cifar10.py:mini", "--seconds=0.05", "--pilot-limit=0.2"]
     words += [f"--pilot={tmp_path / 'pilots'}", *flags(small)]

@@ -8,9 +8,10 @@ import pytest
 
 import train
 from data.splits import open_data
-from pipeline import build
+from pipeline import accounting, build
 from pipeline.auto_streams import AutoStreams
 from runs import cli, records
+from runs.study import Condition
 from tests.helpers.held_training import late_examples
 from tests.helpers.runs import (
     assert_equal_runs,
@@ -20,6 +21,7 @@ from tests.helpers.runs import (
     recorded,
     stop_at,
 )
+from training import check
 from training.auto_policy import Pace
 from training.experiment import make_experiment
 
@@ -125,12 +127,28 @@ def test_the_schedule_follows_fresh_examples(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("insertion", "slots"), [("before_augmentation", 8 * 32), ("after_batching", 8)]
+)
+def test_without_further_settings_it_stores_eight_batches_and_repeats_by_batch_size(
+    insertion, slots
+):
+    config = mini(echo__policy="auto", echo__insertion=insertion, echo__max_factor=0)
+    check.check(config)
+    assert accounting.buffer_slots(config, 0) == slots
+    copies = {
+        n: accounting.max_factor(auto(echo__max_factor=0, batch_size=n)) for n in (8, 32, 256)
+    }
+    assert copies == {8: 2, 32: 4, 256: 32}
+    assert accounting.max_factor(auto(echo__max_factor=3)) == 3
+    assert Condition.of("auto", {}, config).label.endswith("e ≤ 4")
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"echo__insertion": "none"}, "insertion='none', where nothing is repeated; allowed"),
         ({"echo__factor": 2}, r"config.echo.factor is 2 with echo.policy='auto'.*allowed: 1"),
-        ({"echo__shuffle_buffer": 0}, "shuffle_buffer is 0 with .*allowed: 1 or more"),
-        ({"echo__max_factor": 0}, "config.echo.max_factor is 0; allowed: a whole number from 1"),
+        ({"echo__max_factor": -1}, "config.echo.max_factor is -1; allowed: a whole number from 0"),
         ({"echo__replay": "nowhere"}, "replay is 'nowhere', which holds no decisions .*allowed"),
         ({"echo__replay": __file__}, "which holds no decisions"),
         ({"echo__policy": "fixed", "echo__replay": "x"}, "replay is 'x' with echo.policy='fixed'"),
