@@ -146,11 +146,16 @@ def jax_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> tup
     def step():
         held[:] = compiled(held[0], rows, hyper, np.uint32(0))
 
+    flops = model_flops(task, (held[0], rows, hyper, np.uint32(0)))
+    gigabytes = memory_bytes(compiled) / 1e9
+    return Side(step, lambda: jax.block_until_ready(held), gigabytes), flops
+
+
+def memory_bytes(compiled: Any) -> int:
+    """Bytes of a device's memory that a compiled program needs, with its arguments."""
     memory = compiled.memory_analysis()
     total = memory.argument_size_in_bytes + memory.output_size_in_bytes
-    total += memory.temp_size_in_bytes - memory.alias_size_in_bytes
-    flops = model_flops(task, (held[0], rows, hyper, np.uint32(0)))
-    return Side(step, lambda: jax.block_until_ready(held), total / 1e9), flops
+    return total + memory.temp_size_in_bytes - memory.alias_size_in_bytes
 
 
 def model_flops(task: steps.Task, arguments: Any) -> float:

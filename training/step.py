@@ -64,6 +64,7 @@ class Program:
     """Compiled functions for one task; see `program`.
 
     Attributes:
+        state_shapes: a TrainState of shapes.
         state_shardings: a TrainState of shardings.
         state_bytes, gradient_bytes: the size of each device's part of a state and of its gradients.
 
@@ -75,7 +76,7 @@ class Program:
         self.task = task
         self._graphdef = nnx.graphdef(nnx.eval_shape(lambda: task.workload.model(nnx.Rngs(0))))
         self._replicated = sharding.replicated(task.mesh)
-        shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
+        self.state_shapes = shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
         self.state_shardings = state = self._shardings(shapes)
         self.gradient_bytes = _device_bytes(shapes.params, state.params)
         self.state_bytes = _device_bytes(shapes, state)

@@ -66,7 +66,7 @@ def test_transformer_flops_are_six_per_parameter_and_token_plus_attention():
     batch, rows = step_time.random_batch(config, info), np.zeros(1024, np.uint32)
     workload, mesh = workloads.make(config, info), sharding.make_mesh(1, 1)
     task = steps.Task(workload, "nesterov", False, mesh)
-    state = jax.eval_shape(steps.Program(task)._init_arrays, np.uint32(0))
+    state = steps.Program(task).state_shapes
     hyper = optimizer.hyperparameters(config, 0.0)
     flops = step_time.model_flops(task, (state, (batch, rows, rows), hyper, np.uint32(0)))
     tokens, length, dim, layers = 1024 * 64, 64, 512, 6
