@@ -182,13 +182,17 @@ def counts(text: str) -> Counts:
     """What a program does, from the text of its optimized HLO. The body of a loop that does not say
     how often it runs counts once."""
     computations, entry = parse(text)
-    flops, cycles = 0, 0
+    flops, cycles, chains = 0, 0, set()
     touched, collectives = collections.Counter(), collections.Counter()
     for name, instruction, times, fused in _executed(computations, entry):
         computation = computations[name]
         flops += times * _flops(computation, instruction)
         if instruction.opcode.removesuffix("-start") in COLLECTIVES:
-            collectives[_collective(name, computation, instruction)] += times
+            # One that overlaps with several fusions is written in each, with the same chain.
+            chain = re.search(r'chain_id="\d+"|$', instruction.attributes)[0]
+            if not chain or chain not in chains:
+                collectives[_collective(name, computation, instruction)] += times
+            chains.add(chain)
         if not fused:
             estimate = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
             cycles += times * int(estimate[1]) if estimate else 0

@@ -175,24 +175,35 @@ def configuration(case: Case, data_devices: int) -> ConfigDict:
 
 def lowered(case: Case) -> tuple[Any, float]:
     """The program of a case for its chips, not compiled yet, and its model FLOPs per chip."""
-    model = dict(case.fields).get("mesh.model", 1)
-    mesh = mesh_of(case.chips, model)
-    config = configuration(case, mesh.shape["data"])
-    workload = workloads.make(config, step_time.data_set(case.workload, case.size, config))
+    mesh = mesh_of(case.chips, dict(case.fields).get("mesh.model", 1))
     if case.program != "step":
+        config = configuration(case, mesh.shape["data"])
         return store_program(case.program, config, mesh), 0.0
-    augment = config.augment_on == "device"
-    data = decoded_batch(config) if augment else batch(case, config)
-    task = steps.Task(workload, config.optimizer.name, augment, mesh, config.sharding)
-    here = dataclasses.replace(task, mesh=sharding.make_mesh(1, 1), sharding="replicated")
-    flops = step_time.model_flops(here, arguments(here, config, data)) / mesh.size
-    return steps.Program(task).lower_train(*arguments(task, config, data)), flops
+    task, inputs = step(case, mesh)
+    flops = step_time.model_flops(*step(case, sharding.make_mesh(1, 1))) / mesh.size
+    return steps.Program(task).lower_train(*inputs), flops
 
 
-def batch(case: Case, config: ConfigDict) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes of a batch in the form that augmentation returns."""
+def step(case: Case, mesh: Mesh) -> tuple[steps.Task, tuple]:
+    """A training step and its arguments, as shapes with shardings. One device shards nothing."""
+    config = configuration(case, mesh.shape["data"])
     info = step_time.data_set(case.workload, case.size, config)
-    one = ConfigDict(config.to_dict() | {"batch_size": 1})
+    augments = config.augment_on == "device"
+    choice = config.sharding if mesh.size > 1 else "replicated"
+    workload = workloads.make(config, info)
+    task = steps.Task(workload, config.optimizer.name, augments, mesh, choice)
+    data = decoded_batch(config) if augments else augmented_batch(config, info)
+
+    program, split = steps.Program(task), sharding.over_data(mesh)
+    state = jax.tree.map(_placed, program.state_shapes, program.state_shardings)
+    numbers = jax.ShapeDtypeStruct((config.batch_size,), np.uint32)
+    rows = jax.tree.map(lambda x: _placed(x, split), (data, numbers, numbers))
+    return task, (state, rows, optimizer.hyperparameters(config, 0.0), np.uint32(0))
+
+
+def augmented_batch(config: ConfigDict, info: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a batch in the form that augmentation returns."""
+    one = common.overridden(config, {"batch_size": 1})
     return {
         name: jax.ShapeDtypeStruct((config.batch_size, *x.shape[1:]), x.dtype)
         for name, x in step_time.random_batch(one, info).items()
@@ -207,16 +218,6 @@ def decoded_batch(config: ConfigDict) -> dict[str, jax.ShapeDtypeStruct]:
         "size": jax.ShapeDtypeStruct((rows, 2), np.int32),
         "label": jax.ShapeDtypeStruct((rows,), np.int32),
     }
-
-
-def arguments(task: steps.Task, config: ConfigDict, data: Any) -> tuple:
-    """The arguments of a step, as shapes with shardings."""
-    program = steps.Program(task)
-    state = jax.tree.map(_placed, program.state_shapes, program.state_shardings)
-    numbers = jax.ShapeDtypeStruct((config.batch_size,), np.uint32)
-    split = sharding.over_data(task.mesh)
-    rows = jax.tree.map(lambda x: _placed(x, split), (data, numbers, numbers))
-    return state, rows, optimizer.hyperparameters(config, 0.0), np.uint32(0)
 
 
 def store_program(name: str, config: ConfigDict, mesh: Mesh) -> Any:

@@ -179,14 +179,14 @@ class Program:
         task, data = self.task, self._augmented(rows, data_seed)
 
         def loss_of(params):
-            params = self._gathered(params)
             # copy=True, because batch norm writes its statistics inside this trace.
             model = nnx.merge(self._graphdef, params, state.model_state, copy=True)
             loss, metrics = task.workload.loss(model, data)
             return loss, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
 
         differentiate = jax.value_and_grad(loss_of, has_aux=True)
-        (loss, (metrics, model_state)), grads = differentiate(state.params)
+        (loss, (metrics, model_state)), grads = differentiate(self._gathered(state.params))
+        grads = self._scattered(grads)
         update = optimizer.transformation(task.optimizer, hyper)
         updates, opt_state = update.update(grads, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
@@ -222,6 +222,12 @@ class Program:
         if self.task.sharding != "fsdp":
             return params
         return jax.lax.with_sharding_constraint(params, self._replicated)
+
+    def _scattered(self, grads):
+        """Gradients as the optimizer uses them: under fsdp each device sums only its own part."""
+        if self.task.sharding != "fsdp":
+            return grads
+        return jax.lax.with_sharding_constraint(grads, self.state_shardings.params)
 
 
 def _device_bytes(shapes: Any, shardings: Any) -> int:
