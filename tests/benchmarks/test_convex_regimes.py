@@ -1,0 +1,52 @@
+"""Echoed gradient descent by inner products equals the same steps taken one by one."""
+
+import numpy as np
+import optax
+import pytest
+
+import echo
+
+mlxtend = pytest.importorskip("mlxtend")
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import convex_regimes
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_parameters_are_those_of_gradient_descent_on_echoed_batches(factor):
+    rates, seed, batch_size, batches = np.float32([0.03, 0.3]), 7, 16, 5
+    inputs, labels = convex_regimes.examples()
+    assert inputs.shape == (5000, 785) and labels.shape == (5000, 10)
+    weights = convex_regimes.train(
+        jnp.zeros((785, 2, 10)), rates, seed, 0, batches, factor, batch_size=batch_size
+    )
+
+    def loss(weights, rows):
+        return optax.softmax_cross_entropy(inputs[rows] @ weights, labels[rows]).mean()
+
+    fresh = [convex_regimes.fresh_batch(seed, i, batch_size) for i in range(batches)]
+    for lane, rate in enumerate(rates):
+        expected = jnp.zeros((785, 10))
+        for rows in echo.echo_iterable(map(np.asarray, fresh), factor=factor):
+            expected -= rate * jax.grad(loss)(expected, rows)
+        np.testing.assert_allclose(weights[:, lane], expected, atol=2e-6)
+    evaluated = loss(expected, np.arange(convex_regimes.EVALUATED))
+    np.testing.assert_allclose(convex_regimes.loss(weights)[1], evaluated, rtol=1e-5)
+
+
+def test_evaluations_are_at_most_5_percent_apart():
+    numbers = list(convex_regimes.evaluations())
+    assert numbers[:3] == [1, 2, 3] and numbers[-1] == convex_regimes.MAX_BATCHES
+    assert all(b - a <= max(1, 0.05 * a + 0.5) for a, b in zip(numbers, numbers[1:]))
+
+
+def test_the_times_of_learning_rates_bracket_the_threshold():
+    rates = np.float32([0.01, 0.2])
+    (slow, missed), (before, at) = convex_regimes.batches_to_threshold(16, 4, rates, seed=0)
+    assert missed == np.inf and slow >= at - 1 and before < at
+    weights = jnp.zeros((785, 1, 10))
+    for number, below in ((before, False), (at, True)):
+        trained = convex_regimes.train(weights, rates[1:], 0, 0, number, 4, batch_size=16)
+        assert (convex_regimes.loss(trained)[0] <= convex_regimes.THRESHOLD) == below
