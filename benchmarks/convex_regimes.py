@@ -36,6 +36,7 @@ THRESHOLD = 0.3  # of the training loss, in nats
 RATES = tuple(float(rate) for rate in 0.01 * 10 ** (np.arange(61) / 20))
 GRID = 1.05  # fresh batches of an evaluation over those of the one before it, when they are many
 MARGIN = 2  # a tuning run ends when its first learning rate has needed 1 / MARGIN of its batches
+SCREENED, KEPT = 5, 16  # after so many tuning runs, so many learning rates stay
 MAX_BATCHES = 20_000
 EVALUATED = 1_000  # training examples whose loss is evaluated
 CONFIRMED_FROM = 1_000  # seed of the first run with tuned learning rates
@@ -48,7 +49,7 @@ class Plan:
     """How much is measured: every pair of batch size and echo factor, so many runs each."""
 
     batch_sizes: tuple[int, ...] = (4, 16, 64, 256)
-    factors: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    factors: tuple[int, ...] = (1, 4, 16, 64)
     runs: int = 20
 
 
@@ -149,10 +150,24 @@ def batches_to_threshold(
     return bounds
 
 
-def best_rate(times_RxL: np.ndarray) -> int:
-    """The index of the learning rate with the smallest mean time over runs, among those that
-    reached the threshold in all of them."""
-    return int(np.argmin(times_RxL.mean(0)))
+def tune(batch_size: int, factor: int, runs: int) -> tuple[float, list[tuple[int, float]]]:
+    """The learning rate with the smallest mean of fresh batches over `runs` runs, and its bounds in
+    each (`batches_to_threshold`). A rate that misses the threshold in a run has an infinite mean.
+
+    The first SCREENED runs try all RATES, the others the best KEPT of them.
+    """
+    rates, bounds_RxLx2 = np.float32(RATES), []
+    for seed in range(runs):
+        if seed == SCREENED:
+            kept = np.argsort(_means(bounds_RxLx2), kind="stable")[:KEPT]
+            rates, bounds_RxLx2 = rates[kept], [[own[i] for i in kept] for own in bounds_RxLx2]
+        bounds_RxLx2.append(batches_to_threshold(batch_size, factor, rates, seed))
+    best = int(np.argmin(_means(bounds_RxLx2)))
+    return float(rates[best]), [own[best] for own in bounds_RxLx2]
+
+
+def _means(bounds_RxLx2: list) -> np.ndarray:
+    return np.array(bounds_RxLx2)[:, :, 1].mean(0)
 
 
 def measure(plan: Plan) -> pd.DataFrame:
@@ -160,24 +175,20 @@ def measure(plan: Plan) -> pd.DataFrame:
     this run chose the rate), batches_before, batches."""
     rows = []
     for batch_size, factor in itertools.product(plan.batch_sizes, plan.factors):
-        seeds = range(plan.runs)
-        runs = [
-            batches_to_threshold(batch_size, factor, np.asarray(RATES, np.float32), seed)
-            for seed in seeds
-        ]
-        best = best_rate(np.array([[end for _, end in run] for run in runs]))
-        chosen = np.float32([RATES[best]])
+        rate, tuned = tune(batch_size, factor, plan.runs)
         fresh = range(CONFIRMED_FROM, CONFIRMED_FROM + plan.runs)
-        confirmed = [batches_to_threshold(batch_size, factor, chosen, seed)[0] for seed in fresh]
-        own = {"batch_size": batch_size, "factor": factor, "rate": RATES[best]}
+        confirmed = [
+            batches_to_threshold(batch_size, factor, np.float32([rate]), seed)[0] for seed in fresh
+        ]
+        own = {"batch_size": batch_size, "factor": factor, "rate": rate}
         for tuning, seeds_of, bounds in (
-            (True, seeds, [run[best] for run in runs]),
+            (True, range(plan.runs), tuned),
             (False, fresh, confirmed),
         ):
             for seed, (low, high) in zip(seeds_of, bounds, strict=True):
                 ends = {"batches_before": low, "batches": high}
                 rows.append(own | {"tuning": tuning, "seed": seed} | ends)
-        common.progress(f"B = {batch_size}, e = {factor}: {RATES[best]:.3g}, {confirmed[0]}")
+        common.progress(f"B = {batch_size}, e = {factor}: done")
     return pd.DataFrame(rows)
 
 
