@@ -21,16 +21,20 @@ from analysis.figures.style import COLORS, lighter
 from analysis.load import LoadedStudy
 from runs.study import FRESH_EXAMPLES, Axis, Study
 
+MAX_TRIALS = 5_000  # a browser draws each of them, and the page holds their curves
 _TARGETS = 14  # at most about so many; the tables of each are computed
 _LABELS = {"fresh_examples": "fresh examples", "steps": "steps", "seconds": "seconds of training"}
 _POSITION = ["fresh_examples", "step", "train_seconds"]  # of an evaluation, in order of _LABELS
 
 
 def data(loaded: LoadedStudy) -> dict[str, Any] | None:
-    """What explorer.js shows, as JSON values; None if no trial was evaluated.
+    """What explorer.js shows, as JSON values; None if no trial was evaluated, or for more than
+    MAX_TRIALS.
 
     A study that scores best values is explored by the fresh examples to a target.
     """
+    if len(loaded.trials) > MAX_TRIALS:
+        return None
     evaluations = load.curves(loaded.trials, loaded.study.target.metric)
     finite = evaluations.dropna(subset="value")
     if finite.empty:

@@ -7,13 +7,16 @@ Trial directories that cannot be read are set aside and named; the rest is analy
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
+import array
 import dataclasses
+import math
 import os
 import pathlib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis import archive, single_runs
@@ -91,8 +94,15 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
     return loaded.trials
 
 
-def read(directories: Paths, target: float | None = None) -> LoadedStudy:
-    """The study, its trials, and what was set aside; arguments and errors are those of `load`."""
+def read(
+    directories: Paths, target: float | None = None, remembered: "Rows | None" = None
+) -> LoadedStudy:
+    """The study, its trials, and what was set aside; arguments and errors are those of `load`.
+
+    Args:
+        remembered: what earlier calls have read of these directories.
+    """
+    read_row = remembered or _trial_row
     single = isinstance(directories, str | os.PathLike)
     roots = [archive.opened(path) for path in ([directories] if single else directories)]
     for root in roots:
@@ -112,7 +122,7 @@ def read(directories: Paths, target: float | None = None) -> LoadedStudy:
     rows = []
     for place, path in places:
         try:
-            rows.append(_trial_row(place, path, study))
+            rows.append(read_row(place, path, study))
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not rows:
@@ -136,15 +146,17 @@ def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The validation records of `trials`: condition, label, insertion, factor, search, trial, step,
     fresh_examples, train_seconds, value (of `metric`; missing if it was not finite)."""
     kept = ["condition", "label", "insertion", "factor", "search", "trial"]
-    rows = [
-        {name: trial[name] for name in kept}
-        | {name: record[name] for name in ("step", "fresh_examples", "train_seconds")}
-        | {"value": record.get(metric)}
-        for trial in trials.to_dict("records")
-        for record in trial_records.read(trial["path"]).validation
-    ]
-    columns = [*kept, "step", "fresh_examples", "train_seconds", "value"]
-    return pd.DataFrame(rows, columns=columns).astype({"value": float})
+    names = ("step", "fresh_examples", "train_seconds", metric)
+    lengths, columns = [], {name: array.array("d") for name in names}
+    for path in trials["path"]:
+        evaluations = trial_records.read(path).validation
+        lengths.append(len(evaluations))
+        for name, column in columns.items():
+            column.extend(math.nan if r.get(name) is None else r[name] for r in evaluations)
+    frame = trials[kept].loc[trials.index.repeat(lengths)].reset_index(drop=True)
+    values = {name: np.frombuffer(column) for name, column in columns.items()}
+    counts = {name: values.pop(name).astype(np.int64) for name in names[:2]}
+    return frame.assign(**counts, train_seconds=values["train_seconds"], value=values[metric])
 
 
 def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> LoadedStudy:
@@ -189,6 +201,35 @@ def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
     ended = trials["status"].isin(COUNTABLE)
     rank = ended.groupby([trials["condition"], trials["search"]]).cumsum()
     return ended & (rank <= study.trials) if study.trials else ended
+
+
+class Rows:
+    """Reads the rows of trials, those of an unchanged trial only once."""
+
+    _FILES = (records.CONFIG, records.HPARAMS, records.METRICS, records.RESULT)
+
+    def __init__(self):
+        self._known: dict[pathlib.Path, tuple[Any, dict[str, Any]]] = {}
+
+    def __call__(
+        self, place: records.TrialPath, path: pathlib.Path, study: Study
+    ) -> dict[str, Any]:
+        """The trial's row; raises one of _DAMAGE if its files are damaged."""
+        state = (study.target, study.space, *(_version(f"{path}/{name}") for name in self._FILES))
+        known, row = self._known.get(path, (None, {}))
+        if known != state:
+            row = _trial_row(place, path, study)
+            self._known[path] = state, row
+        return row
+
+
+def _version(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None if it does not exist."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 _Places = list[tuple[records.TrialPath, pathlib.Path]]

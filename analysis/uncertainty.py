@@ -150,12 +150,12 @@ def signs(lows: ArrayLike, highs: ArrayLike, null: ArrayLike) -> tuple[np.ndarra
     for neither. For ratios this compares T_condition / null with T_baseline, both censored where
     the first of the two is.
     """
-    null = np.asarray(null, float)[..., None]
     lows, highs = np.asarray(lows, float), np.asarray(highs, float)
-    inside = lows < highs
-    below = (highs < null) | ((highs == null) & inside)
-    above = (lows > null) | ((lows == null) & inside)
-    return below.sum(-1), above.sum(-1)
+    known = lows == highs
+    values, lows, highs = np.sort(lows[known]), np.sort(lows[~known]), np.sort(highs[~known])
+    below = np.searchsorted(values, null, "left") + np.searchsorted(highs, null, "right")
+    not_above = np.searchsorted(values, null, "right") + np.searchsorted(lows, null, "left")
+    return below, len(values) + len(lows) - not_above
 
 
 def sign_test(below: ArrayLike, above: ArrayLike) -> np.ndarray:

@@ -53,18 +53,21 @@ def watch(directory: pathlib.Path, target: float | None = None) -> None:
 def _poll(
     directory: pathlib.Path, target: float | None, show: Callable[[LoadedStudy | None], None]
 ) -> None:
+    rows = load.Rows()
     while True:
-        loaded = _read(directory, target)
+        start = time.monotonic()
+        loaded = _read(directory, target, rows)
         show(loaded)
         if loaded is not None and ended(loaded):
             return
-        time.sleep(POLL_SECONDS)
+        # a study of 100,000 trials takes seconds to summarize
+        time.sleep(max(POLL_SECONDS, time.monotonic() - start))
 
 
-def _read(directory: pathlib.Path, target: float | None) -> LoadedStudy | None:
+def _read(directory: pathlib.Path, target: float | None, rows: load.Rows) -> LoadedStudy | None:
     """The records, or None for a study in which no trial has started."""
     try:
-        return load.read(directory, target)
+        return load.read(directory, target, rows)
     except InputError:
         if not (directory / records.STUDY).exists() or any(records.trials_on_disk(directory)):
             raise

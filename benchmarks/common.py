@@ -101,25 +101,55 @@ def memory_increase(
     """
     if not pathlib.Path("/proc/self/status").exists():
         return None
+    return in_new_process(_memory_increase, prepare, work, arguments)
+
+
+def _memory_increase(prepare, work, arguments) -> int:
+    prepared = prepare(*arguments)
+    return usage(lambda: work(prepared)).memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """What a piece of work used: time, processor time of this process, and bytes of resident
+    memory, at the peak, above what the process held before."""
+
+    seconds: float
+    processor_seconds: float
+    memory: int
+
+
+def usage(work: Callable[[], Any]) -> Usage:
+    """What `work` uses in this process. Requires Linux, for the peak of the memory."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    memory, wall, processor = _status_bytes("VmRSS"), time.perf_counter(), time.process_time()
+    work()
+    return Usage(
+        time.perf_counter() - wall,
+        time.process_time() - processor,
+        _status_bytes("VmHWM") - memory,
+    )
+
+
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a module-level function returns, called in a new process; raises RuntimeError if it
+    fails."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_memory_increase, args=(sender, prepare, work, arguments))
+    process = context.Process(target=_send, args=(sender, function, arguments))
     process.start()
     sender.close()
     try:
         return receiver.recv()
     except EOFError:
-        raise RuntimeError(f"{work.__name__}{arguments} failed; see its message above") from None
+        name = f"{function.__name__}{arguments}"
+        raise RuntimeError(f"{name} failed; see its message above") from None
     finally:
         process.join()
 
 
-def _send_memory_increase(sender, prepare, work, arguments) -> None:
-    prepared = prepare(*arguments)
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _status_bytes("VmRSS")
-    work(prepared)
-    sender.send(_status_bytes("VmHWM") - before)
+def _send(sender, function, arguments) -> None:
+    sender.send(function(*arguments))
     sender.close()
     os._exit(0)  # does not wait for threads that a side may have left running
 

@@ -1,5 +1,6 @@
 """Where a run took place, for its record: commit, package versions, hardware."""
 
+import functools
 import importlib.metadata
 import os
 import pathlib
@@ -27,6 +28,7 @@ def describe(root: pathlib.Path) -> dict[str, Any]:
     return {"commit": _commit(root), "packages": _packages(), "hardware": _hardware()}
 
 
+@functools.cache  # what this process has loaded does not change
 def _commit(root: pathlib.Path) -> str | None:
     def git(*arguments: str) -> str | None:
         try:

@@ -342,6 +342,11 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
     if content is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     *lines, _incomplete = content.split(b"\n")
+    # All lines at once, which takes a third of the time; one by one only to name the damaged one.
+    with contextlib.suppress(Damaged):
+        values = _parsed(b"[" + b",".join(lines) + b"]", name)
+        if len(values) == len(lines) and all(type(value) is dict for value in values):
+            return values
     named = ((f"{name}, line {number},", line) for number, line in enumerate(lines, start=1))
     return [_object(_parsed(line, where), where) for where, line in named]
 
@@ -385,13 +390,26 @@ class TrialPath:
 
 def trials_on_disk(study_dir: str | os.PathLike) -> Iterator[tuple[TrialPath, pathlib.Path]]:
     """The trial directories of a study, ordered by condition, search, and trial number."""
-    trials = []
-    for path in pathlib.Path(study_dir).glob("*/*/*"):
-        condition, search, trial = path.parts[-3:]
-        if path.is_dir() and _is_number(search) and _is_number(trial):
-            trials.append((condition, int(search), int(trial), path))
-    for condition, search, trial, path in sorted(trials):
-        yield TrialPath(condition, search, trial), path
+    for condition in sorted(_directories(study_dir)):
+        condition_dir = pathlib.Path(study_dir, condition)
+        for search in _numbered(condition_dir):
+            search_dir = condition_dir / str(search)
+            for trial in _numbered(search_dir):
+                yield TrialPath(condition, search, trial), search_dir / str(trial)
+
+
+def _directories(path: str | os.PathLike) -> list[str]:
+    """The names of the directories in `path`; none if it cannot be listed."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
+
+
+def _numbered(path: pathlib.Path) -> list[int]:
+    """The numbers of the searches or trials in `path`, sorted."""
+    return sorted(int(name) for name in _directories(path) if _is_number(name))
 
 
 def _is_number(name: str) -> bool:

@@ -112,7 +112,7 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """The records of metrics.jsonl; those of evaluations are checked. Raises Damaged."""
     metrics = records.read_metrics(workdir)
     for number, record in enumerate(metrics, start=1):
-        if record.get("split") == "validation":
+        if record.get("split") == "validation" and not _is_evaluation(record):
             where = f"{records.METRICS}, line {number}"
             for name in (*_EVALUATION_COUNTS, "train_seconds"):
                 if record.get(name) is None:
@@ -122,6 +122,22 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
             for name in record.keys() - {"split", "train_seconds", *_EVALUATION_COUNTS}:
                 _number(where, record, name, -math.inf)
     return metrics
+
+
+def _is_evaluation(record: Mapping[str, Any]) -> bool:
+    """Whether a record is that of an evaluation, by a check that is quick and may miss some."""
+    step, fresh = (record.get(name) for name in _EVALUATION_COUNTS)
+    seconds = record.get("train_seconds")
+    if not (type(step) is int is type(fresh) and type(seconds) is float):
+        return False
+    values = [value for name, value in record.items() if name != "split" and value is not None]
+    if not set(map(type, values)) <= {int, float}:
+        return False
+    try:
+        finite = math.isfinite(sum(values))
+    except OverflowError:
+        return False
+    return finite and min(step, fresh, seconds) >= 0 and max(step, fresh) <= _MAX_COUNT
 
 
 def _check_last_evaluation(

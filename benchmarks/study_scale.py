@@ -1,0 +1,272 @@
+"""Studies of many trials: time and memory to analyze and resume them, and overhead of scheduling.
+
+    python -m benchmarks.study_scale --out=results/study_scale.md
+    python -m benchmarks.study_scale --sizes=100000x20 --keep=DIR      4 GB; keeps the study in DIR
+
+A study is run by the code behind sweep.py with eight shards on one directory, but its trials train
+nothing: each writes the records of a run with the given number of evaluations, by the code that
+train.py writes them with. What a shard needs besides that writing is the overhead of scheduling.
+The finished study is then resumed by one process, analyzed (`python -m analysis`), and read twice
+as `--watch` does. Every part runs in a new process. Memory is the largest increase after imports.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import io
+import math
+import pathlib
+import shutil
+import tempfile
+import time
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from ml_collections import ConfigDict
+
+import train
+from benchmarks import common
+from configs import base, catalog, cifar10
+from data.splits import open_data
+from runs import environment, records, workdirs
+from runs.metrics_writer import Recorder
+from runs.observers import Observers
+from runs.progress import Progress
+from runs.study import Study
+from studies import runner
+from studies.search import make_study
+
+SHARDS = 8
+FACTORS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # with the baseline, ten conditions
+HEADER = ("trials", "evaluations", "what", "seconds", "processor seconds", "ms per trial", "MB")
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Trials in all, and evaluations of each."""
+
+    trials: int
+    evaluations: int
+
+    @classmethod
+    def of(cls, text: str) -> "Size":
+        """Parses '1000x500'; raises argparse.ArgumentTypeError."""
+        with contextlib.suppress(ValueError):
+            size = cls(*map(int, text.split("x")))
+            if size.trials >= 100 and size.evaluations >= 1:
+                return size
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; allowed: TRIALSxEVALUATIONS with at least 100 trials, such as 1000x500"
+        )
+
+
+# --- a study that trains nothing
+
+
+def study_of(size: Size) -> Study:
+    """Ten conditions. Searches, and the trials of each, grow with the square root of the size."""
+    per_condition = size.trials // (len(FACTORS) + 1)
+    searches = max(2, round(math.sqrt(per_condition / 2)))
+    config = cifar10.get_config("mini")
+    config.budget.fresh_examples = 96 * size.evaluations * config.batch_size
+    config.evaluate_every_fresh_examples = 96 * config.batch_size
+    conditions = catalog.BASELINE | {
+        f"e{e}": catalog.echo("before_augmentation", e, 256) for e in FACTORS
+    }
+    return make_study(
+        "scale",
+        config,
+        conditions,
+        cifar10.get_search_space("mini"),
+        trials=per_condition // searches,
+        searches=searches,
+        baseline="baseline",
+        config_flag="configs/cifar10.py:mini",
+    )
+
+
+@functools.cache
+def _dataset() -> dict[str, Any]:
+    return dataclasses.asdict(open_data(cifar10.get_config("mini"))[2])
+
+
+class Writer:
+    """Stands in for `train.train`: writes a run's records, and adds up the seconds that it needs.
+
+    Its accuracy approaches 1 at a rate that depends on seed and factor; one run in ten stops short
+    of the target.
+    """
+
+    def __init__(self, evaluations: int):
+        self._evaluations = evaluations
+        self.trials, self.seconds, self.processor_seconds = 0, 0.0, 0.0
+
+    def __call__(self, config: ConfigDict, workdir: pathlib.Path, *_, **__) -> dict[str, Any]:
+        wall, processor = time.perf_counter(), time.process_time()
+        record = {"config": config.to_dict(), "dataset": _dataset()}
+        record |= environment.describe(train.ROOT)
+        workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME, None, lambda line: None)
+        recorder = Recorder(workdir, 0, Observers({}, lambda line: None))
+        result = _write(recorder, config, self._evaluations)
+        recorder.close()
+        recorder.write_result(result)
+        self.trials += 1
+        self.seconds += time.perf_counter() - wall
+        self.processor_seconds += time.process_time() - processor
+        return result
+
+
+def _write(recorder: Recorder, config: ConfigDict, evaluations: int) -> dict[str, Any]:
+    """Writes metrics.jsonl; returns the content of result.json."""
+    rng = np.random.default_rng(config.seed.model)
+    rate, limit = rng.uniform(2, 8) * config.echo.factor**0.5, rng.uniform(0.965, 1.0)
+    target, every = records.Target(**config.target.to_dict()), 96 * config.batch_size
+    best: dict[str, Any] = {"metric": target.metric, "value": None, "fresh_examples": None}
+    at, status = {}, "exhausted"
+    for number in range(1, evaluations + 1):
+        accuracy = float(limit * (1 - math.exp(-rate * number / evaluations)))
+        at = {
+            "step": int(96 * number * config.echo.factor),
+            "fresh_examples": number * every,
+            "train_seconds": 1.5 * number,
+            "wall_seconds": 1.75 * number,
+            "input_wait_fraction": 0.125,
+        }
+        recorder.write(at | {"split": "train", "loss": 2 * (1 - accuracy), "learning_rate": 0.1})
+        recorder.write(
+            at | {"split": "validation", "loss": 2 * (1 - accuracy), target.metric: accuracy}
+        )
+        best |= {"value": accuracy, "fresh_examples": number * every}
+        if number > 0.9 * evaluations and target.reached(accuracy):
+            status = "reached"
+            break
+    reached = status == "reached"
+    return at | {
+        "status": status,
+        "target": dataclasses.asdict(target),
+        "fresh_examples_to_target": at["fresh_examples"] if reached else None,
+        "steps_to_target": at["step"] if reached else None,
+        "seconds_to_target": at["train_seconds"] if reached else None,
+        "best": best,
+    }
+
+
+# --- what is measured, each part in a new process
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """What one shard used, and its share that went into writing records."""
+
+    trials: int
+    usage: common.Usage
+    writing_seconds: float
+    writing_processor_seconds: float
+
+
+def run_shard(directory: pathlib.Path, size: Size, index: int) -> Shard:
+    """Runs one shard of the study."""
+    writer = Writer(size.evaluations)
+    work = functools.partial(_run, size, directory, (index, SHARDS))
+    with mock.patch.object(train, "train", writer):
+        usage = common.usage(work)
+    return Shard(writer.trials, usage, writer.seconds, writer.processor_seconds)
+
+
+def resume(directory: pathlib.Path, size: Size) -> common.Usage:
+    with mock.patch.object(train, "train", None):  # nothing is left to train
+        return common.usage(lambda: _run(size, directory))
+
+
+def _run(size: Size, directory: pathlib.Path, shard: tuple[int, int] = (0, 1)) -> None:
+    status = runner.run(study_of(size), directory, Progress(quiet=True), shard=shard)
+    assert status == "finished", status
+
+
+def analyze(directory: pathlib.Path, size: Size) -> common.Usage:
+    from analysis import __main__ as command
+
+    with tempfile.TemporaryDirectory() as out, contextlib.redirect_stdout(io.StringIO()):
+        return common.usage(lambda: command.main([str(directory), f"--out={out}"]))
+
+
+def watch_again(directory: pathlib.Path, size: Size) -> common.Usage:
+    """A second look at a study in which nothing has changed."""
+    from analysis import load, watch
+
+    rows = load.Rows()
+    load.read(directory, remembered=rows)
+    return common.usage(lambda: watch.line(load.read(directory, remembered=rows)))
+
+
+PARTS = {"resume": resume, "analyze": analyze, "watch, again": watch_again}
+
+
+def measure(size: Size, directory: pathlib.Path) -> list[list[str]]:
+    """The rows of one size."""
+    start = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(SHARDS) as pool:
+        jobs = [
+            pool.submit(common.in_new_process, run_shard, directory, size, index)
+            for index in range(SHARDS)
+        ]
+        shards = [job.result() for job in jobs]
+    elapsed = time.perf_counter() - start
+    trials = sum(shard.trials for shard in shards)
+    common.progress(f"{trials:,} trials written in {elapsed:.0f} s")
+    scheduling = common.Usage(
+        sum(shard.usage.seconds - shard.writing_seconds for shard in shards),
+        sum(shard.usage.processor_seconds - shard.writing_processor_seconds for shard in shards),
+        max(shard.usage.memory for shard in shards),
+    )
+    rows = [_row(size, trials, f"schedule, {SHARDS} shards", scheduling)]
+    for name, part in PARTS.items():
+        rows.append(_row(size, trials, name, common.in_new_process(part, directory, size)))
+        common.progress(", ".join(rows[-1]))
+    return rows
+
+
+def _row(size: Size, trials: int, name: str, usage: common.Usage) -> list[str]:
+    return [
+        f"{trials:,}",
+        str(size.evaluations),
+        name,
+        f"{usage.seconds:,.1f}",
+        f"{usage.processor_seconds:,.1f}",
+        f"{1000 * usage.processor_seconds / trials:.2f}",
+        f"{usage.memory / 1e6:,.0f}",
+    ]
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("study_scale", __doc__)
+    common.add_list(parser, "--sizes", Size.of, "1000x20,10000x20,1000x500,10000x500")
+    parser.add_argument(
+        "--keep", type=pathlib.Path, metavar="DIR", help="keep the studies in this new directory"
+    )
+    options = parser.parse_args(argv)
+    if options.keep:
+        options.keep.mkdir(parents=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for size in options.sizes:
+            name = f"{size.trials}x{size.evaluations}"
+            directory = (options.keep or pathlib.Path(temporary)) / name
+            rows += measure(size, directory)
+            if not options.keep:
+                shutil.rmtree(directory)
+    text = [
+        "# Studies of many trials",
+        f"Ten conditions. Seconds of scheduling are summed over {SHARDS} processes that share the "
+        "machine; milliseconds are of processor time. "
+        + common.machine(["jax", "numpy", "pandas", "matplotlib"]),
+        common.markdown_table(HEADER, rows),
+    ]
+    common.publish("\n\n".join(text), options.out)
+
+
+if __name__ == "__main__":
+    main()
