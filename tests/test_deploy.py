@@ -135,6 +135,7 @@ def free_port(ports):
     raise AssertionError("no port is free")
 
 
+@pytest.mark.extras
 def test_ray_accepts_the_cluster_and_sweep_its_command():
     yaml = pytest.importorskip("yaml")
     ray_util = pytest.importorskip("ray.autoscaler._private.util")

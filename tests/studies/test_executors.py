@@ -30,7 +30,12 @@ COMPARED = ("step", "fresh_examples", "loss", "split")
 
 def longer():
     """Trials of a small network that take long enough to be interrupted."""
-    config = mini(model__depth=0, budget__fresh_examples=6400, checkpoint_every_fresh_examples=1600)
+    config = mini(
+        model__depth=0,
+        budget__fresh_examples=6400,
+        evaluate_every_fresh_examples=3200,
+        checkpoint_every_fresh_examples=3200,
+    )
     return dataclasses.replace(study(trials=2), config=config)
 
 
@@ -142,7 +147,7 @@ def test_stopped_workers_save_and_resume(alone, tmp_path):
     assert_same_trials(directory, alone)
 
 
-@pytest.mark.slow
+@pytest.mark.extras
 @pytest.mark.multiprocess
 @needs_proc
 def test_ray_writes_what_one_process_writes_even_if_a_worker_is_killed(alone, tmp_path):
