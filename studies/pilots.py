@@ -10,7 +10,7 @@ import dataclasses
 import math
 import pathlib
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ class Pilots:
         self._config, self._predicted = config, dict(step_seconds)
         self._directory, self._progress = directory, progress
         self._seeds, self._limit = seeds, limit
-        self._target = self._loss(config.target.value)
+        self._target = _loss(config, config.target.value)
         if self._target <= 0:
             raise cli.InputError(
                 f"config.target.value is {config.target.value:g}; allowed for a forecast: a loss "
@@ -211,27 +211,14 @@ class Pilots:
         self._results[factor, seed] = result
         validation = self._validation(workdir)
         self._times[factor, seed] = [(p["step"], p["train_seconds"]) for p in validation]
-        points = [
-            (p["fresh_examples"], p["step"], self._loss(p[config.target.metric]))
-            for p in validation
-        ]
-        if result["status"] == "diverged":
-            points.append((result["fresh_examples"], result["step"], math.nan))
-        if points:
-            fresh, steps, loss = np.array(points, float).T
-            # a loss must be above 0, and what happens below the target does not matter
-            loss = np.maximum(loss, self._target / 2)
-            self._runs[factor, seed] = Run(factor, fresh, steps, loss)
+        if (run := loss_curve(config, factor, validation, result)) is not None:
+            self._runs[factor, seed] = run
 
     def _validation(self, workdir: pathlib.Path) -> list[dict[str, Any]]:
         try:
             return trial_records.read(workdir).validation
         except records.Damaged as error:
             raise cli.InputError(f"{workdir} is damaged ({error}); move it away") from error
-
-    def _loss(self, value: float) -> float:
-        """A number that falls: the metric itself, or 1 - it."""
-        return value if self._config.target.mode == "below" else 1 - value
 
     def _step_seconds(self) -> dict[float, float]:
         """Measured where there are pilots; other predictions are corrected by these."""
@@ -292,3 +279,34 @@ def _steps_until(config: ConfigDict, evaluations: int) -> int:
         else:
             high = middle
     return low
+
+
+def loss_curve(
+    config: ConfigDict,
+    factor: float,
+    validation: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+) -> Run | None:
+    """A run for `forecast`, which ends with NaN if it diverged; None if it was not evaluated.
+
+    Args:
+        config: the run's configuration.
+        factor: its echo factor.
+        validation: the records of its evaluations.
+        result: the content of its result.json.
+    """
+    points = [
+        (p["fresh_examples"], p["step"], _loss(config, p[config.target.metric])) for p in validation
+    ]
+    if result["status"] == "diverged":
+        points.append((result["fresh_examples"], result["step"], math.nan))
+    if not points:
+        return None
+    fresh, steps, loss = np.array(points, float).T
+    # a loss must be above 0, and what happens below the target does not matter
+    return Run(factor, fresh, steps, np.maximum(loss, _loss(config, config.target.value) / 2))
+
+
+def _loss(config: ConfigDict, value: float) -> float:
+    """A number that falls: the target's metric itself, or 1 - it."""
+    return value if config.target.mode == "below" else 1 - value

@@ -1,0 +1,203 @@
+"""Forecasts of the problems that results/protocol.md sets aside: predicted first, then measured.
+
+    python sweep.py --config=configs/problems.py:manual --study=pilot --outdir=out/pilot/manual
+    python -m benchmarks.set_aside --problem=manual             predicts (results/set_aside)
+    python -m benchmarks.set_aside --problem=manual --measure   once that is committed
+    python -m benchmarks.set_aside --out=results/set_aside.md   the page of what is there
+
+The rules, fixed before the first of them ran:
+
+* The target follows from the study `pilot` by the rule in results/protocol.md. The user's
+  hyperparameters are those of the trial that set it.
+* Echoing before augmentation, 256 slots, the problem's first batch size, R = 6: in this model of
+  time a fresh example takes a second upstream, and a step as long as a sixth of a batch.
+* Pilots as `advise.py --pilot` runs them, two seeds for each factor, within the time of one run
+  without echoing.
+* Measured: e = 1, 2, 4, 8, 16, two other seeds each, until the target or the budget. The truth is
+  the geometric mean of the fresh examples at which the curves first reach the target; a run that
+  did not counts as one and a half budgets.
+"""
+
+import copy
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+import train
+from analysis import load
+from benchmarks import common
+from configs import base, problems
+from echo.advice.forecast import FACTORS, fresh_examples_at
+from runs import cli, records, trial_records
+from runs.progress import Progress
+from studies.pilots import Answer, Pilots, loss_curve
+
+RESULTS = pathlib.Path("results/set_aside")
+PROBLEMS = ("manual", "jpeg_digits")
+RATIO, BUFFER, SEEDS = 6.0, 256, 2
+PILOT_SEED, MEASURED_SEED = 5_000, 6_000  # the first data seeds
+
+
+def target_and_hyperparameters(pilot: pathlib.Path) -> tuple[float, dict[str, Any]]:
+    """The target by the rule of results/protocol.md, and the trial that set it."""
+    found = load.read(pilot)
+    target, budget = found.study.target, float(found.study.budget or 0)
+    trials: Any = found.trials[found.trials["counted"]]
+    curves: Any = load.curves(trials, target.metric)
+    usable = curves[
+        (curves["condition"] == found.study.baseline) & (curves["fresh_examples"] <= budget * 2 / 3)
+    ]
+    above = target.mode == "above"
+    best = usable.loc[usable["value"].idxmax() if above else usable["value"].idxmin()]
+    step = 0.005 if above else 0.05
+    rounded = (math.floor if above else math.ceil)(
+        best["value"] / step + (1e-9 if above else -1e-9)
+    )
+    trial = trials.set_index(["condition", "search", "trial"]).loc[
+        (best["condition"], best["search"], best["trial"])
+    ]
+    names = [axis.field for axis in found.study.space]
+    return round(rounded * step, 6), {name: float(trial[name]) for name in names}
+
+
+def user_config(problem: str, target: float, hyperparameters: Mapping[str, Any]) -> ConfigDict:
+    config = problems.get_config(problem)
+    for name, value in hyperparameters.items():
+        integral = name.endswith("fresh_examples")
+        cli.set_field(config, name, round(value) if integral else value, base.FIELDS)
+    config.target.value = target
+    config.gradient_statistics_every_steps = 0
+    config.echo.insertion, config.echo.shuffle_buffer = "before_augmentation", BUFFER
+    return config
+
+
+class ModelTime(Pilots):
+    """Pilots whose clock is the model's, so that forecasts do not depend on the machine."""
+
+    def _step_seconds(self) -> dict[float, float]:
+        return dict(self._predicted)
+
+    def _spent(self) -> float:
+        return sum(
+            result["step"] * self._predicted[factor]
+            for (factor, _), result in self._results.items()
+        )
+
+
+def predict(problem: str, pilot: pathlib.Path, out: pathlib.Path) -> dict[str, Any]:
+    target, hyperparameters = target_and_hyperparameters(pilot)
+    config = user_config(problem, target, hyperparameters)
+    config.seed.data, config.seed.model = PILOT_SEED, 10_000 * PILOT_SEED
+    step_seconds = {e: config.batch_size * max(1 / e, 1 / RATIO) for e in map(float, FACTORS)}
+    answer: Answer = ModelTime(config, step_seconds, out, SEEDS, 1.0, Progress()).run()
+    predicted = answer.forecast
+    return {
+        "problem": problem,
+        "target": target,
+        "hyperparameters": hyperparameters,
+        "batch_size": config.batch_size,
+        "budget": config.budget.fresh_examples,
+        "pilot_seconds": answer.spent,
+        "factor": predicted.factor,
+        "regret": predicted.regret,
+        "doubt": predicted.doubt,
+        "cells": {f"{e:g}": dataclasses.asdict(cell) for e, cell in predicted.cells.items()},
+    }
+
+
+def measure(problem: str, prediction: Mapping[str, Any], out: pathlib.Path) -> dict[str, list]:
+    """Fresh examples to the target by factor, one number for each seed, None if not reached."""
+    measured = {}
+    for factor in FACTORS:
+        for seed in range(MEASURED_SEED, MEASURED_SEED + SEEDS):
+            config = user_config(problem, prediction["target"], prediction["hyperparameters"])
+            config.echo.factor = float(factor)
+            every = config.budget.fresh_examples // problems.EVALUATIONS
+            config.evaluate_every_fresh_examples = max(config.batch_size // factor, every // factor)
+            config.seed.data, config.seed.model = seed, 10_000 * seed
+            workdir = out / f"measured_e{factor}" / str(seed)
+            result = train.train(copy.deepcopy(config), workdir, Progress(f"e = {factor}"))
+            curve = loss_curve(config, factor, trial_records.read(workdir).validation, result)
+            hit = fresh_examples_at(curve, loss_of(config)) if curve else None
+            measured.setdefault(f"{factor:g}", []).append(hit)
+    return measured
+
+
+def loss_of(config: ConfigDict) -> float:
+    target = config.target
+    return target.value * (1 + 1e-9) if target.mode == "below" else 1 - target.value
+
+
+def report(found: Sequence[Mapping[str, Any]]) -> str:
+    text = [
+        "# Problems set aside, predicted before they were measured",
+        "By `python -m benchmarks.set_aside`, whose docstring has the rules. The predictions were "
+        "committed before the measurements ran. Fresh examples to the target; seconds in units of "
+        "one fresh example upstream, at R = 6.",
+    ]
+    for record in found:
+        header = ["e", "predicted (90 %)", "measured", "error", "in the interval", "seconds"]
+        rows, truth, budget = [], {}, record["budget"]
+        for e, cell in record["cells"].items():
+            low, high = cell["fresh_low"], cell["fresh_high"]
+            row = [e, f"{cell['fresh_examples']:,.0f} ({low:,.0f} to {high:,.0f})"]
+            hits = record.get("measured", {}).get(e)
+            if hits:
+                truth[e] = float(np.exp(np.mean(np.log([hit or 1.5 * budget for hit in hits]))))
+                seen = ", ".join("not reached" if hit is None else f"{hit:,.0f}" for hit in hits)
+                error = f"{cell['fresh_examples'] / truth[e] - 1:+.0%}" if all(hits) else ""
+                inside = sum(low <= (hit or budget) <= high for hit in hits)
+                row += [seen, error, f"{inside} of {len(hits)}"]
+                row.append(f"{_seconds(truth[e], e):,.0f}")
+            rows.append(row + [""] * (len(header) - len(row)))
+        chosen = f"{record['factor']:g}"
+        sentence = (
+            f"Target {record['target']:g}. Chosen: e = {chosen}, with a bound of "
+            f"{record['regret']:.2f} on its regret"
+            + (f" (not enough evidence: {record['doubt']})" if record["doubt"] else "")
+            + f"; pilots took {record['pilot_seconds']:,.0f} s."
+        )
+        if truth:
+            seconds = {e: _seconds(n, e) for e, n in truth.items()}
+            sentence += f" Measured regret: {seconds[chosen] / min(seconds.values()):.2f}."
+        text += [f"## {record['problem']}", sentence, common.markdown_table(header, rows)]
+    return "\n\n".join(text)
+
+
+def _seconds(fresh_examples: float, factor: str) -> float:
+    return fresh_examples * max(1, float(factor) / RATIO)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("set_aside", __doc__)
+    parser.add_argument("--problem", choices=PROBLEMS)
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--pilot", type=pathlib.Path, help="default out/pilot/PROBLEM")
+    parser.add_argument("--workdir", type=pathlib.Path, help="default out/set_aside/PROBLEM")
+    options = parser.parse_args(argv)
+    if options.problem:
+        file = RESULTS / f"{options.problem}.json"
+        workdir = options.workdir or pathlib.Path("out/set_aside") / options.problem
+        if options.measure:
+            record = records.read_json(file)
+            if record is None:
+                parser.error(f"{file} does not exist; predict first, without --measure")
+            record["measured"] = measure(options.problem, record, workdir)
+        else:
+            if file.exists():
+                parser.error(f"{file} exists, and a prediction is made once")
+            pilot = options.pilot or pathlib.Path("out/pilot") / options.problem
+            record = predict(options.problem, pilot, workdir)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        records.write_json(file, record)
+    found = [record for name in PROBLEMS if (record := records.read_json(RESULTS / f"{name}.json"))]
+    common.publish(report(found), options.out)
+
+
+if __name__ == "__main__":
+    main()

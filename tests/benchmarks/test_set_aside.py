@@ -1,0 +1,40 @@
+"""Targets follow from pilots by the protocol's rule; the page sets predictions beside truth."""
+
+import math
+
+import pytest
+
+from benchmarks import set_aside
+from tests.helpers.runs import ROOT
+
+
+@pytest.mark.parametrize(
+    ("problem", "target"), [("digits", 0.975), ("logistic", 0.875), ("sentences", 4.6)]
+)
+def test_targets_are_those_of_the_protocol(problem, target):
+    pilot = ROOT / "results" / "grid" / f"pilot_{problem}.tar.xz"
+    found, hyperparameters = set_aside.target_and_hyperparameters(pilot)
+    assert found == target
+    assert 0.003 <= hyperparameters["optimizer.learning_rate"] <= 3
+    assert f"| `{problem}` |" in (ROOT / "results" / "protocol.md").read_text()
+
+
+def test_the_page_sets_predictions_beside_what_was_measured():
+    cell = {"fresh_examples": 1_000.0, "fresh_low": 800.0, "fresh_high": 1_500.0}
+    record = {
+        "problem": "manual",
+        "target": 3.9,
+        "budget": 10_000,
+        "pilot_seconds": 500.0,
+        "factor": 4.0,
+        "regret": 1.3,
+        "doubt": "",
+        "cells": {"4": cell, "16": cell},
+    }
+    assert "Measured regret" not in set_aside.report([record])
+    measured = {"4": [900.0, 1_600.0], "16": [500.0, None]}
+    page = set_aside.report([record | {"measured": measured}])
+    truth = {"4": math.sqrt(900 * 1_600), "16": math.sqrt(500 * 15_000) * 16 / 6}
+    assert f"Measured regret: {truth['4'] / min(truth.values()):.2f}." in page
+    assert "| 4 | 1,000 (800 to 1,500) | 900, 1,600 | -17% | 1 of 2 | 1,200 |" in page
+    assert "| 16 | 1,000 (800 to 1,500) | 500, not reached |  | 0 of 2 |" in page
