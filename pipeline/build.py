@@ -8,7 +8,7 @@ the conditions of a study.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import grain
@@ -31,6 +31,7 @@ from pipeline.map_datasets import (
     Read,
     Stage,
     decode_records,
+    in_chunks,
 )
 from pipeline.streams import ConcatenatedStreams, FixedStreams, Streams
 
@@ -52,7 +53,8 @@ class StageFunctions(Protocol):
 
     # A workload that supports dataset.fused_decode also has
     # decode_cropped(records, seed, index_n, copy_n), which decodes and crops at random; `augment`
-    # then skips the crop.
+    # then skips the crop. One whose augmentation is faster outside of XLA on a CPU also has
+    # augment_on_host(data, seed, index_B, copy_B), which augments NumPy arrays alike.
 
 
 def build(
@@ -169,18 +171,12 @@ def host_augmentation(config: ConfigDict, functions: StageFunctions, first: Arra
     """
     if config.augment_on == "device":
         return lambda batch: batch
-    compiled, seed = _compiled_augment(functions), np.uint32(config.seed.data)
+    seed = np.uint32(config.seed.data)
+    apply = _on_host if getattr(functions, "augment_on_host", None) else _compiled
 
     def augment(batch: Batch) -> Batch:
-        n = len(batch.index)
-        padded = next((length for length in _LENGTHS if n <= length), -(-n // CHUNK) * CHUNK)
-        rows = np.minimum(np.arange(padded), n - 1)
-        data = {name: array[rows] for name, array in batch.data.items()}
-        index, copy = batch.index[rows].astype(np.uint32), batch.copy[rows].astype(np.uint32)
-        on_cpu = jax.default_device(jax.local_devices(backend="cpu")[0])
-        with TraceAnnotation("augment"), on_cpu:
-            out = jax.device_get(compiled(data, seed, index, copy))
-        return batch._replace(data={name: array[:n] for name, array in out.items()})
+        with TraceAnnotation("augment"):
+            return batch._replace(data=apply(functions, seed, batch))
 
     lengths = set(_LENGTHS)
     if config.echo.insertion == "before_augmentation":
@@ -192,8 +188,31 @@ def host_augmentation(config: ConfigDict, functions: StageFunctions, first: Arra
     return augment
 
 
+def _on_host(functions: Any, seed: np.uint32, batch: Batch) -> Arrays:
+    """The batch augmented by the workload's code for the host, in chunks on all cores."""
+
+    def augmented(rows: Sequence[int]) -> Arrays:
+        part = slice(rows[0], rows[-1] + 1)
+        data = {name: array[part] for name, array in batch.data.items()}
+        return functions.augment_on_host(data, seed, batch.index[part], batch.copy[part])
+
+    return in_chunks(augmented, range(len(batch.index)))
+
+
+def _compiled(functions: StageFunctions, seed: np.uint32, batch: Batch) -> Arrays:
+    """The batch augmented by XLA on the host's CPU."""
+    n = len(batch.index)
+    length = next((length for length in _LENGTHS if n <= length), -(-n // CHUNK) * CHUNK)
+    rows = np.minimum(np.arange(length), n - 1) if n < length else slice(None)
+    data = {name: array[rows] for name, array in batch.data.items()}
+    index, copy = batch.index[rows].astype(np.uint32), batch.copy[rows].astype(np.uint32)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        out = jax.device_get(_jit(functions)(data, seed, index, copy))
+    return {name: array[:n] for name, array in out.items()}
+
+
 @functools.lru_cache(maxsize=32)
-def _compiled_augment(functions: StageFunctions) -> Callable[..., Any]:
+def _jit(functions: StageFunctions) -> Callable[..., Any]:
     return jax.jit(functions.augment)
 
 

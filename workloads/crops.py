@@ -1,13 +1,118 @@
-"""Random-resized and center crops of photographs, in JAX: boxes, and bilinear sampling.
+"""Crops of photographs: boxes, bilinear sampling, and augmentation by random crops.
 
 A box is (y, x, height, width) in whole pixels, int32 [4].
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from workloads import color
+from workloads.interface import Arrays
 
 # Attempts at a box that fits; then the largest centered one is taken, as in torchvision.
 _ATTEMPTS = 10
+
+# On the host, functions of rows are compiled for up to 8 rows and for multiples of 32.
+_FEW_ROWS, _MANY_ROWS = 8, 32
+
+
+class RandomCrops:
+    """Augmentation by a random crop, resized to one size, mirrored or not, and random colors.
+
+    The draws are the same everywhere. The compiled step cuts and resizes in JAX (`augment`), the
+    host with OpenCV (`augment_on_host`), since XLA takes about ten times as long on a CPU. Pixels
+    of the two differ by at most 1 gray level before colors are distorted.
+
+    Attributes:
+        crop_size: rows and columns of the resized crop.
+        color: whether to distort colors at random.
+    """
+
+    crop_size: int
+    color: bool
+
+    def __init_subclass__(cls, **options):
+        """A subclass with an `augment` of its own does not inherit the other one for the host."""
+        super().__init_subclass__(**options)
+        if "augment" in vars(cls) and "augment_on_host" not in vars(cls):
+            cls.augment_on_host = None
+
+    def draw(self, data: Arrays, seed, index_B, copy_B) -> tuple[jax.Array, jax.Array, Arrays]:
+        """Draws everything but colors (JAX), with one `copy_keys` key per row.
+
+        Args:
+            data: the arrays of `augment` but the images.
+
+        Returns:
+            The boxes int32 [B, 4], which rows to mirror bool [B], and the result of `augment` but
+            the images.
+        """
+        raise NotImplementedError
+
+    def color_keys(self, seed, index_B, copy_B) -> jax.Array:
+        """The keys of the color distortions, [B]."""
+        raise NotImplementedError
+
+    def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
+        """Crops, mirrors, and distorts colors at random; returns image uint8 [B, O, O, C]."""
+        data = dict(data)
+        images_BxHxWxC = data.pop("image")
+        boxes_Bx4, mirror_B, others = self.draw(data, seed, index_B, copy_B)
+        images_BxOxOxC = crop_rows(images_BxHxWxC, boxes_Bx4, mirror_B, self.crop_size)
+        if self.color:
+            keys_B = self.color_keys(seed, index_B, copy_B)
+            images_BxOxOxC = jax.vmap(color.distort)(keys_B, images_BxOxOxC)
+        return others | {"image": images_BxOxOxC}
+
+    def augment_on_host(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
+        """`augment` by the host's CPU, of NumPy arrays to NumPy arrays."""
+        from workloads import decoding  # a step on prepared batches does not need it
+
+        data = dict(data)
+        images_BxHxWxC = data.pop("image")
+        rows = index_B.astype(np.uint32), copy_B.astype(np.uint32)
+        boxes_Bx4, mirror_B, others = _draw(self, seed, (data, *rows))
+        images_BxOxOxC = decoding.crop_rows(images_BxHxWxC, boxes_Bx4, mirror_B, self.crop_size)
+        if self.color:
+            images_BxOxOxC = _distort(self, seed, (images_BxOxOxC, *rows))
+        return others | {"image": images_BxOxOxC}
+
+
+def on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(workload, seed, rows)` for the host's CPU.
+
+    `rows` and the result are trees of arrays with one leading axis, NumPy's outside of the
+    function. Rows are padded to one of few lengths, each of which is compiled.
+    """
+    compiled = jax.jit(function, static_argnums=0)
+
+    def call(workload, seed, rows):
+        n = len(jax.tree.leaves(rows)[0])
+        length = _FEW_ROWS if n <= _FEW_ROWS else -(-n // _MANY_ROWS) * _MANY_ROWS
+        padded = np.minimum(np.arange(length), n - 1) if n < length else slice(None)
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            rows = jax.tree.map(lambda array: array[padded], rows)
+            out = jax.device_get(compiled(workload, np.uint32(seed), rows))
+        return jax.tree.map(lambda array: array[:n], out)
+
+    return call
+
+
+@on_cpu
+def _draw(workload: RandomCrops, seed, rows):
+    data, index_B, copy_B = rows
+    return workload.draw(data, seed, index_B, copy_B)
+
+
+@on_cpu
+def _distort(workload: RandomCrops, seed, rows):
+    images_BxOxOxC, index_B, copy_B = rows
+    return jax.vmap(color.distort)(workload.color_keys(seed, index_B, copy_B), images_BxOxOxC)
 
 
 def random_box(key: jax.Array, size: jax.Array, min_area: float, aspect: float) -> jax.Array:
@@ -44,12 +149,21 @@ def center_box(size: jax.Array, share: float) -> jax.Array:
     return jnp.concatenate([(size - side) // 2, jnp.stack([side, side])])
 
 
+def crop_rows(images_BxHxWxC: jax.Array, boxes_Bx4, mirror_B, out: int) -> jax.Array:
+    """`crop_and_resize` for each row; returns uint8 [B, out, out, C]."""
+    # The barrier prevents XLA from drawing boxes again for every pixel.
+    boxes_Bx4, mirror_B = jax.lax.optimization_barrier((boxes_Bx4, mirror_B))
+    crop = functools.partial(crop_and_resize, out=out)
+    return jax.vmap(crop)(images_BxHxWxC, boxes_Bx4, mirror_B)
+
+
 def crop_and_resize(image_HxWxC: jax.Array, box, mirror, out: int) -> jax.Array:
     """Crops, resizes, and optionally mirrors a uint8 image; returns uint8 [out, out, C].
 
     Bilinear, sampled at half-pixel centers without prefilter, as in tf.image.resize; pixels outside
     the box have no influence. Uses two gathers: `jax.image.scale_and_translate` gives the same
-    result by matrix products, which take 20 times as long on a CPU.
+    result by matrix products, which take 20 times as long on a CPU. `decoding.crop_rows` is the
+    host's counterpart.
 
     Args:
         box: (y, x, height, width), int32 [4].

@@ -77,26 +77,42 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
     return _jpeg(image, {1: "GRAY", 3: "RGB"}[channels], -(-height // factor), -(-width // factor))
 
 
-def decode_within(image: bytes | np.ndarray, side: int, channels: int) -> np.ndarray:
-    """An image whose longer side is at most `side` pixels; larger images are reduced bilinearly."""
+def decode_within(
+    image: bytes | np.ndarray, side: int, channels: int, canvas_SxSxC: np.ndarray | None = None
+) -> np.ndarray:
+    """An image whose longer side is at most `side` pixels; larger images are reduced bilinearly.
+
+    With a canvas, uint8 [side, side, channels], its top left receives the pixels and is returned.
+    """
     height, width = size(image)
     scale = min(1.0, side / max(height, width))
-    return decode_at(image, (max(1, round(height * scale)), max(1, round(width * scale))), channels)
+    height, width = max(1, round(height * scale)), max(1, round(width * scale))
+    into = None if canvas_SxSxC is None else canvas_SxSxC[:height, :width]
+    return decode_at(image, (height, width), channels, into)
 
 
-def decode_at(image: bytes | np.ndarray, shape: tuple[int, int], channels: int) -> np.ndarray:
-    """An image at the given (height, width), resized bilinearly.
+def decode_at(
+    image: bytes | np.ndarray,
+    shape: tuple[int, int],
+    channels: int,
+    into: np.ndarray | None = None,
+) -> np.ndarray:
+    """An image at the given (height, width), resized bilinearly; see `resize` for `into`.
 
     A JPEG is first decoded at 1/2, 1/4, or 1/8 of its size if it stays large enough, so that the
     bilinear step reduces each side by less than half, for JPEGs of up to 16 times the given size.
     """
     height, width = size(image)
     factor = _largest_factor(lambda f: height >= f * shape[0] and width >= f * shape[1])
-    return resize(decode(image, channels, factor), shape)
+    return resize(decode(image, channels, factor), shape, into)
 
 
 def decode_crop(
-    image: bytes | np.ndarray, box: tuple[int, int, int, int], out: int, channels: int
+    image: bytes | np.ndarray,
+    box: tuple[int, int, int, int],
+    out: int,
+    channels: int,
+    into: np.ndarray | None = None,
 ) -> np.ndarray:
     """The crop `box` = (y, x, height, width) of an image, resized to uint8 [out, out, channels].
 
@@ -109,15 +125,42 @@ def decode_crop(
     if factor > 1 and pixels.shape[:2] == size(image):  # it could not be reduced
         factor = 1
     bottom, right = -(-(y + crop_height) // factor), -(-(x + crop_width) // factor)
-    return resize(pixels[y // factor : bottom, x // factor : right], (out, out))
+    return resize(pixels[y // factor : bottom, x // factor : right], (out, out), into)
 
 
-def resize(pixels_HxWxC: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Bilinear, sampled at half-pixel centers without prefilter, as in tf.image.resize."""
-    if pixels_HxWxC.shape[:2] == shape:
+def crop_rows(
+    images_BxHxWxC: np.ndarray, boxes_Bx4: np.ndarray, mirror_B: np.ndarray, out: int
+) -> np.ndarray:
+    """Crops, resizes, and optionally mirrors each image; returns uint8 [B, out, out, C].
+
+    `crops.crop_rows` does the same in JAX, to 1 gray level.
+    """
+    cropped_BxOxOxC = np.empty((len(images_BxHxWxC), out, out, images_BxHxWxC.shape[-1]), np.uint8)
+    for row, (y, x, height, width) in enumerate(boxes_Bx4.tolist()):
+        crop = images_BxHxWxC[row, y : y + height, x : x + width]
+        resize(crop, (out, out), cropped_BxOxOxC[row])
+        if mirror_B[row]:
+            cv2.flip(cropped_BxOxOxC[row], 1, dst=cropped_BxOxOxC[row])
+    return cropped_BxOxOxC
+
+
+def resize(
+    pixels_HxWxC: np.ndarray, shape: tuple[int, int], into: np.ndarray | None = None
+) -> np.ndarray:
+    """Bilinear, sampled at half-pixel centers without prefilter, as in tf.image.resize.
+
+    The result is written to `into`, uint8 [*shape, C], if that is given.
+    """
+    if pixels_HxWxC.shape[:2] != shape:
+        # A setting of the thread. Intel's routines are twice as fast as OpenCV's own, and closer to
+        # the result in floating point: the latter round the weights to 11 bits.
+        cv2.ipp.setUseIPP_NotExact(True)
+        pixels = cv2.resize(pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR)
+        return pixels.reshape(*shape, -1)  # OpenCV drops an axis of length 1
+    if into is None:
         return pixels_HxWxC
-    pixels = cv2.resize(pixels_HxWxC, shape[::-1], interpolation=cv2.INTER_LINEAR)
-    return pixels.reshape(*shape, -1)  # OpenCV drops an axis of length 1
+    into[...] = pixels_HxWxC
+    return into
 
 
 def _largest_factor(allowed: Callable[[int], bool]) -> int:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workloads import classification, color, crops, networks
+from workloads import classification, crops, networks
 from workloads.classification import Classification
 from workloads.interface import Arrays, copy_keys, field, lacks
 
@@ -30,7 +30,7 @@ CENTER_SHARE = 0.875
 
 
 @dataclasses.dataclass(frozen=True)
-class LargeImageClassification(Classification):
+class LargeImageClassification(crops.RandomCrops, Classification):
     """Random-resized crops of photographs, by default for an ImageNet ResNet.
 
     Attributes:
@@ -79,12 +79,14 @@ class LargeImageClassification(Classification):
         """
         from workloads import decoding  # a step on prepared batches does not need it
 
-        images_nxSxSxC = np.zeros((len(records), self.canvas, self.canvas, self.channels), np.uint8)
-        sizes_nx2 = np.zeros((len(records), 2), np.int32)
-        for row, record in enumerate(records):
-            pixels = decoding.decode_within(field(record, "image"), self.canvas, self.channels)
-            height, width = sizes_nx2[row] = pixels.shape[:2]
-            images_nxSxSxC[row, :height, :width] = pixels
+        images_nxSxSxC = np.empty((len(records), self.canvas, self.canvas, self.channels), np.uint8)
+        sizes_nx2 = np.empty((len(records), 2), np.int32)
+        for record, canvas, size in zip(records, images_nxSxSxC, sizes_nx2, strict=True):
+            pixels = decoding.decode_within(
+                field(record, "image"), self.canvas, self.channels, canvas
+            )
+            height, width = size[:] = pixels.shape[:2]
+            canvas[height:] = canvas[:height, width:] = 0
         return {
             "image": images_nxSxSxC,
             "size": sizes_nx2,
@@ -99,43 +101,32 @@ class LargeImageClassification(Classification):
         """
         from workloads import decoding
 
-        sizes = np.asarray([decoding.size(field(record, "image")) for record in records], np.int32)
-        rows = np.arange(-(-len(records) // 8) * 8) % len(
-            records
-        )  # few lengths, so few compilations
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            boxes = _random_boxes(
-                self, np.uint32(seed), sizes[rows], _uint32(index_n)[rows], _uint32(copy_n)[rows]
-            )
-        images = [
-            decoding.decode_crop(record["image"], tuple(box), self.crop_size, self.channels)
-            for record, box in zip(records, np.asarray(boxes).tolist(), strict=False)
-        ]
+        sizes_nx2 = np.asarray([decoding.size(field(r, "image")) for r in records], np.int32)
+        rows = sizes_nx2, np.asarray(index_n, np.uint32), np.asarray(copy_n, np.uint32)
+        boxes_nx4 = _random_boxes(self, seed, rows).tolist()
+        out = self.crop_size
+        images_nxOxOxC = np.empty((len(records), out, out, self.channels), np.uint8)
+        for record, box, image in zip(records, boxes_nx4, images_nxOxOxC, strict=True):
+            decoding.decode_crop(record["image"], tuple(box), out, self.channels, image)
         return {
-            "image": np.stack(images),
+            "image": images_nxOxOxC,
             "label": classification.labels(records, self.num_classes),
         }
 
-    def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
-        """Crops (unless `decode_cropped` did), mirrors, and distorts colors at random.
-
-        Returns image uint8 [B, O, O, C] and label; `size` is removed.
-        """
+    def draw(self, data: Arrays, seed, index_B, copy_B):
         data = dict(data)
-        mirror_key_B, color_key_B = self._keys(seed, index_B, copy_B, (1, 2))
+        (mirror_key_B,) = self._keys(seed, index_B, copy_B, (1,))
         mirror_B = jax.vmap(lambda key: self.flip & jax.random.bernoulli(key))(mirror_key_B)
         if "size" in data:
             boxes_Bx4 = self.random_boxes(seed, data.pop("size"), index_B, copy_B)
-            images_BxOxOxC = self._cropped(data["image"], boxes_Bx4, mirror_B)
-        else:
-            images_BxOxOxC = data["image"]
-            mirrored_BxOxOxC = images_BxOxOxC[:, :, ::-1]
-            images_BxOxOxC = jnp.where(
-                mirror_B[:, None, None, None], mirrored_BxOxOxC, images_BxOxOxC
-            )
-        if self.color:
-            images_BxOxOxC = jax.vmap(color.distort)(color_key_B, images_BxOxOxC)
-        return data | {"image": images_BxOxOxC}
+        else:  # `decode_cropped` has cropped
+            whole_4 = jnp.asarray((0, 0, self.crop_size, self.crop_size))
+            boxes_Bx4 = jnp.broadcast_to(whole_4, (len(index_B), 4))
+        return boxes_Bx4, mirror_B, data
+
+    def color_keys(self, seed, index_B, copy_B):
+        (keys_B,) = self._keys(seed, index_B, copy_B, (2,))
+        return keys_B
 
     def random_boxes(self, seed, size_Bx2, index_B, copy_B):
         """The random crop of each row, (y, x, height, width) in pixels, int32 [B, 4]."""
@@ -145,14 +136,8 @@ class LargeImageClassification(Classification):
 
     def evaluation_images(self, data: Arrays) -> jax.Array:
         boxes_Bx4 = jax.vmap(functools.partial(crops.center_box, share=CENTER_SHARE))(data["size"])
-        return self._cropped(data["image"], boxes_Bx4, jnp.zeros(len(boxes_Bx4), bool))
-
-    def _cropped(self, images_BxSxSxC, boxes_Bx4, mirror_B):
-        # The barrier prevents XLA from drawing boxes again for every pixel: 0.3 ms per image on a
-        # CPU instead of 1.1 ms.
-        boxes_Bx4, mirror_B = jax.lax.optimization_barrier((boxes_Bx4, mirror_B))
-        crop = functools.partial(crops.crop_and_resize, out=self.crop_size)
-        return jax.vmap(crop)(images_BxSxSxC, boxes_Bx4, mirror_B)
+        mirror_B = jnp.zeros(len(boxes_Bx4), bool)
+        return crops.crop_rows(data["image"], boxes_Bx4, mirror_B, self.crop_size)
 
     def _keys(self, seed, index_B, copy_B, uses):
         """For each of `uses`, one key per row, folded from the row's key."""
@@ -160,10 +145,7 @@ class LargeImageClassification(Classification):
         return [jax.vmap(lambda key, use=use: jax.random.fold_in(key, use))(keys) for use in uses]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _random_boxes(workload: LargeImageClassification, seed, size_Bx2, index_B, copy_B):
+@crops.on_cpu
+def _random_boxes(workload: LargeImageClassification, seed, rows):
+    size_Bx2, index_B, copy_B = rows
     return workload.random_boxes(seed, size_Bx2, index_B, copy_B)
-
-
-def _uint32(values) -> np.ndarray:
-    return np.asarray(values, np.uint32)

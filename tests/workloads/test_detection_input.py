@@ -185,6 +185,12 @@ def test_boxes_follow_the_pixels_through_crop_and_mirror():
     assert len(set(seen)) > rows / 2
     assert any(xmin == 0 for _, xmin, _, _ in seen)  # cut off at an edge
 
+    on_host = detection.augment_on_host(data, 0, np.arange(rows), np.zeros(rows, int))
+    assert on_host.keys() == out.keys()
+    for name in ("boxes", "labels", "bad_boxes"):
+        np.testing.assert_array_equal(on_host[name], out[name])
+    assert abs(on_host["image"].astype(int) - out["image"]).max() <= 1
+
 
 def test_without_augmentation_an_image_is_only_resized():
     detection = workload(dataset__canvas=64, augmentation__crop_size=32, augmentation__min_area=1.0)

@@ -14,6 +14,7 @@ from configs import base, imagenet
 from data import sources, splits
 from data.sources import RecordError
 from models.resnet_imagenet import STAGES, BasicBlock
+from pipeline import build, map_datasets
 from runs import cli, records
 from tests.helpers.runs import SHRUNK, slot
 from training import experiment
@@ -77,6 +78,25 @@ def test_cropping_is_jaxs_and_opencvs_bilinear_resize(box, out):
     assert abs(mine - cv2.resize(part, (out, out))).max() <= 1
     mirrored = crop_and_resize(image, jnp.asarray(box), True, out)
     np.testing.assert_array_equal(mirrored, mine[:, ::-1])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("out", [8, 24])
+def test_the_host_crops_as_jax_does(channels, out):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (24, 40, 30, channels), np.uint8)
+    boxes = [(0, 0, 40, 30), (5, 7, 8, 8), (7, 3, 24, 24), (1, 2, 16, 16), (39, 29, 1, 1)]
+    corners = rng.integers(0, (40, 30), (24, 2))
+    sides = rng.integers(1, np.array([41, 31]) - corners)
+    boxes = np.concatenate([boxes, np.concatenate([corners, sides], 1)])[:24]
+    mirror = rng.random(24) < 0.5
+    on_host = decoding.crop_rows(images, boxes, mirror, out).astype(int)
+    for row, (y, x, h, w) in enumerate(boxes):
+        part = images[row, y : y + h, x : x + w].astype(np.float32)
+        shape = (out, out, channels)
+        expected = jax.image.resize(part, shape, "bilinear", antialias=False)
+        expected = expected[:, ::-1] if mirror[row] else expected
+        np.testing.assert_allclose(on_host[row], expected, atol=1)
 
 
 @pytest.mark.parametrize("size", [(480, 640), (30, 30), (640, 427)])
@@ -198,7 +218,44 @@ def test_the_device_augments_as_the_host_does():
         data = augment(
             raw.data, np.uint32(0), raw.index.astype(np.uint32), raw.copy.astype(np.uint32)
         )
-        np.testing.assert_array_equal(data["image"], host.data["image"])
+        # Equal crops, or most pixels would differ; equal to the rounding of OpenCV's resize.
+        difference = abs(np.asarray(data["image"]).astype(int) - host.data["image"])
+        assert difference.max() <= 1
+        np.testing.assert_array_equal(data["label"], host.data["label"])
+
+
+def test_the_host_distorts_colors_as_the_device_does():
+    workload = dataclasses.replace(workload_of(mini()), color=True)
+    rng = np.random.default_rng(0)
+    smooth = cv2.resize(rng.integers(0, 256, (4, 4, 3), np.uint8), (96, 96))
+    data = {"image": np.tile(smooth, (11, 1, 1, 1)), "size": np.full((11, 2), 96, np.int32)}
+    index, copy = np.arange(11), np.arange(11) % 3  # 11 rows are padded
+    on_host = workload.augment_on_host(data, 0, index, copy)
+    on_device = jax.jit(workload.augment)(data, 0, index.astype(np.uint32), copy.astype(np.uint32))
+    assert on_host.keys() == on_device.keys() == {"image"}
+    difference = abs(np.asarray(on_device["image"]).astype(int) - on_host["image"])
+    assert difference.mean() < 0.1  # contrast and saturation multiply a level of difference
+    assert difference.max() <= 8
+    plain = dataclasses.replace(workload, color=False).augment_on_host(data, 0, index, copy)
+    assert abs(on_host["image"].astype(int) - plain["image"]).mean() > 5
+
+
+def test_a_subclass_with_its_own_augmentation_is_not_cropped_by_its_parents_on_the_host():
+    class Inverted(large_images.LargeImageClassification):
+        def augment(self, data, seed, index_B, copy_B):
+            data = super().augment(data, seed, index_B, copy_B)
+            return data | {"image": 255 - data["image"]}
+
+    config = mini()
+    plain, opened = workload_of(config), make_experiment(config)
+    inverted = Inverted(**{f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)})
+    first = build.first_example(config, opened.source, plain)
+    batch = map_datasets.Batch(first, np.zeros(1, int), np.zeros(1, int), 0)
+    images = [
+        build.host_augmentation(config, workload, first)(batch).data["image"].astype(int)
+        for workload in (plain, inverted)
+    ]
+    np.testing.assert_allclose(images[0] + images[1], 255, atol=1)
 
 
 @pytest.mark.parametrize("insertion", SLOTS)

@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 from models.ssd import SSD, default_boxes
-from workloads import color, crops
+from workloads import crops
 from workloads.classification import normalized
 from workloads.detection import augment, coco_metrics
 from workloads.detection import boxes as geometry
@@ -33,7 +33,7 @@ _TOLERANCE = 0.002
 
 
 @dataclasses.dataclass(frozen=True)
-class Detection:
+class Detection(crops.RandomCrops):
     """SSD, multibox loss, and COCO's metrics.
 
     An example is `image` uint8 [C, C, 3] (the whole photograph, resized to a square), `boxes`
@@ -143,33 +143,40 @@ class Detection:
             "bad_boxes": np.asarray((clipped_M | ~nonempty_M).sum(), np.int32),
         }
 
-    def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
-        """Crops, mirrors, and distorts colors at random; returns image uint8 [B, S, S, 3].
+    def draw(self, data: Arrays, seed, index_B, copy_B):
+        """As in `RandomCrops`. Boxes are transformed with the image.
 
-        Boxes are transformed with the image. Boxes whose center is outside the crop are dropped,
-        and so are crowds: in training their regions are background (our choice).
+        Boxes whose center is outside the crop are dropped, and so are crowds: in training their
+        regions are background (our choice).
         """
-        keys = copy_keys(seed, index_B, copy_B)
+        crop_key_B, flip_key_B, _ = self._keys(seed, index_B, copy_B)
         labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
-        image, boxes, labels = jax.vmap(self._augment_one)(
-            data["image"], data["boxes"], labels_BxM, keys
+        mirror_B = jax.vmap(jax.random.bernoulli)(flip_key_B) & self.flip
+        windows_Bx4, boxes_BxMx4, labels_BxM = jax.vmap(self._crop_boxes)(
+            crop_key_B, data["boxes"], labels_BxM, mirror_B
         )
-        return {"image": image, "boxes": boxes, "labels": labels, "bad_boxes": data["bad_boxes"]}
+        others = {"boxes": boxes_BxMx4, "labels": labels_BxM, "bad_boxes": data["bad_boxes"]}
+        return windows_Bx4, mirror_B, others
 
-    def _augment_one(self, image_CxCx3, boxes_Mx4, labels_M, key):
-        crop_key, flip_key, color_key = jax.random.split(key, 3)
+    def color_keys(self, seed, index_B, copy_B):
+        return self._keys(seed, index_B, copy_B)[2]
+
+    def _keys(self, seed, index_B, copy_B):
+        """For crops, flips, and colors, one key per row."""
+        return jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(
+            copy_keys(seed, index_B, copy_B)
+        )
+
+    def _crop_boxes(self, key, boxes_Mx4, labels_M, mirror):
+        """A random window of an image [4], and the boxes in it, [M, 4] and [M]."""
         window_4 = jnp.array([0, 0, self.canvas, self.canvas])
         if self.min_area < 1:
             window_4 = augment.random_window(
-                crop_key, boxes_Mx4, labels_M >= 0, self.canvas, self.min_area
+                key, boxes_Mx4, labels_M >= 0, self.canvas, self.min_area
             )
         boxes_Mx4, labels_M = augment.crop_boxes(boxes_Mx4, labels_M, window_4, self.canvas)
-        mirror = jax.random.bernoulli(flip_key) & self.flip
         boxes_Mx4 = jnp.where(mirror, augment.mirror_boxes(boxes_Mx4), boxes_Mx4)
-        image_SxSx3 = crops.crop_and_resize(image_CxCx3, window_4, mirror, self.crop_size)
-        if self.color:
-            image_SxSx3 = color.distort(color_key, image_SxSx3)
-        return image_SxSx3, jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
+        return window_4, jnp.where((labels_M >= 0)[:, None], boxes_Mx4, 0.0), labels_M
 
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
         return self.network(rngs)
@@ -193,11 +200,12 @@ class Detection:
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
         """Detections and true boxes of the batch (arrays [B, ...]), and sums for the loss."""
-        whole_4 = jnp.array([0, 0, self.canvas, self.canvas])
-        resize = functools.partial(
-            crops.crop_and_resize, box=whole_4, mirror=False, out=self.crop_size
+        batch = len(data["image"])
+        whole_Bx4 = jnp.tile(jnp.array([0, 0, self.canvas, self.canvas]), (batch, 1))
+        mirror_B = jnp.zeros(batch, bool)
+        images_BxSxSx3 = normalized(
+            crops.crop_rows(data["image"], whole_Bx4, mirror_B, self.crop_size)
         )
-        images_BxSxSx3 = normalized(jax.vmap(resize)(data["image"]))
         offsets_BxNx4, logits_BxNxK1 = model(images_BxSxSx3, train=False)
         labels_BxM = jnp.where(data["crowd"], -1, data["labels"])
         losses = self._losses(offsets_BxNx4, logits_BxNxK1, data["boxes"], labels_BxM)
