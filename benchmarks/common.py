@@ -99,14 +99,22 @@ def memory_increase(
     Runs both in a new process and measures from the end of `prepare` to the peak. Both must be
     module-level functions. Returns None on systems without /proc (anything but Linux).
     """
-    if not pathlib.Path("/proc/self/status").exists():
-        return None
     return in_new_process(_memory_increase, prepare, work, arguments)
 
 
-def _memory_increase(prepare, work, arguments) -> int:
+def _memory_increase(prepare, work, arguments) -> int | None:
     prepared = prepare(*arguments)
-    return usage(lambda: work(prepared)).memory
+    return peak_during(lambda: work(prepared))[1]
+
+
+def peak_during(work: Callable[[], Any]) -> tuple[Any, int | None]:
+    """What `work` returns, and the bytes by which this process's resident memory peaks meanwhile
+    (None without /proc)."""
+    if not pathlib.Path("/proc/self/status").exists():
+        return work(), None
+    results = []
+    used = usage(lambda: results.append(work()))
+    return results[0], used.memory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -142,10 +142,14 @@ def grain_alone(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
 
 
 def tensors(sizes: Sizes) -> Any:
+    return as_tensors(examples(sizes))
+
+
+def as_tensors(arrays: tuple[np.ndarray, ...]) -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    return tuple(tf.constant(array) for array in examples(sizes))
+    return tuple(tf.constant(array) for array in arrays)
 
 
 def tf_epochs(data, whole: bool):
@@ -182,7 +186,8 @@ def tf_in_chunks(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
 
 
 def copying_alone(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
-    """An upper bound: copying into and out of a buffer in a precomputed random order."""
+    """An upper bound: one gather per batch from a buffer in a precomputed random order, and copying
+    as many new examples as a batch has to where some of these were."""
     images, labels = data
     kept = sizes.buffer * sum(1 / k for k in range(1, factor + 1)) / factor
     rng, rows = np.random.default_rng(0), min(round(kept), sizes.examples)
@@ -191,12 +196,12 @@ def copying_alone(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]
     start = 0
     while not whole:
         for order in orders:
-            new = order[: max(1, BATCH // factor)]
-            read = slice(start, start + len(new))
-            for leaf, source in zip(stored, data, strict=True):
-                leaf[new] = source[read]
-            start = (start + len(new)) % (sizes.examples - BATCH)
             yield tuple(leaf.take(order, axis=0) for leaf in stored)
+            free = order[: max(1, BATCH // factor)]
+            new = slice(start, start + len(free))
+            for leaf, source in zip(stored, data, strict=True):
+                leaf[free] = source[new]
+            start = (start + len(free)) % (sizes.examples - BATCH)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,8 +72,11 @@ class Repeats:
         """The stored items in ascending order, and how often each was emitted, int64 [2, n]."""
         return np.stack([self._items, self._emitted])
 
-    def take(self, fresh: int, size: int) -> Emission:
+    def take(self, fresh: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The next batch of `size` rows, beginning with the next `fresh` items.
+
+        Returns:
+            The fresh items, their copy numbers, and the stored items that are dropped.
 
         Raises:
             ValueError: the stored items have too few copies left.
@@ -100,7 +103,7 @@ class Repeats:
         self.batches, self.admitted = self.batches + 1, self.admitted + fresh
         dropped = self._keep(np.concatenate([items, new]), np.concatenate([emitted, new * 0 + 1]))
         copies = [np.zeros(fresh, np.int64), *copies]
-        return Emission(np.concatenate([new, *indices]), np.concatenate(copies), dropped)
+        return np.concatenate([new, *indices]), np.concatenate(copies), dropped
 
     def _keep(self, items: np.ndarray, emitted: np.ndarray) -> np.ndarray:
         """Stores the items with copies left, up to the capacity, and returns the other ones with
@@ -141,8 +144,8 @@ class DecidedOrder:
         """The next n outputs, a multiple of `size`, as (fresh item, copy), both int64 [n]."""
         parts = [np.zeros((2, 0), np.int64)]
         for _ in range(n // self._size):
-            batch = self._repeats.take(self.decisions.popleft(), self._size)
-            parts.append(np.stack([batch.index, batch.copy]))
+            index, copy, _ = self._repeats.take(self.decisions.popleft(), self._size)
+            parts.append(np.stack([index, copy]))
         fresh, copies = np.concatenate(parts, axis=1)
         self.position += len(fresh)
         return fresh, copies
@@ -184,7 +187,11 @@ class AutoOrder:
         return self._repeats.admitted
 
     def next(self, intake: Intake) -> Emission:
-        return self._repeats.take(self._decide(intake), self._size)
+        index, copy, dropped = self._repeats.take(self._decide(intake), self._size)
+        return Emission(index[None], copy[None], dropped)
+
+    def emitted(self, n: int) -> None:
+        """Does nothing: there is one batch at a time."""
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         return np.full(len(fresh), self._repeats.max_factor)

@@ -1,11 +1,11 @@
 """One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echo.order import Emission, Order
+from echo.order import Order
 from echo.spec import EchoSpecError
 from echo.stores import ArrayStore, ItemStore
 
@@ -33,14 +33,24 @@ class EchoPass:
         self.reader, self.order = reader, order
         self._new_store = new_store
         self.store = new_store()
+        self._batches: Iterator[tuple[np.ndarray, ...]] = iter(())  # not emitted yet; see `_take`
 
-    def next(self) -> tuple[Any, Emission]:
-        """The next item, or batch, and what it contains; StopIteration at the end."""
-        emission = self.order.next(self)
-        item = self.store.emit(emission.index)
-        if len(emission.dropped):
-            self.store.drop(emission.dropped)
-        return item, emission
+    def next(self) -> tuple[Any, np.ndarray, np.ndarray]:
+        """The next item, or batch, with the fresh items and the copy numbers that it contains, both
+        int64 [n]; StopIteration at the end."""
+        index, copy, taken, dropped = next(self._batches, None) or self._take()
+        item = self.store.emit(taken)
+        self.order.emitted(len(index))
+        if len(dropped):
+            self.store.drop(dropped)
+        return item, index, copy
+
+    def _take(self) -> tuple[np.ndarray, ...]:
+        """Takes the next batches from the store, and returns the first."""
+        index, copy, dropped = self.order.next(self)
+        taken = self.store.take(index)
+        self._batches = zip(index, copy, taken, [dropped] * len(index), strict=True)
+        return next(self._batches)
 
     @property
     def num_read(self) -> int:
@@ -83,7 +93,7 @@ class EchoPass:
             raise
 
     def _restore(self, state: dict[str, Any], order: Order) -> None:
-        self.order = order
+        self.order, self._batches = order, iter(())
         self.reader.rewind(state)
         self.store = self._new_store()
         pending = order.pending()

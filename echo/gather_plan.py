@@ -68,8 +68,13 @@ class PlanStore:
         """Accepts n items that came as one; see ArrayStore.put_stacked."""
         self._enter(self._layout.leaves(int(fresh[0]), items, stacked=True), fresh, copies)
 
-    def emit(self, fresh: np.ndarray) -> GatherPlan:
-        """The plan that gathers the items `fresh` (int64 [n], repeats allowed)."""
+    def take(self, fresh: np.ndarray) -> np.ndarray:
+        """The rows of the items `fresh` (int64 [batches, n], repeats allowed); see
+        ArrayStore.take."""
+        return self.rows.take(fresh)
+
+    def emit(self, taken: np.ndarray) -> GatherPlan:
+        """The plan that places all new items and gathers a batch of rows."""
         new, self._new = self._new, []
         count = sum(len(rows) for _, rows, _ in new)
         rounds = -(-count // self._round_size)
@@ -88,8 +93,7 @@ class PlanStore:
             array.reshape(rounds, 1, self._round_size, *array.shape[1:])
             for array in (*arrays, rows, numbers)
         )
-        gather = self.rows.take(fresh).astype(np.int32)
-        return GatherPlan(self._layout.build(items), rows, numbers, gather[None])
+        return GatherPlan(self._layout.build(items), rows, numbers, taken.astype(np.int32)[None])
 
     def drop(self, fresh: np.ndarray) -> None:
         """Deletes items that have been emitted (int64 [n], each once) and have copies left."""

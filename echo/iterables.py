@@ -148,7 +148,7 @@ class EchoIterator(Iterator[T]):
         self._pass = EchoPass(reader, order, ItemStore)
 
     def __next__(self) -> T:
-        item, _ = self._pass.next()
+        item, _, _ = self._pass.next()
         return item
 
     @property

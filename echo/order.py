@@ -9,12 +9,13 @@ import numpy as np
 
 
 class Emission(NamedTuple):
-    """The next n outputs.
+    """The next batches of n outputs.
 
     Attributes:
-        index: their fresh items, int64 [n].
-        copy: their copy numbers, int64 [n].
-        dropped: stored items that will not be emitted again although copies are left, int64 [m].
+        index: their fresh items, int64 [batches, n].
+        copy: their copy numbers, int64 [batches, n].
+        dropped: stored items that will not be emitted again although copies are left, int64 [m]. If
+            there are any, there is one batch.
     """
 
     index: np.ndarray
@@ -46,14 +47,21 @@ class Order(Protocol):
     """The order of one pass over an echoed stream.
 
     Attributes:
-        admitted: the number of fresh items admitted so far: prefill included, read-ahead excluded.
+        admitted: the number of fresh items that the batches emitted so far have admitted: prefill
+            included, read-ahead excluded.
     """
 
     @property
     def admitted(self) -> int: ...
 
     def next(self, intake: Intake) -> Emission:
-        """Reads what the next outputs require, and takes them; StopIteration at the end."""
+        """Reads what the next batch requires; StopIteration at the end. Returns it, and any batches
+        after it that are settled and require no reading. Not called again before all of them have
+        been emitted."""
+        ...
+
+    def emitted(self, n: int) -> None:
+        """Called after each batch, with the number of its outputs."""
         ...
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:

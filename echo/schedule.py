@@ -45,6 +45,8 @@ class EchoSchedule:
 
     def __init__(self, factor, shuffle_buffer: int = 0, seed: int = 0):
         self.factor = exact_factor(factor)
+        # These are properties of a Fraction, and slow: a fifth of the time of a small batch.
+        self._numerator, self._denominator = self.factor.as_integer_ratio()
         self.shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, 0, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, MAX_SEED)
         self.slots = max(1, self.shuffle_buffer)  # one slot changes no order
@@ -56,10 +58,12 @@ class EchoSchedule:
 
     def num_outputs(self, num_fresh: int) -> int:
         """The number of outputs of `num_fresh` items: floor(num_fresh * e)."""
-        return num_fresh * self.factor.numerator // self.factor.denominator
+        return num_fresh * self._numerator // self._denominator
 
     def copies(self, start: int, stop: int) -> np.ndarray:
         """The number of copies of each fresh item start .. stop-1, floor(e) or ceil(e), int64."""
+        if self._denominator == 1:
+            return np.full(stop - start, self._numerator)
         return np.diff(self._first_echoed(np.arange(start, stop + 1)))
 
     def admitted(self, num_outputs: int, num_fresh: int | None = None) -> int:
@@ -85,7 +89,7 @@ class EchoSchedule:
 
     def max_admitted(self, num_outputs: int) -> int:
         """The maximum number of items that n outputs admit after the prefill: ceil(n / e)."""
-        return -(-num_outputs * self.factor.denominator // self.factor.numerator)
+        return -(-num_outputs * self._denominator // self._numerator)
 
     def cursor(self, position: int = 0, num_fresh: int | None = None) -> "EchoCursor":
         """A reader of the outputs from `position` on, over `num_fresh` items (None: endless).
@@ -114,12 +118,11 @@ class EchoSchedule:
 
     def _fresh_of(self, echoed):
         """The fresh item at an echoed position p (or array): the largest i with floor(i*e) <= p."""
-        e = self.factor
-        return _scale(echoed + 1, e.denominator, e.numerator, -1)
+        return _scale(echoed + 1, self._denominator, self._numerator, -1)
 
     def _first_echoed(self, fresh):
         """The first echoed position of fresh item i (or array): floor(i*e)."""
-        return _scale(fresh, self.factor.numerator, self.factor.denominator)
+        return _scale(fresh, self._numerator, self._denominator)
 
     def _draws(self, start: int, stop: int) -> np.ndarray:
         """64 random bits for each of the outputs start .. stop-1, as uint64 [stop - start]."""
@@ -135,21 +138,24 @@ class EchoCursor:
     Attributes:
         position: outputs taken so far; with the schedule, this is the entire state.
         num_fresh: length of the fresh stream, or None while no end is known.
+        total: the number of its outputs, or None likewise.
     """
 
     def __init__(self, schedule: EchoSchedule, position: int, num_fresh: int | None):
         self.schedule = schedule
         self.num_fresh = num_fresh
         self.position = position
-        self._total = None if num_fresh is None else schedule.num_outputs(num_fresh)
-        if self._total is not None and position > self._total:
+        self.total = None if num_fresh is None else schedule.num_outputs(num_fresh)
+        if self.total is not None and position > self.total:
             raise ValueError(
                 f"output {position} is beyond the end: {num_fresh} fresh items at factor "
-                f"{schedule.factor} give {self._total}"
+                f"{schedule.factor} give {self.total}"
             )
         # Echoed position in each slot. The slot that is drawn next is already refilled.
         self._contents = self._look_back(position)
-        self._fresh = self._copy = _NO_ITEMS  # outputs computed ahead, from `position` on
+        # Outputs computed ahead, of which `position` is at place `_taken`.
+        self._fresh = self._copy = _NO_ITEMS
+        self._taken = 0
 
     @property
     def admitted(self) -> int:
@@ -158,12 +164,24 @@ class EchoCursor:
 
     def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """The next n outputs (fewer at the end) as (fresh item, copy number), both int64 [n]."""
-        while len(self._fresh) < n and self._compute_more():
-            pass
-        fresh, copy = self._fresh[:n], self._copy[:n]
-        self._fresh, self._copy = self._fresh[n:], self._copy[n:]
-        self.position += len(fresh)
+        fresh, copy = self.peek(n)
+        self.skip(len(fresh))
         return fresh, copy
+
+    def peek(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """What `take` would return."""
+        start, stop = self._taken, self._taken + n
+        if stop > len(self._fresh):
+            self._fresh, self._copy = self._fresh[start:], self._copy[start:]
+            self._taken, start, stop = 0, 0, n
+            while stop > len(self._fresh) and self._compute_more():
+                pass
+        return self._fresh[start:stop], self._copy[start:stop]
+
+    def skip(self, n: int) -> None:
+        """Takes n outputs that `peek` has returned."""
+        self._taken += n
+        self.position += n
 
     def ending(self, num_fresh: int) -> "EchoCursor":
         """This cursor, for a fresh stream that is now known to end after `num_fresh` items."""
@@ -201,12 +219,12 @@ class EchoCursor:
     def oldest(self) -> int:
         """The earliest fresh item among the remaining outputs; past every item if none remain."""
         waiting = self.schedule._fresh_of(int(self._contents.min(initial=_MAX_INT64)))
-        return min(waiting, int(self._fresh.min(initial=_MAX_INT64)))
+        return min(waiting, int(self._fresh[self._taken :].min(initial=_MAX_INT64)))
 
     def _compute_more(self) -> bool:
         """Computes more outputs; False at the end of a finite stream."""
-        start = self.position + len(self._fresh)
-        drain_from = None if self._total is None else max(0, self._total - self.schedule.slots)
+        start = self.position - self._taken + len(self._fresh)
+        drain_from = None if self.total is None else max(0, self.total - self.schedule.slots)
         if drain_from is not None and start >= drain_from:
             echoed = self._drain(start)
         else:
@@ -222,19 +240,23 @@ class EchoCursor:
         """Echoed positions of outputs while the buffer is refilled: draw a slot, emit, refill."""
         size = self.schedule.slots
         slots = (self.schedule._draws(start, stop) % np.uint64(size)).astype(np.int64)
-        refills = np.arange(start, stop) + size
-        # The second draw of a slot within the block emits what the first draw put there.
-        # (numpy sorts 16-bit integers many times faster than wider ones.)
-        by_slot = np.argsort(slots.astype(np.min_scalar_type(size - 1)), kind="stable")
-        again = slots[by_slot[1:]] == slots[by_slot[:-1]]
+        refills = np.arange(start + size, stop + size)
         emitted = self._contents[slots]
-        emitted[by_slot[1:][again]] = refills[by_slot[:-1][again]]
         self._contents[slots] = refills  # of equal slots, the last one wins
+        # A later draw of a slot within the block emits what the draw before it put there. First
+        # the last draw of each slot, which most often is the only later one,
+        earlier = np.flatnonzero(self._contents[slots] != refills)
+        emitted[self._contents[slots[earlier]] - refills[0]] = refills[earlier]
+        # then those between. (NumPy sorts 16-bit integers many times faster than wider ones.)
+        narrow = slots[earlier].astype(np.min_scalar_type(size - 1))
+        by_slot = earlier[np.argsort(narrow, kind="stable")]
+        again = slots[by_slot[1:]] == slots[by_slot[:-1]]
+        emitted[by_slot[1:][again]] = refills[by_slot[:-1][again]]
         return emitted
 
     def _drain(self, start: int) -> np.ndarray:
         """Echoed positions of the outputs after the last refill, as the buffer shrinks."""
-        draws = self.schedule._draws(start, self._total or 0)
+        draws = self.schedule._draws(start, self.total or 0)
         emitted, self._contents = _draw_without_refill(self._contents[: len(draws)], draws)
         return emitted
 
@@ -245,9 +267,9 @@ class EchoCursor:
         """
         size = self.schedule.slots
         steady = position
-        if self._total is not None:
-            size = min(size, self._total)
-            steady = min(position, self._total - size)
+        if self.total is not None:
+            size = min(size, self.total)
+            steady = min(position, self.total - size)
         contents = np.full(size, -1, np.int64)
         stop = steady
         while stop > 0 and (contents < 0).any():
@@ -280,20 +302,28 @@ class FixedOrder:
         return self._cursor.admitted
 
     def next(self, intake: Intake) -> Emission:
-        stop = self._cursor.position + self._size
-        required = self._schedule.admitted(stop, self._cursor.num_fresh)
+        required = self._schedule.admitted(
+            self._cursor.position + self._size, self._cursor.num_fresh
+        )
         while intake.num_read < required and intake.read(required):
             pass
         if intake.num_read < required:
             self._cursor = self._cursor.ending(intake.num_read)
-        num_fresh = self._cursor.num_fresh
-        ends = num_fresh is not None and self._schedule.num_outputs(num_fresh) < stop
-        index, copy = _NO_ITEMS, _NO_ITEMS
-        if not (ends and self._drop_remainder):
-            index, copy = self._cursor.take(self._size)
-        if not len(index):
+        index, copy = self._cursor.peek(self._size * self._num_settled(intake.num_read))
+        size = min(self._size, len(index))
+        if not len(index) or (self._drop_remainder and size < self._size):
             raise StopIteration
-        return Emission(index, copy, _NO_ITEMS)
+        stop = len(index) // size * size
+        return Emission(index[:stop].reshape(-1, size), copy[:stop].reshape(-1, size), _NO_ITEMS)
+
+    def emitted(self, n: int) -> None:
+        self._cursor.skip(n)
+
+    def _num_settled(self, num_read: int) -> int:
+        """The number of batches, at least 1, that consist of the first `num_read` items. They are
+        computed together because a numpy call on few outputs is all overhead."""
+        outputs = self._schedule.num_outputs(num_read) - self._schedule.slots + 1
+        return max(1, min(outputs - self._cursor.position, _BLOCK) // self._size)
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         return self._schedule.copies(int(fresh[0]), int(fresh[-1]) + 1)
@@ -329,7 +359,7 @@ def _scale(number, numerator: int, denominator: int, offset: int = 0):
     largest = (int(number.max(initial=0)) + 1) * numerator
     if max(largest, denominator) > _MAX_INT64:  # a factor with many decimals
         number = number.astype(object)
-    return ((number * numerator + offset) // denominator).astype(np.int64)
+    return ((number * numerator + offset) // denominator).astype(np.int64, copy=False)
 
 
 def _draw_without_refill(contents: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

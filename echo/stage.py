@@ -290,7 +290,7 @@ class _EchoIterator(grain.DatasetIterator):
 
     def __next__(self) -> Any:
         self._assert_not_closed()
-        item, (index, copy, _) = self._pass.next()
+        item, index, copy = self._pass.next()
         if not self._dataset.annotate:
             return item
         if self._dataset.batch_size is None:

@@ -35,9 +35,13 @@ class ItemStore:
         for number, left, item in zip(fresh.tolist(), copies.tolist(), items, strict=False):
             self._items[number] = [copy.deepcopy(item), left]
 
-    def emit(self, fresh: np.ndarray) -> Any:
-        """The next copy of the item `fresh` (int64 [1])."""
-        number = int(fresh[0])
+    def take(self, fresh: np.ndarray) -> np.ndarray:
+        """What to call `emit` with for the items `fresh` (int64 [outputs, 1]): these."""
+        return fresh
+
+    def emit(self, taken: np.ndarray) -> Any:
+        """The next copy of the item `taken` (int64 [1])."""
+        number = int(taken[0])
         entry = self._items[number]
         if entry[1] == 1:
             return self._items.pop(number)[0]
@@ -85,6 +89,13 @@ class ArrayStore:
             ValueError: an item has another structure, shape or dtype than the first one.
         """
         rows = self.rows.next_free(len(fresh))
+        columns = self._layout.columns(items) if isinstance(items, list) else None
+        if columns is not None:
+            for stored, column in zip(self._arrays(), columns, strict=True):
+                for row, leaf in zip(rows.tolist(), column, strict=False):
+                    stored[row] = leaf
+            self.rows.occupy(rows[: len(items)], fresh[: len(items)], copies[: len(items)])
+            return
         num_stored = 0
         try:
             for number, row, item in zip(fresh.tolist(), rows.tolist(), items, strict=False):
@@ -106,10 +117,14 @@ class ArrayStore:
             stored[rows] = leaf
         self.rows.occupy(rows, fresh, copies)
 
-    def emit(self, fresh: np.ndarray) -> Any:
-        """Copies of the items `fresh` (int64 [n], repeats allowed), as one with stacked leaves."""
-        rows = self.rows.take(fresh)
-        return self._layout.build([leaf.take(rows, axis=0) for leaf in self._leaves])
+    def take(self, fresh: np.ndarray) -> np.ndarray:
+        """Takes a copy of the items `fresh` (int64 [batches, n], repeats allowed) for each mention.
+        Returns what to call `emit` with, a row for each batch, before more items are put."""
+        return self.rows.take(fresh)
+
+    def emit(self, taken: np.ndarray) -> Any:
+        """The copies of a batch, as one with stacked leaves."""
+        return self._layout.build([leaf.take(taken, axis=0) for leaf in self._leaves])
 
     def drop(self, fresh: np.ndarray) -> None:
         """Deletes items (int64 [n], each once) that have copies left."""
@@ -174,12 +189,14 @@ class RowAllocator:
             self._row_of[places] = rows
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
-        """The rows of items (int64 [n], repeats allowed); counts one copy per mention."""
+        """The rows of items (int64 [...], repeats allowed); counts one copy per mention. They keep
+        their items until others are put."""
         rows = self._row_of[self._places(fresh)]
         np.subtract.at(self._left, rows, 1)
-        spent = rows[self._left[rows] == 0]
-        if len(spent):
-            self._vacate(np.unique(spent))
+        spent = np.sort(rows[self._left[rows] == 0])
+        first = np.ones(len(spent), bool)  # of its kind; np.unique takes many times longer
+        np.not_equal(spent[1:], spent[:-1], out=first[1:])
+        self._vacate(spent[first])
         return rows
 
     def drop(self, fresh: np.ndarray) -> None:

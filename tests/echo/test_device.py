@@ -10,7 +10,7 @@ import pytest
 
 from echo import EchoIterDataset, gather_plan
 from echo.device import DeviceStore
-from tests.helpers.echo_parents import KINDS, NO_THREADS, THREADS, parent_of
+from tests.helpers.echo_parents import KINDS, NO_THREADS, THREADS, emit, parent_of
 
 
 class ReferenceStore:
@@ -170,7 +170,7 @@ def test_items_can_be_changed_on_entry(batches):
 def test_padding_is_not_stored():
     store = gather_plan.PlanStore(3, round_size=8)
     store.put(np.arange(3), ({"x": np.int32(7 + i)} for i in range(3)), np.ones(3, int))
-    batch = DeviceStore({"x": np.int32(0)}, 3, 8).apply(store.emit(np.arange(3)))
+    batch = DeviceStore({"x": np.int32(0)}, 3, 8).apply(emit(store, range(3)))
     assert batch["x"].tolist() == [7, 8, 9]
 
 
@@ -217,7 +217,7 @@ def test_items_before_an_error_are_in_the_next_plan():
     with pytest.raises(OSError, match="the disk is gone"):
         store.put(np.arange(3), breaking(), np.full(3, 2))
     store.put(np.asarray([1]), [{"x": np.int32(6)}], np.asarray([1]))
-    plan = store.emit(np.asarray([0, 1]))
+    plan = emit(store, [0, 1])
     assert plan.items["x"].tolist() == [[[5, 6]]]
     assert len(store) == 1
     store.drop(np.asarray([0]))
@@ -234,4 +234,4 @@ def test_an_item_in_a_reused_buffer_is_copied_at_once():
 
     store = gather_plan.PlanStore(4, round_size=3)
     store.put(np.arange(3), reusing(), np.ones(3, int))
-    assert store.emit(np.arange(3)).items[0, 0, :, 0].tolist() == [0, 1, 2]
+    assert emit(store, range(3)).items[0, 0, :, 0].tolist() == [0, 1, 2]

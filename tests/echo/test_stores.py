@@ -9,6 +9,7 @@ import pytest
 
 from echo.stores import ArrayStore, ItemStore
 from echo.tree import Structure
+from tests.helpers.echo_parents import emit
 
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -38,18 +39,23 @@ def test_the_array_store_emits_items_and_keeps_those_with_copies_left(data):
             numbers = newest + np.cumsum(data.draw(gaps))  # some would share a place in the table
             copies = np.asarray(data.draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)))
             items = {"x": np.stack([numbers, -numbers], axis=1)}
-            if data.draw(st.booleans()):
+            form = data.draw(st.sampled_from(["stacked", "list", "one by one"]))
+            if form == "stacked":
                 store.put_stacked(numbers, items, copies)
             else:
-                store.put(numbers, ({"x": row} for row in items["x"]), copies)
+                single = ({"x": row} for row in items["x"])
+                store.put(numbers, list(single) if form == "list" else single, copies)
             left |= zip(numbers.tolist(), copies.tolist(), strict=True)
             newest = int(numbers[-1])
         waiting = [number for number, count in left.items() for _ in range(count)]
         if waiting:
             emitted = data.draw(st.permutations(waiting))[: data.draw(st.integers(1, 12))]
-            batch = store.emit(np.asarray(emitted))
-            np.testing.assert_array_equal(batch["x"][:, 0], emitted)
-            np.testing.assert_array_equal(batch["x"][:, 1], -np.asarray(emitted))
+            sizes = [size for size in range(1, len(emitted) + 1) if len(emitted) % size == 0]
+            index = np.reshape(emitted, (-1, data.draw(st.sampled_from(sizes))))
+            for numbers, taken in zip(index, store.take(index), strict=True):
+                batch = store.emit(taken)
+                np.testing.assert_array_equal(batch["x"][:, 0], numbers)
+                np.testing.assert_array_equal(batch["x"][:, 1], -numbers)
             for number in emitted:
                 left[number] -= 1
                 if not left[number]:
@@ -64,7 +70,7 @@ def test_the_array_store_emits_items_and_keeps_those_with_copies_left(data):
 
 def test_structure_types_and_order_are_preserved():
     store = filled([3, 4], [1, 2])
-    batch = store.emit(np.asarray([4, 3, 4]))
+    batch = emit(store, [4, 3, 4])
     assert list(batch) == ["image", "more"]
     assert batch["image"].shape == (3, 2, 3)
     assert batch["image"].dtype == np.uint16
@@ -81,7 +87,7 @@ def test_only_as_many_rows_as_the_peak_are_touched():
     table = len(store.rows._row_of)
     for number in range(300):
         store.put(np.asarray([number]), [example(number)], np.asarray([1]))
-        store.emit(np.asarray([number]))
+        emit(store, [number])
     assert store.rows.peak == 1
     assert len(store.rows._row_of) == table  # which grows only where pending items would meet
     assert store.item_bytes == example(0)["image"].nbytes + 8 + 8 + 8 + 2
@@ -89,9 +95,9 @@ def test_only_as_many_rows_as_the_peak_are_touched():
 
 def test_batches_share_no_memory_with_the_store_or_each_other():
     store = filled([0, 1], [3, 3])
-    first = store.emit(np.asarray([0, 1, 0]))
+    first = emit(store, [0, 1, 0])
     first["image"][:] = 77
-    second = store.emit(np.asarray([0, 1]))
+    second = emit(store, [0, 1])
     np.testing.assert_array_equal(second["image"][:, 0, 0], [0, 1])
 
 
@@ -99,7 +105,7 @@ def test_a_dict_in_another_order_is_the_same_structure():
     store = ArrayStore(4)
     items = [{"a": np.int32(1), "b": np.int32(2)}, {"b": np.int32(4), "a": np.int32(3)}]
     store.put(np.arange(2), items, np.ones(2, int))
-    batch = store.emit(np.arange(2))
+    batch = emit(store, range(2))
     assert batch["a"].tolist() == [1, 3]
     assert batch["b"].tolist() == [2, 4]
 
@@ -125,7 +131,7 @@ def test_items_of_another_kind_are_refused_and_leave_the_store_intact(item, mess
     with pytest.raises(ValueError, match=message):
         store.put(np.asarray([5, 6]), [item, item], np.ones(2, int))
     assert len(store) == 1
-    assert store.emit(np.asarray([4]))["x"].tolist() == [[1, 1]]
+    assert emit(store, [4])["x"].tolist() == [[1, 1]]
 
 
 def test_python_objects_are_refused_since_a_gather_would_share_them():
@@ -144,7 +150,7 @@ def test_items_before_an_error_are_kept():
         store.put(np.arange(5), breaking(), np.full(5, 2))
     assert len(store) == 2
     store.put(np.arange(2, 4), [example(2), example(3)], np.ones(2, int))
-    np.testing.assert_array_equal(store.emit(np.arange(4))["image"][:, 0, 0], range(4))
+    np.testing.assert_array_equal(emit(store, range(4))["image"][:, 0, 0], range(4))
     assert len(store) == 2
 
 
@@ -154,7 +160,7 @@ def test_the_item_store_emits_independent_copies():
     item["x"][:] = 9
     copies = []
     for _ in range(3):
-        copies.append(store.emit(np.asarray([7])))
+        copies.append(emit(store, [7]))
         assert copies[-1]["x"].tolist() == [0, 0, 0]
         assert copies[-1]["y"] == [1]
         copies[-1]["x"][:] = 5

@@ -1,4 +1,4 @@
-"""Data sets to echo, one for each kind of parent that the stage accepts."""
+"""Data sets to echo, one for each kind of parent that the stage accepts, and what came out."""
 
 import threading
 
@@ -71,3 +71,9 @@ KINDS = ("map", "chunks", "stacked", "sequential", "prefetched")
 def numbers(items) -> list[int]:
     """The fresh items that were emitted, one by one or in batches."""
     return [int(i) for item in items for i in np.ravel(item["y"] * -1)]
+
+
+def emit(store, numbers):
+    """A batch of copies of the items `numbers`, from a store that has them."""
+    (taken,) = store.take(np.asarray(numbers)[None])
+    return store.emit(taken)
