@@ -4,8 +4,9 @@
     python -m benchmarks.echo_grid --quick                        a smoke run
 
 Batches of 128 items at e = 4, read from memory in order. Each cell runs in a process of its own. It
-fills its buffer, then counts items per second and takes the state of its iterator, from which a new
-one continues. `device` keeps the items in the memory of JAX's default device, which without an
+fills its buffer, then counts items and takes the state of its iterator, from which a new one
+continues. Seconds are processor time, of all threads, since the machine may do other work.
+`device` keeps the items in the memory of JAX's default device, which without an
 accelerator is that of the host. A cell is left out if its buffer would hold more than
 --max-gigabytes.
 """
@@ -63,10 +64,10 @@ class Measured(NamedTuple):
     """What a cell shows; None where that does not exist.
 
     Attributes:
-        rate: items per second, once the buffer is full.
+        rate: items per processor second, once the buffer is full.
         increase: bytes by which resident memory peaks.
         state_bytes: of the iterator's state as JSON.
-        restore_seconds: from a new iterator and that state to the next batch.
+        restore_seconds: of processor time, from a new iterator and that state to the next batch.
     """
 
     rate: float
@@ -152,7 +153,7 @@ def measure(name: str, cell: Cell, seconds: float) -> Measured:
 
     def fill_and_run() -> float:
         next(batches)
-        return common.rate(batches, echo_overhead.BATCH, seconds)
+        return common.rate(batches, echo_overhead.BATCH, seconds, time.process_time)
 
     batches = (take(iterator) for _ in itertools.count())
     rate, increase = common.peak_during(fill_and_run)
@@ -161,10 +162,10 @@ def measure(name: str, cell: Cell, seconds: float) -> Measured:
     state = json.dumps(iterator.get_state())
     iterator.close()
     restored = SIDES[name](data, cell)
-    start = time.perf_counter()
+    start = time.process_time()
     restored.set_state(json.loads(state))
     take(restored)
-    return Measured(rate, increase, len(state), time.perf_counter() - start)
+    return Measured(rate, increase, len(state), time.process_time() - start)
 
 
 def taker(name: str, data, cell: Cell) -> Callable[[Iterator[Any]], Any]:
@@ -224,12 +225,12 @@ def report(grid: Grid, results: dict[Cell, dict[str, Measured]]) -> str:
             f"Batches of {echo_overhead.BATCH} at e = {FACTOR}; each cell once, for "
             f"{grid.seconds:g} s. Buffers of more than {grid.max_gigabytes:g} GB are left out. "
             + common.machine(["numpy", "grain", "jax", "tensorflow-cpu", "tensorflow"]),
-            "## Items per second, once the buffer is full",
+            "## Items per processor second, once the buffer is full",
             table(results, names, lambda measured: f"{measured.rate:,.0f}"),
             "## Memory (MB)",
             "The peak above the process before the first batch.",
             table(results, names, megabytes),
-            "## State, and the time from a state to the next batch",
+            "## State, and processor time from a state to the next batch",
             "tf.data saves its buffer as files, which is not measured.",
             table(results, stateful, state),
         ]

@@ -33,6 +33,9 @@ from echo.tree import nbytes
 
 FACTORS = (1, 2, 3, 4, 5, 6, 8)
 
+# A step with this much processor time per second of its own computes on the host.
+_HOST_STEP_CORES = 0.5
+
 # Outputs of a stage that serve as inputs for measuring the next one.
 _NUM_INPUTS = 8
 
@@ -52,6 +55,11 @@ _SHARED_CORES = (
     "With R below 1 the step does not wait for its input. Input and step share the processor cores "
     "here, and each repeat saves the cores the work of reading one more example. Where the step "
     "runs on an accelerator, do not echo at such an R."
+)
+_CONTENDED = (
+    "The step computes on the processor cores that the input needs. How far they slow each other "
+    "cannot be told from measurements of each: expect up to 15 % fewer steps per second than "
+    "predicted."
 )
 _WORTH = (
     "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
@@ -302,6 +310,8 @@ def conclude(
     insertion, factor, movable, reason = _recommended(timing, points, batch_stage)
     if workers > measured.workers:
         reason = f"{worker_sentence(measured, workers)} With them: {reason}"
+    if timing.step.cpu_seconds > _HOST_STEP_CORES * timing.step.seconds:
+        reason = f"{reason} {_CONTENDED}"
     advised = (insertion, factor, movable, reason)
     return Advice(measured, timing, tuple(changes), tuple(points), *advised)
 

@@ -223,6 +223,7 @@ def test_the_recommendation(timing, insertion, factor, message):
     advice = advice_on(timing)
     assert (advice.insertion, advice.factor) == (insertion, factor)
     assert re.search(message, advice.reason), advice.reason
+    assert ("cannot be told" in advice.reason) == (timing.step.cpu_seconds > 0)  # on the host
     assert advice.reason in " ".join(str(advice).split())
     assert max(map(len, str(advice).splitlines())) <= 80
 

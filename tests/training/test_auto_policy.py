@@ -244,3 +244,21 @@ def test_it_does_not_wait_for_a_device_that_is_idle(monkeypatch):
         loop.step()
     loop.now += 1.0  # an evaluation
     assert loop.step() == 0.0
+
+
+def test_a_host_that_mostly_needs_longer_is_given_that_time(monkeypatch):
+    loop, leads = Loop(monkeypatch, 0.001), [0.001, 0.002, 0.002] * 20
+    for loop.lead in leads:  # until it knows
+        loop.step()
+    loop.idle = 0.0
+    for loop.lead in leads:
+        loop.step()
+    assert loop.idle < len(leads) * 0.0002
+
+
+def test_waiting_for_upstream_now_and_then_is_not_taken_for_the_hosts_time(monkeypatch):
+    loop = Loop(monkeypatch, 0.001)
+    for number in range(60):
+        loop.lead = 0.001 if number % 3 else 0.009
+        waited = loop.step()
+    assert waited > 0.010 - 0.001 - 0.0011

@@ -1,0 +1,180 @@
+"""Steps per second of train.py behind a slow upstream, as a share of what the cores give.
+
+    python -m benchmarks.real_step --out=results/real_step.md     about 10 minutes
+    python -m benchmarks.real_step --quick                        a one-minute smoke run
+
+ResNet-8 on the digits mini, batches of 512, echoed before augmentation. The step runs on the cores
+that read, echo, augment, and record. What they give is measured with the same loop on batches in
+memory, first and last in each round; a rate limit makes the upstream R times slower than the first.
+The bound of a factor is min(e, R) / R of that. Prefill and compilation are not measured.
+
+Steps per second depend on what else the machine does; the processor time of a step, as a multiple
+of that with batches in memory, does so less.
+"""
+
+import dataclasses
+import pathlib
+import statistics
+import tempfile
+import time
+from typing import NamedTuple
+
+import grain
+import numpy as np
+from ml_collections import ConfigDict
+
+import echo
+import train
+from benchmarks import common, grid, wall_time
+from runs.progress import Progress
+from training.experiment import Experiment, make_experiment
+
+STORED = "stored"
+AUTO_BUFFER_BATCHES, BUFFER_BATCHES = 8, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is measured."""
+
+    ratio: float = 6.0
+    factors: tuple[grid.Factor, ...] = (1, 2, 4, 5, 6, 7, 8, "auto")
+    steps: int = 60  # per cell and round
+    rounds: int = 5
+
+
+QUICK = Plan(factors=(1, 6, "auto"), steps=10, rounds=1)
+WARM_UP_STEPS = 20
+
+
+class Speed(NamedTuple):
+    """Steps per second, and processor seconds per step."""
+
+    rate: float
+    cpu_seconds: float
+
+
+class Share(NamedTuple):
+    """Steps per second over their bound, and processor time over that with batches in memory."""
+
+    rate: float
+    cpu: float
+
+
+def one_round(plan: Plan, placement: str) -> dict[grid.Factor, Share]:
+    """Every factor once, in the order of the plan."""
+    first = trained(plan, placement, STORED)
+    limit = first.rate / plan.ratio * wall_time.Plan.batch_size
+    speeds = {factor: trained(plan, placement, factor, limit) for factor in plan.factors}
+    last = trained(plan, placement, STORED)
+    highest, cpu = (statistics.mean(pair) for pair in zip(first, last, strict=True))
+    shares = {}
+    for factor, speed in speeds.items():
+        supply = plan.ratio if isinstance(factor, str) else min(factor, plan.ratio)
+        bound = min(highest, supply / plan.ratio * first.rate)
+        shares[factor] = Share(speed.rate / bound, speed.cpu_seconds / cpu)
+    return shares
+
+
+def trained(
+    plan: Plan, placement: str, factor: grid.Factor, examples_per_second: float = 0.0
+) -> Speed:
+    """The speed of train.py in steady state.
+
+    Args:
+        plan: how many steps to measure, after WARM_UP_STEPS.
+        placement: of the echoed items, and of augmentation.
+        factor: an echo factor, "auto", or STORED for batches in memory.
+        examples_per_second: of the upstream; 0 for no limit.
+    """
+    experiment = make_experiment(configuration(placement, factor, examples_per_second))
+    if factor == STORED:
+        experiment = dataclasses.replace(experiment, batches=StoredBatches(experiment))
+    times, cpu = [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        workdir = pathlib.Path(scratch) / "run"
+        loop = train.step_by_step(experiment, workdir, Progress(quiet=True), lambda step: False)
+        for _ in loop:
+            if experiment.stepper.compiled:
+                times.append(time.perf_counter())
+                cpu.append(time.process_time())
+            if len(times) > WARM_UP_STEPS + plan.steps:
+                break
+        loop.close()
+    rate = np.polyfit(times[WARM_UP_STEPS:], np.arange(plan.steps + 1), 1)[0]
+    return Speed(float(rate), (cpu[-1] - cpu[WARM_UP_STEPS]) / plan.steps)
+
+
+def configuration(placement: str, factor: grid.Factor, examples_per_second: float) -> ConfigDict:
+    """The configuration of benchmarks/wall_time.py, for a run that neither evaluates nor ends."""
+    config = wall_time.configuration(wall_time.Plan())
+    config.target.value = 2.0
+    config.budget.fresh_examples = config.evaluate_every_fresh_examples = 10**8
+    config.upstream.examples_per_second = examples_per_second
+    config.augment_on = placement
+    if factor in (1, STORED):
+        return config
+    config.echo.placement, config.echo.insertion = placement, "before_augmentation"
+    config.echo.shuffle_buffer = BUFFER_BATCHES * config.batch_size
+    if factor == "auto":
+        config.echo.policy = "auto"
+        config.echo.shuffle_buffer = AUTO_BUFFER_BATCHES * config.batch_size
+    else:
+        config.echo.factor = float(factor)
+    return config
+
+
+class StoredBatches(grain.IterDataset):
+    """A few batches of an experiment, over and over."""
+
+    def __init__(self, experiment: Experiment, count: int = 8):
+        super().__init__()
+        iterator = iter(experiment.batches)
+        self._batches = [next(iterator) for _ in range(count)]
+        iterator.close()
+
+    def __iter__(self) -> grain.DatasetIterator:
+        repeated = grain.MapDataset.source(self._batches).repeat()
+        return iter(repeated.to_iter_dataset(grain.ReadOptions(0, 0)))
+
+
+def table(plan: Plan, rounds: list[dict[grid.Factor, Share]]) -> str:
+    rows = []
+    for factor in plan.factors:
+        rates, cpus = zip(*(shares[factor] for shares in rounds), strict=True)
+        rate, cpu = common.Spread(rates), common.Spread(cpus)
+        name = factor if isinstance(factor, str) else f"e = {factor}"
+        rows.append([name, f"{rate:.2f}", f"{cpu:.2f}"])
+    return common.markdown_table(["", "share of the bound", "processor time of a step"], rows)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments(
+        "real_step",
+        __doc__,
+        Plan(),
+        QUICK,
+        steps="steps per cell and round",
+        rounds="number of rounds",
+    )
+    common.add_list(parser, "--placements", common.one_of(echo.PLACEMENTS), "host,device")
+    options = parser.parse_args(argv)
+    plan = common.plan(options, Plan(), QUICK)
+    text = [
+        f"# Steps per second of training at R = {plan.ratio:g}, as a share of what the cores give",
+        f"Median of {plan.rounds} rounds of {plan.steps} steps (smallest to largest); processor "
+        "time as a multiple of that of a step with batches in memory. "
+        + common.machine(["jax", "grain", "numpy"]),
+    ]
+    for placement in options.placements:
+        trained(plan, placement, STORED)  # compiles
+        rounds = []
+        for number in range(plan.rounds):
+            rounds.append(one_round(plan, placement))
+            common.progress(f"{placement}, round {number + 1} of {plan.rounds}: {rounds[-1]}")
+        text += [f"## {placement.capitalize()} placement", table(plan, rounds)]
+    common.publish("\n\n".join(text), options.out)
+
+
+if __name__ == "__main__":
+    main()
