@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis import bounds
@@ -53,13 +54,26 @@ def best_trial(trials: pd.DataFrame, study: Study) -> pd.Series | None:
     """The counted trial with the smallest score, or with the best value if none reached the target
     or if the study scores best values. The earlier trial wins a tie. None if no trial counts, or
     none was evaluated."""
-    eligible = trials[trials["counted"]]
-    scores, values = eligible[study.score_column].astype(float), eligible["best_value"]
-    if not study.higher_is_better and scores.notna().any():
-        return eligible.loc[scores.idxmin()]
-    if values.notna().any():
-        return eligible.loc[values.idxmax() if study.target.mode == "above" else values.idxmin()]
+    names = ("counted", study.score_column, "best_value")
+    best = _best(*(_array(trials[name]) for name in names), study)
+    return None if best is None else trials.iloc[best]
+
+
+def _best(counted: np.ndarray, scores: np.ndarray, values: np.ndarray, study: Study) -> int | None:
+    """The position of `best_trial`."""
+    by_score = [] if study.higher_is_better else [(scores, np.argmin)]
+    best_of = np.argmax if study.target.mode == "above" else np.argmin
+    for column, first_best in (*by_score, (values, best_of)):
+        known = np.flatnonzero(counted & ~np.isnan(column))
+        if len(known):
+            return int(known[first_best(column[known])])
     return None
+
+
+def _array(column: pd.Series) -> np.ndarray:
+    """A column of trials; numbers as floats, missing ones as NaN."""
+    is_count = isinstance(column.dtype, pd.Int64Dtype)
+    return column.to_numpy(float, na_value=np.nan) if is_count else column.to_numpy()
 
 
 def best_trials(
@@ -84,42 +98,54 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     where training stops there), each with the suffixes _low and _high: equal if it was observed,
     infinite above if no trial reached the target, missing if no trial counts.
     """
-    groups = trials[_SEARCH_COLUMNS].groupby(["condition", "search"], sort=False)
-    return pd.DataFrame([_search_row(group, study) for _, group in groups])
+    arrays = {name: _array(trials[name]) for name in _SEARCH_COLUMNS}
+    arrays["index"] = trials.index.to_numpy()
+    positions: dict[tuple, list[int]] = {}
+    for position, place in enumerate(zip(arrays["condition"], arrays["search"], strict=True)):
+        positions.setdefault(place, []).append(position)
+    # A study has up to thousands of searches: arrays, since DataFrames take milliseconds for each.
+    groups = ({name: array[own] for name, array in arrays.items()} for own in positions.values())
+    return pd.DataFrame([_search_row(group, study) for group in groups])
 
 
-def _search_row(trials: pd.DataFrame, study: Study) -> dict:
-    counted = trials[trials["counted"]]
-    best = best_trial(trials, study)
-    scored = best if best is not None and pd.notna(best[REACHED]) else None
-    values = counted["best_value"]
-    value = values.max() if study.target.mode == "above" else values.min()
+def _search_row(trials: Mapping[str, np.ndarray], study: Study) -> dict:
+    counted, status = trials["counted"], trials["status"]
+    best = _best(counted, trials[study.score_column], trials["best_value"], study)
+    scored = None if best is None or np.isnan(trials[REACHED][best]) else best
+    values = trials["best_value"][counted & ~np.isnan(trials["best_value"])]
+    value = float("nan")
+    if len(values):
+        value = float(values.max() if study.target.mode == "above" else values.min())
     row = {
-        **trials.iloc[0][["condition", "label", "insertion", "search"]].to_dict(),
-        "trials": len(trials),
-        "ended": int(trials["status"].isin(_ENDED).sum()),
-        "counted": len(counted),
-        "diverged": int((trials["status"] == "diverged").sum()),
-        "reached": int(counted[REACHED].notna().sum()),
-        "shared": bool(is_shared(counted).any()),
-        "leader": None if best is None else best.name,
-        "trial": None if scored is None else scored["trial"],
-        "resolution": float("nan") if scored is None else _resolution(scored),
+        **{name: trials[name][0] for name in ("condition", "label", "insertion", "search")},
+        "trials": len(counted),
+        "ended": int(np.isin(status, _ENDED).sum()),
+        "counted": int(counted.sum()),
+        "diverged": int((status == "diverged").sum()),
+        "reached": int((counted & ~np.isnan(trials[REACHED])).sum()),
+        "shared": bool((is_shared(trials) & counted).any()),
+        "leader": None if best is None else trials["index"][best],
+        "trial": None if scored is None else trials["trial"][scored],
+        "resolution": float("nan") if scored is None else _resolution(trials, scored),
     }
     for measure in _COST_COLUMNS:
         known = row["counted"] or not row["ended"]
-        cost = _cost(counted, scored, measure) if known else _UNKNOWN
+        cost = _cost(trials, scored, measure) if known else _UNKNOWN
         row |= _ends(measure, *cost)
     return row | _ends("best_value", value, value)
 
 
-def is_shared(trials: pd.DataFrame) -> pd.Series:
-    """Which trials took turns with others or shared the machine with other processes."""
+def is_shared(trials: Any) -> Any:
+    """Which trials took turns with others or shared the machine with other processes.
+
+    Args:
+        trials: a table, or a mapping of its columns `lanes` and `workers`.
+    """
     return (trials["lanes"] > 1) | (trials["workers"] > 1)
 
 
-def _cost(counted: pd.DataFrame, best: pd.Series | None, measure: str) -> tuple[float, float]:
-    """Lower and upper bound of a search's cost.
+def _cost(trials: Mapping[str, np.ndarray], best: int | None, measure: str) -> tuple[float, float]:
+    """Lower and upper bound of a search's cost; `best` is the position of its best trial.
 
     A trial that used up its budget has no score. A search whose trials all did so is censored at
     the earliest of their ends: with a larger budget its best trial would have scored more. A trial
@@ -127,18 +153,20 @@ def _cost(counted: pd.DataFrame, best: pd.Series | None, measure: str) -> tuple[
     if another trial of its search reached the target.
     """
     to_target, at_end = _COST_COLUMNS[measure]
-    if counted.empty:
+    counted = trials["counted"]
+    if not counted.any():
         return float("nan"), float("nan")
-    ends = counted[at_end].astype(float).fillna(0.0)
+    ends = np.nan_to_num(trials[at_end])
     if best is None:
-        return ends.min(), float("inf")
-    score = float(best[to_target])
-    cut_short = ends[counted[REACHED].isna() & (counted["status"] == "reached")]
-    return min([score, *cut_short]), score
+        return float(ends[counted].min()), float("inf")
+    score = float(trials[to_target][best])
+    cut_short = counted & np.isnan(trials[REACHED]) & (trials["status"] == "reached")
+    return min([score, *ends[cut_short].tolist()]), score
 
 
-def _resolution(best: pd.Series) -> float:
-    return float((best[REACHED] - best["fresh_examples_before_target"]) / best[REACHED])
+def _resolution(trials: Mapping[str, np.ndarray], best: int) -> float:
+    score = trials[REACHED][best]
+    return float((score - trials["fresh_examples_before_target"][best]) / score)
 
 
 def _ends(name: str, low: float, high: float) -> dict[str, float]:

@@ -23,12 +23,12 @@ PACKAGES = (
 )
 
 
+@functools.cache  # a process loads its code once; asking Git and the packages takes 50 ms
 def describe(root: pathlib.Path) -> dict[str, Any]:
     """Commit (with '+changes' if the checkout differs from it), package versions, and hardware."""
     return {"commit": _commit(root), "packages": _packages(), "hardware": _hardware()}
 
 
-@functools.cache  # what this process has loaded does not change
 def _commit(root: pathlib.Path) -> str | None:
     def git(*arguments: str) -> str | None:
         try:
