@@ -9,7 +9,10 @@ import pytest
 from tests.helpers.runs import HANGS
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
-NAMES = ("01_echoing_in_five_minutes", "02_figures_of_the_paper", "03_your_own_pipeline")
+NAMES = (
+    *("01_echoing_in_five_minutes", "02_figures_of_the_paper", "03_your_own_pipeline"),
+    "04_how_much_to_echo",
+)
 
 
 def read(name):
@@ -70,6 +73,13 @@ def test_your_own_pipeline():
     assert "1488 copies" in said
 
 
+@pytest.mark.slow
+def test_how_much_to_echo():
+    cells = execute(NAMES[3], "PROBLEM, USER, RATIO = 'manual', 0, 16.0")
+    assert len(pictures(cells)) == 2
+    assert "chosen: e = " in printed(cells)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_can_be_read_without_running_it(name):
     notebook = read(name)
@@ -77,5 +87,5 @@ def test_a_notebook_can_be_read_without_running_it(name):
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not [o for o in outputs(cells) if o.output_type == "error" or o.get("name") == "stderr"]
-    assert len(pictures(cells)) == {NAMES[0]: 2, NAMES[1]: 14, NAMES[2]: 0}[name]
+    assert len(pictures(cells)) == dict(zip(NAMES, (2, 14, 0, 2), strict=True))[name]
     assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < 1_000_000

@@ -142,8 +142,8 @@ class Forecast:
     def __str__(self) -> str:
         lines = ["   e   fresh examples (90 %)             seconds (90 %)              fastest"]
         for factor, cell in self.cells.items():
-            fresh = map(_count_text, (cell.fresh_examples, cell.fresh_low, cell.fresh_high))
-            times = (f"{x:,.3g}" for x in (cell.seconds, cell.seconds_low, cell.seconds_high))
+            fresh = map(_text, (cell.fresh_examples, cell.fresh_low, cell.fresh_high))
+            times = map(_text, (cell.seconds, cell.seconds_low, cell.seconds_high))
             columns = "{} ({} to {})".format(*fresh), "{} ({} to {})".format(*times)
             mark = " *" if factor == self.factor else ""
             lines.append(f"{factor:4g}   {columns[0]:33} {columns[1]:27} {cell.best:4.0%}{mark}")
@@ -238,8 +238,8 @@ def _observe(fresh, factors, runs: Sequence[Run], target: float, noise: float) -
     return reached
 
 
-def _count_text(number: float) -> str:
-    return f"{number:,.0f}" if number < 1e7 else f"{number:.0e}"
+def _text(number: float) -> str:
+    return f"{number:,.0f}" if 1_000 <= number < 1e7 else f"{number:.3g}"
 
 
 def _doubt(piloted: set[float], best: float, regret: float) -> str:
