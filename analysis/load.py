@@ -172,8 +172,8 @@ def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> L
         return loaded
     key, position = ["condition", "search", "trial"], ["fresh_examples", "train_seconds"]
     hits = evaluations[target.reached(evaluations["value"])].drop_duplicates(key).set_index(key)
-    at_hit = evaluations.join(hits["fresh_examples"], on=key, rsuffix="_at_hit")
-    earlier = at_hit[at_hit["fresh_examples"] < at_hit["fresh_examples_at_hit"]]
+    at_hit = hits["fresh_examples"].reindex(pd.MultiIndex.from_frame(evaluations[key])).to_numpy()
+    earlier = evaluations[evaluations["fresh_examples"] < at_hit]
     before = earlier.drop_duplicates(key, keep="last").set_index(key)[position]
     before = before.reindex(hits.index, fill_value=0)
     scores = {

@@ -137,6 +137,62 @@ def test_browser_shows_the_numbers_of_the_tables(study, browser, tmp_path):
     assert browser.get_log("browser") == []
 
 
+def colors_in(browser, figure):
+    """The colors of the marks in a figure of the page."""
+    return set(
+        browser.execute_script(
+            "return [...document.querySelectorAll(arguments[0])].map(mark => mark.style.stroke"
+            " || mark.getAttribute('stroke'))",
+            f"#{figure} [stroke^='#']",
+        )
+    )
+
+
+@pytest.mark.extras
+def test_figures_follow_the_axis_and_the_conditions(study, browser, tmp_path):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    opened(browser, study, tmp_path / "report.html")
+    data = explorer.data(load.read(study))
+    figures = ("curves", "scores", "trials")
+    for number, measure in enumerate(data["measures"]):
+        Select(browser.find_element(By.ID, "measure")).select_by_index(number)
+        for figure in figures:
+            assert measure["label"] in browser.find_element(By.ID, figure).text
+    colors = [condition["color"] for condition in data["conditions"]]
+    shown = {figure: colors_in(browser, figure) & set(colors) for figure in figures}
+    assert shown["curves"] == set(colors[:2])  # the third has no trial
+    browser.find_elements(By.CSS_SELECTOR, "#conditions input")[1].click()
+    for figure in figures:
+        assert colors_in(browser, figure) & set(colors) == shown[figure] - {colors[1]}
+    browser.find_elements(By.CSS_SELECTOR, "#conditions input")[1].click()
+    assert {figure: colors_in(browser, figure) & set(colors) for figure in figures} == shown
+
+
+@pytest.mark.extras
+def test_page_prints_and_reads_without_scripts(study, browser, tmp_path):
+    from selenium.webdriver.common.by import By
+
+    report.write(load.read(study), tmp_path / "report")
+    page = (tmp_path / "report/report.html").as_uri()
+    browser.get(page)
+    interactive = browser.find_element(By.ID, "explorer")
+    assert interactive.is_displayed()
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert not interactive.is_displayed()
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    browser.get(page)
+    assert not browser.find_element(By.ID, "explorer").is_displayed()
+    assert len([row for row in browser.find_elements(By.TAG_NAME, "tr") if row.is_displayed()]) > 6
+    widths = [
+        image.get_property("naturalWidth") for image in browser.find_elements(By.TAG_NAME, "img")
+    ]
+    assert len(widths) > 3
+    assert min(widths) > 500  # pixels: each is decoded
+
+
 @pytest.mark.extras
 def test_dragging_the_line_moves_the_target_and_hovering_names_a_trial(study, browser, tmp_path):
     from selenium.webdriver.common.action_chains import ActionChains
@@ -146,7 +202,8 @@ def test_dragging_the_line_moves_the_target_and_hovering_names_a_trial(study, br
     before = browser.find_element(By.ID, "target-text").text, cells(browser)
     handle = browser.find_element(By.ID, "handle")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", handle)
-    ActionChains(browser).drag_and_drop_by_offset(handle, 0, 150).perform()
+    easier = 150 if load.read(study).study.target.mode == "above" else -150  # pixels downward
+    ActionChains(browser).drag_and_drop_by_offset(handle, 0, easier).perform()
     after = browser.find_element(By.ID, "target-text").text, cells(browser)
     assert before[0] != after[0]
     assert before[1] != after[1]
