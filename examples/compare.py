@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.stats
 
-from examples import storage
+from examples import slow_storage
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOBS = ("torch_jpegs", "grain_jpegs", "grain_arrays")
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"--jobs is {','.join(sorted(wrong))}; allowed: {', '.join(JOBS)}")
     if arguments.seeds < 1 or not 0 < arguments.target <= 1 or arguments.files_per_second <= 0:
         parser.error("allowed: --seeds from 1, --target above 0, to 1, --files-per-second above 0")
-    with storage.slow_storage(arguments.files_per_second) as url:
+    with slow_storage.serve(arguments.files_per_second) as url:
         said = {job: advice(job, url, arguments.seconds) for job in jobs}
         pairs: dict[str, list[Pair]] = {job: [] for job in jobs}
         for seed in range(arguments.seeds):

@@ -4,7 +4,7 @@ import grain
 import numpy as np
 
 import echo
-from examples import storage
+from examples import slow_storage
 from examples.grain_jpegs import BATCH, augment, fit, make_step, stack
 
 
@@ -12,7 +12,7 @@ class Rows:
     """Decoded examples, for `grain.MapDataset.source`."""
 
     def __init__(self):
-        self.images, self.labels = storage.local("train")
+        self.images, self.labels = slow_storage.local("train")
 
     def __len__(self):
         return len(self.labels)
@@ -49,4 +49,4 @@ def advice(url, seconds):
 
 
 if __name__ == "__main__":
-    storage.run_job(train, make_loader_with_echo)
+    slow_storage.run_job(train, make_loader_with_echo)

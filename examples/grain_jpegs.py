@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 import echo
-from examples import storage
+from examples import slow_storage
 
 BATCH = 64
 MAX_STEPS = 2_000
@@ -24,15 +24,15 @@ class Jpegs:
         self.url = url
 
     def __len__(self):
-        return storage.NUM_TRAIN
+        return slow_storage.NUM_TRAIN
 
     def __getitem__(self, index):
-        jpeg, label = storage.get(f"{self.url}/{index}")
+        jpeg, label = slow_storage.get(f"{self.url}/{index}")
         return {"jpeg": jpeg, "label": np.int32(label)}
 
 
 def decode(record):
-    return {"image": storage.decode(record["jpeg"]), "label": record["label"]}
+    return {"image": slow_storage.decode(record["jpeg"]), "label": record["label"]}
 
 
 def augment(batch, rng):
@@ -104,7 +104,7 @@ def train(url, seed, target, make_loader=make_loader):
 
 def fit(make_batches, seed, target):
     """What `train` returns, for any batches."""
-    images, labels = storage.local("validation")
+    images, labels = slow_storage.local("validation")
     model, step = make_step(seed)
     step({"image": np.zeros((BATCH, 32, 32), np.uint8), "label": np.zeros(BATCH, np.int32)})
     accuracy_of(model, images, labels)
@@ -131,4 +131,4 @@ def advice(url, seconds):
 
 
 if __name__ == "__main__":
-    storage.run_job(train, make_loader_with_echo)
+    slow_storage.run_job(train, make_loader_with_echo)

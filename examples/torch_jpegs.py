@@ -12,7 +12,7 @@ from torch.utils.data import (  # pyright: ignore[reportMissingImports]
 )
 
 import echo
-from examples import storage
+from examples import slow_storage
 
 BATCH = 64
 MAX_STEPS = 2_000
@@ -26,11 +26,11 @@ class Jpegs(Dataset):
         self.url = url
 
     def __len__(self):
-        return storage.NUM_TRAIN
+        return slow_storage.NUM_TRAIN
 
     def __getitem__(self, index):
-        jpeg, label = storage.get(f"{self.url}/{index}")
-        return torch.from_numpy(storage.decode(jpeg).copy()), label
+        jpeg, label = slow_storage.get(f"{self.url}/{index}")
+        return torch.from_numpy(slow_storage.decode(jpeg).copy()), label
 
 
 def augment(rows):
@@ -78,7 +78,7 @@ def make_step(seed):
 def train(url, seed, target, make_loader=make_loader):
     """Seconds and steps until the validation accuracy reaches `target`."""
     model, step = make_step(seed)
-    images, labels = map(torch.from_numpy, storage.local("validation"))
+    images, labels = map(torch.from_numpy, slow_storage.local("validation"))
     loader, steps, start = make_loader(url), 0, time.perf_counter()
     while steps < MAX_STEPS:
         for batch in loader:
@@ -97,4 +97,4 @@ def advice(url, seconds):
 
 
 if __name__ == "__main__":
-    storage.run_job(train, make_loader_with_echo)
+    slow_storage.run_job(train, make_loader_with_echo)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from examples import compare, storage
+from examples import compare, slow_storage
 
 TORCH = pytest.param("torch_jpegs", marks=[pytest.mark.extras, pytest.mark.multiprocess])
 JOBS = [TORCH, "grain_jpegs", "grain_arrays"]
@@ -16,7 +16,7 @@ JOBS = [TORCH, "grain_jpegs", "grain_arrays"]
 
 @pytest.fixture(scope="module")
 def url():
-    with storage.slow_storage(5_000) as url:
+    with slow_storage.serve(5_000) as url:
         yield url
 
 
@@ -55,13 +55,13 @@ def test_what_advice_says_is_put_in_words(name, url):
 
 
 def test_storage_serves_every_digit_once_at_a_limited_rate(url):
-    source, _ = storage.digits.open_source("digits_jpeg", "train")
-    for index in (0, 7, storage.NUM_TRAIN - 1):
+    source, _ = slow_storage.digits.open_source("digits_jpeg", "train")
+    for index in (0, 7, slow_storage.NUM_TRAIN - 1):
         (record,) = source.__getitems__([index])
-        assert storage.get(f"{url}/{index}") == (record["image"], record["label"])
-        assert storage.decode(record["image"]).shape == (storage.SIDE, storage.SIDE)
-    assert len(source) == storage.NUM_TRAIN
-    assert len(storage.local("validation")[0]) == 300
+        assert slow_storage.get(f"{url}/{index}") == (record["image"], record["label"])
+        assert slow_storage.decode(record["image"]).shape == (slow_storage.SIDE, slow_storage.SIDE)
+    assert len(source) == slow_storage.NUM_TRAIN
+    assert len(slow_storage.local("validation")[0]) == 300
 
 
 def test_a_row_has_means_and_intervals_over_the_seeds():

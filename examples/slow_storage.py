@@ -1,6 +1,6 @@
 """Slow storage for the examples: an HTTP server on loopback that sends JPEGs at a limited rate.
 
-    python -m examples.storage 250
+    python -m examples.slow_storage 250
 
 serves the training digits of scikit-learn, enlarged to JPEGs of varying size, at /0, /1, ... with
 at most 250 files per second over all connections. The label is in the header X-Label. The first
@@ -31,9 +31,9 @@ NUM_TRAIN = 1197
 
 
 @contextlib.contextmanager
-def slow_storage(files_per_second: float) -> Iterator[str]:
+def serve(files_per_second: float) -> Iterator[str]:
     """Runs the server in a process of its own; yields its URL."""
-    command = [sys.executable, "-m", "examples.storage", str(files_per_second)]
+    command = [sys.executable, "-m", "examples.slow_storage", str(files_per_second)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:
         assert server.stdout is not None
@@ -65,7 +65,7 @@ def local(split: str) -> tuple[np.ndarray, np.ndarray]:
 def run_job(train: Callable[..., dict], make_loader_with_echo: Callable[..., Any]) -> None:
     """The command line of a job; prints what `train` returns, as JSON."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-    parser.add_argument("url", help="of examples.storage")
+    parser.add_argument("url", help="of examples.slow_storage")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, default=0.95, help="validation accuracy, 0 to 1")
     parser.add_argument("--echo", action="store_true", help="use make_loader_with_echo")
