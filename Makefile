@@ -10,10 +10,11 @@ GRID := out/grid
 PROBLEMS := digits logistic sentences  # those whose target is registered
 SEARCHES := 1 2 3 4 5
 
-.PHONY: help demo test test-fast test-extras check lint types format docs bench grid grid-pack clean
+.PHONY: help demo notebooks test test-fast test-extras check lint types format docs bench grid grid-pack clean
 
 help:
 	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
+	@echo "make notebooks  the notebooks in JupyterLab"
 	@echo "make test    all tests"
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make test-extras  the tests of integrations, whose packages take gigabytes"
@@ -24,8 +25,11 @@ help:
 	@echo "make grid    the registered studies of results/protocol.md: many hours; resumes"
 
 demo: $(VENV)/.installed
-	$(BIN)/python sweep.py --config=configs/cifar10.py:mini --study=demo --outdir=$(DEMO)/study
+	$(BIN)/python sweep.py --config=configs/cifar10.py:mini --study=demo --lanes=4 --outdir=$(DEMO)/study
 	$(BIN)/python -m analysis $(DEMO)/study --out=$(DEMO)/report
+
+notebooks: $(VENV)/.installed-notebooks
+	$(BIN)/jupyter lab notebooks
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist=loadfile -m "not extras"
@@ -94,6 +98,10 @@ $(VENV)/.installed: requirements.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+$(VENV)/.installed-notebooks: $(VENV)/.installed requirements-notebooks.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-notebooks.txt
 	touch $@
 
 $(VENV)/.installed-extras: $(VENV)/.installed-dev requirements-extras.txt

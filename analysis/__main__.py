@@ -102,7 +102,7 @@ def _target(text: str) -> float:
 if __name__ == "__main__":
     cli.answer_early(parse)
 
-from analysis import archive, caveats, load, report, scores, tables, watch
+from analysis import archive, caveats, load, report, scores, tables, uncertainty, watch
 from runs import terminal
 from runs.study import plain
 
@@ -119,8 +119,11 @@ def _write_report(directories: Sequence[str], out: pathlib.Path, target: float |
     if warning := loaded.warning():
         terminal.write(warning, sys.stderr)
     width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
-    conditions = scores.condition_scores(loaded.trials, loaded.study)
+    study = loaded.study
+    conditions = scores.condition_scores(loaded.trials, study)
+    effects = uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study)
     terminal.write(tables.text(loaded, conditions, width))
+    terminal.write(tables.matched_seeds_text(effects, study, width))
     for caveat in caveats.find(loaded):
         lines = textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  ")
         terminal.write(lines)

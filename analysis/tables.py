@@ -285,16 +285,34 @@ def paired_text(row: Mapping, study: Study) -> str:
 
 
 def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str:
-    """The table of conditions with its title, for a terminal of `width` columns. It is wider than
-    that if its longest words need it."""
+    """The table of conditions with its title, for a terminal of `width` columns."""
     rows = [columns(conditions, loaded.study), *condition_rows(conditions, loaded.study)]
+    return f"{title(loaded.study)}\n\n{_terminal(rows, width)}"
+
+
+def matched_seeds_text(effects: pd.DataFrame, study: Study, width: int = 100) -> str:
+    """What the sign test says of each condition, for a terminal; "" without pairs."""
+    if effects.empty:
+        return ""
+    rows = [paired_columns(study), *paired_rows(effects, study)]
+    table = _terminal([(row[0], *row[-6:-4], *row[-3:]) for row in rows], width)
+    title = (
+        "matched seeds: each trial against the baseline's with the same hyperparameters and seeds"
+    )
+    return f"{title}\n\n{table}"
+
+
+def _terminal(rows: Sequence[Row], width: int) -> str:
+    """Rows as lines of `width` columns, the first row as head. Lines are wider than that if the
+    longest words need it; cells keep to one line, from the left, as far as there is space."""
     rows = [tuple(unbroken(cell, _GLUE) for cell in row) for row in rows]
     widths = [
         max(len(word) for cell in column for word in cell.split())
         for column in zip(*rows, strict=True)
     ]
-    spare = width - sum(widths) - len(widths)
-    widths[0] += max(0, min(spare, max(len(row[0]) for row in rows) - widths[0]))
+    for position, column in enumerate(zip(*rows[1:], strict=True)):
+        spare = width - sum(widths) - len(widths)
+        widths[position] += max(0, min(spare, max(map(len, column)) - widths[position]))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for position, (name, column_width) in enumerate(zip(rows[0], widths, strict=True)):
         justify = "left" if position == 0 else "right"
@@ -306,7 +324,7 @@ def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str
     width = sum(widths) + len(widths)
     Console(file=output, width=width, color_system=None, force_jupyter=False).print(table)
     lines = [line.rstrip() for line in output.getvalue().replace(_GLUE, " ").splitlines()]
-    return "\n".join([title(loaded.study), "", *(line for line in lines if line)]) + "\n"
+    return "".join(f"{line}\n" for line in lines if line)
 
 
 def several(number: int, noun: str) -> str:

@@ -31,6 +31,7 @@ class Numbers:
         trials, searches: per condition.
         demo: trials and searches of the demo.
         demo_factors: factors of the demo's echoing before augmentation.
+        demo_changes: keys of the demo that differ from those of the other studies.
         augments: whether the workload augments; if not, the first two insertion points are equal.
         decays: whether the learning rate decays, so that the schedule has a horizon.
         overrides: fields that every study sets.
@@ -46,6 +47,7 @@ class Numbers:
     searches: int
     demo: tuple[int, int]
     demo_factors: Sequence[int] = (2,)
+    demo_changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     augments: bool = True
     decays: bool = True
     overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -95,7 +97,8 @@ def of(numbers: Numbers) -> Studies:
             | {f"before_augmentation_e{e}": before[e] for e in numbers.demo_factors},
             "trials": demo_trials,
             "searches": demo_searches,
-        },
+        }
+        | numbers.demo_changes,
         "insertion": {
             "about": "Figure 4: every insertion point at e = 2, compared with no echoing.",
             "conditions": BASELINE | twice,

@@ -55,8 +55,16 @@ MINI_NUMBERS = catalog.Numbers(
     never=2.0,
     trials=16,
     searches=3,
-    demo=(4, 2),
+    demo=(4, 5),
     demo_factors=(2, 4),
+    # An easy target, and hyperparameters that reach it in about 100 steps: many pairs in minutes.
+    demo_changes={
+        "overrides": {"target.value": 0.9, "evaluate_every_fresh_examples": 160},
+        "space": (
+            {"field": "optimizer.learning_rate", "scale": "log", "min": 0.03, "max": 0.3},
+            {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.05, "max": 0.3},
+        ),
+    },
     overrides={"checkpoint_every_fresh_examples": 0},  # trials take seconds, so they start over
 )
 

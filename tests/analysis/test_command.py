@@ -61,6 +61,8 @@ def test_report_is_printed_and_written(small):
     assert ">1,000)" in done.stdout
     assert ">1.00]" in done.stdout
     assert "1/2" in done.stdout
+    assert "matched seeds: each trial against the baseline's" in done.stdout
+    assert "undecided" in done.stdout
     assert "- Some searches never reached" in done.stdout
     lines = [line for line in done.stdout.splitlines() if str(small) not in line]
     assert max(map(len, lines)) <= 100
