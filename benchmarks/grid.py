@@ -49,6 +49,7 @@ def configuration(
     config.echo.shuffle_buffer = buffer_batches * config.batch_size
     if factor == "auto":
         config.echo.policy = "auto"
+        config.echo.max_factor = 16  # steps per second, whatever a repeat is worth
     else:
         config.echo.factor = float(factor)
     if upstream != "cpu":

@@ -118,6 +118,7 @@ def configuration(placement: str, factor: grid.Factor, examples_per_second: floa
     config.echo.shuffle_buffer = BUFFER_BATCHES * config.batch_size
     if factor == "auto":
         config.echo.policy = "auto"
+        config.echo.max_factor = 16  # steps per second, whatever a repeat is worth
         config.echo.shuffle_buffer = AUTO_BUFFER_BATCHES * config.batch_size
     else:
         config.echo.factor = float(factor)

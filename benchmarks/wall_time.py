@@ -99,6 +99,7 @@ def conditions(plan: Plan) -> list[Condition]:
     auto = {
         "echo.insertion": "before_augmentation",
         "echo.policy": "auto",
+        "echo.max_factor": 16,
         "echo.shuffle_buffer": 8 * plan.batch_size,
     }
     return [*result, Condition("auto", auto, "auto", plan.ratio)]
