@@ -282,14 +282,6 @@ class AutoOrder:
         return stored
 
 
-def default_max_factor(batch_size: int) -> int:
-    """Copies of an item up to which a repeat was usually worth its step; see docs/auto.md.
-
-    With the law of docs/forecast.md the best factor is proportional to the batch size.
-    """
-    return max(2, batch_size // 8)
-
-
 def store_rows(shuffle_buffer: int, batch_size: int) -> int:
     """The rows of a store that holds the items to repeat and a batch of fresh items."""
     return shuffle_buffer + batch_size

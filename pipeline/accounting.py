@@ -8,11 +8,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from echo.auto_order import Repeats, default_max_factor, round_size, store_rows
+from echo.auto_order import Repeats, round_size, store_rows
 from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
 from echo.readers import CHUNK_ITEMS
 from pipeline import epoch_repeats
 from pipeline.map_datasets import derived_seed
+from runs.study import default_max_factor
 
 # (batch number from 0, copy numbers of its rows int64 [b]) -> whether an earlier row, of this batch
 # or of one before, contains the same example, bool [b]

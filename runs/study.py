@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from echo.auto_order import default_max_factor
 from runs import records
 
 # What a trial is judged by: the cost of reaching the target, or the best value within the budget.
@@ -262,6 +261,15 @@ class Condition:
     def other_overrides(self) -> tuple[tuple[str, str], ...]:
         """(field, value) of what it sets besides the echo stage and the batch size."""
         return tuple((k, str(v)) for k, v in self.overrides.items() if k not in _SETTINGS)
+
+
+def default_max_factor(batch_size: int) -> int:
+    """The maximum copies of an item under echo.policy=auto where echo.max_factor is 0.
+
+    Up to so many, a repeat was usually worth its step (docs/auto.md). With the law of
+    docs/forecast.md the best factor is proportional to the batch size.
+    """
+    return max(2, batch_size // 8)
 
 
 def echo_label(insertion: str, factor: float, policy: str = "fixed") -> str:
