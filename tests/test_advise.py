@@ -35,7 +35,7 @@ def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys)
 
 @pytest.mark.slow
 def test_a_slow_upstream_is_recognized():
-    config = mini(upstream__examples_per_second=40)  # 0.8 s per batch; a step takes milliseconds
+    config = mini(upstream__examples_per_second=200)  # 0.16 s per batch; a step takes milliseconds
     advice = advise.advise(config, seconds=0.1)
     assert advice.insertion == "before_augmentation"
     assert advice.points[0].ratio > 2

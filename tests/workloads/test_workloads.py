@@ -73,6 +73,7 @@ def test_it_trains_echoed_and_learns(added, insertion, buffer):
         optimizer__learning_rate=0.1,
         budget__fresh_examples=5_000,
         evaluate_every_fresh_examples=2_500,
+        checkpoint_every_fresh_examples=0,
     )
     result = train.train(config, added / "run")
     assert result["status"] == "exhausted"
