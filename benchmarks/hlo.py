@@ -7,7 +7,6 @@ and through calls. Arithmetic and communication count wherever they are, also in
 import collections
 import dataclasses
 import functools
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -196,7 +195,7 @@ def counts(text: str) -> Counts:
         if not fused:
             estimate = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
             cycles += times * int(estimate[1]) if estimate else 0
-            for array in _accessed(computation, instruction):
+            for array in _accessed(computations, computation, instruction):
                 touched[array] += times
     return Counts(flops, touched, collectives, cycles)
 
@@ -226,14 +225,49 @@ def _trips(condition: Computation, attributes: str) -> int:
     return int(bounds[0]) if len(bounds) == 1 and counts_up and bounds[0].isdigit() else 1
 
 
-def _accessed(computation: Computation, instruction: Instruction) -> Iterator[Array]:
-    """The arrays in main memory that an instruction reads and writes. What has a start and an end
-    reads at the start and writes at the end."""
-    if instruction.opcode in _FREE or instruction.opcode.endswith("-update"):
+def _accessed(
+    computations: dict[str, Computation], computation: Computation, instruction: Instruction
+) -> Iterator[Array]:
+    """The arrays in main memory that an instruction reads and writes, or their parts. What has a
+    start and an end reads at the start and writes at the end."""
+    opcode, operands = instruction.opcode, instruction.operands
+    allocates = "AllocateBuffer" in instruction.attributes
+    if opcode in _FREE or opcode.endswith("-update") or allocates:
         return
-    read = () if instruction.opcode.endswith("-done") else _operands(computation, instruction)
-    written = () if instruction.opcode.endswith("-start") else instruction.results
-    yield from (array for array in itertools.chain(read, written) if array.in_main_memory)
+    inside, inner = {**computation, "": instruction}, operands
+    users = {"": instruction}
+    if opcode == "fusion":
+        inside = users = computations[instruction.called[0]]
+        numbered = {i.arguments: name for name, i in inside.items() if i.opcode == "parameter"}
+        inner = [numbered[str(number)] for number in range(len(operands))]
+    if not opcode.endswith("-done"):
+        for operand, name in zip(operands, inner, strict=True):
+            whole = [array for array in computation[operand].results if array.in_main_memory]
+            parts = _parts_read(users, name)
+            yield from whole if parts is None else parts if whole else ()
+    if not opcode.endswith("-start"):
+        root = list(users.values())[-1]
+        updates = root.opcode == "dynamic-update-slice" and instruction.results[0].in_main_memory
+        written = inside[root.operands[1]].results if updates else instruction.results
+        yield from (array for array in written if updates or array.in_main_memory)
+
+
+def _parts_read(users: Computation, name: str) -> list[Array] | None:
+    """The slices of `name` that are all that its users read; None if they read all of it."""
+    parts: list[Array] = []
+    for user_name, user in users.items():
+        if name not in user.operands:
+            continue
+        if user.opcode == "bitcast" or "output_to_operand_aliasing" in user.attributes:
+            more = _parts_read(users, user_name)
+        elif user.opcode.startswith("dynamic-") and user.operands[0] == name:
+            more = list(user.results) if user.opcode == "dynamic-slice" else []
+        else:
+            more = None
+        if more is None:
+            return None
+        parts += more
+    return parts
 
 
 def _operands(computation: Computation, instruction: Instruction) -> list[Array]:

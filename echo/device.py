@@ -85,7 +85,7 @@ class DeviceStore:
         self._stored_item = self._entered_item()
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self._stored_item))
         self._place, self._gather = _programs(local, shapes, batches, enter)
-        self._leaves: Any = None  # of the store, [streams, capacity, elements]
+        self._leaves: Any = None  # of the store, [streams, capacity, *_in_row]
         self.bytes_sent = 0
 
     @property
@@ -109,7 +109,7 @@ class DeviceStore:
         def empty():
             shape = (self._streams, self._capacity)
             return jax.tree.map(
-                lambda x: jnp.zeros(_flat(shape, x.shape), x.dtype), self._stored_item
+                lambda x: jnp.zeros((*shape, *_in_row(x.shape)), x.dtype), self._stored_item
             )
 
         self._leaves = jax.jit(empty, out_shardings=self._sharding)()
@@ -171,25 +171,22 @@ class DeviceStore:
 def _programs(mesh: Mesh, shapes: tuple, batches: bool, enter: Enter | None):
     """(place, gather) over the mesh, for stored items whose leaves have these shapes.
 
-    Each item is flat in its row, since some accelerators pad small trailing axes to many times
-    their size. Neither program communicates.
+    Neither program communicates.
     """
-    merged = 3 if batches else 2  # axes of the gathered examples: streams, outputs, their examples
+    merged = 1 if batches else 0  # axes of an item that a batch joins with those of the outputs
 
     def place(stored, items, rows, fresh):
         items = _entered(enter, items, fresh) if enter else items
-        put = jax.vmap(lambda leaf, r, x: leaf.at[r].set(x, mode="drop", unique_indices=True))
         return jax.tree.map(
-            lambda leaf, x: put(leaf, rows, x.reshape(_flat(rows.shape, x.shape[2:]))),
+            lambda leaf, x: _place(leaf, rows, x.reshape(*rows.shape, *leaf.shape[2:])),
             stored,
             items,
         )
 
     def gather(stored, rows):
-        take = jax.vmap(lambda leaf, r: leaf.at[r].get(mode="promise_in_bounds"))
         leaves, structure = jax.tree.flatten(stored)
         gathered = [
-            take(leaf, rows).reshape(-1, *shape[merged - 2 :])
+            _gather(leaf, rows).reshape(-1, *shape[merged:])
             for leaf, shape in zip(leaves, shapes, strict=True)
         ]
         return jax.tree.unflatten(structure, gathered)
@@ -213,6 +210,70 @@ def _spec(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
 
 
-def _flat(first: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of flat items after the axes `first`."""
-    return (*first, math.prod(shape)) if shape else first
+# Items of so many elements and more keep their axes in the store.
+_LARGE = 2**16
+
+
+def _in_row(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of an item in its row of the store.
+
+    Small items are flat, since a TPU pads an image to tiles of 4 KiB. Large ones keep their axes,
+    since a TPU would have to transpose them all for each batch.
+    """
+    return shape if math.prod(shape) >= _LARGE or not shape else (math.prod(shape),)
+
+
+def _place(leaf: jax.Array, rows_SxK: jax.Array, items: jax.Array) -> jax.Array:
+    """Overwrites rows of the store [S, capacity, ...] by items [S, K, ...]."""
+    tpu = _place_one_by_one if math.prod(leaf.shape[2:]) >= _LARGE else _scatter
+    return jax.lax.platform_dependent(leaf, rows_SxK, items, tpu=tpu, default=_scatter)
+
+
+def _gather(leaf: jax.Array, rows_SxN: jax.Array) -> jax.Array:
+    """Rows of the store [S, capacity, ...], as items [S, N, ...]."""
+    tpu = _take_one_by_one if math.prod(leaf.shape[2:]) >= _LARGE else _take
+    return jax.lax.platform_dependent(leaf, rows_SxN, tpu=tpu, default=_take)
+
+
+def _scatter(leaf: jax.Array, rows_SxK: jax.Array, items: jax.Array) -> jax.Array:
+    def put(leaf, rows_K, items):
+        return leaf.at[rows_K].set(items, mode="drop", unique_indices=True)
+
+    return jax.vmap(put)(leaf, rows_SxK, items)
+
+
+def _take(leaf: jax.Array, rows_SxN: jax.Array) -> jax.Array:
+    return jax.vmap(lambda leaf, r: leaf.at[r].get(mode="promise_in_bounds"))(leaf, rows_SxN)
+
+
+# On a TPU a scatter or gather of large items copies the whole store, if it compiles at all. Slices
+# are copied alone (results/tpu_compile.md).
+
+
+def _place_one_by_one(leaf: jax.Array, rows_SxK: jax.Array, items: jax.Array) -> jax.Array:
+    streams, round_size = rows_SxK.shape
+
+    def place_next(number, leaf):
+        stream, k = number // round_size, number % round_size
+        row, item = rows_SxK[stream, k], _slice(items, stream, k)
+
+        def put(leaf):
+            start = (stream, row, *[0] * (leaf.ndim - 2))
+            return jax.lax.dynamic_update_slice(leaf, item, start)
+
+        return jax.lax.cond(row < leaf.shape[1], put, lambda leaf: leaf, leaf)  # else padding
+
+    return jax.lax.fori_loop(0, streams * round_size, place_next, leaf)
+
+
+def _take_one_by_one(leaf: jax.Array, rows_SxN: jax.Array) -> jax.Array:
+    streams = jnp.broadcast_to(jnp.arange(len(rows_SxN))[:, None], rows_SxN.shape)
+    places = (streams.reshape(-1), rows_SxN.reshape(-1))
+    items = jax.lax.map(lambda place: _slice(leaf, *place)[0, 0], places)
+    return items.reshape(*rows_SxN.shape, *leaf.shape[2:])
+
+
+def _slice(array: jax.Array, stream: jax.Array, row: jax.Array) -> jax.Array:
+    """[1, 1, ...] of an array [S, n, ...]."""
+    start = (stream, row, *[0] * (array.ndim - 2))
+    return jax.lax.dynamic_slice(array, start, (1, 1, *array.shape[2:]))

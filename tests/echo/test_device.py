@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from echo import EchoIterDataset, gather_plan
+from echo import EchoIterDataset, device, gather_plan
 from echo.device import DeviceStore
 from tests.helpers.echo_parents import KINDS, NO_THREADS, THREADS, emit, parent_of
 
@@ -235,3 +235,35 @@ def test_an_item_in_a_reused_buffer_is_copied_at_once():
     store = gather_plan.PlanStore(4, round_size=3)
     store.put(np.arange(3), reusing(), np.ones(3, int))
     assert emit(store, range(3)).items[0, 0, :, 0].tolist() == [0, 1, 2]
+
+
+def test_rows_copied_one_by_one_are_those_of_a_scatter_and_of_a_gather():
+    """What runs on a TPU only, for large items."""
+    rng = np.random.default_rng(0)
+    leaf = rng.integers(0, 256, (3, 5, 4, 2), np.uint8)
+    items = rng.integers(0, 256, (3, 2, 4, 2), np.uint8)
+    rows_SxK = np.asarray([[4, 0], [2, gather_plan.NOWHERE], [gather_plan.NOWHERE, 1]], np.int32)
+    placed = jax.jit(device._place_one_by_one)(leaf, rows_SxK, items)
+    np.testing.assert_array_equal(placed, device._scatter(leaf, rows_SxK, items))
+    assert (placed[1, 2] == items[1, 0]).all()
+    rows_SxN = rng.integers(0, 5, (3, 7), np.int32)
+    taken = jax.jit(device._take_one_by_one)(leaf, rows_SxN)
+    np.testing.assert_array_equal(taken, device._take(leaf, rows_SxN))
+
+
+@pytest.mark.parametrize(("side", "sliced"), [(8, False), (256, True)])
+def test_large_items_are_sliced_on_a_tpu_and_only_there(side, sliced):
+    """In the lowered programs; benchmarks/tpu_compile.py compiles them."""
+    store = DeviceStore(np.zeros((side, side, 3), np.uint8), 20, 4)
+    stored = jax.ShapeDtypeStruct((1, 20, *device._in_row((side, side, 3))), np.uint8)
+    items = jax.ShapeDtypeStruct((1, 4, side, side, 3), np.uint8)
+    rows = jax.ShapeDtypeStruct((1, 4), np.int32)
+    for program, arguments, slices in (
+        (store._place, (stored, items, rows, None), "stablehlo.dynamic_update_slice"),
+        (store._gather, (stored, rows), "stablehlo.dynamic_slice"),
+    ):
+        for platform in ("tpu", "cuda", "cpu"):
+            text = jax.export.export(program, platforms=[platform])(*arguments).mlir_module()
+            whole = f"tensor<1x20x{'x'.join(map(str, stored.shape[2:]))}xui8>"
+            found = any(slices in line and whole in line for line in text.splitlines())
+            assert found == (sliced and platform == "tpu"), (platform, slices)
