@@ -61,11 +61,13 @@ docs: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_overhead
+	$(BIN)/python -m benchmarks.echo_grid
 	$(BIN)/python -m benchmarks.input_throughput
 	$(BIN)/python -m benchmarks.step_time
 	$(BIN)/python -m benchmarks.gradient_statistics
 	$(BIN)/python -m benchmarks.advice_grid
 	$(BIN)/python -m benchmarks.efficiency
+	$(BIN)/python -m benchmarks.real_step
 	$(BIN)/python -m benchmarks.bursty
 	$(BIN)/python -m benchmarks.wall_time
 	$(BIN)/python -m benchmarks.sweep_throughput

@@ -2,6 +2,7 @@
 
     python -m benchmarks.echo_overhead --out=results/echo_overhead.md      about 10 minutes
     python -m benchmarks.echo_overhead --quick                             a smoke run of seconds
+    python -m benchmarks.echo_overhead --processor-time                    on a machine that is busy
 
 Every side repeats CIFAR-shaped examples (uint8 [32, 32, 3] and a label) e times, mixes the copies
 in a shuffle buffer, and returns batches of 128. Two paths are measured: the stage alone, fed from
@@ -13,6 +14,7 @@ import dataclasses
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +40,7 @@ class Sizes:
     seconds: float = 1.0
     rounds: int = 5
     batches_for_memory: int = 600
+    processor_time: bool = False  # of all threads, instead of wall time
 
 
 QUICK = Sizes(examples=1_000, buffer=200, seconds=0.01, rounds=1, batches_for_memory=20)
@@ -248,6 +251,7 @@ def available_sides(path: str) -> dict[str, Side]:
 def speeds(path: str, factor: int, sizes: Sizes) -> dict[str, common.Spread]:
     """Examples per second by side."""
     data, running = {}, {}
+    clock = time.process_time if sizes.processor_time else time.perf_counter
     for name, side in available_sides(path).items():
         if side.load not in data:
             data[side.load] = side.load(sizes)
@@ -255,7 +259,7 @@ def speeds(path: str, factor: int, sizes: Sizes) -> dict[str, common.Spread]:
     try:
         return common.interleaved(
             {
-                name: lambda it=iterator: common.rate(it, BATCH, sizes.seconds)
+                name: lambda it=iterator: common.rate(it, BATCH, sizes.seconds, clock)
                 for name, iterator in running.items()
             },
             sizes.rounds,
@@ -285,13 +289,13 @@ def call(function: Callable[[], None]) -> None:
 
 def speed_table(path: str, by_factor: dict[int, dict[str, common.Spread]]) -> str:
     names = list(next(iter(by_factor.values())))
-    first, others = names[0], [name for name in names[1:] if name[:2] in ("Gr", "tf")]
+    first, others = names[0], [name for name in names[1:] if name[:2] in ("Gr", "tf", "co")]
     header = ["e", *names, *(f"{first} / {name}" for name in others)]
     rows = [
         [
             str(factor),
             *(f"{spread:,.0f}" for spread in spreads.values()),
-            *(f"{spreads[first].median / spreads[name].median:.1f}" for name in others),
+            *(f"{spreads[first].median / spreads[name].median:.3g}" for name in others),
         ]
         for factor, spreads in by_factor.items()
     ]
@@ -314,7 +318,8 @@ def report(factors: list[int], sizes: Sizes, memory: bool) -> str:
     """The report as Markdown."""
     parts = [
         "# Echoing: speed and memory compared with Grain and tf.data",
-        f"Examples per second, median of {sizes.rounds} interleaved rounds (smallest to largest), "
+        f"Examples per {'processor ' * sizes.processor_time}second, median of {sizes.rounds} "
+        "interleaved rounds (smallest to largest), "
         f"batches of {BATCH} CIFAR-shaped examples, shuffle buffer {sizes.buffer:,}. "
         + common.machine(["numpy", "grain", "tensorflow-cpu", "tensorflow"]),
     ]
@@ -345,6 +350,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     common.add_list(parser, "--factors", common.number(1), "1,2,4,8")
     parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count processor seconds of all threads, which other work disturbs less",
+    )
     options = parser.parse_args(argv)
     sizes = common.plan(options, Sizes(), QUICK)
     common.publish(report(options.factors, sizes, not options.no_memory), options.out)

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 # How long a program that exits waits for the calls that pools are running.
@@ -20,7 +20,11 @@ EXIT_SECONDS = 2.0
 
 def done_within(seconds: float | None, future: Future) -> bool:
     """Waits up to `seconds` (None: without limit) for `future`; returns whether it is done."""
-    return bool(future.done() or wait([future], seconds).done)
+    if not future.done():
+        # concurrent.futures.wait takes many times longer, which a stage that polls would notice.
+        with contextlib.suppress(TimeoutError, CancelledError):
+            future.exception(seconds)
+    return future.done()
 
 
 @contextlib.contextmanager

@@ -25,8 +25,10 @@ from training.optimizer import Hyperparameters
 from training.step import Program, Rows
 from training.stepper import Stepper
 
-# The input asks again after this long at most: a step may end before it is expected to.
-_MAX_WAIT_SECONDS = 0.001
+# A step may end before it is expected to, so the input asks again after this share of the time
+# left, and not sooner than this: asking takes processor time, which a step on the host needs.
+_WAIT_SHARE = 0.25
+_MIN_WAIT_SECONDS = 0.001
 
 _REMEMBERED_STEPS = 33
 
@@ -154,7 +156,7 @@ class Pace:
         left = self._left(now)
         if left <= 0 and self._needed_at is None:
             self._needed_at = now
-        return min(left, _MAX_WAIT_SECONDS)
+        return min(left, max(_WAIT_SHARE * left, _MIN_WAIT_SECONDS))
 
     def dispatched(self, metrics: dict[str, Any]) -> None:
         """Notes that a step has been dispatched; `metrics` will be passed to `fetch`."""
@@ -197,7 +199,7 @@ class Pace:
             return 0.0
         step.seen_running = True
         if not self._durations:
-            return _MAX_WAIT_SECONDS
+            return _MIN_WAIT_SECONDS
         return step.start + statistics.median(self._durations) - self._lead() - now
 
     def _lead(self) -> float:
