@@ -72,6 +72,14 @@ def test_curves_decide_where_each_trial_reaches_each_target(study):
             assert [hit[0] for hit in hits[:1]] == ([] if pandas.isna(expected) else [expected])
 
 
+def test_many_trials_are_not_explored(study, monkeypatch):
+    loaded = load.read(study)
+    monkeypatch.setattr(explorer, "MAX_TRIALS", len(loaded.trials))
+    assert explorer.data(loaded) is not None
+    monkeypatch.setattr(explorer, "MAX_TRIALS", len(loaded.trials) - 1)
+    assert explorer.data(loaded) is None
+
+
 def test_page_without_an_evaluation_has_no_interactive_part(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): ([], "failed")})
     assert explorer.data(load.read(root)) is None

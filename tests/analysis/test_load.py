@@ -276,6 +276,23 @@ def test_damaged_study_is_refused_in_one_sentence(small, field, value):
     assert "\n" not in str(refused.value)
 
 
+def test_only_changed_trials_are_read_again(small):
+    rows = load.Rows()
+    before = load.read(small, remembered=rows)
+    result = small / "baseline" / "0" / "1" / records.RESULT
+    status, content = result.stat(), result.read_bytes()
+    # a change that leaves no trace in the directory is not seen, so the trial was not read
+    result.write_bytes(content.replace(b'"reached"', b'"damaged"'))
+    os.utime(result, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert load.read(small, remembered=rows).trials.equals(before.trials)
+    os.utime(result)
+    assert len(load.read(small, remembered=rows).set_aside) == 1
+    records.write_json(result, json.loads(content) | {"train_seconds": 7.0})
+    trials = load.read(small, remembered=rows).trials
+    assert trials.equals(load.read(small).trials)
+    assert 7.0 in set(trials["train_seconds"])
+
+
 def test_planned_number_of_trials_costs_no_time(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL)
     plan = {"trials": 10**9, "max_trials": 2 * 10**9, "searches": 10**9}

@@ -138,6 +138,18 @@ def test_interval_is_the_set_of_effects_that_the_test_does_not_reject():
     assert interval == pytest.approx((kept[0], kept[-1]), rel=0.005)
 
 
+def test_signs_are_those_of_each_pair_on_its_own():
+    rng = np.random.default_rng(3)
+    lows = rng.integers(0, 9, 200).astype(float)
+    highs = lows + rng.integers(0, 3, 200)
+    highs[rng.random(200) < 0.1] = np.inf
+    for null in (0.0, 4.0, 4.5, 10.0):
+        inside = lows < highs
+        below = (highs < null) | ((highs == null) & inside)
+        above = (lows > null) | ((lows == null) & inside)
+        assert uncertainty.signs(lows, highs, null) == (below.sum(), above.sum())
+
+
 def test_signs_change_at_a_value_that_pairs_share():
     ratios = np.array([0.5, 0.5, 0.5, 0.5, 1.0, 0.25])
     assert uncertainty.sign_interval(ratios, ratios)[2:] == (0.5, 0.5)

@@ -103,6 +103,14 @@ def test_metrics_are_truncated_to_the_extent_in_a_checkpoint(tmp_path):
     assert records.read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
 
 
+@pytest.mark.parametrize(("old", "new"), [(b"}\n{", b"},{"), (b", ", b"\n"), (b"{", b"[{")])
+def test_lines_that_are_json_together_only_are_damaged(tmp_path, old, new):
+    path = tmp_path / records.METRICS
+    path.write_bytes(b'{"step": 1, "a": 1}\n{"step": 2, "a": 1}\n'.replace(old, new, 1))
+    with pytest.raises(records.Damaged, match="line 1"):
+        records.read_lines(path)
+
+
 def test_an_incomplete_last_line_is_dropped_and_a_damaged_one_before_it_named(tmp_path):
     path = tmp_path / records.METRICS
     path.write_text('{"step": 1}\n{"step": 2')
