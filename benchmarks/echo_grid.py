@@ -149,7 +149,7 @@ def measure(name: str, cell: Cell, seconds: float) -> Measured:
     if name.startswith("tf.data"):
         data = echo_overhead.as_tensors(data)
     take = taker(name, data, cell)
-    iterator = SIDES[name](data, cell)
+    iterator: Any = SIDES[name](data, cell)
 
     def fill_and_run() -> float:
         next(batches)
@@ -161,7 +161,7 @@ def measure(name: str, cell: Cell, seconds: float) -> Measured:
         return Measured(rate, increase, None, None)
     state = json.dumps(iterator.get_state())
     iterator.close()
-    restored = SIDES[name](data, cell)
+    restored: Any = SIDES[name](data, cell)
     start = time.process_time()
     restored.set_state(json.loads(state))
     take(restored)

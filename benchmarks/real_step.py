@@ -17,7 +17,7 @@ import pathlib
 import statistics
 import tempfile
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
@@ -43,7 +43,7 @@ class Plan:
     rounds: int = 5
 
 
-QUICK = Plan(factors=(1, 6, "auto"), steps=10, rounds=1)
+QUICK = Plan(steps=10, rounds=1)
 WARM_UP_STEPS = 20
 
 
@@ -93,7 +93,9 @@ def trained(
     times, cpu = [], []
     with tempfile.TemporaryDirectory() as scratch:
         workdir = pathlib.Path(scratch) / "run"
-        loop = train.step_by_step(experiment, workdir, Progress(quiet=True), lambda step: False)
+        loop: Any = train.step_by_step(
+            experiment, workdir, Progress(quiet=True), lambda step: False
+        )
         for _ in loop:
             if experiment.stepper.compiled:
                 times.append(time.perf_counter())
@@ -149,6 +151,11 @@ def table(plan: Plan, rounds: list[dict[grid.Factor, Share]]) -> str:
     return common.markdown_table(["", "share of the bound", "processor time of a step"], rows)
 
 
+def factor_or_auto(text: str) -> grid.Factor:
+    """Parses a whole echo factor, or "auto"; an argparse type."""
+    return text if text == "auto" else int(common.number(1)(text))
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(
         "real_step",
@@ -158,6 +165,7 @@ def main(argv: list[str] | None = None) -> None:
         steps="steps per cell and round",
         rounds="number of rounds",
     )
+    common.add_list(parser, "--factors", factor_or_auto, ",".join(map(str, Plan.factors)))
     common.add_list(parser, "--placements", common.one_of(echo.PLACEMENTS), "host,device")
     options = parser.parse_args(argv)
     plan = common.plan(options, Plan(), QUICK)

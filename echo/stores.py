@@ -89,12 +89,12 @@ class ArrayStore:
             ValueError: an item has another structure, shape or dtype than the first one.
         """
         rows = self.rows.next_free(len(fresh))
-        columns = self._layout.columns(items) if isinstance(items, list) else None
-        if columns is not None:
+        if isinstance(items, list) and (columns := self._layout.columns(items)) is not None:
+            rows, fresh, copies = (array[: len(items)] for array in (rows, fresh, copies))
             for stored, column in zip(self._arrays(), columns, strict=True):
-                for row, leaf in zip(rows.tolist(), column, strict=False):
+                for row, leaf in zip(rows.tolist(), column, strict=True):
                     stored[row] = leaf
-            self.rows.occupy(rows[: len(items)], fresh[: len(items)], copies[: len(items)])
+            self.rows.occupy(rows, fresh, copies)
             return
         num_stored = 0
         try:
