@@ -44,7 +44,7 @@ def printed(cells):
 def first(tmp_path_factory):
     """The first notebook's directory and cells, on small budgets."""
     out = tmp_path_factory.mktemp("notebooks")
-    parameters = f"FRESH_EXAMPLES, TRIALS, OUT = 1_600, 1, pathlib.Path({str(out)!r})"
+    parameters = f"FRESH_EXAMPLES, TRIALS, SEARCHES, OUT = 1_600, 1, 1, pathlib.Path({str(out)!r})"
     return out, execute(NAMES[0], parameters)
 
 
@@ -56,6 +56,7 @@ def test_five_minutes(first):
     assert "1,600 fresh examples, 50 steps" in printed(cells)
     assert "1,600 fresh examples, 100 steps" in printed(cells)
     assert len(list(out.glob("study/*/0/0/result.json"))) == 5
+    assert "(too few pairs)" in " ".join(printed(cells).split())
 
 
 @pytest.mark.slow
@@ -78,6 +79,14 @@ def test_how_much_to_echo():
     cells = execute(NAMES[3], "PROBLEM, USER, RATIO = 'manual', 0, 16.0")
     assert len(pictures(cells)) == 2
     assert "chosen: e = " in printed(cells)
+
+
+def test_the_stored_verdicts_are_not_noise():
+    lines = printed(read(NAMES[0]).cells).splitlines()
+    verdicts = [
+        line.split()[-1] for line in lines if line.split()[-1:] in (["fewer"], ["undecided"])
+    ]
+    assert verdicts == ["fewer"] * 4
 
 
 @pytest.mark.parametrize("name", NAMES)
