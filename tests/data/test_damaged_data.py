@@ -24,7 +24,7 @@ from pipeline import evaluation
 from pipeline.map_datasets import Read
 from runs import cli
 from tests.helpers import tfds_data
-from tests.helpers.runs import flags, latest_step, logged_numbers, mini, run_command
+from tests.helpers.runs import EIGHT_STEPS, flags, latest_step, logged_numbers, mini, run_command
 
 NAME, SECOND = "pictures", "pictures-train.array_record-00001-of-00002"
 FEATURES = {"image": tfds_data.image(8, 8, 1), "label": tfds_data.label()}
@@ -50,17 +50,12 @@ def pictures(pristine, tmp_path):
 
 def config_of(directory, **fields):
     """A run of eight steps on the data set in `directory`."""
-    small = {
+    where = {
         "dataset__name": directory.parent.name,
         "dataset__data_dir": str(directory.parent.parent),
         "dataset__validation_split": "test",
-        "model__depth": 0,
-        "batch_size": 16,
-        "budget__fresh_examples": 128,
-        "evaluate_every_fresh_examples": 64,
-        "checkpoint_every_fresh_examples": 64,
     }
-    return mini(**small | fields)
+    return mini(**EIGHT_STEPS | where | fields)
 
 
 def refused(config, workdir):

@@ -18,7 +18,7 @@ from data.sources import RecordError, SourceError
 from pipeline.map_datasets import Read, record_numbers
 from runs import cli
 from tests.helpers import path_data, tfds_data
-from tests.helpers.runs import logged_numbers, mini
+from tests.helpers.runs import EIGHT_STEPS, logged_numbers, mini
 from workloads import decoding
 
 NUMBERS = {"train": range(60), "val": range(60, 80)}
@@ -333,16 +333,8 @@ def refused(root, name, **fields):
 
 def config_of(root, name, **fields):
     """A run of eight steps."""
-    small = {
-        "dataset__name": name,
-        "dataset__data_dir": str(root),
-        "model__depth": 0,
-        "batch_size": 16,
-        "budget__fresh_examples": 128,
-        "evaluate_every_fresh_examples": 64,
-        "checkpoint_every_fresh_examples": 64,
-    }
-    return mini(**small | fields)
+    where = {"dataset__name": name, "dataset__data_dir": str(root)}
+    return mini(**EIGHT_STEPS | where | fields)
 
 
 DAMAGED_IMAGES = {"nothing": b"", "half": tfds_data.png(0)[:60], "text": b"text" * 99}

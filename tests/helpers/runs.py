@@ -48,6 +48,28 @@ SLOTS = (
 )
 
 
+# The minis of the language workloads, shrunk.
+SMALL_TEXT = {
+    "dataset.vocabulary_size": 200,
+    "dataset.sequence_length": 16,
+    "model.layers": 1,
+    "model.dim": 16,
+    "model.mlp_dim": 32,
+    "model.heads": 2,
+    "log_every_steps": 1,
+    "target.value": 0.0,
+}
+
+# Fields of `mini` for a run of eight steps of logistic regression.
+EIGHT_STEPS = {
+    "model__depth": 0,
+    "batch_size": 16,
+    "budget__fresh_examples": 128,
+    "evaluate_every_fresh_examples": 64,
+    "checkpoint_every_fresh_examples": 64,
+}
+
+
 def mini(**fields):
     """The mini of CIFAR-10, shrunk, with `fields` given as echo__factor=2."""
     config = cifar10.get_config("mini")

@@ -30,20 +30,10 @@ from tests.helpers.runs import (
     run_command,
     slot,
 )
+from tests.helpers.small_studies import RecordedProgress
 from training.experiment import make_experiment
 
 CONFIG = mini(**slot("before_augmentation", 100))  # 50 steps, checkpoints after 25 and more
-
-
-class RecordedProgress(Progress):
-    """Keeps the lines that would be printed."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from studies import lanes
 from tests.helpers import detection
 from tests.helpers.runs import (
     SHRUNK,
+    SMALL_TEXT,
     assert_equal_runs,
     decisions_file,
     recorded,
@@ -94,21 +95,12 @@ MODULES = {
 }
 # The networks and batches of the workloads' own tests, whose compiled programs are found again.
 SMALL = {"budget.fresh_examples": 256, "log_every_steps": 1}
-SMALL_TEXT = SMALL | {
-    "dataset.vocabulary_size": 200,
-    "dataset.sequence_length": 16,
-    "model.layers": 1,
-    "model.dim": 16,
-    "model.mlp_dim": 32,
-    "model.heads": 2,
-    "target.value": 0.0,
-}
 SMALLER = {
     "cifar10": SHRUNK | SMALL,
     "imagenet": SHRUNK | SMALL | {"dataset.canvas": 96, "augmentation.crop_size": 16},
     "coco": detection.SHRUNK | {"budget.fresh_examples": 128},
-    "lm1b": SMALL_TEXT,
-    "common_crawl": SMALL_TEXT,
+    "lm1b": SMALL_TEXT | SMALL,
+    "common_crawl": SMALL_TEXT | SMALL,
 }
 
 

@@ -15,6 +15,7 @@ from data.sources import DatasetInfo
 from data.splits import open_data
 from pipeline.evaluation import evaluation_batches
 from runs import cli, records
+from tests.helpers.runs import SMALL_TEXT
 from tests.helpers.tfds_data import write_text
 from training import optimizer
 from training.experiment import batches_of_test_split, make_experiment
@@ -211,18 +212,10 @@ def test_warm_up_and_cosine_match_optax():
 
 def small(module, **fields):
     """The shipped mini, shrunk to a run of seconds."""
-    shrunk = {
-        "dataset.vocabulary_size": 200,
-        "dataset.sequence_length": 16,
-        "model.layers": 1,
-        "model.dim": 16,
-        "model.mlp_dim": 32,
-        "model.heads": 2,
+    shrunk = SMALL_TEXT | {
         "budget.fresh_examples": 320,
         "evaluate_every_fresh_examples": 160,
         "checkpoint_every_fresh_examples": 0,
-        "log_every_steps": 1,
-        "target.value": 0.0,
     }
     config = module.get_config("mini")
     for name, value in (shrunk | fields).items():

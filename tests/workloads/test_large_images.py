@@ -16,7 +16,7 @@ from data.sources import RecordError
 from models.resnet_imagenet import STAGES, BasicBlock
 from pipeline import build, map_datasets
 from runs import cli, records
-from tests.helpers.runs import SHRUNK, slot
+from tests.helpers.runs import SHRUNK, batches_of, slot
 from training import experiment
 from training.check import ConfigError, check
 from training.experiment import make_experiment
@@ -47,14 +47,6 @@ def mini(**fields):
     for name, value in (SMALL | {k.replace("__", "."): v for k, v in fields.items()}).items():
         cli.set_field(config, name, value, base.FIELDS)
     return config
-
-
-def batches_of(config):
-    iterator = iter(make_experiment(config).batches)
-    try:
-        return list(iterator)
-    finally:
-        iterator.close()
 
 
 def workload_of(config):
