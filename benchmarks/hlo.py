@@ -231,35 +231,35 @@ def _accessed(
     """The arrays in main memory that an instruction reads and writes, or their parts. What has a
     start and an end reads at the start and writes at the end."""
     opcode, operands = instruction.opcode, instruction.operands
-    allocates = "AllocateBuffer" in instruction.attributes
-    if opcode in _FREE or opcode.endswith("-update") or allocates:
+    if opcode in _FREE or "AllocateBuffer" in instruction.attributes:
         return
-    inside, inner = {**computation, "": instruction}, operands
-    users = {"": instruction}
+    body, names = {"": instruction}, operands
     if opcode == "fusion":
-        inside = users = computations[instruction.called[0]]
-        numbered = {i.arguments: name for name, i in inside.items() if i.opcode == "parameter"}
-        inner = [numbered[str(number)] for number in range(len(operands))]
+        body = computations[instruction.called[0]]
+        numbered = {i.arguments: name for name, i in body.items() if i.opcode == "parameter"}
+        names = [numbered[str(number)] for number in range(len(operands))]
+
     if not opcode.endswith("-done"):
-        for operand, name in zip(operands, inner, strict=True):
+        for operand, name in zip(operands, names, strict=True):
             whole = [array for array in computation[operand].results if array.in_main_memory]
-            parts = _parts_read(users, name)
-            yield from whole if parts is None else parts if whole else ()
+            parts = _parts_read(body, name) if whole else []
+            yield from whole if parts is None else parts
     if not opcode.endswith("-start"):
-        root = list(users.values())[-1]
-        updates = root.opcode == "dynamic-update-slice" and instruction.results[0].in_main_memory
-        written = inside[root.operands[1]].results if updates else instruction.results
-        yield from (array for array in written if updates or array.in_main_memory)
+        written = [array for array in instruction.results if array.in_main_memory]
+        root = list(body.values())[-1]
+        if written and root.opcode == "dynamic-update-slice":
+            written = (body if opcode == "fusion" else computation)[root.operands[1]].results
+        yield from written
 
 
-def _parts_read(users: Computation, name: str) -> list[Array] | None:
-    """The slices of `name` that are all that its users read; None if they read all of it."""
+def _parts_read(body: Computation, name: str) -> list[Array] | None:
+    """The slices of `name` that are all that a computation reads of it; None if it reads more."""
     parts: list[Array] = []
-    for user_name, user in users.items():
+    for user_name, user in body.items():
         if name not in user.operands:
             continue
         if user.opcode == "bitcast" or "output_to_operand_aliasing" in user.attributes:
-            more = _parts_read(users, user_name)
+            more = _parts_read(body, user_name)
         elif user.opcode.startswith("dynamic-") and user.operands[0] == name:
             more = list(user.results) if user.opcode == "dynamic-slice" else []
         else:
@@ -288,7 +288,7 @@ def _collective(name: str, computation: Computation, instruction: Instruction) -
 
 def _group(attributes: str) -> int:
     """The number of chips that take part in a collective together."""
-    if match := re.search(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}", attributes):
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", attributes):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", match[1]))
         return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match[2]))
     if match := re.search(r"replica_groups=\[\d+,(\d+)\]", attributes):

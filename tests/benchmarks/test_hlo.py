@@ -108,6 +108,21 @@ def test_arrays_lie_in_whole_tiles(array, elements):
     assert array.padded_bytes == elements * (2 if array.dtype == "bf16" else 4)
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "{{0,1,2,3},{4,5,6,7}}",
+        "[2,4]<=[4,2]T(1,0)",
+        "mesh['axis_0'=4,'axis_1'=1,'axis_2'=2] {'axis_0','axis_1'}",
+        "mesh['axis_0'=2,'axis_1'=1,'axis_2'=4], device_ids=([4,2]T(1,0)) {'axis_2'}",
+    ],
+)
+def test_the_size_of_groups_is_read_in_every_form(groups):
+    line = f"  %sum = f32[2]{{0}} all-reduce(%x), replica_groups={groups}, to_apply=%add"
+    text = f"ENTRY %main (x: f32[2]) -> f32[2] {{\n  %x = f32[2]{{0}} parameter(0)\n{line}\n}}\n"
+    assert hlo.counts(text).collectives == {Collective("all-reduce", 8, group=4): 1}
+
+
 def test_a_chip_of_a_ring_sends_the_bytes_of_the_textbook():
     """Patarasuk & Yuan 2009: 2 (n - 1) / n of the array for an all-reduce."""
     assert Collective("all-reduce", 800, group=8).sent == 1400
