@@ -20,7 +20,7 @@ import functools
 import itertools
 import math
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -271,33 +271,39 @@ def report(table: pd.DataFrame, runs: pd.DataFrame, plan: Plan) -> str:
             f"Slope of log learning rate over log e: {slopes}.",
             "Fresh examples of one factor over another's:",
             "\n".join(f"- {verdict}" for verdict in verdicts),
+            "![Cost and tuned learning rate by echo factor](convex_regimes.png)",
+            "The rules that these numbers are judged by are in [protocol.md]"
+            "(protocol.md#regimes-of-a-convex-problem), the verdicts in [claims_tables.md]"
+            "(claims_tables.md#a-convex-problem). All runs are in `convex_regimes.csv`.",
         ]
     )
 
 
-def draw(table: pd.DataFrame, plan: Plan, path: pathlib.Path) -> None:
-    def panel(column: str, label: str) -> Callable:
-        def on(axes, own: pd.DataFrame) -> None:
-            for name, color, text in lines[column]:
-                axes.plot(own["factor"], own[name], "o-", ms=3, color=color, label=text)
-            axes.set(xscale="log", yscale="log", xlabel="echo factor e", ylabel=label)
-            axes.set_xticks(plan.factors, [str(e) for e in plan.factors])
-            axes.minorticks_off()
-            axes.legend(frameon=False, fontsize=8)
+_LINES = {
+    "fresh": ("#D55E00", "fresh examples"),
+    "steps": ("#0072B2", "steps"),
+    "rate": ("#E69F00", "tuned learning rate"),
+}
 
-        return on
 
-    lines = {
-        "cost": (("fresh", "#D55E00", "fresh examples"), ("steps", "#0072B2", "steps")),
-        "rate": (("rate", "#E69F00", "tuned learning rate"),),
-    }
-    panels, kinds = {}, {}
-    for column, label in (("cost", "to the threshold"), ("rate", "learning rate")):
-        for size in plan.batch_sizes:
-            title = f"B = {size}" if column == "cost" else f"B = {size}, learning rate"
-            panels[title] = (panel(column, label), table[table["batch_size"] == size])
-            kinds[title] = column
-    common.save_panels(panels, lambda axes, drawn: drawn[0](axes, drawn[1]), path, rows=2)
+def draw(table: pd.DataFrame, path: pathlib.Path) -> None:
+    """Cost by echo factor above, the tuned learning rate below; a column per batch size."""
+
+    def panel(axes, names: tuple[str, ...], own: pd.DataFrame) -> None:
+        for name in names:
+            color, label = _LINES[name]
+            axes.plot(own["factor"], own[name], "o-", ms=3, color=color, label=label)
+        axes.set(xscale="log", yscale="log", xlabel="echo factor e")
+        axes.set_xticks(own["factor"], own["factor"].astype(str))
+        axes.minorticks_off()
+        values = table[list(names)].to_numpy()  # all columns have one scale
+        axes.set_ylim(values.min() / 1.5, values.max() * 1.5)
+        axes.legend(frameon=False, fontsize=8)
+
+    sizes = list(table.groupby("batch_size"))
+    panels = {f"batch size {size}": (("fresh", "steps"), own) for size, own in sizes}
+    panels |= {f"batch size {size}: learning rate": (("rate",), own) for size, own in sizes}
+    common.save_panels(panels, lambda axes, drawn: panel(axes, *drawn), path, rows=2)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -307,7 +313,7 @@ def main(argv: list[str] | None = None) -> None:
     plan = common.plan(options, full, QUICK)
     runs = measure(plan)
     table = summarize(runs)
-    common.publish(report(table, runs, plan), options.out, lambda path: draw(table, plan, path))
+    common.publish(report(table, runs, plan), options.out, lambda path: draw(table, path))
     if options.out:
         runs.to_csv(options.out.with_suffix(".csv"), index=False)
 

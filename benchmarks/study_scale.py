@@ -103,9 +103,12 @@ class Writer:
     def __init__(self, evaluations: int):
         self._evaluations = evaluations
         self.trials, self.seconds, self.processor_seconds = 0, 0.0, 0.0
+        self._first = 0.0, 0.0
 
     def __call__(self, config: ConfigDict, workdir: pathlib.Path, *_, **__) -> dict[str, Any]:
         wall, processor = time.perf_counter(), time.process_time()
+        if not self.trials:
+            self._first = wall, processor
         record = {"config": config.to_dict(), "dataset": _dataset()}
         record |= environment.describe(train.ROOT)
         workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME, None, lambda line: None)
@@ -117,6 +120,14 @@ class Writer:
         self.seconds += time.perf_counter() - wall
         self.processor_seconds += time.process_time() - processor
         return result
+
+    def overhead(self) -> tuple[float, float]:
+        """Seconds, and processor seconds, since the first trial began that were not spent here."""
+        wall, processor = self._first
+        return (
+            time.perf_counter() - wall - self.seconds,
+            time.process_time() - processor - self.processor_seconds,
+        )
 
 
 def _write(recorder: Recorder, config: ConfigDict, evaluations: int) -> dict[str, Any]:
@@ -157,23 +168,14 @@ def _write(recorder: Recorder, config: ConfigDict, evaluations: int) -> dict[str
 # --- what is measured, each part in a new process
 
 
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """What one shard used, and its share that went into writing records."""
-
-    trials: int
-    usage: common.Usage
-    writing_seconds: float
-    writing_processor_seconds: float
-
-
-def run_shard(directory: pathlib.Path, size: Size, index: int) -> Shard:
-    """Runs one shard of the study."""
+def run_shard(directory: pathlib.Path, size: Size, index: int) -> tuple[int, common.Usage]:
+    """Runs one shard of the study; returns its trials, and the overhead of scheduling them. What a
+    launch checks before its first trial is left out."""
     writer = Writer(size.evaluations)
     work = functools.partial(_run, size, directory, (index, SHARDS))
     with mock.patch.object(train, "train", writer):
         usage = common.usage(work)
-    return Shard(writer.trials, usage, writer.seconds, writer.processor_seconds)
+    return writer.trials, common.Usage(*writer.overhead(), usage.memory)
 
 
 def resume(directory: pathlib.Path, size: Size) -> common.Usage:
@@ -215,12 +217,12 @@ def measure(size: Size, directory: pathlib.Path) -> list[list[str]]:
         ]
         shards = [job.result() for job in jobs]
     elapsed = time.perf_counter() - start
-    trials = sum(shard.trials for shard in shards)
+    trials = sum(number for number, _ in shards)
     common.progress(f"{trials:,} trials written in {elapsed:.0f} s")
     scheduling = common.Usage(
-        sum(shard.usage.seconds - shard.writing_seconds for shard in shards),
-        sum(shard.usage.processor_seconds - shard.writing_processor_seconds for shard in shards),
-        max(shard.usage.memory for shard in shards),
+        sum(usage.seconds for _, usage in shards),
+        sum(usage.processor_seconds for _, usage in shards),
+        max(usage.memory for _, usage in shards),
     )
     rows = [_row(size, trials, f"schedule, {SHARDS} shards", scheduling)]
     for name, part in PARTS.items():

@@ -1,0 +1,337 @@
+"""Every claim on every problem: effect, interval, and verdict, from the packed records.
+
+    python -m benchmarks.claims --out=results/claims.md     seconds; draws the figure beside it
+
+The effect is that with matched seeds and its 95 % interval by the sign test (docs/statistics.md).
+A claim is reproduced if the effect with matched seeds and the tuned ratios of all searches agree
+with it, not reproduced if both contradict it, and undecided otherwise. The effect agrees or
+contradicts by the verdict of the report, which is adjusted for the conditions on its page; where
+other conditions are compared than with the baseline, by its unadjusted interval.
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from analysis import bounds, load, scores, tables, uncertainty
+from benchmarks import common, convex_regimes
+
+RESULTS = pathlib.Path(__file__).parents[1] / "results"
+KEY = ["search", "trial"]
+COLORS = {"reproduced": "#009E73", "not reproduced": "#D55E00", "undecided": "#999999"}
+_EDGES = 0.2, 2.0  # ratios that the figure shows
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A claim on one problem.
+
+    Attributes:
+        effect, low, high: a ratio with matched seeds, or a difference of best values, and its
+            interval; NaN where there are too few pairs.
+        tuned: the ratio of tuned conditions with its range, as the report prints it.
+        verdict: a key of COLORS.
+    """
+
+    effect: float
+    low: float
+    high: float
+    tuned: str
+    verdict: str
+    differs: bool = False
+
+    def __str__(self) -> str:
+        number = "{:+.3f}".format if self.differs else "{:.2f}".format
+        effect = "-" if math.isnan(self.effect) else number(self.effect)
+        if math.isnan(self.low):
+            return effect
+        low = "-" if self.low == 0 and not self.differs else number(self.low)
+        return f"{effect} [{low}, {'-' if math.isinf(self.high) else number(self.high)}]"
+
+
+Problems = Mapping[str, Callable[[], Cell]]
+
+
+@functools.cache
+def loaded(study: str) -> load.LoadedStudy:
+    return load.read(RESULTS / "studies" / study / "records.tar.xz")
+
+
+def against_none(study: str, condition: str, fewer: bool = True) -> Callable[[], Cell]:
+    """A condition against no echoing; the claim is a smaller score, or no worse a best value."""
+
+    def cell() -> Cell:
+        trials, plan = loaded(study).trials, loaded(study).study
+        effects = uncertainty.paired_effects(uncertainty.pairs(trials, plan), plan)
+        matched = effects.set_index("condition").loc[condition]
+        own = scores.condition_scores(trials, plan).set_index("condition", drop=False)
+        row = own.loc[condition].to_dict()
+        name = scores.EFFECTS[plan.score]
+        tuned, none = scores.summary_of(row, name), 0.0 if plan.scores_values else 1.0
+        below, above = uncertainty.verdicts(plan)
+        sides = (
+            matched["verdict"] == below and tuned.max < none,
+            matched["verdict"] == above and tuned.min > none,
+        )
+        claimed, contrary = sides if fewer else sides[::-1]
+        text = tables.effect_text(row, name)
+        return _cell(matched, text, claimed, contrary, plan.scores_values)
+
+    return cell
+
+
+def between(study: str, condition: str, other: str) -> Callable[[], Cell]:
+    """A condition against another one; the claim is that it needs fewer fresh examples."""
+
+    def cell() -> Cell:
+        effects = uncertainty.paired_effects(_pairs(study, condition, other), loaded(study).study)
+        return _by_interval(effects.iloc[0], _tuned(study, condition, other))
+
+    return cell
+
+
+def relative(study: str, own: tuple[str, str], base: tuple[str, str]) -> Callable[[], Cell]:
+    """The ratio of two conditions over that of two others; the claim is that it is below 1."""
+
+    def cell() -> Cell:
+        ends = ["effect_low", "effect_high"]
+        pairs = _pairs(study, *own).merge(_pairs(study, *base)[[*KEY, *ends]], on=KEY)
+        numerator, denominator = ([f"{end}_{side}" for end in ends] for side in "xy")
+        low, high = bounds.ratio(
+            tuple(pairs[end] for end in numerator), tuple(pairs[end] for end in denominator)
+        )
+        known = int((np.isfinite(high) | (low > 0)).sum())
+        low, high, *balance = uncertainty.sign_interval(low, high)
+        enough = known >= uncertainty.MIN_PAIRS
+        ends = {"low": low if enough else math.nan, "high": high if enough else math.nan}
+        effect = {"effect_low": balance[0], "effect_high": balance[1], **ends}
+        return _by_interval(effect, bounds.ratio(_tuned(study, *own), _tuned(study, *base)))
+
+    return cell
+
+
+def convex(batch_size: int, factor: int, other: int, bound: float, below: bool):
+    """The rules of results/protocol.md for the convex problem: a ratio is below `bound`, or it is
+    not."""
+
+    def cell() -> Cell:
+        runs = pd.read_csv(RESULTS / "convex_regimes.csv")
+        low, high, ratio = convex_regimes.ratio_interval(
+            runs[~runs["tuning"]], batch_size, factor, other
+        )
+        claimed, contrary = high <= bound, low > bound
+        if not below:
+            claimed, contrary = low >= bound, high < bound
+        return Cell(ratio, low, high, "", _verdict(claimed, contrary))
+
+    return cell
+
+
+def _pairs(study: str, condition: str, other: str) -> pd.DataFrame:
+    plan, trials = loaded(study).study, loaded(study).trials
+    low, high = uncertainty.trial_bounds(trials, plan)
+    counted = trials[trials["counted"]].assign(low=low, high=high)
+    return uncertainty.paired(counted, condition, other, KEY, plan)
+
+
+def _tuned(study: str, condition: str, other: str) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of the ratio of the two conditions' scores, by search."""
+    searches = scores.search_scores(loaded(study).trials, loaded(study).study)
+    score = loaded(study).study.score
+    own, base = (
+        searches[searches["condition"] == name].set_index("search") for name in (condition, other)
+    )
+    ends = ((table[f"{score}_low"], table[f"{score}_high"]) for table in (own, base))
+    return bounds.ratio(*ends)
+
+
+def _by_interval(effect: Mapping, tuned: tuple[np.ndarray, np.ndarray]) -> Cell:
+    summary = bounds.summary(*tuned)
+    number = "{:.2f}".format
+    text = bounds.text(summary.low, summary.high, number)
+    text += f" [{bounds.range_text(summary, number)}]"
+    claimed = effect["high"] < 1 and summary.max < 1
+    return _cell(effect, text, claimed, effect["low"] > 1 and summary.min > 1)
+
+
+def _cell(effect, tuned: str, claimed: bool, contrary: bool, differs: bool = False) -> Cell:
+    low, high = effect["effect_low"], effect["effect_high"]
+    if low == high:
+        middle = low
+    else:
+        middle = math.sqrt(low * high) if low > 0 and math.isfinite(high) else math.nan
+    ends = float(effect["low"]), float(effect["high"])
+    return Cell(float(middle), *ends, tuned, _verdict(claimed, contrary), differs)
+
+
+def _verdict(claimed: bool, contrary: bool) -> str:
+    return "reproduced" if claimed else "not reproduced" if contrary else "undecided"
+
+
+_BEFORE, _AFTER, _BATCH = (
+    f"{x}_e2" for x in ("before_augmentation", "after_augmentation", "after_batching")
+)
+
+
+def _e(factor: int, size: int) -> str:
+    return f"before_augmentation_e{factor}_b{size}"
+
+
+CLAIMS: dict[str, Problems] = {
+    "Echoing twice before augmentation needs fewer fresh examples (fig. 4)": {
+        "digits": against_none("digits_insertion", _BEFORE),
+        "manual": against_none("language_insertion", _BEFORE),
+        "sentences": against_none("sentences_insertion", _BEFORE),
+        "photographs": against_none("photographs_insertion", _BEFORE),
+    },
+    "... after augmentation": {
+        "digits": against_none("digits_insertion", _AFTER),
+        "photographs": against_none("photographs_insertion", _AFTER),
+    },
+    "... after batching": {
+        "digits": against_none("digits_insertion", _BATCH),
+        "manual": against_none("language_insertion", _BATCH),
+        "sentences": against_none("sentences_insertion", _BATCH),
+        "photographs": against_none("photographs_insertion", _BATCH),
+    },
+    "Earlier is better: before augmentation against batch echoing (fig. 4)": {
+        "digits": between("digits_insertion", _BEFORE, _BATCH),
+        "manual": between("language_insertion", _BEFORE, _BATCH),
+        "sentences": between("sentences_insertion", _BEFORE, _BATCH),
+        "photographs": between("photographs_insertion", _BEFORE, _BATCH),
+    },
+    "e = 16 still needs fewer, batch size 32 (fig. 6)": {
+        "digits": against_none("digits_factor", _e(16, 32)),
+        "sentences": against_none("sentences_factor", _e(16, 32)),
+    },
+    "... batch size 64": {
+        "digits": against_none("digits_factor", _e(16, 64)),
+        "sentences": against_none("sentences_factor", _e(16, 64)),
+    },
+    "A best factor exists: e = 4 against e = 16, batch size 32 (fig. 6)": {
+        "digits": between("digits_factor", _e(4, 32), _e(16, 32)),
+        "sentences": between("sentences_factor", _e(4, 32), _e(16, 32)),
+    },
+    "A larger batch tolerates larger factors: e = 16 over 4, batch size 64 over 32 (fig. 6)": {
+        "digits": relative("digits_factor", (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
+        "sentences": relative("sentences_factor", (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
+    },
+    "Larger batches help batch echoing: batch size 64 over 16 (fig. 7)": {
+        "digits": relative(
+            "digits_batch_size",
+            (f"{_BATCH}_b64", "baseline_b64"),
+            (f"{_BATCH}_b16", "baseline_b16"),
+        ),
+    },
+    "More shuffling helps, before augmentation: 1,024 examples against none (fig. 8)": {
+        "digits": between("digits_shuffle", f"{_BEFORE}_buffer_1024", f"{_BEFORE}_buffer_0"),
+    },
+    "... after batching, as many examples in whole batches": {
+        "digits": between("digits_shuffle", f"{_BATCH}_buffer_1024", f"{_BATCH}_buffer_0"),
+    },
+    "Best value within a budget no worse, before augmentation (fig. 9; difference)": {
+        "digits": against_none("digits_quality", _BEFORE, fewer=False),
+    },
+    "... after batching (difference)": {
+        "digits": against_none("digits_quality", _BATCH, fewer=False),
+    },
+    "Faster behind a slow upstream, e = 5, in seconds (fig. 5)": {
+        "digits": against_none("digits_wall_time", "before_augmentation_e5"),
+    },
+    "Not only more steps: e = 2 against no echoing with as many steps": {
+        "digits": between("digits_controls", _BEFORE, "baseline_steps_of_e2"),
+    },
+    "Better than reading twice: e = 2 against copies an epoch apart": {
+        "digits": between("digits_controls", _BEFORE, "spaced_epochs_2"),
+    },
+    "Noise limits small batches: e = 64 over 16, batch size 4 (Agarwal et al.)": {
+        "logistic": convex(4, 64, 16, bound=0.8, below=False),
+    },
+    "Curvature limits large ones: e = 4 over 1, batch size 256 (Agarwal et al.)": {
+        "logistic": convex(256, 4, 1, bound=0.35, below=True),
+    },
+}
+PROBLEMS = ("digits", "manual", "sentences", "photographs", "logistic")
+
+
+def draw(cells: Mapping[str, Mapping[str, Cell]], path: pathlib.Path) -> None:
+    """A row per claim and a column per problem; the color is the verdict, the line the interval."""
+    figure = Figure(figsize=(13, 0.52 * len(cells) + 1.2), layout="constrained")
+    axes = figure.add_subplot()
+    for row, problems in enumerate(cells.values()):
+        for name, cell in problems.items():
+            column, color = PROBLEMS.index(name), COLORS[cell.verdict]
+            axes.add_patch(_box(column, row, color))
+            text = f"{cell}"
+            size = 7.5 if cell.differs else 9
+            axes.text(column, row - 0.2, text, ha="center", va="center", fontsize=size)
+            if cell.differs:
+                continue
+            middle = _position(column, 1.0)
+            axes.plot([middle, middle], [row + 0.05, row + 0.4], color="black", lw=0.6, ls=":")
+            if not math.isnan(cell.low):
+                ends = [_position(column, end) for end in (cell.low, cell.high)]
+                axes.plot(ends, [row + 0.22] * 2, color=color, lw=2.5, solid_capstyle="butt")
+            if not math.isnan(cell.effect):
+                axes.plot(_position(column, cell.effect), row + 0.22, "o", ms=5, color=color)
+    axes.set_xlim(-0.5, len(PROBLEMS) - 0.5)
+    axes.set_ylim(len(cells) - 0.5, -0.5)
+    axes.set_xticks(range(len(PROBLEMS)), PROBLEMS)
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(cells)), list(cells), fontsize=10)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    for verdict, color in COLORS.items():
+        axes.plot([], [], "s", ms=9, color=color, label=verdict)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def _box(column: int, row: int, color: str) -> Rectangle:
+    return Rectangle((column - 0.48, row - 0.45), 0.96, 0.9, color=color, alpha=0.15, lw=0)
+
+
+def _position(column: int, ratio: float) -> float:
+    """Where a ratio is drawn within a column, on a logarithmic scale."""
+    low, high = (math.log(edge) for edge in _EDGES)
+    share = (math.log(min(max(ratio, _EDGES[0]), _EDGES[1])) - low) / (high - low)
+    return column - 0.4 + 0.8 * share
+
+
+def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
+    rows = [
+        [claim, name, str(cell), cell.tuned or "-", cell.verdict]
+        for claim, problems in cells.items()
+        for name, cell in problems.items()
+    ]
+    header = ["claim", "problem", "matched seeds [95%]", "tuned [range of searches]", "verdict"]
+    return "\n\n".join(
+        [
+            "# Claims by problem",
+            "Ratios of fresh examples (of seconds, or differences of best values, where the claim "
+            "says so) from the records in results/, by `python -m benchmarks.claims`; "
+            "[docs/claims.md](../docs/claims.md) explains them.",
+            common.markdown_table(header, rows),
+            "![Effect, interval, and verdict of every claim on every problem](claims.png)",
+        ]
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = common.arguments("claims", __doc__).parse_args(argv)
+    cells = {
+        claim: {name: cell() for name, cell in problems.items()}
+        for claim, problems in CLAIMS.items()
+    }
+    common.publish(report(cells), options.out, lambda path: draw(cells, path))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Numbers of docs/claims.md recomputed from the packed records, without the analysis.
+
+Only json, tarfile, and pandas are used, following docs/statistics.md, docs/studies.md, and
+docs/runs.md: what a reader would do who distrusts the code of `analysis`.
+"""
+
+import functools
+import itertools
+import json
+import math
+import tarfile
+
+import pandas as pd
+import pytest
+
+from tests.helpers.runs import ROOT
+
+STUDIES = ROOT / "results" / "studies"
+PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+
+
+@functools.cache
+def study(name):
+    """(trials that count, curves): a row per trial, and the content of metrics.jsonl by place."""
+    results, seeds, curves = [], {}, {}
+    with tarfile.open(STUDIES / name / "records.tar.xz") as tar:
+        for member in tar:
+            content = tar.extractfile(member).read()
+            _, *place, file = member.name.split("/")
+            place = tuple(place)
+            if file == "study.json":
+                needed = json.loads(content)["trials"]
+            elif file == "result.json":
+                condition, search, trial = place
+                key = {"condition": condition, "search": int(search), "trial": int(trial)}
+                results.append(key | {"place": place} | json.loads(content))
+            elif file == "config.json":
+                seeds[place] = json.loads(content)["config"]["seed"]["model"]
+            elif file == "metrics.jsonl":
+                curves[place] = content
+    trials = pd.DataFrame(results)
+    trials["best_value"] = [best["value"] for best in trials["best"]]
+    trials["seed"] = trials["place"].map(seeds)
+    # the first N of each search that neither diverged nor failed
+    trials = trials[trials["status"].isin(["reached", "exhausted"])].sort_values("trial")
+    return trials.groupby(["condition", "search"]).head(needed), curves
+
+
+def scores(name, column):
+    """The scores of all searches, all of which reached the target, by condition and search."""
+    trials, _ = study(name)
+    groups = trials.groupby(["condition", "search"])[column]
+    return groups.max() if column == "best_value" else groups.min()
+
+
+def tuned(name, condition, baseline, column="fresh_examples_to_target"):
+    """'median [smallest, largest]' over the pairs of searches."""
+    table = scores(name, column)
+    own, base = table[condition], table[baseline]
+    effects = own - base if column == "best_value" else own / base
+    form = "+.3f" if column == "best_value" else ".2f"
+    middle, low, high = (format(x, form) for x in (effects.median(), effects.min(), effects.max()))
+    return f"{middle} [{low}, {high}]"
+
+
+def bounds(name, condition):
+    """By search and model seed, the fresh examples between which a trial reached the target."""
+    trials, curves = study(name)
+    rows = {}
+    for trial in trials[trials["condition"] == condition].to_dict("records"):
+        at = trial["fresh_examples_to_target"]
+        low, high = trial["fresh_examples"], math.inf
+        if not math.isnan(at):
+            lines = map(json.loads, curves[trial["place"]].splitlines())
+            earlier = [line["fresh_examples"] for line in lines if line["split"] == "validation"]
+            low, high = max((fresh for fresh in earlier if fresh < at), default=0), at
+        rows[trial["search"], trial["seed"]] = (low, high)
+    return pd.DataFrame(rows, index=["low", "high"]).T
+
+
+def rejected(below, above):
+    """Whether the two-sided sign test rejects at 5 %."""
+    number = below + above
+    tail = sum(math.comb(number, k) for k in range(min(below, above) + 1)) / 2**number
+    return 2 * tail <= 0.05
+
+
+def matched(name, condition, baseline):
+    """'balance [low, high]' of the sign test with matched seeds."""
+    both = bounds(name, condition).join(bounds(name, baseline), rsuffix="_of_baseline", how="inner")
+    lows, highs = both["low"] / both["high_of_baseline"], both["high"] / both["low_of_baseline"]
+    ends = sorted({end for end in (*lows, *highs) if 0 < end < math.inf})
+    # the signs change at the ends only; between two of them they are those of the middle
+    grid = [(end, end) for end in ends] + list(itertools.pairwise(ends))
+    signs = {
+        (a, b): (int((highs <= (a + b) / 2).sum()), int((lows >= (a + b) / 2).sum()))
+        for a, b in grid
+    }
+    kept = [span for span, (below, above) in signs.items() if not rejected(below, above)]
+    even = [span for span, (below, above) in signs.items() if below == above]
+    middle = math.sqrt(min(a for a, _ in even) * max(b for _, b in even))
+    return f"{middle:.2f} [{min(a for a, _ in kept):.2f}, {max(b for _, b in kept):.2f}]"
+
+
+def e(factor, size):
+    return f"before_augmentation_e{factor}_b{size}"
+
+
+BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
+
+
+@pytest.mark.parametrize(
+    ("statistic", "arguments"),
+    [
+        (tuned, ("digits_insertion", BEFORE, "baseline")),
+        (tuned, ("digits_insertion", BATCH, "baseline")),
+        (tuned, ("language_insertion", BEFORE, "baseline")),
+        (tuned, ("sentences_insertion", BEFORE, "baseline")),
+        (tuned, ("photographs_insertion", BEFORE, "baseline")),
+        (tuned, ("digits_factor", e(16, 32), "baseline_b32")),
+        (tuned, ("sentences_factor", e(4, 32), "baseline_b32")),
+        (tuned, ("digits_wall_time", "before_augmentation_e5", "baseline", "seconds_to_target")),
+        (tuned, ("digits_quality", BEFORE, "baseline", "best_value")),
+        (tuned, ("digits_controls", "baseline_steps_of_e2", "baseline")),
+        (matched, ("digits_insertion", BEFORE, "baseline")),
+        (matched, ("sentences_insertion", BEFORE, "baseline")),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else value.__name__,
+)
+def test_a_number_of_the_claims_follows_from_the_records(statistic, arguments):
+    number = statistic(*arguments)
+    assert number in PAGE, f"{arguments} gives {number}, which docs/claims.md does not have"
