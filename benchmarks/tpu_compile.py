@@ -1,6 +1,6 @@
 """The shipped full-size programs, compiled for TPUs that this machine does not have.
 
-    python -m benchmarks.tpu_compile --out=results/tpu_compile.md     hours of processor time
+    python -m benchmarks.tpu_compile --out=out/tpu_compile.md         hours of processor time
     python -m benchmarks.tpu_compile --cases=cifar10,lm1b-tensor      minutes
 
 The package libtpu contains the compiler for TPUs, which needs none: it compiles ahead of time for a
@@ -72,6 +72,9 @@ ENVIRONMENT = {
 }
 
 
+VERSIONS = ("jax", "libtpu")
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A program to compile.
@@ -135,15 +138,17 @@ class Compiled:
         xla_flops, xla_bytes: the compiler's own counts.
         seconds: of compilation.
         cpu_seconds: processor time of the same.
+        error: why it does not compile; '' if it does.
     """
 
     key: str
-    memory: int
-    model_flops: float
-    xla_flops: float
-    xla_bytes: float
-    seconds: float
-    cpu_seconds: float
+    memory: int = 0
+    model_flops: float = 0.0
+    xla_flops: float = 0.0
+    xla_bytes: float = 0.0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    error: str = ""
 
 
 # --- programs
@@ -252,9 +257,9 @@ def _placed(x: Any, to: Any) -> jax.ShapeDtypeStruct:
 
 
 def compile_case(name: str, case: Case, cache: pathlib.Path) -> None:
-    """Compiles a case unless the cache has it."""
+    """Compiles a case unless the cache has it, or has that it does not compile."""
     program, model_flops = lowered(case)
-    versions = [importlib.metadata.version(package) for package in ("jax", "libtpu")]
+    versions = [importlib.metadata.version(package) for package in VERSIONS]
     key = hashlib.sha256("\n".join([program.as_text(), *versions]).encode()).hexdigest()
     kept = cache / f"{name}.json"
     if kept.exists() and records.read_json(kept)["key"] == key:
@@ -262,7 +267,13 @@ def compile_case(name: str, case: Case, cache: pathlib.Path) -> None:
         return
     common.progress(f"{name}: compiling")
     start, cpu_start = time.perf_counter(), time.process_time()
-    compiled = program.compile()
+    try:
+        compiled = program.compile()
+    except jax.errors.JaxRuntimeError as error:
+        reason = " ".join(str(error).split())
+        common.progress(f"{name}: does not compile: {reason}")
+        records.write_json(kept, dataclasses.asdict(Compiled(key, error=reason[:400])))
+        return
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     common.progress(f"{name}: compiled in {seconds:,.0f} s")
     costs = compiled.cost_analysis()
@@ -279,28 +290,47 @@ def compile_case(name: str, case: Case, cache: pathlib.Path) -> None:
     records.write_json(kept, dataclasses.asdict(found))  # last: the case is finished
 
 
-def load(name: str, cache: pathlib.Path) -> tuple[Compiled, hlo.Counts]:
-    """A finished case."""
+def load(name: str, cache: pathlib.Path) -> tuple[Compiled, hlo.Counts | None]:
+    """A finished case, and what its program does if it compiled."""
+    compiled = Compiled(**records.read_json(cache / f"{name}.json"))
+    if compiled.error:
+        return compiled, None
     text = gzip.decompress((cache / f"{name}.hlo.gz").read_bytes()).decode()
-    return Compiled(**records.read_json(cache / f"{name}.json")), hlo.counts(text)
+    return compiled, hlo.counts(text)
 
 
 # --- report
 
 SUMMARY = (
     "program",
-    "GB per chip",
-    "TFLOP, model",
+    "GB of memory",
+    "TFLOP as written",
     "compiled",
     "GB moved",
-    "by XLA",
-    "padded by",
-    "ms: FLOPs",
-    "bytes",
-    "links",
+    "by XLA's count",
+    "padding",
+    "ms for FLOPs",
+    "for memory",
+    "for links",
     "compiler's estimate, ms",
-    "compile, s",
+    "compiled in s",
 )
+
+METHOD = """All numbers are those of one chip and one run of the program.
+
+* *Memory* holds arguments, results, and temporaries.
+* *TFLOP as written* is XLA's count before optimization (benchmarks/step_time.py). *Compiled* counts
+  convolutions and matrix products of the optimized program, in a loop as often as it runs.
+* *GB moved*: every instruction of the optimized program reads its operands from main memory and
+  writes its results to it, a fusion once, a loop's instructions as often as it runs, in padded
+  sizes. What lies in a memory on the chip is free; of an operand that is only sliced, the slices
+  count. *XLA's count* includes what stays on the chip, and takes loops once.
+* *Padding* is the padded over the logical size of the bytes moved, less 1. A TPU stores arrays in
+  tiles, mostly of 8 x 128 elements.
+* *ms* are the least that each resource needs at its peak; the largest, in bold, is the time at the
+  roofline. For links, each group of chips is a ring that uses all links of a chip.
+* The *compiler's estimate* is the sum over its instructions, without communication.
+* *Compiled in* is processor time."""
 
 
 def summary_row(name: str, case: Case, compiled: Compiled, counts: hlo.Counts) -> list[str]:
@@ -337,6 +367,9 @@ def roofline(case: Case, counts: hlo.Counts) -> dict[str, float]:
     }
 
 
+COLLECTIVES = ("program", "kind", "chips of a group", "number", "MB", "largest, MB")
+
+
 def collective_rows(name: str, counts: hlo.Counts) -> list[list[str]]:
     """For each kind and size of group: how many, how large in total, and the largest."""
     rows = []
@@ -352,6 +385,9 @@ def collective_rows(name: str, counts: hlo.Counts) -> list[list[str]]:
         numbers = (f"{sum(alike.values()):,}", f"{total / 1e6:,.3g}", f"{largest / 1e6:,.3g}")
         rows.append([name, kind, str(group), *numbers])
     return rows
+
+
+PADDING = ("program", "array", "accesses", "padded / logical", "GB of padding")
 
 
 def padding_rows(name: str, counts: hlo.Counts, most: int = 2) -> list[list[str]]:
@@ -375,10 +411,13 @@ def padding_rows(name: str, counts: hlo.Counts, most: int = 2) -> list[list[str]
 
 
 def report(cases: Sequence[str], cache: pathlib.Path) -> str:
-    """The report as Markdown, of the cases that are finished."""
-    summary, collectives, padding = [], [], []
+    """The report as Markdown, of cases that are finished."""
+    summary, collectives, padding, failed = [], [], [], []
     for name in cases:
         compiled, counts = load(name, cache)
+        if counts is None:
+            failed.append(f"`{name}` does not compile: {compiled.error}")
+            continue
         summary.append(summary_row(name, CASES[name], compiled, counts))
         collectives += collective_rows(name, counts)
         padding += padding_rows(name, counts)
@@ -386,21 +425,19 @@ def report(cases: Sequence[str], cache: pathlib.Path) -> str:
         f"{name}: {c.flops / 1e12:g} TFLOP/s, {c.memory / 1e9:g} GB/s, links {c.links / 1e9:g} GB/s"
         for name, c in CHIPS.items()
     )
-    versions = common.machine(["jax", "libtpu", "flax"])
-    return "\n\n".join(
-        [
-            f"Peaks of a chip: {chips}. Compiled on {versions}",
-            common.markdown_table(SUMMARY, summary),
-            "## Communication",
-            common.markdown_table(
-                ("program", "kind", "chips", "number", "MB", "largest, MB"), collectives
-            ),
-            "## Padding",
-            common.markdown_table(
-                ("program", "array", "accesses", "padded / logical", "GB wasted"), padding
-            ),
-        ]
-    )
+    sections = [
+        "# Full-size programs, compiled for TPUs",
+        f"Nothing ran. Peaks of a chip: {chips}. Compiled on {common.machine(VERSIONS)}",
+        METHOD,
+        common.markdown_table(SUMMARY, summary),
+        *failed,
+        "## Communication",
+        common.markdown_table(COLLECTIVES, collectives),
+        "## Padding",
+        "The arrays whose padding moves most.",
+        common.markdown_table(PADDING, padding),
+    ]
+    return "\n\n".join(sections)
 
 
 def parser() -> argparse.ArgumentParser:
