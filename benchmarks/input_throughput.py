@@ -7,27 +7,35 @@
 All sides read the same encoded files from memory, take the same random crops (precomputed for
 tf.data and PyTorch, drawn from keys at run time by this pipeline), resize them bilinearly to 224 x
 224, mirror half of them, and return batches of 64 uint8 images, with one worker per core. tf.data
-uses `decode_and_crop_jpeg`; the PyTorch side is a DataLoader whose worker processes decode and crop
-with Pillow, like torchvision by default. Sides whose packages are not installed are left out.
+uses `decode_and_crop_jpeg`. nvImageCodec (pip install nvidia-nvimgcodec-cu12) decodes only the
+crop, on the host. The PyTorch side is a DataLoader whose worker processes decode and crop with
+Pillow, like torchvision by default. Sides whose packages are not installed are left out.
+
+"decoding alone" decodes whole images in one thread per core and discards them.
 
 The images of each side are first compared with a plain crop of the decoded photograph. On a busy
-machine, processor time per image is more reliable than images per second.
+machine, processor time per image is more reliable than images per second, and its ratio to that of
+decoding alone in the same round more than either.
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
+import functools
 import importlib.util
 import io
+import itertools
 import multiprocessing
 import os
 import pathlib
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import grain
+import cv2
 import jax
 import numpy as np
 from ml_collections import ConfigDict
@@ -35,12 +43,14 @@ from ml_collections import ConfigDict
 from benchmarks import common
 from configs import imagenet
 from data import sources, splits
-from pipeline import build
+from pipeline import build, map_datasets
 from workloads import decoding, large_images
 
 BATCH = 64
+_AHEAD = 8  # batches that a side may have read ahead
 PACKAGES = ("jax", "grain", "simplejpeg", "opencv-python-headless", "tensorflow-cpu", "torch")
-PACKAGES += ("pillow",)
+PACKAGES += ("pillow", "nvidia-nvimgcodec-cu12")
+DECODING, TF_DATA = "decoding alone", "tf.data, decode_and_crop_jpeg"
 HEIGHT, WIDTH = 480, 640  # of the photographs that are made if no data set is given
 
 
@@ -91,15 +101,27 @@ def measure(
     image to `cpu_ms`."""
 
     def images_per_second() -> float:
-        for _ in range(8):  # prefetched while other sides were measured
+        wait_until_idle()
+        cpu = cpu_seconds()
+        for _ in range(_AHEAD):
             next(iterator)
-        start, cpu = time.perf_counter(), cpu_seconds()
+        start = time.perf_counter()
         speed = common.rate(iterator, BATCH, seconds)
-        images = speed * (time.perf_counter() - start)
+        images = _AHEAD * BATCH + speed * (time.perf_counter() - start)
+        wait_until_idle()  # as many images are read ahead as at the start
         cpu_ms.append((cpu_seconds() - cpu) / images * 1e3)
         return speed
 
     return images_per_second
+
+
+def wait_until_idle() -> None:
+    """Waits until no side reads ahead any more, for up to 10 s."""
+    for _ in range(100):
+        before = cpu_seconds()
+        time.sleep(0.1)
+        if cpu_seconds() - before < 0.005:
+            return
 
 
 def cpu_seconds() -> float:
@@ -123,7 +145,6 @@ def load(name: str, count: int) -> list[bytes]:
 
 def made_photograph(number: int) -> bytes:
     """A random crop of one of scikit-learn's photographs as a 640 x 480 JPEG of quality 90."""
-    import cv2
     import simplejpeg
     from sklearn.datasets import load_sample_image
 
@@ -141,15 +162,32 @@ def make_sides(files: list[bytes], cores: int) -> dict[str, Iterator[np.ndarray]
     """Endless iterators of image batches, uint8 [B, 224, 224, 3], by side."""
     boxes = drawn_boxes(files, 64 * BATCH)
     sides = {
+        DECODING: decoding_alone(files, cores),
         "echo, crop without a canvas": this_pipeline(files, fused_decode=True),
         "echo, canvas, augmented on the host": this_pipeline(files),
         "echo, canvas, to be augmented on the device": this_pipeline(files, device=True),
     }
     if importlib.util.find_spec("tensorflow"):
-        sides["tf.data, decode_and_crop_jpeg"] = tf_data(files, boxes, cores)
+        sides[TF_DATA] = tf_data(files, boxes, cores)
+    if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec"):
+        sides["nvImageCodec, only the crop is decoded"] = nvimagecodec(files, boxes, cores)
     if importlib.util.find_spec("torch"):
         sides["PyTorch DataLoader, Pillow"] = pytorch(files, boxes, cores)
     return sides
+
+
+def decoding_alone(files: list[bytes], cores: int) -> Iterator[np.ndarray]:
+    """Decodes a batch at a time and yields empty images."""
+    pool = concurrent.futures.ThreadPoolExecutor(cores)
+    shares = [range(core, BATCH, cores) for core in range(cores)]
+
+    def decode(share: range, first: int) -> None:
+        for number in share:
+            decoding.decode(files[(first + number) % len(files)], 3)
+
+    for first in itertools.count(0, BATCH):
+        list(pool.map(functools.partial(decode, first=first), shares))
+        yield np.empty((BATCH, 0, 0, 3), np.uint8)
 
 
 def configuration(fused_decode: bool = False, device: bool = False) -> ConfigDict:
@@ -182,8 +220,7 @@ def _images(batch: Any) -> np.ndarray:
 
 def drawn_boxes(files: list[bytes], count: int) -> tuple[np.ndarray, np.ndarray]:
     """(file numbers [N], crops as (y, x, height, width) [N, 4]) of the first fresh examples."""
-    order = grain.MapDataset.range(len(files)).shuffle(seed=0).repeat()
-    number_N = np.asarray([order[i] for i in range(count)])
+    number_N = np.asarray(map_datasets.record_numbers(np.arange(count), len(files), seed=0))
     sizes = np.asarray([decoding.size(file) for file in files], np.int32)[number_N]
     index_N = np.arange(count, dtype=np.uint32)
     draw = jax.jit(workload(configuration()).random_boxes)
@@ -208,6 +245,31 @@ def tf_data(files, drawn, cores: int) -> Iterator[np.ndarray]:
     options = tf.data.Options()
     options.threading.private_threadpool_size = cores
     return data.with_options(options).as_numpy_iterator()
+
+
+def nvimagecodec(files, drawn, cores: int) -> Iterator[np.ndarray]:
+    """Decodes only the crop of a JPEG, on the host. No damage outside of the crop is noticed."""
+    from nvidia import nvimgcodec as nv  # pyright: ignore[reportMissingImports]
+
+    number_N, box_Nx4 = drawn
+    pool, of_thread = concurrent.futures.ThreadPoolExecutor(cores), threading.local()
+    flip_N = np.random.default_rng(0).random(len(number_N)) < 0.5
+
+    def decode(place: int, image: np.ndarray) -> None:
+        if not hasattr(of_thread, "decoder"):  # several threads cannot share one
+            cpu = [nv.Backend(nv.BackendKind.CPU_ONLY)]
+            of_thread.decoder = nv.Decoder(nv.NVIMGCODEC_DEVICE_CPU_ONLY, 1, cpu)
+        y, x, height, width = box_Nx4[place].tolist()
+        whole = nv.CodeStream(files[number_N[place]])
+        crop = whole.get_sub_code_stream(region=nv.Region(y, x, y + height, x + width))
+        decoding.resize(np.asarray(of_thread.decoder.decode(crop).cpu()), image.shape[:2], image)
+        if flip_N[place]:
+            cv2.flip(image, 1, dst=image)
+
+    for first in itertools.cycle(range(0, len(number_N), BATCH)):
+        images = np.empty((BATCH, 224, 224, 3), np.uint8)
+        list(pool.map(decode, range(first, first + BATCH), images))
+        yield images
 
 
 class PillowCrops:
@@ -253,7 +315,7 @@ def pytorch(files, drawn, cores: int) -> Iterator[np.ndarray]:
 def difference(files: list[bytes], images_BxHxWxC: np.ndarray) -> float | None:
     """Mean absolute difference of a side's first batch from plain crops, in gray levels.
 
-    None if the images are still canvases.
+    None if the images are not crops.
     """
     if images_BxHxWxC.shape[1] != 224:
         return None
@@ -280,14 +342,15 @@ def report(
     size = np.mean([len(file) for file in files]) / 1e3
     rows = []
     for name, spread in spreads.items():
-        ratios = [
-            f"{spread.median / spreads[other].median:.2f}x" if other in spreads else "-"
-            for other in ("tf.data, decode_and_crop_jpeg", "PyTorch DataLoader, Pillow")
-        ]
+        cpu = [
+            statistics.median(np.divide(cpu_ms[name], cpu_ms[other])[1:]) if other in cpu_ms else 0
+            for other in (DECODING, TF_DATA)
+        ]  # by round; the first value is from the warm-up
+        cells = [f"{statistics.median(cpu_ms[name][1:]):.2f}"]
+        cells += [f"{ratio:.2f}" if ratio else "-" for ratio in cpu]
         gray_levels = "-" if differences[name] is None else f"{differences[name]:.1f}"
-        cpu = f"{statistics.median(cpu_ms[name][1:]):.2f}"  # the first value is from the warm-up
-        rows.append([name, f"{spread:,.0f}", *ratios, cpu, gray_levels])
-    header = ["side", "images per second", "/ tf.data", "/ PyTorch", "CPU ms per image"]
+        rows.append([name, *cells, f"{spread:,.0f}", gray_levels])
+    header = ["side", "CPU ms per image", "/ decoding alone", "/ tf.data", "images per second"]
     header.append("gray levels from a plain crop")
     about = (
         f"{len(files)} files of {data}, {size:.0f} kB on average; {options.cores} workers; "

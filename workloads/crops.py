@@ -40,7 +40,7 @@ class RandomCrops:
         """A subclass with an `augment` of its own does not inherit the other one for the host."""
         super().__init_subclass__(**options)
         if "augment" in vars(cls) and "augment_on_host" not in vars(cls):
-            cls.augment_on_host = None
+            cls.augment_on_host = None  # pyright: ignore[reportAttributeAccessIssue]
 
     def draw(self, data: Arrays, seed, index_B, copy_B) -> tuple[jax.Array, jax.Array, Arrays]:
         """Draws everything but colors (JAX), with one `copy_keys` key per row.

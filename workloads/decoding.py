@@ -116,8 +116,9 @@ def decode_crop(
 ) -> np.ndarray:
     """The crop `box` = (y, x, height, width) of an image, resized to uint8 [out, out, channels].
 
-    Decodes the whole image, since no decoder here reads a part of one. A JPEG is decoded at 1/2,
-    1/4, or 1/8 of its size if the crop still has `out` pixels per side.
+    Decodes the whole image: decoders of a part do not report damage in the rest of it. A JPEG is
+    decoded at 1/2, 1/4, or 1/8 of its size if the crop still has `out` pixels per side. See
+    `resize` for `into`.
     """
     y, x, crop_height, crop_width = box
     factor = _largest_factor(lambda f: min(crop_height, crop_width) >= f * out)
@@ -152,14 +153,16 @@ def resize(
     The result is written to `into`, uint8 [*shape, C], if that is given.
     """
     if pixels_HxWxC.shape[:2] != shape:
-        # A setting of the thread. Intel's routines are twice as fast as OpenCV's own, and closer to
-        # the result in floating point: the latter round the weights to 11 bits.
+        # A setting of this thread. Intel's routines are faster than OpenCV's own, and closer to the
+        # result in floating point: the latter round the weights to 11 bits.
         cv2.ipp.setUseIPP_NotExact(True)
-        pixels = cv2.resize(pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR)
-        return pixels.reshape(*shape, -1)  # OpenCV drops an axis of length 1
+        resized = cv2.resize(pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR)
+        if resized is into:
+            return into
+        pixels_HxWxC = resized.reshape(*shape, -1)  # OpenCV drops an axis of length 1
     if into is None:
         return pixels_HxWxC
-    into[...] = pixels_HxWxC
+    into[...] = pixels_HxWxC  # also gray pixels into three channels
     return into
 
 

@@ -41,7 +41,11 @@ class Workload(Protocol):
         ...
 
     def augment(self, data: Arrays, seed, index_B, copy_B) -> Arrays:
-        """Transforms stacked arrays at random (JAX), with one `copy_keys` key per row."""
+        """Transforms stacked arrays at random (JAX), with one `copy_keys` key per row.
+
+        A workload may also have `augment_on_host`, which does the same to NumPy arrays, for where
+        XLA is slow on a CPU. The pipeline then uses it for config.augment_on=host.
+        """
         ...
 
     def model(self, rngs: nnx.Rngs) -> nnx.Module:

@@ -69,6 +69,21 @@ def test_large_photographs_shrink_to_the_canvas_and_small_ones_stay(side, shape)
     assert mean_difference(pixels, np.asarray(wanted)) < (1e-9 if side == 1000 else 6)
 
 
+@pytest.mark.parametrize("side", [1000, 384])
+@pytest.mark.parametrize("image", [encoded(), with_pillow(encoded()), with_pillow(encoded(), "L")])
+def test_a_canvas_receives_the_pixels_at_its_top_left(side, image):
+    canvas = np.full((side, side, 3), 7, np.uint8)
+    returned = decoding.decode_within(image, side, 3, canvas)
+    height, width = returned.shape[:2]
+    assert np.shares_memory(returned, canvas)
+    expected = decoding.decode_within(image, side, 3)
+    np.testing.assert_array_equal(
+        canvas[:height, :width], np.broadcast_to(expected, returned.shape)
+    )
+    assert (canvas[height:] == 7).all()
+    assert (canvas[:, width:] == 7).all()
+
+
 @pytest.mark.parametrize(
     ("box", "out", "tolerance"),
     [((0, 0, 100, 90), 224, 0.5), ((327, 500, 100, 140), 224, 0.5), ((7, 21, 400, 520), 128, 6)],

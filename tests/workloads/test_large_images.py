@@ -76,12 +76,12 @@ def test_cropping_is_jaxs_and_opencvs_bilinear_resize(box, out):
 @pytest.mark.parametrize("out", [8, 24])
 def test_the_host_crops_as_jax_does(channels, out):
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (24, 40, 30, channels), np.uint8)
+    images = rng.integers(0, 256, (10, 40, 30, channels), np.uint8)
     boxes = [(0, 0, 40, 30), (5, 7, 8, 8), (7, 3, 24, 24), (1, 2, 16, 16), (39, 29, 1, 1)]
-    corners = rng.integers(0, (40, 30), (24, 2))
+    corners = rng.integers(0, (40, 30), (5, 2))
     sides = rng.integers(1, np.array([41, 31]) - corners)
-    boxes = np.concatenate([boxes, np.concatenate([corners, sides], 1)])[:24]
-    mirror = rng.random(24) < 0.5
+    boxes = np.concatenate([boxes, np.concatenate([corners, sides], 1)])
+    mirror = rng.random(10) < 0.5
     on_host = decoding.crop_rows(images, boxes, mirror, out).astype(int)
     for row, (y, x, h, w) in enumerate(boxes):
         part = images[row, y : y + h, x : x + w].astype(np.float32)
@@ -220,16 +220,15 @@ def test_the_host_distorts_colors_as_the_device_does():
     workload = dataclasses.replace(workload_of(mini()), color=True)
     rng = np.random.default_rng(0)
     smooth = cv2.resize(rng.integers(0, 256, (4, 4, 3), np.uint8), (96, 96))
-    data = {"image": np.tile(smooth, (11, 1, 1, 1)), "size": np.full((11, 2), 96, np.int32)}
-    index, copy = np.arange(11), np.arange(11) % 3  # 11 rows are padded
+    data = {"image": np.tile(smooth, (5, 1, 1, 1)), "size": np.full((5, 2), 96, np.int32)}
+    index, copy = np.arange(5), np.arange(5) % 2
     on_host = workload.augment_on_host(data, 0, index, copy)
     on_device = jax.jit(workload.augment)(data, 0, index.astype(np.uint32), copy.astype(np.uint32))
     assert on_host.keys() == on_device.keys() == {"image"}
     difference = abs(np.asarray(on_device["image"]).astype(int) - on_host["image"])
-    assert difference.mean() < 0.1  # contrast and saturation multiply a level of difference
-    assert difference.max() <= 8
-    plain = dataclasses.replace(workload, color=False).augment_on_host(data, 0, index, copy)
-    assert abs(on_host["image"].astype(int) - plain["image"]).mean() > 5
+    assert difference.mean() < 0.1
+    assert difference.max() <= 8  # contrast and saturation multiply a difference of 1
+    assert on_host["image"].mean((1, 2, 3)).std() > 5
 
 
 def test_a_subclass_with_its_own_augmentation_is_not_cropped_by_its_parents_on_the_host():
