@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # a plain iterable is read without Grain
 # Items are read together in chunks: handing over one item costs more than copying it, and many
 # sources are several times faster when asked for many. Chunks start at one item and double as long
 # as one takes less than CHUNK_SECONDS, so that a slow source still delivers steadily.
-CHUNK_ITEMS = 256
-CHUNK_BYTES = 2**20
+CHUNK_ITEMS = 1024
+CHUNK_BYTES = 2**21
 CHUNK_SECONDS = 0.25
 
 # Read-ahead is given in items. This bounds it in bytes, since an item may be a whole batch.
@@ -37,6 +37,11 @@ SNAPSHOT_EVERY = 16
 _FORGET_EVERY = 64 * SNAPSHOT_EVERY
 
 _NOTHING = np.arange(0)
+
+
+def max_chunk_size(item_bytes: int) -> int:
+    """The maximum number of items of this size that are read together."""
+    return max(1, min(CHUNK_ITEMS, CHUNK_BYTES // max(1, item_bytes)))
 
 
 class RandomAccessReader:
@@ -205,7 +210,7 @@ class RandomAccessReader:
         self._ahead = min(self._ahead, READ_AHEAD_BYTES // item_bytes)
         # At least two chunks per thread: one in progress while another one waits.
         ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
-        self._max_chunk_size = max(1, min(ahead, CHUNK_ITEMS, CHUNK_BYTES // item_bytes))
+        self._max_chunk_size = max(1, min(ahead, max_chunk_size(item_bytes)))
 
     def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
         """The items, stacked or as a list, and the seconds it took."""

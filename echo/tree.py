@@ -67,7 +67,9 @@ class Structure:
     def _build(self, leaves: Iterator[Any]) -> Any:
         if self._keys is None:
             return next(leaves)
-        values = [part._build(leaves) for _, part in self._parts]
+        values = [
+            next(leaves) if part._keys is None else part._build(leaves) for _, part in self._parts
+        ]
         if issubclass(self._type, dict):
             return dict(zip(self._keys, values, strict=True))
         return self._type(*values) if hasattr(self._type, "_fields") else self._type(values)

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 import echo
 from echo.auto_order import Repeats, round_size, store_rows
 from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
-from echo.readers import CHUNK_ITEMS
+from echo.readers import max_chunk_size
 from pipeline import epoch_repeats
 from pipeline.map_datasets import derived_seed
 from runs.study import default_max_factor
@@ -187,17 +187,18 @@ class HostSize(NamedTuple):
         return self.rows * (item_bytes + ROW_BYTES) + self.slots * SLOT_BYTES
 
 
-def host_size(config: ConfigDict, held: range) -> HostSize:
-    """What the echo stages of the streams `held` reserve, whatever the size of an item."""
-    sizes = [_host_size(config, stream) for stream in held]
+def host_size(config: ConfigDict, held: range, item_bytes: int) -> HostSize:
+    """What the echo stages of the streams `held` keep at most. They reserve rows for longer chunks,
+    but never touch them if items are large."""
+    sizes = [_host_size(config, stream, item_bytes) for stream in held]
     return HostSize(*map(sum, zip(*sizes, strict=True)))
 
 
-def _host_size(config: ConfigDict, stream: int) -> HostSize:
+def _host_size(config: ConfigDict, stream: int, item_bytes: int) -> HostSize:
     counts = Counts.of(config, stream)
     whole_batches = config.echo.insertion == "after_batching"
     # Examples are read and stored in chunks, batches one by one.
-    ahead = 1 if whole_batches else counts.outputs_per_batch + CHUNK_ITEMS
+    ahead = 1 if whole_batches else counts.outputs_per_batch + max_chunk_size(item_bytes)
     if config.echo.policy == "auto":
         rows = store_rows(buffer_slots(config, stream), ahead)
         return HostSize(min(rows, counts.items) if whole_batches else rows, 0)

@@ -89,7 +89,7 @@ def check_host_store(config: ConfigDict, held: range, item_bytes: int) -> None:
     Raises:
         ConfigError: it does not.
     """
-    size, available = accounting.host_size(config, held), of_machine()
+    size, available = accounting.host_size(config, held, item_bytes), of_machine()
     needed = size.bytes(item_bytes)
     if needed > available:
         raise ConfigError(

@@ -39,8 +39,14 @@ def test_a_buffer_beyond_the_machines_memory_is_one_sentence(flags, tmp_path, ca
 
 def test_a_buffer_that_the_data_never_fill_takes_the_memory_of_the_data():
     config = mini(**slot("before_augmentation", 10**12))
-    assert accounting.host_size(config, range(1)) == (640, 1600)
+    assert accounting.host_size(config, range(1), 64) == (640, 1600)
     assert make_experiment(config).policy.total_steps == 50
+
+
+def test_large_items_are_not_read_in_long_chunks():
+    config = mini(**slot("before_augmentation", 128))
+    assert accounting.host_size(config, range(1), 2**22).rows == 128 + 32 + 1
+    assert accounting.host_size(config, range(1), 2**14).rows == 128 + 32 + 128
 
 
 @pytest.mark.parametrize(("insertion", "buffer"), SLOTS[1:])
@@ -55,7 +61,7 @@ def test_what_is_checked_is_what_stages_reserve(insertion, buffer, policy, strea
     next(iterator)
     stores = [stage._pass.store for stage in _stages(iterator)]
     iterator.close()
-    size = accounting.host_size(config, range(streams))
+    size = accounting.host_size(config, range(streams), 64)
     assert len(stores) == streams
     if insertion == "after_batching":  # a dictionary, which grows
         assert sum(len(store) for store in stores) <= size.rows
