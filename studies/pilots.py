@@ -1,8 +1,8 @@
-"""Pilots: short runs of one configuration at a few echo factors, continued until the forecast from
+"""Pilots: short runs of one configuration at a few echo factors, extended until the forecast from
 all of them is clear.
 
 A pilot is an ordinary run in a directory of its own. It is stopped after an evaluation, and resumed
-when the forecast asks for more of it. So pilots continue after any interruption.
+when the forecast requires more of it. Pilots can therefore be continued after any interruption.
 """
 
 import copy
@@ -28,10 +28,10 @@ from training.experiment import make_experiment
 # The pilots that everything starts with, and their numbers of evaluations (docs/forecast.md).
 FIRST: dict[float, int] = {4: 3, 16: 2}
 
-_EVALUATIONS = 64  # of a run without echoing in its budget, at least
-_GROWTH = 0.15  # of a pilot at a time, at least one evaluation
-_MIN_STEPS = 10  # of a pilot, to time a step
-_MORE_OR_LESS = (0.5, 2.0)  # times as long as now: for what another input would change
+_EVALUATIONS = 64  # at least so many in the budget of a run without echoing
+_GROWTH = 0.15  # by which a pilot is extended at a time, at least by one evaluation
+_MIN_STEPS = 10  # of a pilot that times a step
+_INPUT_TIMES = (0.5, 2.0)  # of a faster and a slower input, relative to the present one
 
 # Batches that the shuffle buffer holds if the configuration has none: without one, all copies of an
 # example are in the same batch.
@@ -40,13 +40,13 @@ DEFAULT_BUFFER_BATCHES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What pilots found.
+    """What follows from the pilots.
 
     Attributes:
-        forecast: from all of them.
+        forecast: the forecast from all pilots.
         step_seconds: seconds per step by factor: the predictions, corrected by the pilots.
         spent, limit: seconds of training in all pilots, and the most that they may take.
-        otherwise: the best factor if the input took so many times as long as now.
+        otherwise: the best factor by how many times as long as now the input takes.
     """
 
     forecast: Forecast
@@ -57,12 +57,12 @@ class Answer:
 
     def __str__(self) -> str:
         changes = ", ".join(
-            f"e = {factor:g} if it took {times:g} times as long"
+            f"e = {factor:g} if the input took {times:g} times as long"
             for times, factor in self.otherwise.items()
         )
         text = (
-            f"With another input the best guess would be {changes}. The pilots trained for "
-            f"{duration(self.spent)}, of at most {duration(self.limit)}."
+            f"The best guess would be {changes}. The pilots trained for {duration(self.spent)} of "
+            f"at most {duration(self.limit)}."
         )
         return f"{self.forecast}\n\n{textwrap.fill(text, COLUMNS)}"
 
@@ -72,14 +72,15 @@ class Pilots:
 
     Args:
         config: a resolved configuration with an insertion point.
-        step_seconds: predicted seconds per step by factor, 1 included: what is forecast.
-        directory: has a directory eFACTOR/SEED for each pilot.
-        seeds: pilots of each factor.
+        step_seconds: predicted seconds per step by factor. Its keys, which include 1, are the
+            factors to forecast.
+        directory: holds a directory eFACTOR/SEED for each pilot.
+        seeds: the number of pilots of each factor.
         limit: the time that all pilots may take, in runs without echoing.
         progress: displays the progress.
 
     Raises:
-        InputError: no loss follows from the target.
+        InputError: the target does not correspond to a loss above 0.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Pilots:
         predicted = self._forecast(step_seconds)
         floor, input_seconds = min(step_seconds.values()), step_seconds[1]
         otherwise = {}
-        for times in _MORE_OR_LESS:
+        for times in _INPUT_TIMES:
             other = {e: max(floor, times * input_seconds / e) for e in step_seconds}
             otherwise[times] = self._forecast(other).factor
         baseline = self._budget_seconds()
@@ -151,7 +152,7 @@ class Pilots:
         return sum(result["train_seconds"] for result in self._results.values())
 
     def _following(self) -> tuple[float, int, int] | None:
-        """(factor, seed, evaluations) of the pilot to continue next; None at the end."""
+        """The pilot to continue next, as (factor, seed, evaluations to reach); None at the end."""
         try:
             answer = self.answer()
         except ValueError as error:
@@ -169,8 +170,8 @@ class Pilots:
         return (factor, seed, evaluations) if answer.spent + cost <= answer.limit else None
 
     def _shortest(self, otherwise: str) -> tuple[float, int, int]:
-        """Like `_following`, where there is no forecast yet; raises InputError if there will be
-        none."""
+        """The shortest pilot, as `_following` returns it, while there is no forecast yet; raises
+        InputError(`otherwise`) if longer pilots are not possible."""
         unfinished = [key for key in self._results if not self._finished(*key)]
         if not unfinished or self._spent() > self._limit * self._budget_seconds():
             raise cli.InputError(otherwise)
@@ -189,7 +190,8 @@ class Pilots:
     def _continue(
         self, factor: float, seed: int, evaluations: int, stop: Callable[[int], bool]
     ) -> None:
-        """Trains a pilot until it has been evaluated so often, or to its end."""
+        """Trains a pilot until that many evaluations have followed the filling of its shuffle
+        buffer, or to its end."""
         config, workdir = self._pilot_config(factor, seed), self._workdir(factor, seed)
         end = _steps_until(config, evaluations)
         asked = False
@@ -221,7 +223,8 @@ class Pilots:
             raise cli.InputError(f"{workdir} is damaged ({error}); move it away") from error
 
     def _step_seconds(self) -> dict[float, float]:
-        """Measured where there are pilots; other predictions are corrected by these."""
+        """Seconds per step by factor: measured where there are pilots; elsewhere the predictions,
+        corrected by their mean log error where there are."""
         measured: dict[float, list[float]] = {}
         for (factor, _), times in self._times.items():
             if factor not in self._predicted or len(times) < 2:
@@ -250,10 +253,12 @@ class Pilots:
 
     def _pilot_config(self, factor: float, seed: int) -> ConfigDict:
         config = copy.deepcopy(self._config)
-        config.echo.policy, config.echo.factor = "fixed", float(factor)
+        config.echo.policy, config.echo.factor, config.echo.replay = "fixed", float(factor), ""
         every, budget = config.evaluate_every_fresh_examples, config.budget.fresh_examples
         every = min(every or budget, budget // _EVALUATIONS) / factor
-        one_step = math.ceil(config.batch_size / factor)
+        # At most one evaluation per step, so that each further one takes further steps.
+        whole_batch = config.echo.insertion == "after_batching"  # is admitted at once
+        one_step = config.batch_size if whole_batch else math.ceil(config.batch_size / factor)
         config.evaluate_every_fresh_examples = max(one_step, int(every))
         config.seed.data += seed
         config.seed.model += seed
@@ -264,14 +269,15 @@ class Pilots:
 
 
 def _steps_until(config: ConfigDict, evaluations: int) -> int:
-    """The step of the last one of so many evaluations after the shuffle buffer was filled."""
+    """The step of the last of `evaluations` evaluations after the shuffle buffer was filled. One
+    more than the run has if the budget ends before that, so that the run is not stopped."""
     counts = accounting.Counts.of_all(config)
 
     def admitted(steps: int) -> int:
         return sum(count.admitted(steps) for count in counts)
 
-    low, high = 0, accounting.total_steps(config)
-    fresh_examples = admitted(min(1, high)) + evaluations * config.evaluate_every_fresh_examples
+    low, high = 0, accounting.total_steps(config) + 1
+    fresh_examples = admitted(1) + evaluations * config.evaluate_every_fresh_examples
     while low < high and evaluations:
         middle = (low + high) // 2
         if admitted(middle) < fresh_examples:
@@ -287,7 +293,8 @@ def loss_curve(
     validation: Sequence[Mapping[str, Any]],
     result: Mapping[str, Any],
 ) -> Run | None:
-    """A run for `forecast`, which ends with NaN if it diverged; None if it was not evaluated.
+    """The curve of a run, for `forecast`; None if the run was never evaluated. The last loss of a
+    run that diverged is NaN.
 
     Args:
         config: the run's configuration.
@@ -308,5 +315,5 @@ def loss_curve(
 
 
 def _loss(config: ConfigDict, value: float) -> float:
-    """A number that falls: the target's metric itself, or 1 - it."""
+    """A value of the target's metric as a number that falls: itself, or 1 - value."""
     return value if config.target.mode == "below" else 1 - value

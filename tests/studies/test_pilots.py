@@ -43,9 +43,43 @@ def test_so_many_evaluations_follow_the_filling_of_the_buffer(insertion, buffer,
     counts = accounting.Counts.of_all(run)
     fresh = [sum(c.admitted(n) for c in counts) for n in range(accounting.total_steps(run) + 1)]
     steps = pilots._steps_until(run, evaluations)
+    if steps == len(fresh):  # the budget ends before that, so the run ends by itself
+        assert (fresh[-1] - fresh[1]) / 32 < evaluations
+        return
     passed = (fresh[steps] - fresh[1]) / 32
-    assert passed >= evaluations or steps == len(fresh) - 1
+    assert passed >= evaluations
     assert (fresh[steps - 1] - fresh[1]) / 32 < evaluations
+
+
+@pytest.mark.parametrize("insertion", ["before_augmentation", "after_batching"])
+@pytest.mark.parametrize("factor", [1, 4, 16])
+def test_one_more_evaluation_takes_further_steps(insertion, factor, tmp_path):
+    """Otherwise the pilot that the forecast asks for is continued again and again."""
+    fields = slot(insertion, 4, factor=1) | {"budget__fresh_examples": 24_000}
+    run = make(tmp_path, **fields)._pilot_config(factor, 0)
+    total = accounting.total_steps(run)
+    (count,) = accounting.Counts.of_all(run)
+    fresh = [count.admitted(step) for step in range(total + 1)]
+    at = [step for step in range(1, total + 1) if _passed(run, fresh, step)]
+    steps = 0
+    while steps < total:
+        evaluated = sum(step <= steps for step in at)
+        before, steps = steps, pilots._steps_until(run, evaluated + 1)
+        assert steps > before
+
+
+def _passed(run, fresh, step):
+    every = run.evaluate_every_fresh_examples
+    return fresh[step] // every > fresh[step - 1] // every
+
+
+@pytest.mark.slow
+def test_a_pilot_that_uses_its_whole_budget_is_finished(tmp_path):
+    """Otherwise it would be continued without end, where the time limit allows it."""
+    unreachable = make(tmp_path, budget__fresh_examples=320, target__value=0.9999)
+    unreachable._continue(4, 0, 1_000, lambda step: False)
+    assert unreachable._results[4, 0]["status"] == "exhausted"
+    assert unreachable._finished(4, 0)
 
 
 @pytest.mark.slow
@@ -88,8 +122,8 @@ def test_the_command_forecasts_and_prints_flags(tmp_path, capsys):
     words += [f"--pilot={tmp_path / 'pilots'}", *flags(small)]
     assert cli.guarded(advise.main, words) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^ +16 +[\de+,]+ \([\de+,]+ to [\de+,]+\)", printed, re.MULTILINE)
-    assert re.search(r"best guess would be e = \d+ if it took 0.5 times as long", printed)
+    assert re.search(r"^ +16 +[\d.e+,]+ \([\d.e+,]+ to [\d.e+,]+\)", printed, re.MULTILINE)
+    assert re.search(r"best guess would be e = \d+ if the input took 0.5 times as long", printed)
     assert printed.count("In flags:") == 1
     assert max(map(len, printed.rpartition("In flags")[0].splitlines())) <= 80
 
