@@ -3,19 +3,19 @@
     python sweep.py --config=configs/problems.py:manual --study=pilot --outdir=out/pilot/manual
     python -m benchmarks.set_aside --problem=manual             predicts (results/set_aside)
     python -m benchmarks.set_aside --problem=manual --measure   once that is committed
-    python -m benchmarks.set_aside --out=results/set_aside.md   the page of what is there
+    python -m benchmarks.set_aside --out=results/set_aside.md   the page of the results so far
 
 The rules, fixed before the first of them ran:
 
 * The target follows from the study `pilot` by the rule in results/protocol.md. The user's
   hyperparameters are those of the trial that set it.
-* Echoing before augmentation, 256 slots, the problem's first batch size, R = 6: in this model of
-  time a fresh example takes a second upstream, and a step as long as a sixth of a batch.
+* Echoing before augmentation, 256 slots, the problem's first batch size, R = 6. Time is modeled:
+  the upstream takes one second per fresh example, and a step a sixth of a batch's time upstream.
 * Pilots as `advise.py --pilot` runs them, two seeds for each factor, within the time of one run
   without echoing.
 * Measured: e = 1, 2, 4, 8, 16, two other seeds each, until the target or the budget. The truth is
   the geometric mean of the fresh examples at which the curves first reach the target; a run that
-  did not counts as one and a half budgets.
+  does not reach it counts as one and a half budgets.
 """
 
 import copy
@@ -44,13 +44,15 @@ PILOT_SEED, MEASURED_SEED = 5_000, 6_000  # the first data seeds
 
 
 def target_and_hyperparameters(pilot: pathlib.Path) -> tuple[float, dict[str, Any]]:
-    """The target by the rule of results/protocol.md, and the trial that set it."""
-    found = load.read(pilot)
-    target, budget = found.study.target, float(found.study.budget or 0)
-    trials: Any = found.trials[found.trials["counted"]]
+    """The target by the rule of results/protocol.md, and the hyperparameters of the trial that set
+    it."""
+    loaded = load.read(pilot)
+    target, budget = loaded.study.target, float(loaded.study.budget or 0)
+    trials: Any = loaded.trials[loaded.trials["counted"]]
     curves: Any = load.curves(trials, target.metric)
     usable = curves[
-        (curves["condition"] == found.study.baseline) & (curves["fresh_examples"] <= budget * 2 / 3)
+        (curves["condition"] == loaded.study.baseline)
+        & (curves["fresh_examples"] <= budget * 2 / 3)
     ]
     above = target.mode == "above"
     best = usable.loc[usable["value"].idxmax() if above else usable["value"].idxmin()]
@@ -61,7 +63,7 @@ def target_and_hyperparameters(pilot: pathlib.Path) -> tuple[float, dict[str, An
     trial = trials.set_index(["condition", "search", "trial"]).loc[
         (best["condition"], best["search"], best["trial"])
     ]
-    names = [axis.field for axis in found.study.space]
+    names = [axis.field for axis in loaded.study.space]
     return round(rounded * step, 6), {name: float(trial[name]) for name in names}
 
 
@@ -122,6 +124,10 @@ def measure(problem: str, prediction: Mapping[str, Any], out: pathlib.Path) -> d
             config.seed.data, config.seed.model = seed, 10_000 * seed
             workdir = out / f"measured_e{factor}" / str(seed)
             result = train.train(copy.deepcopy(config), workdir, Progress(f"e = {factor}"))
+            if result["status"] not in records.FINISHED:
+                raise SystemExit(
+                    f"the run in {workdir} ended {result['status']}; the same command resumes it"
+                )
             curve = loss_curve(config, factor, trial_records.read(workdir).validation, result)
             hit = fresh_examples_at(curve, loss_of(config)) if curve else None
             measured.setdefault(f"{factor:g}", []).append(hit)
@@ -133,14 +139,14 @@ def loss_of(config: ConfigDict) -> float:
     return target.value * (1 + 1e-9) if target.mode == "below" else 1 - target.value
 
 
-def report(found: Sequence[Mapping[str, Any]]) -> str:
+def report(problem_records: Sequence[Mapping[str, Any]]) -> str:
     text = [
         "# Problems set aside, predicted before they were measured",
         "By `python -m benchmarks.set_aside`, whose docstring has the rules. The predictions were "
         "committed before the measurements ran. Fresh examples to the target; seconds in units of "
         "one fresh example upstream, at R = 6.",
     ]
-    for record in found:
+    for record in problem_records:
         header = ["e", "predicted (90 %)", "measured", "error", "in the interval", "seconds"]
         rows, truth, budget = [], {}, record["budget"]
         for e, cell in record["cells"].items():
@@ -151,7 +157,7 @@ def report(found: Sequence[Mapping[str, Any]]) -> str:
                 truth[e] = float(np.exp(np.mean(np.log([hit or 1.5 * budget for hit in hits]))))
                 seen = ", ".join("not reached" if hit is None else f"{hit:,.0f}" for hit in hits)
                 error = f"{cell['fresh_examples'] / truth[e] - 1:+.0%}" if all(hits) else ""
-                inside = sum(low <= (hit or budget) <= high for hit in hits)
+                inside = sum(budget < high if hit is None else low <= hit <= high for hit in hits)
                 row += [seen, error, f"{inside} of {len(hits)}"]
                 row.append(f"{_seconds(truth[e], e):,.0f}")
             rows.append(row + [""] * (len(header) - len(row)))
@@ -195,8 +201,8 @@ def main(argv: list[str] | None = None) -> None:
             record = predict(options.problem, pilot, workdir)
         file.parent.mkdir(parents=True, exist_ok=True)
         records.write_json(file, record)
-    found = [record for name in PROBLEMS if (record := records.read_json(RESULTS / f"{name}.json"))]
-    common.publish(report(found), options.out)
+    predicted = (records.read_json(RESULTS / f"{name}.json") for name in PROBLEMS)
+    common.publish(report([record for record in predicted if record]), options.out)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmarks import set_aside
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, on_each_step, stop_at_call
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,15 @@ def test_the_page_sets_predictions_beside_what_was_measured():
     assert f"Measured regret: {truth['4'] / min(truth.values()):.2f}." in page
     assert "| 4 | 1,000 (800 to 1,500) | 900, 1,600 | -17% | 1 of 2 | 1,200 |" in page
     assert "| 16 | 1,000 (800 to 1,500) | 500, not reached |  | 0 of 2 |" in page
+    beyond = {"fresh_examples": 15_000.0, "fresh_low": 11_000.0, "fresh_high": 20_000.0}
+    cells = {"4": cell, "16": beyond}
+    page = set_aside.report([record | {"cells": cells, "measured": measured}])
+    assert "| 16 | 15,000 (11,000 to 20,000) | 500, not reached |  | 1 of 2 |" in page
+
+
+@pytest.mark.slow
+def test_an_interrupted_measurement_is_not_recorded(tmp_path):
+    prediction = {"target": 0.9, "hyperparameters": {}}
+    stopped = pytest.raises(SystemExit, match="measured_e1/6000 ended preempted")
+    with on_each_step(stop_at_call(2)), stopped:
+        set_aside.measure("logistic", prediction, tmp_path)
