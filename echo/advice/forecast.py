@@ -9,12 +9,12 @@ The law: with batch size B and factor e, the loss l takes
 
     n(l, e) = E(l) * (1 + c * (32 * e / B)^g) + S(l) * B / e
 
-fresh examples after the shuffle buffer's prefill. S is the number of steps that every run takes,
-however fresh its batches are. E is the number of examples that no repeat replaces, and c is the
-price of repeats. S and E are powers of l, and E = 32 * r * S at the middle of the observed levels,
-so a whole curve of any factor informs all factors. Six numbers are fitted to the levels that the
-pilots reached, with priors for four of them from the problems of docs/forecast.md, which also
-reports how good and how bad the forecasts are.
+fresh examples after the shuffle buffer's prefill. S is the minimum number of steps, which even a
+run on fresh examples alone takes. E is the minimum number of fresh examples, which no repeat can
+replace, and c is the price of repeats. S and E are powers of l, and E = 32 * r * S at the middle of
+the observed levels, so the curve of any factor informs the forecasts of all factors. Six numbers
+are fitted to the fresh examples at which the pilots reached each level, with priors from the
+problems of docs/forecast.md, which also reports how accurate the forecasts are.
 
 It requires scipy (`pip install data-echoing[forecast]`).
 """
@@ -29,7 +29,6 @@ from echo.advice.alternatives import COLUMNS
 from echo.spec import MAX_BATCH, MAX_FACTOR, checked_integer, checked_number, missing_package
 
 FACTORS = (1, 2, 4, 8, 16)
-
 
 # The bound on the regret above which the evidence is not enough.
 MAX_REGRET = 1.5
@@ -52,8 +51,8 @@ class Prior:
 
     Attributes:
         noise: the standard deviation of log fresh examples to a level, between seeds.
-        widening: by how much deviations from the fit are stretched, so that nine intervals in ten
-            cover on other problems.
+        widening: the factor by which draws are spread around the fit, so that nine of ten
+            intervals cover the truth on other problems.
     """
 
     mean: tuple[float, ...] = (1.2, -3.0, 0.63, -2.2, 0.26)
@@ -72,8 +71,8 @@ class Run:
         factor: the echo factor, >= 1.
         fresh_examples, steps: [points] at each evaluation.
         loss: [points] a positive number that falls: a loss, or 1 - accuracy. Values that are not
-            finite are skipped; if the last one is not finite, the run diverged, and its factor is
-            not recommended.
+            finite are skipped, and those before the first fresh example; if the last one is not
+            finite, the run diverged, and its factor is not recommended.
     """
 
     factor: float
@@ -105,7 +104,8 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What one factor takes to the target: medians, and the ends of 90 % intervals."""
+    """The fresh examples and seconds that one factor takes to reach the target: medians, and the
+    ends of 90 % intervals."""
 
     fresh_examples: float
     fresh_low: float
@@ -124,11 +124,10 @@ class Forecast:
     Attributes:
         cells: by factor, without those whose pilots diverged.
         factor: the factor with the least expected log seconds.
-        regret: how many times as long as the fastest factor `factor` takes, at most: an upper
-            bound with 95 % probability under the fitted law.
+        regret: the time of `factor` relative to that of the fastest factor: an upper bound with
+            95 % probability under the fitted law.
         doubt: why the evidence is not enough, or "".
-        next_factor: the factor whose pilot would tell most if it ran on (or started), None when
-            the answer is clear.
+        next_factor: the factor whose pilot to extend (or start) next; None if the answer is clear.
         noise: standard deviation of log fresh examples around the fitted law.
     """
 
@@ -154,7 +153,7 @@ class Forecast:
         if self.doubt:
             answer = f"Not enough evidence: {self.doubt}. The best guess is e = {self.factor:g}."
         if self.next_factor is not None:
-            answer += f" A longer pilot with e = {self.next_factor:g} would tell most."
+            answer += f" Next, run a longer pilot with e = {self.next_factor:g}."
         return "\n".join([*lines, "", textwrap.fill(answer, COLUMNS)])
 
 
@@ -179,8 +178,8 @@ def forecast(
         step_seconds: seconds per step by factor; the factors in it replace `factors`. By default
             a fresh example takes one second and repeats take none, so seconds are fresh examples.
         factors: to predict.
-        prior: of the law's parameters; by default from the problems of docs/forecast.md.
-        seed: of the draws.
+        prior: that of the law's parameters; by default from the problems of docs/forecast.md.
+        seed: seed of the draws from the posterior.
 
     Raises:
         ValueError: a number that is not allowed.
@@ -224,7 +223,8 @@ def forecast(
 
 
 def _observe(fresh, factors, runs: Sequence[Run], target: float, noise: float) -> set[float]:
-    """Corrects draws [factors, draws] by what was observed; the factors that reached the target."""
+    """Corrects `fresh` [factors, draws] in place by what was observed; returns the factors that
+    reached the target."""
     rng, reached = np.random.default_rng(0), set()
     for draws, factor in zip(fresh, factors, strict=True):
         own = [run for run in runs if run.factor == factor]
@@ -233,7 +233,7 @@ def _observe(fresh, factors, runs: Sequence[Run], target: float, noise: float) -
             reached.add(factor)
             spread = noise / np.sqrt(len(hits)) * rng.standard_normal(len(draws))
             draws[:] = np.exp(np.mean(np.log(hits)) + spread)
-        elif own:  # it takes longer than what it has taken
+        elif own:  # it takes at least as long as it has run
             draws[:] = np.maximum(draws, max(run.fresh_examples[-1] for run in own))
     return reached
 
@@ -267,10 +267,15 @@ def _prefill(run: Run, batch_size: int) -> float:
     return float(np.median(run.fresh_examples - run.steps * batch_size / run.factor))
 
 
+def _usable(run: Run) -> np.ndarray:
+    """The points that the law can describe, bool [points]: it is one of log n and log l."""
+    return np.isfinite(run.loss) & (run.fresh_examples > 0)
+
+
 def fresh_examples_at(run: Run, level: float) -> float | None:
     """Fresh examples at which the curve first reaches `level`, interpolated between evaluations."""
-    finite = np.isfinite(run.loss)
-    fresh, loss = run.fresh_examples[finite], run.loss[finite]
+    usable = _usable(run)
+    fresh, loss = run.fresh_examples[usable], run.loss[usable]
     below = np.flatnonzero(loss <= level)
     if not len(below):
         return None
@@ -284,7 +289,7 @@ def fresh_examples_at(run: Run, level: float) -> float | None:
 
 def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
     """Levels of the loss between the end of the transient and the lowest loss of all runs."""
-    curves = [run.loss[np.isfinite(run.loss)] for run in runs]
+    curves = [run.loss[_usable(run)] for run in runs]
     first = max((curve[0] for curve in curves if len(curve)), default=target)
     lowest = max(min((curve.min() for curve in curves if len(curve)), default=target), target)
     top = target * (first / target) ** (1 - _TRANSIENT)
@@ -315,10 +320,10 @@ class Fit:
         points = []  # (factor, log level, log fresh examples, weight)
         levels = _levels(runs, target)
         for run in runs:
-            finite = run.loss[np.isfinite(run.loss)]
-            if not len(finite):
+            loss = run.loss[_usable(run)]
+            if not len(loss):
                 continue
-            first, lowest = finite[0], max(finite.min(), target)
+            first, lowest = loss[0], max(loss.min(), target)
             own = sorted({lowest, *levels[(levels >= lowest) & (levels <= first)]})
             known = [(level, fresh_examples_at(run, level)) for level in own]
             known = [(level, n - prefill) for level, n in known if n is not None and n > prefill]

@@ -130,6 +130,15 @@ def test_a_factor_that_reached_the_target_is_observed():
     assert answer.cells[4].fresh_examples == pytest.approx(law_examples(TARGET, 4), rel=0.02)
 
 
+def test_an_evaluation_before_training_changes_nothing():
+    first = law_run(16, 1e5, points=10)
+    early = Run(16, [0, *first.fresh_examples], [0, *first.steps], [3.0, *first.loss])
+    assert first.loss[0] <= TARGET  # so there is no point to interpolate from
+    assert fresh_examples_at(early, TARGET) == fresh_examples_at(first, TARGET)
+    answer = forecast([*pilots(factors=(1, 4)), early], TARGET, batch_size=BATCH)
+    assert np.isfinite(answer.cells[16].fresh_examples)
+
+
 def test_the_next_pilot_is_the_best_guess_until_it_has_arrived():
     answer = forecast(pilots(), TARGET, batch_size=BATCH)
     assert answer.next_factor == answer.factor
