@@ -1,4 +1,4 @@
-"""Advises whether, where and how much to echo, from measurements of a configuration.
+"""Advises whether, where, and how much to echo, from measurements of a configuration.
 
     python advise.py --config=configs/cifar10.py:mini
     python advise.py --config=configs/imagenet.py --plot=advice.png
@@ -10,8 +10,8 @@ the time of a step. If R is above 1, the step waits for its input, and echoing b
 R costs no time. `echo.advise` does the same for your own pipeline.
 
 How much a repeat is worth depends on the training run. --pilot finds out: it trains with your
-hyperparameters at a few factors, as short as possible, and forecasts the fresh examples and seconds
-to the target for every factor. Start it again to continue it.
+hyperparameters at a few factors, for as short a time as possible, and forecasts the fresh examples
+and seconds to the target for every factor. Start it again to continue it.
 """
 
 if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled during them
@@ -41,7 +41,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py")
     add("--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)")
     add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
-    add("--pilot", type=cli.directory, metavar="DIR", help="train short pilots in DIR; see above")
+    add("--pilot", type=cli.directory, metavar="DIR", help="train short pilots in DIR, see above")
     add(
         "--pilot-limit",
         type=float,
@@ -87,7 +87,7 @@ from data.sources import RecordError, UpstreamError
 from echo.advice import forecast
 from echo.advice.alternatives import time_text
 from echo.advice.recommend import FACTORS, Advice
-from pipeline import build
+from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
 from runs import terminal, workdirs
@@ -209,7 +209,7 @@ def places(config: ConfigDict) -> dict[str, str]:
 
 def buffer_examples(config: ConfigDict) -> int:
     """Examples in the shuffle buffer whose memory is reported."""
-    slots = config.echo.shuffle_buffer
+    slots = accounting.shuffle_buffer(config)
     return slots * (config.batch_size if config.echo.insertion == "after_batching" else 1) or BUFFER
 
 
@@ -273,9 +273,10 @@ def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
 def run_pilots(
     config: ConfigDict, advice: Advice, arguments: argparse.Namespace, progress: Progress
 ) -> tuple[ConfigDict, pilots.Answer] | None:
-    """The configuration of the pilots and what they found; None if echoing cannot help.
+    """The configuration of the pilots, and the answer that follows from them; None if echoing
+    cannot help.
 
-    They echo where the configuration does, or else where the advice says.
+    The pilots echo where the configuration does, or else where the advice recommends it.
 
     Raises:
         cli.InputError: pilots that cannot be run.
@@ -287,9 +288,10 @@ def run_pilots(
             return None
         for name, value in _echoing(config, advice).items():
             cli.set_field(config, name, value, base.FIELDS)
-    if not config.echo.shuffle_buffer:
-        unit = 1 if config.echo.insertion == "after_batching" else config.batch_size
-        config.echo.shuffle_buffer = pilots.DEFAULT_BUFFER_BATCHES * unit
+    unit = 1 if config.echo.insertion == "after_batching" else config.batch_size
+    config.echo.shuffle_buffer = (
+        accounting.shuffle_buffer(config) or pilots.DEFAULT_BUFFER_BATCHES * unit
+    )
     workdirs.check_apart(arguments.pilot, config, "--pilot")
     predicted = {point.name: point.step_seconds for point in advice.points}
     if config.echo.insertion not in predicted:
@@ -349,16 +351,16 @@ def main(argv: Sequence[str]) -> int:
 def _report_pilots(config: ConfigDict, advice: Advice, arguments: argparse.Namespace) -> int:
     progress = Progress()
     try:
-        found = run_pilots(config, advice, arguments, progress)
+        result = run_pilots(config, advice, arguments, progress)
     except train.Preempted:
         progress.say(f"stopped; start the same command again to continue in {arguments.pilot}")
         return cli.PREEMPTED
     finally:
         progress.close()
-    if found is None:
-        terminal.write("\nNo pilot was run, since nothing waits for the input here.")
+    if result is None:
+        terminal.write("\nNo pilots were run, since the step does not wait for its input.")
         return cli.OK
-    used, answer = found
+    used, answer = result
     fields = {
         name: cli.get_field(used, name)
         for name in ("dataset.spaced_epochs", "echo.insertion", "echo.shuffle_buffer")

@@ -13,14 +13,11 @@ from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRow
 from echo.readers import max_chunk_size
 from pipeline import epoch_repeats
 from pipeline.map_datasets import derived_seed
-from runs.study import default_max_factor
+from runs.study import default_buffer, default_max_factor
 
 # (batch number from 0, copy numbers of its rows int64 [b]) -> whether an earlier row, of this batch
 # or of one before, contains the same example, bool [b]
 RepeatedRows = Callable[[int, np.ndarray], np.ndarray]
-
-
-_AUTO_BATCHES = 8  # that an auto stage stores if the configuration does not say
 
 
 def total_steps(config: ConfigDict) -> int:
@@ -137,19 +134,22 @@ def echo_seed(config: ConfigDict, stream: int) -> int:
     return derived_seed("echo stage", config.seed.data, stream)
 
 
+def shuffle_buffer(config: ConfigDict) -> int:
+    """The configured slots of the shuffle buffer, over all streams; under auto, their default."""
+    if config.echo.policy == "auto" and not config.echo.shuffle_buffer:
+        return default_buffer(config.echo.insertion, config.batch_size)
+    return config.echo.shuffle_buffer
+
+
 def buffer_slots(config: ConfigDict, stream: int) -> int:
     """Slots of a stream's shuffle buffer, in items of its echo stage.
 
-    config.echo.shuffle_buffer is the total over all streams. Before batching it counts examples;
-    if the streams cannot share them evenly, the first streams get one more. After batching a slot
-    of each stream holds that stream's rows of one batch, so every stream gets the full number of
-    slots.
+    Before batching, the streams share the slots, and if they cannot do so evenly, the first streams
+    get one more. After batching, a slot of each stream holds that stream's rows of one batch, so
+    every stream gets the full number of slots.
     """
-    total, streams = config.echo.shuffle_buffer, config.echo.streams
-    after_batching = config.echo.insertion == "after_batching"
-    if config.echo.policy == "auto" and not total:
-        total = _AUTO_BATCHES * (1 if after_batching else config.batch_size)
-    if after_batching:
+    total, streams = shuffle_buffer(config), config.echo.streams
+    if config.echo.insertion == "after_batching":
         return total
     return total // streams + (stream < total % streams)
 

@@ -248,6 +248,8 @@ class Condition:
         buffer = int(settings.get("echo.shuffle_buffer", 0))
         if schema_version == 1 and insertion != "after_batching":
             buffer *= int(settings.get("echo.streams", 1))
+        if policy == "auto" and not buffer:
+            buffer = default_buffer(insertion, batch_size or 1)
         label = label or echo_label(insertion, factor, policy)
         return cls(name, label, overrides, insertion, policy, factor, buffer, batch_size)
 
@@ -272,6 +274,11 @@ def default_max_factor(batch_size: int) -> int:
     return max(2, batch_size // 8)
 
 
+def default_buffer(insertion: str, batch_size: int) -> int:
+    """The items stored under echo.policy=auto where echo.shuffle_buffer is 0: eight batches."""
+    return 8 * (1 if insertion == "after_batching" else batch_size)
+
+
 def echo_label(insertion: str, factor: float, policy: str = "fixed") -> str:
     """A setting of the echo stage: 'before augmentation, e = 2', 'batch echoing, e ≤ 4'."""
     if insertion == "none":
@@ -281,12 +288,14 @@ def echo_label(insertion: str, factor: float, policy: str = "fixed") -> str:
     )
 
 
-def condition_label(overrides: Mapping[str, Any]) -> str:
-    """The label of a planned condition: its echo setting, then each other field that it sets."""
-    echo = echo_label(
-        overrides.get("echo.insertion", "none"), float(overrides.get("echo.factor", 1))
-    )
-    echo_fields = ("echo.insertion", "echo.factor", "echo.shuffle_buffer")
+def condition_label(overrides: Mapping[str, Any], config: Any = None) -> str:
+    """The label of a planned condition: its echo setting, then each other field that it sets.
+
+    Raises:
+        ValueError: an unknown insertion point, or a number out of range.
+    """
+    echo = Condition.of("", overrides, config).label
+    echo_fields = {f"echo.{name}" for name in _ECHO}
     others = {field: value for field, value in overrides.items() if field not in echo_fields}
     label = ", ".join([echo, *(f"{k.rpartition('.')[2]} = {v}" for k, v in others.items())])
     return _in_words(label)

@@ -105,10 +105,7 @@ def _labeled(
     conditions: Mapping[str, Mapping[str, Any]], config: ml_collections.ConfigDict
 ) -> tuple[Condition, ...]:
     """Conditions with labels; the buffer size follows a label that several would share."""
-    echo = {name: nested(config, name) for name in ("echo.insertion", "echo.factor")}
-    labels = {
-        name: condition_label(echo | dict(overrides)) for name, overrides in conditions.items()
-    }
+    labels = {name: condition_label(overrides, config) for name, overrides in conditions.items()}
     count = Counter(labels.values())
     for name, overrides in conditions.items():
         if count[labels[name]] > 1:

@@ -156,6 +156,8 @@ def test_memory_is_that_of_the_configured_buffer():
     assert advise.buffer_examples(mini()) == advise.BUFFER
     assert advise.buffer_examples(mini(**slot("before_augmentation", 100))) == 100
     assert advise.buffer_examples(mini(**slot("after_batching", 4))) == 4 * 32
+    for insertion in ("before_augmentation", "after_batching"):  # auto stores eight batches
+        assert advise.buffer_examples(mini(**slot(insertion, 0, 1), echo__policy="auto")) == 8 * 32
 
 
 @pytest.mark.parametrize(

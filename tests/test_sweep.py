@@ -268,6 +268,13 @@ def test_labels_of_conditions():
         "no echoing, decay over 6,000",
     ]
     assert condition_label({"batch_size": 64}) == "no echoing, batch 64"
+    auto = {"echo.policy": "auto", "echo.insertion": "after_augmentation", "echo.max_factor": 0}
+    label = "after augmentation, e ≤ 4"
+    assert condition_label(auto, {"batch_size": 32}) == label
+    assert condition_label(auto, {"batch_size": 64}) != label
+    assert condition_label({}, {"echo": {"insertion": "after_batching", "factor": 3}}) == (
+        "batch echoing, e = 3"
+    )
     assert condition_label({"optimizer.momentum": 0.5}) == "no echoing, momentum = 0.5"
 
 
