@@ -79,7 +79,7 @@ def cut(run: Run, points: int) -> Run:
 
 def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies")) -> list[User]:
     """The users of whom at least three factors reached the target."""
-    found = []
+    all_users = []
     for study in STUDIES[problem]:
         records = load.read(results / study / "records.tar.xz")
         target, budget = records.study.target, float(records.study.budget or 0)
@@ -104,8 +104,10 @@ def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies"))
             User(problem, name, name[-1], level * (1 + 1e-9), budget, by_factor)
             for name, by_factor in sorted(runs.items())
         ]
-        found += [user for user in of_study if sum(map(math.isfinite, user.fresh.values())) >= 3]
-    return found
+        all_users += [
+            user for user in of_study if sum(map(math.isfinite, user.fresh.values())) >= 3
+        ]
+    return all_users
 
 
 def tuned(everyone: Sequence[User]) -> set[tuple]:

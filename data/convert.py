@@ -188,14 +188,14 @@ def next_command(opened: PathData, text: str, directory: pathlib.Path, name: str
         "validation_split": held_out or "train[90%:]",
         "test_split": "",
     }
-    words = [
+    command = [
         *("python", "train.py", f"--config=configs/{_config(opened, text)}.py"),
         *(f"--config.dataset.{field}={value}" for field, value in flags.items()),
         f"--config.budget.fresh_examples={10 * examples}",
         f"--config.evaluate_every_fresh_examples={examples}",
         f"--workdir=out/{name}",
     ]
-    return shlex.join(words)
+    return shlex.join(command)
 
 
 def _config(opened: PathData, text: str) -> str:

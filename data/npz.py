@@ -84,14 +84,14 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     return PathData(splits, info)
 
 
-def _names(members: list[str], words: dict[str, tuple[str, ...]]) -> dict[str, dict[str, str]]:
+def _names(members: list[str], known: dict[str, tuple[str, ...]]) -> dict[str, dict[str, str]]:
     """The names of the arrays image and label of each split."""
     splits: dict[str, dict[str, str]] = {}
     for name in members:
         name = name.removesuffix(".npy")
         split = split_named(name)
         parts = [part for part in name.split("_") if not split_named(part)]
-        for kind, allowed in words.items():
+        for kind, allowed in known.items():
             if name in allowed or "_".join(parts).lower() in allowed:
                 splits.setdefault(split or "train", {})[kind] = name
     return {split: pair for split, pair in splits.items() if {"image", "label"} <= set(pair)}

@@ -78,8 +78,8 @@ def split_named(name: str) -> str:
     It is the word train, validation (or valid, val, dev), or test, apart from letters and digits:
     in `train`, `data/train-00000-of-00002.parquet`, and `my_val.txt`, but not in `trains`.
     """
-    found = _SPLIT.fullmatch(name)
-    return split_called(found[1].lower()) if found else ""
+    match = _SPLIT.fullmatch(name)
+    return split_called(match[1].lower()) if match else ""
 
 
 def split_called(folder: str) -> str:

@@ -124,17 +124,17 @@ def _local_tree(path: str) -> Tree:
         return Tree(os.path.dirname(path) or ".", [os.path.basename(path)])
     if not os.path.isdir(path):
         raise SourceError(f"there is no file or directory {path}{_similar(path)}; correct the path")
-    found = []
+    files = []
     try:
         for directory, subdirectories, names in os.walk(path, onerror=_raise, followlinks=True):
             subdirectories[:] = [name for name in subdirectories if name[0] != "."]
             start = os.path.relpath(directory, path).replace(os.sep, "/")
             for name in names:
                 if name[0] != ".":
-                    found.append(name if start == "." else f"{start}/{name}")
+                    files.append(name if start == "." else f"{start}/{name}")
     except OSError as error:
         raise SourceError(f"{path} cannot be read ({reason(error)}); correct the path") from error
-    return Tree(path, sorted(found))
+    return Tree(path, sorted(files))
 
 
 def _remote_tree(url: str) -> Tree:

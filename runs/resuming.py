@@ -36,25 +36,25 @@ def newest_usable(
         NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
     """
     unusable: list[tuple[int, str]] = []
-    found = None
+    newest = None
     for step in checkpoints.steps():
         try:
             checkpoints.check_metadata(step)  # of all: Orbax reads it when it saves the next one
-            if found is None:
+            if newest is None:
                 value = checkpoints.value(step)
                 _check_records(workdir, value["records"])
-                found = step, checkpoints.restore(step, like), value
+                newest = step, checkpoints.restore(step, like), value
         except Damaged as error:
             unusable.append((step, str(error)))
-    if found is None and unusable:
+    if newest is None and unusable:
         reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in unusable)
         raise NothingToResume(workdir, reasons)
     for step, why in unusable:
         _set_aside(checkpoints, step, workdir)
         say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
-    if found and unusable:
-        say(f"resuming from checkpoint {found[0]}; the others are in {workdir / records.DAMAGED}")
-    return found
+    if newest and unusable:
+        say(f"resuming from checkpoint {newest[0]}; the others are in {workdir / records.DAMAGED}")
+    return newest
 
 
 def _check_records(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) -> None:

@@ -95,9 +95,9 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any]:
         raise Damaged(f"{records.RESULT}: status is {short(result['status'])}; allowed: {allowed}")
     for name in _RESULT_OBJECTS:
         _check_kind(records.RESULT, result, name, dict)
-        found = result.get(name) or {}
-        _number(records.RESULT, found, "value", -math.inf)
-        _check_counts(records.RESULT, found, ("fresh_examples",))
+        holder = result.get(name) or {}
+        _number(records.RESULT, holder, "value", -math.inf)
+        _check_counts(records.RESULT, holder, ("fresh_examples",))
     _check_counts(records.RESULT, result, _RESULT_COUNTS)
     for name in _RESULT_SECONDS:
         _number(records.RESULT, result, name, 0.0)
@@ -126,8 +126,8 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 def _is_evaluation(record: Mapping[str, Any]) -> bool:
     """Whether a record is that of an evaluation, by a check that is quick and may miss some."""
-    step, fresh = (record.get(name) for name in _EVALUATION_COUNTS)
-    seconds = record.get("train_seconds")
+    numbers: Any = [record.get(name) for name in (*_EVALUATION_COUNTS, "train_seconds")]
+    step, fresh, seconds = numbers
     if not (type(step) is int is type(fresh) and type(seconds) is float):
         return False
     values = [value for name, value in record.items() if name != "split" and value is not None]

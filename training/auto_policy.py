@@ -63,7 +63,7 @@ class AutoPolicy:
         return self._pace.busy(seconds)
 
     def resume(self, workdir: pathlib.Path, step: int) -> None:
-        """Repeats decisions that were recorded after the checkpoint, before deciding anew."""
+        """Repeats decisions that were recorded after the checkpoint before making new ones."""
         path = workdir / records.DECISIONS
         decisions, length = distributed.decided_by_first(lambda: records.read_decisions(path))
         self._earlier.update(enumerate(decisions[step:], start=step))
