@@ -358,7 +358,7 @@ def _report_pilots(config: ConfigDict, advice: Advice, arguments: argparse.Names
     finally:
         progress.close()
     if result is None:
-        terminal.write("\nNo pilots were run, since the step does not wait for its input.")
+        terminal.write("\nNo pilots were run, since echoing would not help here.")
         return cli.OK
     used, answer = result
     fields = {

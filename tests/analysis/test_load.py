@@ -427,6 +427,17 @@ def test_factor_of_an_auto_condition_is_its_maximum():
 
 
 @pytest.mark.parametrize(
+    ("insertion", "slots"), [("before_augmentation", 256), ("after_batching", 8)]
+)
+def test_zeros_of_an_auto_condition_follow_from_the_batch_size(insertion, slots):
+    settings = {"echo.policy": "auto", "echo.insertion": insertion}
+    zeros = {"echo": {"max_factor": 0, "shuffle_buffer": 0}, "batch_size": 32}
+    condition = Condition.of("auto", settings, zeros)
+    assert (condition.factor, condition.shuffle_buffer) == (4.0, slots)
+    assert condition.buffer_examples == 256
+
+
+@pytest.mark.parametrize(
     ("axis", "value", "place"),
     [
         ({"scale": "log", "min": 0.001, "max": 1.0}, 0.1, 2 / 3),

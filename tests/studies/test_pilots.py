@@ -14,6 +14,7 @@ from runs import cli, records
 from runs.progress import Progress
 from studies import pilots
 from tests.helpers.runs import flags, mini, on_each_step, records_of, slot, stop_at_call
+from training import check
 
 SECONDS = {e: 0.01 * max(6 / e, 1) for e in (1, 2, 4, 8, 16)}
 
@@ -76,7 +77,7 @@ def _passed(run, fresh, step):
 @pytest.mark.slow
 def test_a_pilot_that_uses_its_whole_budget_is_finished(tmp_path):
     """Otherwise it would be continued without end, where the time limit allows it."""
-    unreachable = make(tmp_path, budget__fresh_examples=320, target__value=0.9999)
+    unreachable = make(tmp_path, budget__fresh_examples=96, target__value=0.9999)
     unreachable._continue(4, 0, 1_000, lambda step: False)
     assert unreachable._results[4, 0]["status"] == "exhausted"
     assert unreachable._finished(4, 0)
@@ -126,6 +127,11 @@ def test_the_command_forecasts_and_prints_flags(tmp_path, capsys):
     assert re.search(r"best guess would be e = \d+ if the input took 0.5 times as long", printed)
     assert printed.count("In flags:") == 1
     assert max(map(len, printed.rpartition("In flags")[0].splitlines())) <= 80
+
+
+def test_pilots_of_an_auto_run_have_fixed_factors(tmp_path):
+    auto = {"echo__policy": "auto", "echo__replay": "decisions.jsonl"}
+    check.check(make(tmp_path, **auto)._pilot_config(16, 0))
 
 
 def test_a_target_without_a_loss_is_refused(tmp_path):
