@@ -216,6 +216,7 @@ def test_the_device_augments_as_the_host_does():
         np.testing.assert_array_equal(data["label"], host.data["label"])
 
 
+@pytest.mark.slow
 def test_the_host_distorts_colors_as_the_device_does():
     workload = dataclasses.replace(workload_of(mini()), color=True)
     rng = np.random.default_rng(0)
