@@ -45,17 +45,21 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add(
         "--pilot-limit",
         type=float,
-        default=1.0,
         metavar="RUNS",
         help="the time that all pilots may take, in runs without echoing (default 1)",
     )
-    add("--pilot-seeds", type=int, default=1, help="pilots of each factor (default 1)")
+    add("--pilot-seeds", type=int, metavar="N", help="pilots of each factor (default 1)")
     arguments, overrides = cli.parse(parser, argv)
     cli.config_file(arguments.config, ROOT)
     if not 0 < arguments.seconds <= 3600:
         raise cli.InputError(
             f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
         )
+    for name, default in (("pilot_limit", 1.0), ("pilot_seeds", 1)):
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
+        elif not arguments.pilot:
+            raise cli.InputError(f"--{name.replace('_', '-')} is given without --pilot=DIR; add it")
     if not 0 < arguments.pilot_limit <= 100:
         raise cli.InputError(
             f"--pilot-limit is {arguments.pilot_limit:g}; allowed: a number above 0, to 100"
@@ -292,7 +296,6 @@ def run_pilots(
     config.echo.shuffle_buffer = (
         accounting.shuffle_buffer(config) or pilots.DEFAULT_BUFFER_BATCHES * unit
     )
-    workdirs.check_apart(arguments.pilot, config, "--pilot")
     predicted = {point.name: point.step_seconds for point in advice.points}
     if config.echo.insertion not in predicted:
         check.check_insertion(config, config.echo.insertion)
@@ -340,6 +343,11 @@ def _drawn(advice: Advice, style: Any) -> Any:
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    if arguments.pilot:  # before the minute that measuring takes
+        pilots.target_loss(config)
+        workdirs.check_apart(arguments.pilot, config, "--pilot")
+        if arguments.pilot.exists() and not arguments.pilot.is_dir():
+            raise cli.InputError(f"--pilot is {arguments.pilot}, a file; give a directory")
     advice = advise(config, arguments.seconds, forecast.FACTORS if arguments.pilot else FACTORS)
     flags = [] if arguments.pilot else settings(config, advice)
     terminal.write("\n\n".join(map(str, (advice, *flags))))

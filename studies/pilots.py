@@ -95,12 +95,7 @@ class Pilots:
         self._config, self._predicted = config, dict(step_seconds)
         self._directory, self._progress = directory, progress
         self._seeds, self._limit = seeds, limit
-        self._target = _loss(config, config.target.value)
-        if self._target <= 0:
-            raise cli.InputError(
-                f"config.target.value is {config.target.value:g}; allowed for a forecast: a loss "
-                "above 0, or an accuracy below 1"
-            )
+        self._target = target_loss(config)
         self._runs: dict[tuple[float, int], Run] = {}
         self._results: dict[tuple[float, int], dict[str, Any]] = {}
         self._times: dict[tuple[float, int], list[tuple[int, float]]] = {}  # (step, seconds)
@@ -287,6 +282,17 @@ def _steps_until(config: ConfigDict, evaluations: int) -> int:
     return low
 
 
+def target_loss(config: ConfigDict) -> float:
+    """The loss at the target of a configuration; raises InputError if it is not above 0."""
+    loss = _loss(config, config.target.value)
+    if loss <= 0:
+        raise cli.InputError(
+            f"config.target.value is {config.target.value:g}; allowed for a forecast: a loss above "
+            "0, or an accuracy below 1"
+        )
+    return loss
+
+
 def loss_curve(
     config: ConfigDict,
     factor: float,
@@ -311,7 +317,7 @@ def loss_curve(
         return None
     fresh, steps, loss = np.array(points, float).T
     # a loss must be above 0, and what happens below the target does not matter
-    return Run(factor, fresh, steps, np.maximum(loss, _loss(config, config.target.value) / 2))
+    return Run(factor, fresh, steps, np.maximum(loss, target_loss(config) / 2))
 
 
 def _loss(config: ConfigDict, value: float) -> float:

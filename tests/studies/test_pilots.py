@@ -153,6 +153,9 @@ def test_a_damaged_pilot_is_named(tmp_path):
         (["--pilot=s3://a/b"], "is a URL"),
         (["--pilot=x", "--pilot-limit=0"], "--pilot-limit is 0; allowed"),
         (["--pilot=x", "--pilot-seeds=0"], "--pilot-seeds is 0; allowed"),
+        (["--pilot-seeds=2"], "--pilot-seeds is given without --pilot=DIR"),
+        (["--pilot=advise.py"], "--pilot is advise.py, a file; give a directory"),
+        (["--pilot=x", "--config.target.value=1"], "target.value is 1; allowed for a forecast"),
     ],
 )
 def test_wrong_flags_are_one_sentence(words, message, capsys):
