@@ -32,7 +32,7 @@ from ml_collections import ConfigDict
 
 import workloads
 from benchmarks import common, hlo, step_time
-from echo.device import DeviceStore
+from echo import device
 from runs import records
 from training import check, optimizer, sharding
 from training import step as steps
@@ -233,16 +233,13 @@ def store_program(name: str, config: ConfigDict, mesh: Mesh) -> Any:
     item = {k: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for k, x in decoded_batch(config).items()}
     capacity = config.echo.shuffle_buffer // chips + outputs
     entering = math.ceil(outputs / config.echo.factor)
-    store = DeviceStore(item, capacity, entering, streams=streams, mesh=local)
+    store = device.DeviceStore(item, capacity, entering, streams=streams, mesh=local)
     split = sharding.over_data(local)
 
     def leaf(*shape: int, dtype: Any = np.int32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((streams, *shape), dtype, sharding=split)
 
-    stored = {
-        k: leaf(capacity, *[math.prod(x.shape)] * bool(x.shape), dtype=x.dtype)
-        for k, x in item.items()
-    }
+    stored = {k: leaf(capacity, *device._in_row(x.shape), dtype=x.dtype) for k, x in item.items()}
     if name == "gather":
         return store._gather.lower(stored, leaf(outputs))
     items = {k: leaf(entering, *x.shape, dtype=x.dtype) for k, x in item.items()}
