@@ -158,7 +158,7 @@ def resize(
         cv2.ipp.setUseIPP_NotExact(True)
         resized = cv2.resize(pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR)
         if resized is into:
-            return into
+            return resized
         pixels_HxWxC = resized.reshape(*shape, -1)  # OpenCV drops an axis of length 1
     if into is None:
         return pixels_HxWxC
