@@ -12,6 +12,7 @@ Steps per second depend on what else the machine does; the processor time of a s
 of that with batches in memory, does so less.
 """
 
+import argparse
 import dataclasses
 import pathlib
 import statistics
@@ -153,7 +154,11 @@ def table(plan: Plan, rounds: list[dict[grid.Factor, Share]]) -> str:
 
 def factor_or_auto(text: str) -> grid.Factor:
     """Parses a whole echo factor, or "auto"; an argparse type."""
-    return text if text == "auto" else int(common.number(1)(text))
+    if text == "auto":
+        return text
+    if text.isdecimal() and int(text):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"got {text!r}; allowed: whole numbers from 1, or auto")
 
 
 def main(argv: list[str] | None = None) -> None:

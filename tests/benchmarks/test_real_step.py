@@ -29,3 +29,11 @@ def test_stored_batches_come_again_and_again():
 @pytest.mark.parametrize(("text", "factor"), [("6", 6), ("auto", "auto")])
 def test_factors_are_whole_numbers_or_auto(text, factor):
     assert real_step.factor_or_auto(text) == factor
+
+
+@pytest.mark.parametrize("wrong", ["0", "1.5", "-1", "x", ""])
+def test_other_factors_are_one_sentence(wrong, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        real_step.main([f"--factors={wrong}"])
+    assert exit_info.value.code == 2
+    assert f"got {wrong!r}; allowed: whole numbers from 1, or auto" in capsys.readouterr().err
