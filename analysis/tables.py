@@ -311,8 +311,10 @@ def _terminal(rows: Sequence[Row], width: int) -> str:
         for column in zip(*rows, strict=True)
     ]
     for position, column in enumerate(zip(*rows[1:], strict=True)):
-        spare = width - sum(widths) - len(widths)
-        widths[position] += max(0, min(spare, max(map(len, column)) - widths[position]))
+        spare = max(0, width - sum(widths) - len(widths))
+        missing = max(0, max(map(len, column)) - widths[position])
+        if missing <= spare or position == 0:
+            widths[position] += min(missing, spare)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for position, (name, column_width) in enumerate(zip(rows[0], widths, strict=True)):
         justify = "left" if position == 0 else "right"
