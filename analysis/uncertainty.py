@@ -200,6 +200,8 @@ def sign_interval(
         balance = left[turn], left[turn]
     else:
         balance = left[even].min(), right[even].max()
+    if not kept.any():  # effects below a value that many pairs share are rejected, and above it
+        return *balance, *balance
     return left[kept].min(), right[kept].max(), *balance
 
 

@@ -150,6 +150,14 @@ def test_signs_are_those_of_each_pair_on_its_own():
         assert uncertainty.signs(lows, highs, null) == (below.sum(), above.sum())
 
 
+def test_interval_is_a_point_if_every_other_effect_is_rejected():
+    lows, highs = [1.0] * 100 + [0.5] * 6, [2.0] * 100 + [0.9] * 6
+    for null, counts in ((1.0, (6, 100)), (1.01, (6, 0))):
+        assert uncertainty.signs(lows, highs, null) == counts
+        assert uncertainty.sign_test(*counts) < 0.05
+    assert uncertainty.sign_interval(lows, highs) == (1.0, 1.0, 1.0, 1.0)
+
+
 def test_signs_change_at_a_value_that_pairs_share():
     ratios = np.array([0.5, 0.5, 0.5, 0.5, 1.0, 0.25])
     assert uncertainty.sign_interval(ratios, ratios)[2:] == (0.5, 0.5)
