@@ -14,6 +14,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -122,7 +123,7 @@ def convex(batch_size: int, factor: int, other: int, bound: float, below: bool):
     not."""
 
     def cell() -> Cell:
-        runs = pd.read_csv(RESULTS / "convex_regimes.csv")
+        runs: Any = pd.read_csv(RESULTS / "convex_regimes.csv")
         low, high, ratio = convex_regimes.ratio_interval(
             runs[~runs["tuning"]], batch_size, factor, other
         )

@@ -21,6 +21,7 @@ import itertools
 import math
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +157,7 @@ def tune(batch_size: int, factor: int, runs: int) -> tuple[float, list[tuple[int
 
     The first SCREENED runs try all RATES, the others the best KEPT of them.
     """
-    rates, bounds_RxLx2 = np.float32(RATES), []
+    rates, bounds_RxLx2 = np.array(RATES, np.float32), []
     for seed in range(runs):
         if seed == SCREENED:
             kept = np.argsort(_means(bounds_RxLx2), kind="stable")[:KEPT]
@@ -178,7 +179,8 @@ def measure(plan: Plan) -> pd.DataFrame:
         rate, tuned = tune(batch_size, factor, plan.runs)
         fresh = range(CONFIRMED_FROM, CONFIRMED_FROM + plan.runs)
         confirmed = [
-            batches_to_threshold(batch_size, factor, np.float32([rate]), seed)[0] for seed in fresh
+            batches_to_threshold(batch_size, factor, np.array([rate], np.float32), seed)[0]
+            for seed in fresh
         ]
         own = {"batch_size": batch_size, "factor": factor, "rate": rate}
         for tuning, seeds_of, bounds in (
@@ -199,7 +201,8 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     examples), steps (mean); ratio, low, high: fresh examples over those of factor 1 on the same
     batches, where signs balance, and the 95 % interval of the sign test.
     """
-    confirmed = runs[~runs["tuning"]].sort_values("seed")
+    confirmed: Any = runs[~runs["tuning"]]
+    confirmed = confirmed.sort_values("seed")
     rows = []
     for (batch_size, factor), own in confirmed.groupby(["batch_size", "factor"]):
         fresh = own["batches"] * batch_size
@@ -233,7 +236,8 @@ def ratio_interval(
 def slope(table: pd.DataFrame, batch_size: int) -> float:
     """The slope of the logarithm of the tuned learning rate over that of the echo factor."""
     own = table[table["batch_size"] == batch_size]
-    return float(stats.linregress(np.log(own["factor"]), np.log(own["rate"])).slope)
+    fit: Any = stats.linregress(np.log(own["factor"]), np.log(own["rate"]))
+    return float(fit.slope)
 
 
 def report(table: pd.DataFrame, runs: pd.DataFrame, plan: Plan) -> str:
@@ -252,7 +256,7 @@ def report(table: pd.DataFrame, runs: pd.DataFrame, plan: Plan) -> str:
         for row in table.to_dict("records")
     ]
     slopes = ", ".join(f"{slope(table, size):+.2f} at B = {size}" for size in plan.batch_sizes)
-    confirmed = runs[~runs["tuning"]]
+    confirmed: Any = runs[~runs["tuning"]]
     last = max(plan.factors)
     verdicts = [
         f"B = {size}: {high_factor} over {low_factor}: {ratio:.2f} [{low:.2f}, {high:.2f}]"
