@@ -9,6 +9,10 @@ contradicts by the verdict of the report, which is adjusted for the conditions o
 other conditions are compared than with the baseline, by its unadjusted interval.
 """
 
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
+
 import dataclasses
 import functools
 import math

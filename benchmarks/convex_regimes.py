@@ -15,6 +15,10 @@ sum of all r. This is e steps of gradient descent up to rounding (tests/benchmar
 with `echo.echo_iterable` and optax), at a cost that hardly grows with e.
 """
 
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
+
 import dataclasses
 import functools
 import itertools

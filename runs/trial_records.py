@@ -126,9 +126,9 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 def _is_evaluation(record: Mapping[str, Any]) -> bool:
     """Whether a record is that of an evaluation, by a check that is quick and may miss some."""
-    numbers: Any = [record.get(name) for name in (*_EVALUATION_COUNTS, "train_seconds")]
-    step, fresh, seconds = numbers
-    if not (type(step) is int is type(fresh) and type(seconds) is float):
+    step, fresh = (record.get(name, -1) for name in _EVALUATION_COUNTS)
+    seconds = record.get("train_seconds", -1)
+    if not (type(step) is type(fresh) is int and type(seconds) is float):
         return False
     values = [value for name, value in record.items() if name != "split" and value is not None]
     if not set(map(type, values)) <= {int, float}:
