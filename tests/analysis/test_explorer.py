@@ -24,14 +24,14 @@ def study(request, tmp_path):
     return write_study(tmp_path / "s", [BASELINE, BEFORE, AFTER], trials, target=target)
 
 
-def table_at(directory, target, measure):
-    """The table that the command would print the numbers of."""
+def tables_at(directory, target, measures):
+    """The tables, by measure, that the command would print the numbers of."""
     loaded = load.read(directory, target)
     conditions = scores.condition_scores(loaded.trials, loaded.study)
     effects = uncertainty.paired_effects(
         uncertainty.pairs(loaded.trials, loaded.study), loaded.study
     )
-    return tables.at_target(conditions, effects, loaded.study, measure)
+    return [tables.at_target(conditions, effects, loaded.study, m["name"]) for m in measures]
 
 
 def test_judging_again_gives_what_reading_at_the_target_gives(study):
@@ -54,8 +54,8 @@ def test_tables_are_those_of_reading_at_each_target(study):
     assert len(values) > 5
     assert values[data["start"]] == sign * 0.9
     for target in data["targets"]:
-        for measure, shown in zip(data["measures"], target["measures"], strict=True):
-            assert shown["table"] == table_at(study, target["value"], measure["name"])
+        shown = [measure["table"] for measure in target["measures"]]
+        assert shown == tables_at(study, target["value"], data["measures"])
 
 
 def test_curves_decide_where_each_trial_reaches_each_target(study):
@@ -135,13 +135,12 @@ def test_browser_shows_the_numbers_of_the_tables(study, browser, tmp_path):
 
     opened(browser, study, tmp_path / "report.html")
     data = explorer.data(load.read(study))
-    for number, measure in enumerate(data["measures"]):
-        Select(browser.find_element(By.ID, "measure")).select_by_index(number)
-        for index, target in enumerate(data["targets"]):
-            slide_to(browser, index)
-            expected = table_at(study, target["value"], measure["name"])
-            assert cells(browser) == [list(row) for row in expected]
-            assert browser.find_element(By.ID, "target-text").text == target["text"]
+    for index, target in enumerate(data["targets"]):
+        slide_to(browser, index)
+        assert browser.find_element(By.ID, "target-text").text == target["text"]
+        for number, table in enumerate(tables_at(study, target["value"], data["measures"])):
+            Select(browser.find_element(By.ID, "measure")).select_by_index(number)
+            assert cells(browser) == [list(row) for row in table]
     assert browser.get_log("browser") == []
 
 
