@@ -161,7 +161,7 @@ def tune(batch_size: int, factor: int, runs: int) -> tuple[float, list[tuple[int
 
     The first SCREENED runs try all RATES, the others the best KEPT of them.
     """
-    rates, bounds_RxLx2 = np.array(RATES, np.float32), []
+    rates, bounds_RxLx2 = np.asarray(RATES, np.float32), []
     for seed in range(runs):
         if seed == SCREENED:
             kept = np.argsort(_means(bounds_RxLx2), kind="stable")[:KEPT]
