@@ -188,13 +188,13 @@ def counts(text: str) -> Counts:
         flops += times * _flops(computation, instruction)
         if instruction.opcode.removesuffix("-start") in COLLECTIVES:
             # One that overlaps with several fusions is written in each, with the same chain.
-            chain = re.search(r'chain_id="\d+"|$', instruction.attributes)[0]
+            chain = _first(r'chain_id="(\d+)"', instruction.attributes)
             if not chain or chain not in chains:
                 collectives[_collective(name, computation, instruction)] += times
             chains.add(chain)
         if not fused:
-            estimate = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
-            cycles += times * int(estimate[1]) if estimate else 0
+            estimate = _first(r'"estimated_cycles":"(\d+)"', instruction.attributes)
+            cycles += times * int(estimate or 0)
             for array in _accessed(computations, computation, instruction):
                 touched[array] += times
     return Counts(flops, touched, collectives, cycles)
@@ -216,10 +216,16 @@ def _executed(
                 yield from _executed(computations, called, times, inside)
 
 
+def _first(pattern: str, text: str) -> str:
+    """The group of a pattern where it first matches; '' if nowhere."""
+    match = re.search(pattern, text)
+    return match[1] if match else ""
+
+
 def _trips(condition: Computation, attributes: str) -> int:
     """How often a loop runs: as noted, or the bound of a counter that starts at 0, as in a scan."""
-    if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', attributes):
-        return int(noted[1])
+    if noted := _first(r'"known_trip_count":\{"n":"(\d+)"\}', attributes):
+        return int(noted)
     bounds = [i.arguments for i in condition.values() if i.opcode == "constant"]
     counts_up = any("direction=LT" in i.attributes for i in condition.values())
     return int(bounds[0]) if len(bounds) == 1 and counts_up and bounds[0].isdigit() else 1
@@ -303,27 +309,28 @@ def _group(attributes: str) -> int:
 def _flops(computation: Computation, instruction: Instruction) -> int:
     if instruction.opcode == "dot":
         left, _ = _operands(computation, instruction)
-        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
-        axes = [int(axis) for axis in contracted[1].split(",") if axis] if contracted else []
+        contracted = _first(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+        axes = [int(axis) for axis in contracted.split(",") if axis]
         return 2 * math.prod(instruction.results[0].shape) * math.prod(left.shape[a] for a in axes)
     if instruction.opcode == "convolution":
-        return _convolution_flops(*_operands(computation, instruction), instruction)
+        image, kernel = _operands(computation, instruction)
+        return _convolution_flops(image, kernel, instruction.results[0], instruction.attributes)
     return 0
 
 
-def _convolution_flops(image: Array, kernel: Array, instruction: Instruction) -> int:
+def _convolution_flops(image: Array, kernel: Array, out: Array, attributes: str) -> int:
     """As XLA counts them: products with padding or with the holes of a dilation are free."""
-    attributes = instruction.attributes
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
-    (out,), spatial = instruction.results, [c for c in labels[1] if c.isdigit()]
-    window = dict(re.findall(r"(\w+)=([\w\-]+)", re.search(r"window=\{([^}]*)\}|$", attributes)[0]))
-    products = out.shape[labels[3].index("b")] * out.shape[labels[3].index("f")]
-    products *= kernel.shape[labels[2].index("i")]
-    for place, axis in enumerate(sorted(spatial)):
+    image_axes, kernel_axes, out_axes = re.split(
+        "_|->", _first(r"dim_labels=([\w>\-]+)", attributes)
+    )
+    window = dict(re.findall(r"(\w+)=([\w\-]+)", _first(r"window=\{([^}]*)\}", attributes)))
+    products = out.shape[out_axes.index("b")] * out.shape[out_axes.index("f")]
+    products *= kernel.shape[kernel_axes.index("i")]
+    for place, axis in enumerate(sorted(filter(str.isdigit, image_axes))):
         lengths = (
-            image.shape[labels[1].index(axis)],
-            kernel.shape[labels[2].index(axis)],
-            out.shape[labels[3].index(axis)],
+            image.shape[image_axes.index(axis)],
+            kernel.shape[kernel_axes.index(axis)],
+            out.shape[out_axes.index(axis)],
         )
         products *= _valid_products(lengths, {k: v.split("x")[place] for k, v in window.items()})
     return 2 * products
