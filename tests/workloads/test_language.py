@@ -155,7 +155,7 @@ def test_normalizers_of_grouped_logits_are_computed_once_and_logits_twice():
         model = nnx.merge(graphdef, parameters, copy=True)
         return total_cross_entropy(model, hidden_BxLxD, tokens, tokens * 1.0, 2).sum()
 
-    text = jax.jit(jax.grad(loss, 1)).lower(parameters, hidden).as_text()
+    text = jax.jit(jax.value_and_grad(loss, 1)).lower(parameters, hidden).as_text()
     assert text.count("applies stablehlo.maximum across dimensions") == 1  # of logsumexp
     assert text.count("stablehlo.dot_general") == 3  # logits, logits again, their gradient
 
