@@ -24,9 +24,11 @@ from collections.abc import Iterator
 from typing import Any
 
 # 2: echo.shuffle_buffer is the total of all streams (1: per stream, before batching), and the order
-# of an epoch derives from a hash of data seed and epoch (1: from their sum). Older records remain
-# readable and are never resumed.
-SCHEMA_VERSION = 2
+# of an epoch derives from a hash of data seed and epoch (1: from their sum).
+# 3: crops on the host are resized by another library, within one gray level, and the default of
+# echo.max_factor follows from the batch size (2: 16).
+# Older records remain readable and are never resumed.
+SCHEMA_VERSION = 3
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
