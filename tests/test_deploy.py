@@ -102,9 +102,9 @@ def test_the_elements_of_an_array_plan_their_shares_of_a_study(submitted):
     assert done.returncode == cli.OK, done.stderr
     assert "no echoing" in done.stdout
     assert calls[0].endswith("--shard=1/10")
-    done, _ = submitted("slurm_sweep.sh", *words, **array(task=0, first=0, count=11))
+    done, _ = submitted("slurm_sweep.sh", *words, **array(task=0, first=0, count=26))
     assert done.returncode == cli.WRONG_INPUT
-    assert "n up to 10, the number of searches" in done.stderr
+    assert "n up to 25, the number of searches" in done.stderr
 
 
 @pytest.mark.slow

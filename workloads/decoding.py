@@ -153,10 +153,16 @@ def resize(
     The result is written to `into`, uint8 [*shape, C], if that is given.
     """
     if pixels_HxWxC.shape[:2] != shape:
-        # A setting of this thread. Intel's routines are faster than OpenCV's own, and closer to the
-        # result in floating point: the latter round the weights to 11 bits.
+        # Intel's routines are faster than OpenCV's own, and closer to the result in floating point:
+        # the latter round the weights to 11 bits. It is a setting of the thread, in which a data
+        # set may resize too, and must give the same pixels as ever.
         cv2.ipp.setUseIPP_NotExact(True)
-        resized = cv2.resize(pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR)
+        try:
+            resized = cv2.resize(
+                pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR
+            )
+        finally:
+            cv2.ipp.setUseIPP_NotExact(False)
         if resized is into:
             return resized
         pixels_HxWxC = resized.reshape(*shape, -1)  # OpenCV drops an axis of length 1

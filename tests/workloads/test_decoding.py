@@ -3,6 +3,7 @@
 import io
 import struct
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -185,3 +186,15 @@ def test_the_record_that_cannot_be_decoded_is_named():
     read = map_datasets.Read(source, seed=0, num_fresh=20, decode=decode)
     with pytest.raises(map_datasets.RecordError, match=r"record 13 .*13.* cannot be decoded"):
         read.stacked_items(range(20))
+
+
+def test_resizing_changes_no_setting_of_the_thread():
+    """A data set that resizes pixels in the same thread must not depend on what ran before."""
+    pixels = np.random.default_rng(0).integers(0, 256, (37, 41, 1), np.uint8)
+
+    def by_opencv():
+        return cv2.resize(pixels, (64, 50), interpolation=cv2.INTER_LINEAR)
+
+    before = by_opencv()
+    decoding.resize(pixels, (50, 64))
+    np.testing.assert_array_equal(by_opencv(), before)
