@@ -110,7 +110,7 @@ def configs(case, directory):
     buffers = {"none": 0, "small": 4 if case.insertion == BATCHES else 50}
     fields = slot(case.insertion, buffers[case.buffer], 2.5 if case.policy == "fixed" else 1)
     fields = {name.replace("__", "."): value for name, value in fields.items()}
-    fields |= {"echo.policy": case.policy, "echo.streams": case.streams}
+    fields |= {"echo.policy": case.policy, "echo.streams": case.streams, "echo.max_factor": 16}
     fields |= {"evaluate_every_fresh_examples": 4 * batch}
     fields |= {"checkpoint_every_fresh_examples": 2 * batch}
     if case.placement == "device":
