@@ -293,7 +293,7 @@ def test_study_of_version_1_is_left_unchanged_and_never_continued(tmp_path):
     before = files()
     assert sweep.run(plan, tmp_path / "study", QUIET) == "finished"
     says = (
-        r"contains a study of schema version 1, which code of version 2 .* abc1234, or .*--outdir"
+        r"contains a study of schema version 1, which code of version \d .* abc1234, or .*--outdir"
     )
     grown = dataclasses.replace(plan, trials=2, searches=2)
     for other in (grown, study(trials=1, conditions=("baseline",), batch_size=64)):
