@@ -21,6 +21,7 @@ def test_targets_are_those_of_the_protocol(problem, target):
 
 def test_the_page_sets_predictions_beside_what_was_measured():
     cell = {"fresh_examples": 1_000.0, "fresh_low": 800.0, "fresh_high": 1_500.0}
+    cell["observed"] = False
     record = {
         "problem": "manual",
         "target": 3.9,
@@ -50,3 +51,14 @@ def test_an_interrupted_measurement_is_not_recorded(tmp_path):
     stopped = pytest.raises(SystemExit, match="measured_e1/6000 ended preempted")
     with on_each_step(stop_at_call(2)), stopped:
         set_aside.measure("logistic", prediction, tmp_path)
+
+
+def test_what_a_pilot_reached_and_what_is_not_finished_are_marked():
+    cell = {"fresh_examples": 900.0, "fresh_low": 800.0, "fresh_high": 1_500.0, "observed": True}
+    record = {
+        **{"problem": "manual", "target": 3.9, "budget": 10_000, "pilot_seconds": 500.0},
+        **{"factor": 4.0, "regret": 1.3, "doubt": "", "cells": {"4": cell}},
+    }
+    page = set_aside.report([record | {"measured": {"4": [900.0]}}])
+    assert "900 (800 to 1,500); a pilot's own" in page
+    assert "Not finished: a seed of e = 4." in page
