@@ -303,7 +303,7 @@ class _Run:
 
     def close(self) -> None:
         """Ends threads, closes files, and waits for a checkpoint that is being written."""
-        with contextlib.ExitStack() as last_to_first, self.clock.paused():
+        with self.clock.paused(), contextlib.ExitStack() as last_to_first:
             last_to_first.callback(self.recorder.close)
             last_to_first.callback(self.checkpoints.close)
             last_to_first.callback(self.iterator.close)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import train
-from runs import cli, records
+from runs import cli, clock, records
+from runs.checkpoints import Checkpoints
 from tests.helpers.runs import (
     HANGS,
     SLOTS,
@@ -229,3 +230,21 @@ def test_training_learns(tmp_path):
     )
     result = train.train(config, tmp_path / "run")
     assert result["best"]["value"] > 0.7  # it is 0.97, and chance is 0.1
+
+
+def test_the_clock_of_training_stands_still_while_a_run_closes(tmp_path, monkeypatch):
+    leap, close = [0.0], Checkpoints.close
+
+    class Time:
+        @staticmethod
+        def perf_counter():
+            return time.perf_counter() + leap[0]
+
+    def slow_close(checkpoints):
+        leap[0] += 1e6
+        close(checkpoints)
+
+    monkeypatch.setattr(clock, "time", Time)
+    monkeypatch.setattr(Checkpoints, "close", slow_close)
+    result = train.train(mini(budget__fresh_examples=64), tmp_path / "run")
+    assert result["train_seconds"] < 1e6 <= result["wall_seconds"]

@@ -20,8 +20,8 @@ def test_targets_are_those_of_the_protocol(problem, target):
 
 
 def test_the_page_sets_predictions_beside_what_was_measured():
-    cell = {"fresh_examples": 1_000.0, "fresh_low": 800.0, "fresh_high": 1_500.0}
-    cell["observed"] = False
+    seen = {"observed": False}
+    cell = {"fresh_examples": 1_000.0, "fresh_low": 800.0, "fresh_high": 1_500.0} | seen
     record = {
         "problem": "manual",
         "target": 3.9,
@@ -39,7 +39,7 @@ def test_the_page_sets_predictions_beside_what_was_measured():
     assert f"Measured regret: {truth['4'] / min(truth.values()):.2f}." in page
     assert "| 4 | 1,000 (800 to 1,500) | 900, 1,600 | -17% | 1 of 2 | 1,200 |" in page
     assert "| 16 | 1,000 (800 to 1,500) | 500, not reached |  | 0 of 2 |" in page
-    beyond = {"fresh_examples": 15_000.0, "fresh_low": 11_000.0, "fresh_high": 20_000.0}
+    beyond = {"fresh_examples": 15_000.0, "fresh_low": 11_000.0, "fresh_high": 20_000.0} | seen
     cells = {"4": cell, "16": beyond}
     page = set_aside.report([record | {"cells": cells, "measured": measured}])
     assert "| 16 | 15,000 (11,000 to 20,000) | 500, not reached |  | 1 of 2 |" in page
