@@ -57,8 +57,8 @@ class RayExecutor:
                 "--executor=ray needs the package ray, which is not installed; "
                 "pip install ray, or use --executor=local"
             )
-        import ray
-        import ray.exceptions
+        import ray  # pyright: ignore[reportMissingImports]
+        import ray.exceptions  # pyright: ignore[reportMissingImports]
 
         self._ray = ray
         self._starts = not ray.is_initialized()
