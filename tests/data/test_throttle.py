@@ -391,10 +391,10 @@ class UntilTheStall:
         return self.now
 
     def sleep(self, seconds):
-        if seconds < 1000.0:
-            self.now += seconds
         while seconds >= 1000.0 and not self._over.wait(0.001):
             self.now += 0.1
+        if seconds < 1000.0 or self._over.is_set():
+            self.now += seconds
 
     def end(self):
         self._over.set()
@@ -405,8 +405,13 @@ def until_the_stall(monkeypatch):
     clock = UntilTheStall()
     stoppable = experiment.StoppableClock
     monkeypatch.setattr(experiment, "StoppableClock", lambda: stoppable(clock, clock.sleep))
+    before = set(threading.enumerate())
     yield
     clock.end()
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "upstream":
+            thread.join(HANGS)
+            assert not thread.is_alive()  # or it would keep a core busy in all later tests
 
 
 @pytest.mark.slow
