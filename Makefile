@@ -64,16 +64,16 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_grid
 	$(BIN)/python -m benchmarks.input_throughput
 	$(BIN)/python -m benchmarks.step_time
-	$(BIN)/python -m benchmarks.gradient_statistics
+	$(BIN)/python -m benchmarks.gradient_statistics_cost
 	$(BIN)/python -m benchmarks.advice_grid
 	$(BIN)/python -m benchmarks.efficiency
 	$(BIN)/python -m benchmarks.real_step
 	$(BIN)/python -m benchmarks.bursty
 	$(BIN)/python -m benchmarks.wall_time
 	$(BIN)/python -m benchmarks.sweep_throughput
-	$(BIN)/python -m benchmarks.divergence
+	$(BIN)/python -m benchmarks.divergence_detection
 	$(BIN)/python -m benchmarks.coverage
-	$(BIN)/python -m benchmarks.forecast
+	$(BIN)/python -m benchmarks.forecast_accuracy
 
 grid: $(VENV)/.installed-dev
 	for searches in $(SEARCHES); do for problem in $(PROBLEMS); do \

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 import train
-from benchmarks import divergence as benchmark
+from benchmarks import divergence_detection
 from runs import records
 from runs.progress import Progress
 from studies import lanes
@@ -134,7 +134,7 @@ def test_a_first_loss_of_zero_sets_no_bound():
 
 def test_the_benchmark_finds_with_numpy_where_runs_end(tmp_path, capsys):
     words = ["--workloads=cifar10", "--steps=4", "--momenta=0.9", "--learning_rates=0.01,1e7,1e39"]
-    assert benchmark.main([*words, f"--out={tmp_path / 'page.md'}"]) == 0
+    assert divergence_detection.main([*words, f"--out={tmp_path / 'page.md'}"]) == 0
     rows = [line.split(" | ") for line in (tmp_path / "page.md").read_text().splitlines()[4:]]
     ends = {row[1]: row[-2] for row in rows[2:]}
     assert ends == {"0.01": "-", "1e+07": "diverged, 2", "1e+39": "diverged, 1"}

@@ -1,7 +1,9 @@
 """Whether training detects divergence at the right step, by workload, learning rate, and momentum.
 
-    python -m benchmarks.divergence --out=results/divergence.md      about 10 minutes on two cores
-    python -m benchmarks.divergence --workloads=cifar10              less than a minute
+    # about 10 minutes on two cores
+    python -m benchmarks.divergence_detection --out=results/divergence_detection.md
+    # less than a minute
+    python -m benchmarks.divergence_detection --workloads=cifar10
 
 For each cell a separate loop takes the training steps, fetches all parameters after each step, and
 checks them and the loss with NumPy; it ignores what the compiled step reports. The result is

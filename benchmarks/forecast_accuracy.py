@@ -1,7 +1,7 @@
 """Accuracy of the forecast on recorded runs: errors, coverage, and regret of the chosen factor.
 
-    python -m benchmarks.forecast --out=results/forecast.md             about 3 minutes
-    python -m benchmarks.forecast --quick                               two trials of each problem
+    python -m benchmarks.forecast_accuracy --out=results/forecast_accuracy.md  # about 3 minutes
+    python -m benchmarks.forecast_accuracy --quick  # two trials of each problem
 
 docs/forecast.md has the protocol. Pilots are recorded curves, cut off early; what is forecast are
 the rest of them and the factors without a pilot. Priors come from the other problems.

@@ -1,7 +1,7 @@
 """Validation curves of the runs in results/real_data, and reference values of simple models.
 
-    python -m benchmarks.real_data --out=results/real_data/curves.png
-    TFDS_DATA_DIR=... python -m benchmarks.real_data --references
+    python -m benchmarks.real_data_curves --out=results/real_data/curves.png
+    TFDS_DATA_DIR=... python -m benchmarks.real_data_curves --references
 
 The curves come from the stored records. The references are a linear classifier (logistic regression
 on standardized pixels, no augmentation), fitted to the training split of `cifar10_jpeg`, and a
@@ -106,7 +106,7 @@ def unigram_loss(name: str) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real_data",
+        prog="python -m benchmarks.real_data_curves",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
