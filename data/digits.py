@@ -7,14 +7,21 @@
 """
 
 import functools
-from typing import Any
 
 import cv2
 import numpy as np
 import simplejpeg
 
 from data.scenes import SceneSource
-from data.sources import ArraySource, DatasetInfo, Source, SourceError, check_split, fingerprint
+from data.sources import (
+    ArraySource,
+    DatasetInfo,
+    Source,
+    SourceError,
+    check_split,
+    fingerprint,
+    sample_data,
+)
 
 NAMES = ("digits", "digits_jpeg", "digit_scenes", "mnist_5k")
 
@@ -61,12 +68,10 @@ def open_source(name: str, split: str) -> tuple[Source, DatasetInfo]:
 
 @functools.cache
 def _digits() -> tuple[np.ndarray, np.ndarray, str]:
-    from sklearn import datasets
-
-    digits: Any = datasets.load_digits()
-    order = np.random.Generator(np.random.PCG64(0)).permutation(len(digits.target))
-    images_NxHxWx1 = np.round(digits.images[order, :, :, None] * (255 / 16)).astype(np.uint8)
-    labels_N = digits.target[order].astype(np.int64)
+    rows_Nx65 = np.loadtxt(sample_data() / "data" / "digits.csv.gz", delimiter=",")
+    rows_Nx65 = np.random.Generator(np.random.PCG64(0)).permutation(rows_Nx65)
+    images_NxHxWx1 = np.round(rows_Nx65[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    labels_N = rows_Nx65[:, -1].astype(np.int64)
     return images_NxHxWx1, labels_N, fingerprint(images_NxHxWx1.tobytes(), labels_N.tobytes())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data.sources import Source
+from data.sources import Source, sample_data
 
 _MAX_DIGITS = 5
 _SIDES = (112, 160)  # pixels; height and width are drawn separately
@@ -66,9 +66,8 @@ class SceneSource(Source):
 
 @functools.cache
 def _photographs() -> tuple[Image.Image, ...]:
-    from sklearn import datasets
-
-    return tuple(Image.fromarray(pixels) for pixels in datasets.load_sample_images().images)
+    files = [sample_data() / "images" / name for name in ("china.jpg", "flower.jpg")]
+    return tuple(Image.fromarray(np.asarray(Image.open(file))) for file in files)
 
 
 def _background(random: np.random.Generator) -> np.ndarray:

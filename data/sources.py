@@ -4,8 +4,10 @@ import abc
 import bisect
 import dataclasses
 import hashlib
+import importlib.util
 import itertools
 import operator
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -174,3 +176,13 @@ def check_split(name: str, split: str, splits: Mapping[str, Any] | Sequence[str]
 def fingerprint(*parts: bytes) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of the concatenated parts."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def sample_data() -> pathlib.Path:
+    """The folder of scikit-learn's sample data. It is found, not imported, which takes seconds."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise SourceError(
+            "the digits ship with scikit-learn, which is not installed; pip install scikit-learn"
+        )
+    return pathlib.Path(spec.submodule_search_locations[0]) / "datasets"
