@@ -26,7 +26,7 @@ HANGS = 900
 
 # Small enough for a run of seconds; everything else is the shipped mini.
 SHRUNK = {
-    "model.width": 4,
+    "model.depth": 0,  # logistic regression, which compiles in no time
     "budget.fresh_examples": 640,
     "evaluate_every_fresh_examples": 160,
     "checkpoint_every_fresh_examples": 320,
@@ -34,6 +34,10 @@ SHRUNK = {
     "target.value": 1.1,  # out of reach, so that a run uses its whole budget
     "echo.max_factor": 16,  # so that a run can take many steps before late examples arrive
 }
+
+
+# Fields of `mini` for a small ResNet-8, where its layers or its pace matter: seconds to compile.
+RESNET = {"model__depth": 8, "model__width": 4}
 
 
 # (insertion, shuffle buffer): every slot, with copies adjacent and mixed.
@@ -62,7 +66,6 @@ SMALL_TEXT = {
 
 # Fields of `mini` for a run of eight steps of logistic regression.
 EIGHT_STEPS = {
-    "model__depth": 0,
     "batch_size": 16,
     "budget__fresh_examples": 128,
     "evaluate_every_fresh_examples": 64,

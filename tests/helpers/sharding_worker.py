@@ -20,7 +20,7 @@ from echo.device import DeviceStore
 from models.transformer import Transformer
 from models.vision_transformer import VisionTransformer
 from runs.checkpoints import by_path
-from tests.helpers.runs import mini, placed, slot, stop_at
+from tests.helpers.runs import RESNET, mini, placed, slot, stop_at
 from training import divergence, optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
@@ -73,7 +73,9 @@ def vit(choice, data, model):
 
 def cifar(choice):
     """The same for the mini of CIFAR-10 with batch norm over the whole batch."""
-    parts = make_experiment(mini(**slot("before_augmentation", 50, factor=2), sharding=choice))
+    parts = make_experiment(
+        mini(**RESNET, **slot("before_augmentation", 50, factor=2), sharding=choice)
+    )
     iterator = iter(parts.batches)
     batches = [next(iterator) for _ in range(STEPS)]
     iterator.close()
@@ -82,7 +84,7 @@ def cifar(choice):
 
 def statistics(choice):
     """Gradient statistics of the first batch, where every third row is a repeat."""
-    parts = make_experiment(mini(sharding=choice))
+    parts = make_experiment(mini(**RESNET, sharding=choice))
     iterator = iter(parts.batches)
     batch = parts.transfer.put(next(iterator))
     iterator.close()

@@ -18,6 +18,7 @@ from runs.progress import Progress
 from runs.resuming import NothingToResume
 from tests.helpers.runs import (
     HANGS,
+    RESNET,
     ROOT,
     assert_equal_runs,
     flags,
@@ -369,7 +370,7 @@ def _can_mount():
 def test_a_full_disk_is_one_sentence(tmp_path):
     small = tmp_path / "small"
     small.mkdir()
-    words = [f"--workdir={small / 'run'}", *flags(CONFIG)]
+    words = [f"--workdir={small / 'run'}", *flags(mini(**RESNET))]
     run = subprocess.run(
         [
             *("unshare", "-rm", "sh", "-c"),

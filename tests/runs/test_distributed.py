@@ -309,7 +309,7 @@ def deciding(**fields):
 @pytest.mark.multiprocess
 def test_two_processes_decide_together_and_one_replays_their_decisions(two_processes, tmp_path):
     device = {"echo__placement": "device", "augment_on": "device"}
-    config = deciding(**device)
+    config = deciding(**device, budget__fresh_examples=1280)
     workdir, again = tmp_path / "run", tmp_path / "again"
     words = ["--late=40:8", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]
     words += flags(config)
@@ -319,10 +319,11 @@ def test_two_processes_decide_together_and_one_replays_their_decisions(two_proce
     result = train.train(config, workdir)
     decided = records.read_lines(workdir / records.DECISIONS)
     assert 5 < by_two < len(decided) == result["step"]
-    assert result["fresh_examples"] > 640 - 2 * 32
-    assert result["step"] > 20  # steps without echoing
+    assert result["fresh_examples"] > 1280 - 2 * 32
+    assert result["step"] > 40  # steps without echoing
 
-    replay = deciding(**device, echo__replay=str(workdir / records.DECISIONS))
+    decided_file = str(workdir / records.DECISIONS)
+    replay = deciding(**device, budget__fresh_examples=1280, echo__replay=decided_file)
     train.train(replay, again)
     assert records.read_lines(again / records.DECISIONS) == decided
     first, second = (records.read_metrics(directory) for directory in (workdir, again))

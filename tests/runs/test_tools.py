@@ -13,10 +13,11 @@ import train
 from runs import cli, records, tooling
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
-from tests.helpers.runs import mini, records_of, slot, stop_at
+from tests.helpers.runs import RESNET, mini, records_of, slot, stop_at
 from tests.helpers.small_studies import RecordedProgress, study
 
-CONFIG = mini(**slot("before_augmentation", 100, factor=2))
+# a profile is named by the second in which it starts, so the two parts must not be too fast
+CONFIG = mini(**RESNET, **slot("before_augmentation", 100, factor=2))
 
 
 def content(directory):

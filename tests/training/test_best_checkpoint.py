@@ -12,13 +12,13 @@ import train
 from data import sources, splits
 from models.resnet import CifarResNet
 from runs import cli, locks, records, trial_records
-from tests.helpers.runs import mini
+from tests.helpers.runs import RESNET, mini
 
 
 @pytest.fixture
 def finished(uninterrupted, tmp_path):
     """A copy of a finished run, of which the last evaluation need not be the best."""
-    return shutil.copytree(uninterrupted(mini()), tmp_path / "run")
+    return shutil.copytree(uninterrupted(mini(**RESNET)), tmp_path / "run")
 
 
 def evaluate(workdir, *words):

@@ -11,7 +11,7 @@ from benchmarks import divergence_detection
 from runs import records
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import latest_step, mini, stop_at
+from tests.helpers.runs import RESNET, latest_step, mini, stop_at
 from training import divergence
 from workloads.small_images import SmallImageClassification
 
@@ -30,7 +30,7 @@ def configs(rates, **fields):
     """Runs that are evaluated and saved after every step."""
     cadence = {"evaluate_every_fresh_examples": 32, "checkpoint_every_fresh_examples": 32}
     fields = {"budget__fresh_examples": 96, "log_every_steps": 1} | cadence | fields
-    return [mini(optimizer__learning_rate=rate, **fields) for rate in rates]
+    return [mini(**RESNET, optimizer__learning_rate=rate, **fields) for rate in rates]
 
 
 def trained(way, configs, directory):

@@ -18,7 +18,15 @@ from runs.progress import Progress
 from studies import lanes
 from tests.helpers import golden
 from tests.helpers.golden_worker import SHORT_STAGES, workloads
-from tests.helpers.runs import assert_equal_runs, mini, placed, records_of, slot, stop_at
+from tests.helpers.runs import (
+    RESNET,
+    assert_equal_runs,
+    mini,
+    placed,
+    records_of,
+    slot,
+    stop_at,
+)
 from training import gradient_statistics
 from training.experiment import make_experiment
 
@@ -223,8 +231,8 @@ ON = {"gradient_statistics_every_steps": 2}
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_measuring_changes_no_number_of_a_run(condition, tmp_path, uninterrupted):
-    config = mini(**condition, log_every_steps=1)
-    train.train(mini(**condition, log_every_steps=1, **ON), tmp_path / "run")
+    config = mini(**condition, **RESNET, log_every_steps=1)
+    train.train(mini(**condition, **RESNET, log_every_steps=1, **ON), tmp_path / "run")
     measured = [r for r in records_of(tmp_path / "run") if r["split"] == "gradients"]
     keep_all_but_gradients(tmp_path / "run")
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
@@ -280,7 +288,7 @@ def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
 @pytest.mark.slow
 def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
     fields = slot("before_augmentation", 100) | ON | {"budget__fresh_examples": 320}
-    configs = [mini(**fields, optimizer__learning_rate=rate) for rate in (0.01, 0.02)]
+    configs = [mini(**fields, **RESNET, optimizer__learning_rate=rate) for rate in (0.01, 0.02)]
     workdirs = [tmp_path / "0", tmp_path / "1"]
     lanes.train(configs, workdirs, Progress(quiet=True), stacked=True)
     for config, workdir in zip(configs, workdirs, strict=True):

@@ -49,16 +49,16 @@ class Case(NamedTuple):
 BEFORE, AFTER, BATCHES = "before_augmentation", "after_augmentation", "after_batching"
 CASES = [
     Case("cifar10"),
-    Case("cifar10", streams=2, lanes="apart"),
-    Case("cifar10", streams=2, lanes="stacked"),
-    Case("cifar10", "fixed", BEFORE, "none", "host", 2, "apart"),
-    Case("cifar10", "fixed", BEFORE, "none", "host", 1, "stacked"),
+    Case("logistic", streams=2, lanes="apart"),
+    Case("logistic", streams=2, lanes="stacked"),
+    Case("logistic", "fixed", BEFORE, "none", "host", 2, "apart"),
+    Case("logistic", "fixed", BEFORE, "none", "host", 1, "stacked"),
     Case("cifar10", "auto", BEFORE, "small", "device", 2),
     Case("cifar10", "fixed", AFTER, "small", "host", 1, "stacked"),
-    Case("cifar10", "fixed", AFTER, "none", "device", 2),
+    Case("logistic", "fixed", AFTER, "none", "device", 2),
     Case("coco", "auto", AFTER, "small", "host", 1),
     Case("imagenet", "fixed", AFTER, "none", "host", 1, "apart"),
-    Case("cifar10", "auto", BATCHES, "small", "device", 1),
+    Case("logistic", "auto", BATCHES, "small", "device", 1),
     Case("common_crawl", "fixed", BATCHES, "none", "host", 2, "stacked"),
     Case("lm1b", "fixed", BATCHES, "small", "host", 1, "apart"),
 ]
@@ -88,6 +88,7 @@ def test_every_possible_pair_of_choices_is_in_a_case():
 
 MODULES = {
     "cifar10": cifar10,
+    "logistic": cifar10,
     "imagenet": imagenet,
     "coco": coco,
     "lm1b": lm1b,
@@ -96,8 +97,11 @@ MODULES = {
 # The networks and batches of the workloads' own tests, whose compiled programs are found again.
 SMALL = {"budget.fresh_examples": 256, "log_every_steps": 1}
 SMALLER = {
-    "cifar10": SHRUNK | SMALL,
-    "imagenet": SHRUNK | SMALL | {"dataset.canvas": 96, "augmentation.crop_size": 16},
+    "cifar10": SHRUNK | SMALL | {"model.depth": 8, "model.width": 4},
+    "logistic": SHRUNK | SMALL,
+    "imagenet": SHRUNK
+    | SMALL
+    | {"dataset.canvas": 96, "augmentation.crop_size": 16, "model.depth": 18, "model.width": 4},
     "coco": detection.SHRUNK | {"budget.fresh_examples": 128},
     "lm1b": SMALL_TEXT | SMALL,
     "common_crawl": SMALL_TEXT | SMALL,

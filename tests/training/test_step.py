@@ -10,7 +10,7 @@ import pytest
 import train
 from pipeline import accounting
 from runs import records
-from tests.helpers.runs import SLOTS, flags, mini, run_command, slot
+from tests.helpers.runs import RESNET, SLOTS, flags, mini, run_command, slot
 from training import optimizer
 from training.check import ConfigError, check
 from training.experiment import make_experiment
@@ -116,7 +116,9 @@ GOLDEN_LOSSES = [2.398116, 2.373794, 2.374711]
 
 
 def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
-    losses = _losses(uninterrupted(mini(**slot("before_augmentation", 100), log_every_steps=1)))
+    losses = _losses(
+        uninterrupted(mini(**RESNET, **slot("before_augmentation", 100), log_every_steps=1))
+    )
     print(losses[:3])
     np.testing.assert_allclose(losses[:3], GOLDEN_LOSSES, rtol=1e-4)
 
@@ -135,7 +137,7 @@ def test_evaluation_over_padded_batches_is_the_mean_over_examples():
 
 
 def test_initial_parameters_depend_on_the_model_seed_alone():
-    program = make_experiment(mini()).program
+    program = make_experiment(mini(**RESNET)).program
     one, same, other = (jax.tree.leaves(program.init(seed).params) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
@@ -159,8 +161,8 @@ def _losses(workdir):
 
 
 def test_bfloat16_activations_keep_float32_parameters_and_learn_alike(uninterrupted):
-    exact = _losses(uninterrupted(mini(log_every_steps=1)))
-    coarse = _losses(uninterrupted(mini(log_every_steps=1, dtype="bfloat16")))
+    exact = _losses(uninterrupted(mini(**RESNET, log_every_steps=1)))
+    coarse = _losses(uninterrupted(mini(**RESNET, log_every_steps=1, dtype="bfloat16")))
     np.testing.assert_allclose(coarse[:3], exact[:3], rtol=0.1)
-    state = make_experiment(mini(dtype="bfloat16")).program.init(0)
+    state = make_experiment(mini(**RESNET, dtype="bfloat16")).program.init(0)
     assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}

@@ -29,6 +29,7 @@ SMALL = SHRUNK | {
     "augmentation.crop_size": 16,
     "augmentation.flip": True,
     "model.depth": 10,
+    "model.width": 4,
     "budget.fresh_examples": 160,
     "evaluate_every_fresh_examples": 160,
     "checkpoint_every_fresh_examples": 96,
