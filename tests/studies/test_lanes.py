@@ -19,22 +19,20 @@ TARGET = 0.35  # far from what any lane ends with: the first two thirds, the oth
 
 
 def lane_configs(**fields):
-    fields = (
-        RESNET | {"target__value": TARGET} | slot("before_augmentation", 100, factor=2) | fields
-    )
+    fields = slot("before_augmentation", 100, factor=2) | {"target__value": TARGET} | fields
     return [
-        mini(optimizer__learning_rate=rate, seed__model=number, **fields)
+        mini(**RESNET, optimizer__learning_rate=rate, seed__model=number, **fields)
         for number, rate in enumerate(RATES)
     ]
 
 
 def assert_same(one, other):
-    for mine, theirs in zip(numbers(one)[:3], numbers(other)[:3], strict=True):
-        assert mine == theirs
-    mine, theirs = numbers(one)[3], numbers(other)[3]
-    assert mine.keys() == theirs.keys()
-    for name, array in mine.items():
-        np.testing.assert_array_equal(array, theirs[name], strict=True)
+    *mine, arrays = numbers(one, mini(**RESNET))
+    *theirs, others = numbers(other, mini(**RESNET))
+    assert mine == theirs
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name], strict=True)
 
 
 @pytest.fixture(scope="module")
