@@ -98,6 +98,7 @@ def test_every_block_is_executed_or_says_why_not(page):
             assert all(words[0] in runnable for words in commands), where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     if page in PACKAGES:

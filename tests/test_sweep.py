@@ -181,6 +181,7 @@ def test_failed_trial_is_recorded_and_the_study_continues(tmp_path):
     assert sum(result["status"] == "exhausted" for result in results) == 4
 
 
+@pytest.mark.slow
 def test_stopped_study_resumes_in_the_middle_of_the_trial(tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     sweep.run(study(), whole, QUIET)
@@ -349,6 +350,7 @@ def finished_study(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -58,6 +58,7 @@ def test_sigterm_to_the_command_saves_exits_with_75_and_can_be_resumed(tmp_path,
     assert_equal_runs(config, uninterrupted(config), workdir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
 def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer, uninterrupted):
     config = mini(**slot(insertion, buffer))
@@ -187,6 +188,7 @@ def test_an_unfinished_run_of_version_1_is_never_continued(tmp_path, capsys):
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"prefetch": 0}, {"echo__placement": "device"}])
 def test_settings_that_cannot_change_the_numbers_may_change_on_resume(
     change, tmp_path, uninterrupted
@@ -197,6 +199,7 @@ def test_settings_that_cannot_change_the_numbers_may_change_on_resume(
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("insertion", ["none", "before_augmentation"])
 def test_augmenting_on_the_device_gives_the_numbers_of_the_host(insertion, uninterrupted):
     def losses(augment_on):

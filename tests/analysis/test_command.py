@@ -70,6 +70,7 @@ def test_report_is_printed_and_written(small):
     assert not [path for path in (small / "report").iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_narrow_terminal_shows_every_column(small, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     assert run([str(small)]) == 0
@@ -78,6 +79,7 @@ def test_narrow_terminal_shows_every_column(small, capsys, monkeypatch):
         assert word in printed
 
 
+@pytest.mark.slow
 def test_target_flag_judges_at_another_target(small, tmp_path, capsys):
     assert run([str(small), "--target=0.85", f"--out={tmp_path / 'easy'}"]) == 0
     assert "85% validation accuracy" in capsys.readouterr().out
@@ -93,6 +95,7 @@ def test_damaged_trial_is_named_in_one_sentence(small, capsys):
     assert "baseline/1/0" in warning
 
 
+@pytest.mark.slow
 def test_single_runs_are_compared(tmp_path, capsys):
     echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
     write_trial(tmp_path / "plain", [0.1, 0.1, 0.9])
@@ -153,6 +156,7 @@ def test_exit_code_of_the_process():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_packed_study_gives_the_same_report(small, tmp_path, capsys):
     packed = tmp_path / "small.tar.xz"
     (small / "baseline" / "0" / "0" / "tensorboard").mkdir()
@@ -235,6 +239,7 @@ def _bomb(path, name, size):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["s/study.json", "s/a/0/0/metrics.jsonl", "s/a/0/0/anything"])
 def test_decompression_bomb_is_refused_while_it_is_read(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(archive, "MAX_BYTES", 16 * 1024**2)
@@ -282,6 +287,7 @@ def evil(tmp_path):
     return root
 
 
+@pytest.mark.slow
 def test_text_of_records_is_escaped_and_pages_fetch_nothing(evil, capsys):
     assert run([str(evil)]) == 0
     printed = capsys.readouterr()

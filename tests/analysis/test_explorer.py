@@ -45,6 +45,7 @@ def test_judging_again_gives_what_reading_at_the_target_gives(study):
         assert judged.study == read.study
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_reading_at_each_target(study):
     data = explorer.data(load.read(study))
     assert data is not None
@@ -58,6 +59,7 @@ def test_tables_are_those_of_reading_at_each_target(study):
         assert shown == tables_at(study, target["value"], data["measures"])
 
 
+@pytest.mark.slow
 def test_curves_decide_where_each_trial_reaches_each_target(study):
     data = explorer.data(load.read(study))
     for target in data["targets"]:
@@ -72,6 +74,7 @@ def test_curves_decide_where_each_trial_reaches_each_target(study):
             assert [hit[0] for hit in hits[:1]] == ([] if pandas.isna(expected) else [expected])
 
 
+@pytest.mark.slow
 def test_many_trials_are_not_explored(study, monkeypatch):
     loaded = load.read(study)
     monkeypatch.setattr(explorer, "MAX_TRIALS", len(loaded.trials))

@@ -125,6 +125,7 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
     assert table["searches"].tolist() == [1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -198,6 +199,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_files, data):
@@ -362,6 +364,7 @@ def test_many_directories_are_named_by_their_number(tmp_path):
     assert load.read(paths).study.name == f"9 directories in {tmp_path.name}"
 
 
+@pytest.mark.slow
 def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(tmp_path):
     for sharing in ({"lanes": 8}, {"workers": 2}):
         root = write_study(tmp_path / str(sharing), [BASELINE, BEFORE], SMALL)
@@ -494,6 +497,7 @@ def reported(small_files, tmp_path_factory):
     return loaded, out, report.write(loaded, out, small_files)
 
 
+@pytest.mark.slow
 def test_csv_tables_read_back_as_they_were(reported):
     loaded, out, _ = reported
     back = pd.read_csv(out / "scores.csv")
@@ -505,6 +509,7 @@ def test_csv_tables_read_back_as_they_were(reported):
     pd.testing.assert_frame_equal(trials[columns], loaded.trials[columns], check_dtype=False)
 
 
+@pytest.mark.slow
 def test_report_states_the_protocol(reported):
     _, out, drawn = reported
     text = (out / "report.md").read_text()
@@ -527,6 +532,7 @@ def test_report_states_the_protocol(reported):
     assert "notes" not in text
 
 
+@pytest.mark.slow
 def test_same_records_give_the_same_files(reported, small_files, tmp_path):
     report.write(load.read(small_files, target=0.85), tmp_path, small_files)
     for path in reported[1].iterdir():

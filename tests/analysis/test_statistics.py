@@ -86,6 +86,7 @@ def test_search_in_which_every_trial_diverged_is_not_dropped(tmp_path):
     assert tables.effect_text(row, "ratio") == "≥0.25 [<0.50, >0.50]"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("coarse_figures")
 def test_table_heads_say_what_the_brackets_hold(tmp_path):
     few = load.read(study_of(tmp_path / "few", [BASELINE, BEFORE], searches=3))
@@ -120,6 +121,7 @@ def test_p_values_are_those_of_the_binomial_test():
         assert uncertainty.sign_test(below, above) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_interval_is_the_set_of_effects_that_the_test_does_not_reject():
     """Against a grid of effects, each tested directly."""
     random = np.random.default_rng(4)

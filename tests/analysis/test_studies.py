@@ -112,6 +112,7 @@ OTHERS = [
 WITH_OTHERS = ("factor", "quality")  # most conditions, and scores of the other sort
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_figure_is_readable(tmp_path, kind):
     conditions, changes, first = KINDS[kind]
@@ -182,6 +183,7 @@ def test_runs_with_equal_seeds_in_one_condition_form_no_pairs(tmp_path):
     assert (pair.effect_low, pair.effect_high) == (1, math.inf)  # in (100, 200] over (0, 100]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("coarse_figures")
 @pytest.mark.parametrize(("mode", "best"), [("above", 0.8), ("below", 0.3)])
 def test_study_of_final_quality_scores_best_values(tmp_path, mode, best):
@@ -231,6 +233,7 @@ class _Images(html.parser.HTMLParser):
             self.others.append(tag)
 
 
+@pytest.mark.slow
 def test_html_report_is_self_contained(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "FORMATS", {"png": report.FORMATS["png"]})
     conditions = [BASELINE, BEFORE | {"label": "<b>bold</b> | e"}]

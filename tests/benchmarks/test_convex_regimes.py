@@ -12,6 +12,7 @@ import echo
 from benchmarks import convex_regimes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1, 3])
 def test_parameters_are_those_of_gradient_descent_on_echoed_batches(factor):
     rates, seed, batch_size, batches = np.float32([0.03, 0.3]), 7, 16, 5
@@ -40,6 +41,7 @@ def test_evaluations_are_at_most_5_percent_apart():
     assert all(b - a <= max(1, 0.05 * a + 0.5) for a, b in itertools.pairwise(numbers))
 
 
+@pytest.mark.slow
 def test_the_times_of_learning_rates_bracket_the_threshold():
     rates = np.float32([0.01, 0.2])
     (slow, missed), (before, at) = convex_regimes.batches_to_threshold(16, 4, rates, seed=0)

@@ -10,6 +10,7 @@ from benchmarks import echo_grid
 SMALL = echo_grid.Cell(item_bytes=12, buffer=256)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [1, 8])
 @pytest.mark.parametrize("name", ["echo", "echo, device"])
 def test_a_batch_contains_items_four_times_and_its_state_leads_to_the_next(name, streams):

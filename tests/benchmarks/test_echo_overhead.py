@@ -36,6 +36,7 @@ def test_quick_run_prints_a_table_per_path(request, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_memory_is_measured_per_side(monkeypatch):
     sides = {"stage": {"echo": echo_overhead.SIDES["stage"]["echo"]}}
     monkeypatch.setattr(echo_overhead, "SIDES", sides)
@@ -59,6 +60,7 @@ def test_help_shows_the_commands(capsys):
     assert "--out=results/echo_overhead.md" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["stage", "whole"])
 def test_all_sides_return_the_same_kind_of_batches(path):
     sizes = echo_overhead.QUICK
@@ -111,6 +113,7 @@ def fill(megabytes):
     assert filled[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_increase_is_that_of_the_work():
     assert common.memory_increase(block, fill, 100) == pytest.approx(100e6, rel=0.1)

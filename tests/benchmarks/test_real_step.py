@@ -9,6 +9,7 @@ from benchmarks import real_step
 from training.experiment import make_experiment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1, 6, "auto", real_step.STORED])
 @pytest.mark.parametrize("placement", ["host", "device"])
 def test_each_cell_is_a_valid_run_that_does_not_end(placement, factor):

@@ -46,6 +46,7 @@ def test_quick_run_without_optional_packages_prints_a_row_per_workload(tmp_path)
     assert "PyTorch is not installed here" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["full", "mini"])
 @pytest.mark.parametrize("name", step_time.CONFIGS)
 def test_batches_fit_the_loss(name, size):
@@ -59,6 +60,7 @@ def test_batches_fit_the_loss(name, size):
     assert jax.eval_shape(loss, step_time.random_batch(config, info)).shape == ()
 
 
+@pytest.mark.slow
 def test_transformer_flops_are_six_per_parameter_and_token_plus_attention():
     """Kaplan et al. 2020, section 2.1, for a batch whose logits are computed in groups."""
     config = step_time.configuration("lm1b", "full", 1024)

@@ -146,6 +146,7 @@ def prepared(flag, name, value):
     return "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", MINIS)
 def test_values_out_of_range_are_refused_before_anything_is_opened(flag):
     for field in base.FIELDS:
@@ -251,6 +252,7 @@ TOO_LARGE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", TOO_LARGE, ids=lambda fields: "-".join(fields))
 def test_a_run_that_exceeds_memory_is_refused_before_anything_is_written(fields, tmp_path, capsys):
     words = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]

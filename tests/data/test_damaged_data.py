@@ -463,6 +463,7 @@ def talk(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "checksum"),
     [(what, True) for what in EVIDENT | HIDDEN] + [(w, False) for w in EVIDENT],

@@ -576,6 +576,7 @@ def test_text_trains_and_its_vocabulary_lies_beside_it(kind, text, tmp_path):
     assert [path.suffix for path in (tmp_path / "data" / "text").glob("vocab*.model")]
 
 
+@pytest.mark.slow
 def test_records_are_served_over_http(tmp_path):
     name = write("folder", tmp_path)
     config = config_of(tmp_path, name, upstream__http=True)

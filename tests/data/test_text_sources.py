@@ -189,6 +189,7 @@ def test_enormous_documents_are_truncated_and_counted(words, monkeypatch):
     assert counts.pieces[0] == len(words.encode([("the data " * 1000)[:300]])[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

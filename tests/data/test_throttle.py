@@ -148,6 +148,7 @@ class Asked(StoppableClock):
         super().sleep(seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("http", "limits", "seconds"),
     [
@@ -336,6 +337,7 @@ def test_an_error_of_the_server_is_raised_by_the_reader():
         served[3]
 
 
+@pytest.mark.slow
 def test_a_split_that_the_server_cannot_open_is_wrong_input():
     dataset = mini().dataset.to_dict() | {"train_split": "trian"}
     with pytest.raises(sources.SourceError, match="no split 'trian'"):

@@ -278,6 +278,7 @@ a_stage = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     costs=st.lists(a_stage, min_size=4, max_size=4),
@@ -457,6 +458,7 @@ def counts(item):
     return item
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "step", "min_cores"),
     [

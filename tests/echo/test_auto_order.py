@@ -120,6 +120,7 @@ def assert_equal(one, other):
         np.testing.assert_array_equal(one.item[key], other.item[key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequential", [False, True])
 @given(case=cases())
 @settings(deadline=None, max_examples=25)
@@ -263,6 +264,7 @@ def test_applied_plans_give_the_batches_of_the_host_stage(sequential, case, stop
     device.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequential", [False, True])
 def test_it_waits_only_when_no_copies_are_left(sequential):
     run = Run(100, sequential, max_factor=3, shuffle_buffer=8)

@@ -42,6 +42,7 @@ def by_hand(batches, start, stop):
     return statistics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
@@ -57,6 +58,7 @@ def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

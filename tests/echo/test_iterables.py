@@ -138,6 +138,7 @@ def passes(echoed, parent, start, stop, epochs, out):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Lazy, Eager, range])
 @hypothesis.settings(max_examples=40)
 @hypothesis.given(

@@ -32,6 +32,7 @@ def schedule_says(factor, buffer, seed, n) -> list[int]:
     return EchoSchedule(factor, buffer, seed).cursor(0, n).take(10_000)[0].tolist()
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(
     kind=st.sampled_from(KINDS),
@@ -119,6 +120,7 @@ def test_read_ahead_is_as_far_as_the_options_say():
     assert 16 <= ahead <= 32 + 8  # and what is left of the chunk in use
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["map", "stacked", "sequential", "prefetched"])
 @pytest.mark.parametrize("factor", [1, 2, 1.5])
 @pytest.mark.parametrize("buffer", [0, 5])

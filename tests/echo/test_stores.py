@@ -26,6 +26,7 @@ def filled(numbers, copies, rows=8) -> ArrayStore:
     return store
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(st.data())
 def test_the_array_store_emits_items_and_keeps_those_with_copies_left(data):

@@ -31,6 +31,7 @@ def test_without_a_buffer_the_stream_is_that_of_the_schedule(tf, factor, items):
     assert len(echoed) == total
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(factor=FACTORS, items=st.integers(1, 60), seed=st.integers(0, 2**31))
 def test_a_buffer_mixes_and_preserves_the_counts(tf, factor, items, seed):

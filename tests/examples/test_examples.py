@@ -26,6 +26,7 @@ def job_of(name):
     return importlib.import_module(f"examples.{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_the_job_reaches_a_low_target_with_echo_and_without(name, url):
     job = job_of(name)
@@ -47,6 +48,7 @@ def test_echo_takes_at_most_four_lines(name):
     assert "import echo\n" in inspect.getsource(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_what_advice_says_is_put_in_words(name, url):
     job_of(name)
@@ -54,6 +56,7 @@ def test_what_advice_says_is_put_in_words(name, url):
     assert any(text in words for text in ("echo after", "do not echo (R = "))
 
 
+@pytest.mark.slow
 def test_storage_serves_every_digit_once_at_a_limited_rate(url):
     source, _ = slow_storage.digits.open_source("digits_jpeg", "train")
     for index in (0, 7, slow_storage.NUM_TRAIN - 1):

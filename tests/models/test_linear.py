@@ -25,6 +25,7 @@ def test_there_is_a_weight_for_each_pixel_channel_and_class_and_a_bias_for_each_
     np.testing.assert_array_equal(logits, np.zeros((4, 10)))
 
 
+@pytest.mark.slow
 def test_full_batch_gradient_descent_ends_at_scikit_learns_optimum():
     decay = 0.01
     config = mini(
@@ -66,6 +67,7 @@ def test_full_batch_gradient_descent_ends_at_scikit_learns_optimum():
     assert best < 0.5  # far from where it starts
 
 
+@pytest.mark.slow
 def test_it_trains_echoed_like_any_other_network(tmp_path):
     config = mini(
         **LOGISTIC,

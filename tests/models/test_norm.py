@@ -20,6 +20,7 @@ def example_batch(batch=6, seed=0):
     return x_BxHxWxC.astype(np.float32)
 
 
+@pytest.mark.slow
 def test_without_groups_it_agrees_with_the_library():
     ours = GhostBatchNorm(3, momentum=0.8, epsilon=1e-3)
     theirs = nnx.BatchNorm(3, momentum=0.8, epsilon=1e-3, rngs=nnx.Rngs(0))
@@ -105,6 +106,7 @@ for group_size in (0, 2, 4):
 """
 
 
+@pytest.mark.slow
 def test_whole_groups_on_a_device_need_no_communication():
     flags = "--xla_force_host_platform_device_count=4"
     result = subprocess.run(

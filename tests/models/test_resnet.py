@@ -63,6 +63,7 @@ def test_shortcut_is_the_subsampled_input_with_zero_channels_appended():
     np.testing.assert_array_equal(y[..., 4:], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_parameters_statistics_and_logits_are_float32_in_every_dtype(dtype):
     model = mini(dtype=dtype)
@@ -80,6 +81,7 @@ def test_equal_arguments_give_equal_hashable_graph_definitions():
     assert first != nnx.graphdef(abstract(**MINI | {"depth": 14}))
 
 
+@pytest.mark.slow
 def test_one_gradient_step_through_split_and_merge():
     graphdef, parameters, statistics = nnx.split(mini(), nnx.Param, ...)
 
@@ -108,6 +110,7 @@ def test_evaluation_keeps_the_statistics_and_examples_apart():
     np.testing.assert_allclose(alone, logits[:1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_ghost_batches_are_normalized_apart():
     model, x = mini(ghost_batch_size=2), images(4)
     together, alone = forward(model, x, train=True), forward(model, x[:2], train=True)

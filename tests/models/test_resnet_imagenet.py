@@ -27,6 +27,7 @@ def test_published_number_of_parameters(depth, count):
     assert parameter_count(abstract(ImageNetResNet, depth=depth)) == count
 
 
+@pytest.mark.slow
 def test_feature_maps_of_each_stage():
     expected = [(2, 56, 56, 256), (2, 28, 28, 512), (2, 14, 14, 1024), (2, 7, 7, 2048)]
     assert feature_map_shapes(224, depth=50) == expected
@@ -65,6 +66,7 @@ def test_projections_stand_only_where_the_shape_changes():
     assert has_projection == [[False, False]] + [[True, False]] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [18, 50])
 def test_residual_branches_start_as_zero(depth):
     # One stage only, since compiling the initial weights is what takes time here.
@@ -77,6 +79,7 @@ def test_residual_branches_start_as_zero(depth):
     np.testing.assert_array_equal(blocks[1](x, train=True), x)
 
 
+@pytest.mark.slow
 def test_bfloat16_keeps_float32_parameters_and_logits():
     model = abstract(ImageNetResNet, depth=18, dtype=jnp.bfloat16, ghost_batch_size=2)
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}

@@ -36,6 +36,7 @@ def test_feature_maps_and_outputs_at_300_pixels():
     assert (offsets.shape, logits.shape) == ((2, 8732, 4), (2, 8732, 81))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image_size", [32, 64, 96, 160, 250, 300, 321, 512])
 def test_maps_outputs_and_boxes_agree_at_every_image_size(image_size):
     model = abstract(num_classes=3, image_size=image_size, width=4)
@@ -45,6 +46,7 @@ def test_maps_outputs_and_boxes_agree_at_every_image_size(image_size):
     assert (offsets.shape, logits.shape) == ((2, number, 4), (2, number, 4))
 
 
+@pytest.mark.slow
 def test_outputs_and_boxes_have_the_same_order():
     """Heads that copy the cell's center and add the box's shape must reproduce the boxes."""
     image_size = 64  # every map but the coarsest divides the image, so centers are (i + 1/2) / size
@@ -107,6 +109,7 @@ def test_backbone_takes_the_weights_of_the_classifier():
     assert ours == {path: shape for path, shape in theirs.items() if path[:2] != ("stages", 3)}
 
 
+@pytest.mark.slow
 def test_bfloat16_keeps_float32_parameters_and_outputs():
     model = abstract(num_classes=3, image_size=64, width=4, dtype=jnp.bfloat16)
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}

@@ -43,6 +43,7 @@ def mini():
     return nnx.jit(lambda: Transformer(**MINI, rngs=nnx.Rngs(0)))()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_number_of_parameters(tied):
     base = {"vocab_size": 32_000, "num_layers": 6, "model_dim": 512, "num_heads": 8}
@@ -53,6 +54,7 @@ def test_number_of_parameters(tied):
     assert abstract(vocab_size=9, max_length=9).layers[5].mlp_in.kernel.shape == (512, 2048)
 
 
+@pytest.mark.slow
 def test_later_tokens_do_not_change_earlier_logits(mini):
     logits_BxLxV = forward(mini, TOKENS_BXL)
     for position in range(1, 6):
@@ -61,6 +63,7 @@ def test_later_tokens_do_not_change_earlier_logits(mini):
         assert (changed[:, position:] != logits_BxLxV[:, position:]).any(-1).all()
 
 
+@pytest.mark.slow
 def test_logits_have_no_gradient_from_later_embeddings(mini):
     x_BxLxD = jax.random.normal(jax.random.key(1), (1, 6, 8))
     jacobian_LxLxD = jax.jit(jax.jacrev(lambda x: mini.decode(x)[0].sum(-1)))(x_BxLxD)[:, 0]
@@ -68,6 +71,7 @@ def test_logits_have_no_gradient_from_later_embeddings(mini):
     np.testing.assert_array_equal(depends_LxL, np.tri(6, dtype=bool))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_logits_and_gradients_are_float32_and_activations_of_the_dtype(dtype):
     model = abstract(**MINI, dtype=dtype)
@@ -94,6 +98,7 @@ def test_bfloat16_stays_near_float32(mini):
     np.testing.assert_allclose(forward(half, TOKENS_BXL), forward(mini, TOKENS_BXL), atol=0.1)
 
 
+@pytest.mark.slow
 def test_dropout_depends_on_the_key_alone_and_acts_in_training_alone(mini):
     graphdef = nnx.graphdef(abstract(**MINI, dropout_rate=0.5))
     model, keys = (

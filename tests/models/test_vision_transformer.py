@@ -25,6 +25,7 @@ def mini():
     return nnx.jit(lambda: VisionTransformer(**MINI, rngs=nnx.Rngs(0)))()
 
 
+@pytest.mark.slow
 def test_published_number_of_parameters():
     assert parameter_count(abstract()) == VIT_S16
 
@@ -40,6 +41,7 @@ def test_torchvision_counts_as_many():
     assert sum(parameter.numel() for parameter in network.parameters()) == VIT_S16
 
 
+@pytest.mark.slow
 def test_tokens_are_projected_patches_by_rows_after_the_class_token(mini):
     images_BxHxWxC = np.random.default_rng(0).normal(size=(3, 4, 6, 3)).astype(np.float32)
     rows = images_BxHxWxC.reshape(3, 2, 2, 3, 2, 3)  # B, row of patches, y, column of them, x, C
@@ -52,6 +54,7 @@ def test_tokens_are_projected_patches_by_rows_after_the_class_token(mini):
     np.testing.assert_allclose(tokens_BxLxD[:, 0], np.tile(positions_LxD[0], (3, 1)), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_is_that_of_flax(causal):
     options = {"use_bias": True, "dtype": jnp.float32, "rngs": nnx.Rngs(0)}
@@ -67,6 +70,7 @@ def test_attention_is_that_of_flax(causal):
     np.testing.assert_allclose(ours(x_BxLxD), flax(x_BxLxD, mask=mask), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_patch_reaches_the_class_token():
     model = VisionTransformer(**MINI, rngs=nnx.Rngs(0))
     model.head.kernel[...] = jax.random.normal(jax.random.key(0), (8, 5))

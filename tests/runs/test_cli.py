@@ -22,6 +22,7 @@ def test_help_explains_the_command_and_every_field(script):
         ) in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train.py", "sweep.py", "advise.py", "analysis"])
 @pytest.mark.parametrize("flag", ["--help", "--bogus"])
 def test_help_and_wrong_flags_answer_before_slow_imports(command, flag):

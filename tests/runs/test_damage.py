@@ -156,6 +156,7 @@ def test_an_older_checkpoint_that_orbax_cannot_list_is_set_aside(ended, uninterr
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_line_for_a_damaged_array(ended):
     """Orbax reads arrays in the background, where the others complain when one has failed."""
     newest = steps(ended)[0]
@@ -286,6 +287,7 @@ def test_a_run_continues_without_its_terminal(tmp_path):
     assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "exhausted"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["--help"], ["--evaluate", "nowhere"]])
 def test_output_that_cannot_be_written_changes_no_exit_code(arguments):

@@ -174,6 +174,7 @@ def test_checkpoints_keep_the_newest_two_and_the_best_bit_for_bit(tmp_path):
     assert checkpoints.value(2) == {"step": 2, "third": 1 / 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "bit"])
 def test_a_checkpoint_restores_what_was_saved_or_is_damaged(tmp_path, damage):
     """Whichever of its files is damaged; Orbax needs only some of them."""

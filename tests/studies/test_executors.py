@@ -213,6 +213,7 @@ def test_shards_cover_the_study_without_overlap(tmp_path):
     assert len(set.union(*parts)) == 4
 
 
+@pytest.mark.slow
 def test_lanes_write_what_separate_trials_write(tmp_path):
     directory = tmp_path / "lanes"
     assert run(study(trials=3), directory, QUIET, lanes=2) == "finished"
@@ -339,6 +340,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys, monkeypatc
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar10", "imagenet", "coco", "lm1b", "common_crawl", "vit"])
 def test_every_study_is_listed_with_its_cost(name, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)

@@ -45,6 +45,7 @@ def alone(tmp_path_factory):
     return workdirs
 
 
+@pytest.mark.slow
 def test_a_lane_is_its_own_run_bit_for_bit(alone, tmp_path):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
     results = lanes.train(lane_configs(), workdirs, QUIET)
@@ -53,6 +54,7 @@ def test_a_lane_is_its_own_run_bit_for_bit(alone, tmp_path):
         assert_same(together, apart)
 
 
+@pytest.mark.slow
 def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
     reads = []
     original = map_datasets.Read.stacked_items
@@ -67,6 +69,7 @@ def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
     assert sorted(reads) == list(range(configs[0].budget.fresh_examples))
 
 
+@pytest.mark.slow
 def test_lanes_stopped_after_one_has_ended_resume_together(alone, tmp_path):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
     results = lanes.train(lane_configs(), workdirs, QUIET, on_step=stop_at_call(82))
@@ -77,6 +80,7 @@ def test_lanes_stopped_after_one_has_ended_resume_together(alone, tmp_path):
         assert_same(together, apart)
 
 
+@pytest.mark.slow
 def test_lanes_wait_for_one_that_is_far_behind(alone, tmp_path):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
     one = lane_configs()[3]

@@ -104,6 +104,7 @@ def test_stacked_lanes_have_the_numbers_of_their_own_runs_and_leave_one_by_one(
     assert calls == [4] * steps[0] + [2] * (steps[2] - steps[0])
 
 
+@pytest.mark.slow
 def test_stopped_lanes_resume_together(apart, tmp_path):
     workdirs = in_directory(tmp_path)
     # in the middle of a round: 3 of four lanes, then of three
@@ -117,6 +118,7 @@ def test_stopped_lanes_resume_together(apart, tmp_path):
         assert_close(together, alone)
 
 
+@pytest.mark.slow
 def test_lanes_at_different_steps_are_stacked_once_they_meet(apart, tmp_path, calls):
     workdirs = in_directory(tmp_path)
     run = train.step_by_step(
@@ -144,6 +146,7 @@ def test_lanes_with_different_losses_form_separate_stacks_and_fail_separately(
     assert [result["error"][-1] for result in results] == ["1", "2", "2"]
 
 
+@pytest.mark.slow
 def test_a_study_records_which_trials_were_stacked(tmp_path):
     plan = study(trials=3, conditions=("baseline",))
     assert sweep.run(plan, tmp_path / "s", QUIET, lanes=2, stacked=True) == "finished"

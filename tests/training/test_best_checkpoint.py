@@ -35,6 +35,7 @@ def test_the_command_reports_the_best_checkpoint_on_both_splits(finished, capsys
     assert f"test: accuracy {found['splits']['test']['accuracy']:.4g}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_saved_parameters_give_the_networks_logits_in_numpy(finished):
     assert evaluate(finished) == cli.OK
     arrays = np.load(finished / records.PARAMETERS)
@@ -71,6 +72,7 @@ def test_an_evaluation_at_the_end_alone_is_kept_with_its_checkpoint(tmp_path):
     assert found["splits"]["validation"]["accuracy"] == pytest.approx(result["best"]["value"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["preempted", "killed"])
 def test_interrupted_run_is_evaluated_at_its_best_so_far(ending, tmp_path, capsys):
     config = mini(evaluate_every_fresh_examples=160, checkpoint_every_fresh_examples=160)
@@ -107,6 +109,7 @@ def test_run_in_training_is_not_evaluated(finished, capsys):
     assert "another process is training" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"step": "1", "fresh_examples": 1}'])
 def test_a_damaged_evaluation_is_made_again(finished, content):
     assert evaluate(finished) == cli.OK

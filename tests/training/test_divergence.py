@@ -132,6 +132,7 @@ def test_a_first_loss_of_zero_sets_no_bound():
     assert "the loss is not finite at step 2" in divergence.explanation(2, np.nan, 3, 0.0)
 
 
+@pytest.mark.slow
 def test_the_benchmark_finds_with_numpy_where_runs_end(tmp_path, capsys):
     words = ["--workloads=cifar10", "--steps=4", "--momenta=0.9", "--learning_rates=0.01,1e7,1e39"]
     assert divergence_detection.main([*words, f"--out={tmp_path / 'page.md'}"]) == 0

@@ -81,6 +81,7 @@ def indices_with(in_first, rows):
     return np.concatenate([some[first][:in_first], some[~first][: rows - in_first]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_first", [1, 2, 3])
 def test_both_estimates_are_unbiased_for_halves_of_any_size(population, in_first):
     found, (squared_norm, trace) = over_all_batches(population, indices_with(in_first, 4))
@@ -142,6 +143,7 @@ def shipped(request, monkeypatch):
     return request.param, params, data, called(workload.loss), called(workload.row_losses)
 
 
+@pytest.mark.slow
 def test_rows_add_up_to_the_loss_and_groups_of_them_have_their_own_gradients(shipped):
     """Of each shipped network, also with batch normalization: each group's explicit gradient."""
     name, params, data, loss, row_losses = shipped
@@ -219,6 +221,7 @@ def test_one_step_per_interval_is_due_at_an_evenly_distributed_place(every):
 ON = {"gradient_statistics_every_steps": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "condition",
     [
@@ -266,6 +269,7 @@ def keep_all_but_gradients(workdir):
     (workdir / records.METRICS).write_text("".join(kept))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_writes_the_same_records(tmp_path, uninterrupted):
     config = mini(**slot("before_augmentation", 100), **ON)
     for step in (7, 12):

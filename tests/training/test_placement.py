@@ -21,6 +21,7 @@ def train_records(workdir):
     return [r for r in records.read_metrics(workdir) if r["split"] == "train"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("insertion", "buffer"),
     [("before_augmentation", 100), ("after_augmentation", 0), ("after_batching", 4)],
@@ -51,6 +52,7 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
     assert 640 <= placed_items.sum() * item <= 640 + 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("insertion", ["after_augmentation", "after_batching"])
 def test_augmenting_on_entry_to_the_device_gives_the_hosts_losses(insertion, uninterrupted):
     losses = [
@@ -60,6 +62,7 @@ def test_augmenting_on_entry_to_the_device_gives_the_hosts_losses(insertion, uni
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fixed", "auto"])
 def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
     """Four streams of 26, 26, 25 and 25 slots: equal rows for each, enough for the largest."""

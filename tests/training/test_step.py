@@ -57,6 +57,7 @@ def test_the_horizon_in_steps_is_what_each_condition_takes_on_it(at, horizon):
     assert accounting.horizon_steps(config) == (horizon or 640) * config.echo.factor // 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [("none", 0), ("before_augmentation", 100), ("after_batching", 4)])
 def test_a_schedule_follows_the_steps_of_its_condition_on_its_horizon(at, tmp_path):
     """In a run's records: echoing stretches the decay, prefill is no leap, and past the horizon the
@@ -115,6 +116,7 @@ def test_a_horizon_of_the_budget_or_more_may_end_at_a_rate_of_zero():
 GOLDEN_LOSSES = [2.398116, 2.373794, 2.374711]
 
 
+@pytest.mark.slow
 def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
     losses = _losses(
         uninterrupted(mini(**RESNET, **slot("before_augmentation", 100), log_every_steps=1))
@@ -160,6 +162,7 @@ def _losses(workdir):
     return [r["loss"] for r in records.read_metrics(workdir) if r["split"] == "train"]
 
 
+@pytest.mark.slow
 def test_bfloat16_activations_keep_float32_parameters_and_learn_alike(uninterrupted):
     exact = _losses(uninterrupted(mini(**RESNET, log_every_steps=1)))
     coarse = _losses(uninterrupted(mini(**RESNET, log_every_steps=1, dtype="bfloat16")))

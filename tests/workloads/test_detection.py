@@ -102,6 +102,7 @@ def summarized(detection, data, outputs, mask):
     return detection.summarize([jax.device_get(evaluate(data, outputs, jnp.asarray(mask)))])
 
 
+@pytest.mark.slow
 def test_a_perfect_network_has_map_one_and_masked_rows_do_not_count():
     detection, data = decoded_scenes()
     offsets, logits = perfect_outputs(detection, data)
@@ -116,6 +117,7 @@ def test_a_perfect_network_has_map_one_and_masked_rows_do_not_count():
     assert everything["AP50"] < values["AP50"]
 
 
+@pytest.mark.slow
 def test_a_network_that_finds_nothing_scores_zero():
     detection, data = decoded_scenes()
     offsets, logits = perfect_outputs(detection, data)

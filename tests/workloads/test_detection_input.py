@@ -109,6 +109,7 @@ def test_a_record_that_cannot_be_used_is_named(bad, reason):
         read.stacked_items(range(3))
 
 
+@pytest.mark.slow
 def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
     source, info = splits.open_source("digit_scenes", "validation")
     broken = [*source.__getitems__(range(4)), record(image=b"no image")]
@@ -155,6 +156,7 @@ def painted(box, side=96):
     return image
 
 
+@pytest.mark.slow
 def test_boxes_follow_the_pixels_through_crop_and_mirror():
     detection = workload(
         dataset__canvas=96,

@@ -64,6 +64,7 @@ def test_rows_are_padded_and_targets_are_the_next_tokens():
     assert not tokens[3].any()
 
 
+@pytest.mark.slow
 def test_the_loss_by_hand(model):
     """-log of the softmax's share of each real next token, in float64, one token at a time."""
     workload = language_model()
@@ -87,6 +88,7 @@ def test_a_model_that_knows_nothing_has_the_logarithm_of_the_vocabulary(model):
     assert metrics["perplexity"] == pytest.approx(40, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_changes_neither_loss_nor_gradients(model):
     short, long = language_model(8), language_model(13)
     one = loss_and_gradients(short, model, batch(short))
@@ -118,6 +120,7 @@ def test_metrics_are_over_all_tokens_of_a_split(model):
         workload.summarize(experiment[2:])
 
 
+@pytest.mark.slow
 def test_grouped_logits_give_the_plain_loss_and_gradients(model):
     graphdef, parameters = nnx.split(model)
     hidden_BxLxD = jax.random.normal(jax.random.key(0), (4, 8, 16))
@@ -160,6 +163,7 @@ def test_normalizers_of_grouped_logits_are_computed_once_and_logits_twice():
     assert text.count("stablehlo.dot_general") == 3  # logits, logits again, their gradient
 
 
+@pytest.mark.slow
 def test_full_size_logits_are_never_in_memory_at_once():
     assert positions_at_once(1024, 256, 32_000) == 8
     assert positions_at_once(32, 64, 512) == 64
@@ -250,6 +254,7 @@ def echoed(insertion):
     return {"echo.insertion": insertion, "echo.factor": 2, "echo.shuffle_buffer": buffer}
 
 
+@pytest.mark.slow
 def test_echoing_at_every_insertion_point(tmp_path):
     runs = {"none": run(tmp_path / "none", small(lm1b))}
     for insertion in ("before_augmentation", "after_augmentation", "after_batching"):
@@ -282,6 +287,7 @@ def test_a_test_split_of_text_is_cut_by_the_vocabulary_of_the_training_split(mod
         assert sum(map(len, shown)) == 21
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [lm1b, common_crawl])
 def test_validation_covers_every_example_once(module):
     config = small(module)

@@ -73,6 +73,7 @@ def test_cropping_is_jaxs_and_opencvs_bilinear_resize(box, out):
     np.testing.assert_array_equal(mirrored, mine[:, ::-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("out", [8, 24])
 def test_the_host_crops_as_jax_does(channels, out):
@@ -157,6 +158,7 @@ def test_the_center_crop_is_in_the_center():
 # --- canvas and fused decoding
 
 
+@pytest.mark.slow
 def test_a_picture_is_copied_unchanged_to_its_canvas():
     source, _ = splits.open_source("digits_jpeg", "train")
     raw = [source[i] for i in range(20)]
@@ -186,6 +188,7 @@ def test_fused_decoding_before_augmentation_is_refused_in_a_sentence():
         check(mini(**slot("before_augmentation", 0), dataset__fused_decode=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("insertion", SLOTS)
 def test_copy_zero_is_the_same_in_every_condition(insertion):
     plain = {i: image for b in batches_of(mini()) for i, image in rows_of(b)}
@@ -276,6 +279,7 @@ def test_an_unknown_label_is_named():
 # --- color
 
 
+@pytest.mark.slow
 def test_color_distortion_changes_colors_and_keeps_gray_images_gray():
     images = np.random.default_rng(0).integers(0, 256, (64, 9, 9, 3), np.uint8)
     keys = jax.random.split(jax.random.key(0), 64)
@@ -307,6 +311,7 @@ def test_digits_as_jpegs_are_the_digits_at_many_sizes():
         assert np.corrcoef(small.ravel(), digit["image"].ravel())[0, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_the_full_model_is_resnet_50_and_classes_follow_the_data_set():
     config = imagenet.get_config()
     for classes, parameters in ((1000, 25_557_032), (50, 25_557_032 - 950 * 2049)):
@@ -346,6 +351,7 @@ def test_wrong_values_are_refused_in_a_sentence(field, value, says):
         make_experiment(mini(**{field: value}))
 
 
+@pytest.mark.slow
 def test_the_mini_trains_alike_on_host_and_device(tmp_path):
     fields = slot("before_augmentation", 20, factor=1.5)
     losses = {}

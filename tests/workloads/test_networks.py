@@ -20,6 +20,7 @@ TINY |= {"model__heads": 2, "model__mlp_dim": 16, "optimizer__name": "adamw"}
 TINY |= {"optimizer__learning_rate": 0.003, "log_every_steps": 1}
 
 
+@pytest.mark.slow
 def test_the_full_size_is_vit_s16_and_classes_follow_the_data_set():
     info = DatasetInfo("imagenet2012", "5.1.0", "", 50, None, 3)
     workload = LargeImageClassification.from_config(vit.get_config(), info)
@@ -42,6 +43,7 @@ def test_a_vision_transformer_trains_echoed_and_resumes_bit_for_bit(tmp_path):
     assert_equal_runs(config, tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_bfloat16_starts_near_float32(tmp_path):
     losses = {}
     for dtype in ("float32", "bfloat16"):

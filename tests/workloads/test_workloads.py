@@ -43,6 +43,7 @@ def the_pages_commands():
     return [words for b in pages.blocks(PAGE) if not b.language for words in pages.commands(b.code)]
 
 
+@pytest.mark.slow
 def test_the_workload_of_the_page_trains_and_is_searched_as_the_page_says(added, capsys):
     training, sweeping, analyzing = the_pages_commands()[:3]
     assert pages.run(training) == cli.OK
@@ -65,6 +66,7 @@ def test_it_trains_on_encoded_images_of_tfds(added, monkeypatch):
     assert result["fresh_examples"] == 640
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), [("none", 0), ("after_batching", 4)])
 def test_it_trains_echoed_and_learns(added, insertion, buffer):
     config = mini(
