@@ -24,7 +24,7 @@ import scipy.stats
 from examples import slow_storage
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-JOBS = ("torch_jpegs", "grain_jpegs", "grain_arrays")
+JOBS = ("torch_jpegs", "grain_jpegs", "jax_arrays")
 HEADER = ("job", "advice", "seconds without echo", "with echo", "times sooner", "steps")
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"
 

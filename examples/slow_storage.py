@@ -9,6 +9,7 @@ line of its output is the URL. It ends when its standard input is closed.
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import os
@@ -54,6 +55,7 @@ def decode(jpeg: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(jpeg)).convert("L").resize((SIDE, SIDE)))
 
 
+@functools.cache
 def local(split: str) -> tuple[np.ndarray, np.ndarray]:
     """A split that is not behind the server: images, uint8 [N, SIDE, SIDE], labels, int64 [N]."""
     source, _ = digits.open_source("digits_jpeg", split)

@@ -11,7 +11,7 @@ import scipy.stats
 from examples import compare, slow_storage
 
 TORCH = pytest.param("torch_jpegs", marks=[pytest.mark.extras, pytest.mark.multiprocess])
-JOBS = [TORCH, "grain_jpegs", "grain_arrays"]
+JOBS = [TORCH, "grain_jpegs", "jax_arrays"]
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +88,11 @@ def test_a_row_has_means_and_intervals_over_the_seeds():
 def test_the_command_runs_the_jobs_and_replaces_the_table(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{compare.BEGIN}old\n{compare.END}after\n")
-    words = ["--jobs=grain_arrays", "--seeds=1", "--target=0.15", "--files-per-second=5000"]
+    words = ["--jobs=jax_arrays", "--seeds=1", "--target=0.15", "--files-per-second=5000"]
     compare.main([*words, "--seconds=0.01", f"--out={page}"])
     printed = capsys.readouterr().out
     assert printed.startswith("| job | advice |")
-    assert "| `examples/grain_arrays.py` | " in printed
+    assert "| `examples/jax_arrays.py` | " in printed
     assert page.read_text() == f"before\n{compare.BEGIN}{printed}{compare.END}after\n"
 
 
