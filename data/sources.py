@@ -179,7 +179,7 @@ def fingerprint(*parts: bytes) -> str:
 
 
 def sample_data() -> pathlib.Path:
-    """The folder of scikit-learn's sample data. It is found, not imported, which takes seconds."""
+    """The folder of scikit-learn's sample data. The package is not imported: that takes seconds."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise SourceError(

@@ -58,7 +58,7 @@ def test_images_in_a_bucket_give_the_same_run(upload, tmp_path):
     remote, same = splits.open_source(f"folder:{url}", "train")
     assert everything(remote) == everything(local)
     assert same.fingerprint == info.fingerprint
-    fields = {"batch_size": 16, "model__depth": 0, "budget__fresh_examples": 64}
+    fields = {"batch_size": 16, "budget__fresh_examples": 64}
     train.train(mini(dataset__name=f"folder:{here}", **fields), tmp_path / "local")
     train.train(
         mini(

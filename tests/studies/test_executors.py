@@ -31,7 +31,6 @@ COMPARED = ("step", "fresh_examples", "loss", "split")
 def longer():
     """Trials of a small network that take long enough to be interrupted."""
     config = mini(
-        model__depth=0,
         budget__fresh_examples=6400,
         evaluate_every_fresh_examples=3200,
         checkpoint_every_fresh_examples=3200,

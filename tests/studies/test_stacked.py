@@ -31,7 +31,6 @@ STATUSES = ["reached", "diverged", "exhausted", "exhausted"]
 
 def lane_configs(**fields):
     fields = {
-        "model__depth": 0,
         "target__value": 0.5,  # the first lane gets to 0.66, the others to 0.35 at most
         "log_every_steps": 1,
         "budget__fresh_examples": 480,
