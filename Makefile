@@ -9,8 +9,9 @@ DEMO := demo_out
 GRID := out/grid
 PROBLEMS := digits logistic sentences  # those whose target is registered
 SEARCHES := 1 2 3 4 5
+CONFIRMED := logistic  # those with a finished grid
 
-.PHONY: help demo notebooks test test-fast test-extras check lint types format docs bench grid grid-pack clean
+.PHONY: help demo notebooks test test-fast test-extras check lint types format docs bench grid grid-pack confirmation clean
 
 help:
 	@echo "make demo    a small study on scikit-learn's digits: table and figures in $(DEMO)/"
@@ -23,6 +24,7 @@ help:
 	@echo "make docs    the documentation site in build/site"
 	@echo "make bench   the benchmarks, each against what one would use instead"
 	@echo "make grid    the registered studies of results/protocol.md: many hours; resumes"
+	@echo "make confirmation  their best settings with new seeds; resumes"
 
 demo: $(VENV)/.installed
 	$(BIN)/python sweep.py --config=configs/cifar10.py:mini --study=demo --lanes=4 --outdir=$(DEMO)/study
@@ -87,6 +89,15 @@ grid-pack: $(VENV)/.installed
 	for problem in $(PROBLEMS); do if [ -e $(GRID)/$$problem/study.json ]; then \
 	    $(BIN)/python -m analysis $(GRID)/$$problem --pack=results/grid/$$problem.tar.xz || exit $$?; \
 	fi; done
+
+confirmation: $(VENV)/.installed-dev
+	for problem in $(CONFIRMED); do \
+	    nice -n 19 $(BIN)/python sweep.py --config=configs/problems.py:$$problem \
+	        --study=confirmation --outdir=$(GRID)/confirmation_$$problem --workers=2 \
+	        --config.dataset.cache_dir=$(GRID)/vocabularies || exit $$?; \
+	    $(BIN)/python -m analysis $(GRID)/confirmation_$$problem \
+	        --pack=results/grid/confirmation_$$problem.tar.xz || exit $$?; \
+	done
 
 clean:
 	rm -rf $(VENV) $(DEMO)

@@ -44,6 +44,7 @@ class User:
         runs: by factor; their loss is 1 - accuracy where the study's metric is accuracy.
         baseline: fresh examples of the run without echoing to the target, at most the budget.
         fresh: fresh examples to the target by factor, inf where it was not reached.
+        trials: the directories of the runs' records.
     """
 
     problem: str
@@ -52,6 +53,7 @@ class User:
     target: float
     budget: float
     runs: Mapping[float, Run]
+    trials: Mapping[float, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def fresh(self) -> dict[float, float]:
@@ -78,36 +80,47 @@ def cut(run: Run, points: int) -> Run:
 
 
 def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies")) -> list[User]:
-    """The users of whom at least three factors reached the target."""
-    all_users = []
-    for study in STUDIES[problem]:
-        records = load.read(results / study / "records.tar.xz")
-        target, budget = records.study.target, float(records.study.budget or 0)
-        trials = records.trials.set_index(["condition", "search", "trial"])
-        runs: dict = collections.defaultdict(dict)
-        curves = load.curves(records.trials, target.metric)
-        key: Any
-        for key, curve in curves.groupby(["condition", "search", "trial"]):
-            trial, loss = trials.loc[key], curve["value"].to_numpy()
-            if target.mode == "above":
-                loss = np.maximum(1 - loss, 0.5 / 300)
-            if len(loss) < 3 or trial["status"] == "diverged":
-                continue
-            factor = float(trial["factor"])
-            name = (study, key[1], key[2], int(trial["batch_size"]))
-            runs[name][factor] = Run(
-                factor, curve["fresh_examples"].to_numpy(), curve["step"].to_numpy(), loss
-            )
-        level = 1 - target.value if target.mode == "above" else target.value
-        # what rounds to the level reaches it
-        of_study = [
-            User(problem, name, name[-1], level * (1 + 1e-9), budget, by_factor)
-            for name, by_factor in sorted(runs.items())
-        ]
-        all_users += [
-            user for user in of_study if sum(map(math.isfinite, user.fresh.values())) >= 3
-        ]
-    return all_users
+    """The users of an older problem."""
+    of_studies = (
+        recorded_users(problem, study, results / study / "records.tar.xz")
+        for study in STUDIES[problem]
+    )
+    return [user for of_study in of_studies for user in of_study]
+
+
+def recorded_users(problem: str, study: str, packed: pathlib.Path) -> list[User]:
+    """The users of a packed study of whom at least three factors reached the target, from trials
+    without echoing or before augmentation."""
+    records = load.read(packed)
+    target, budget = records.study.target, float(records.study.budget or 0)
+    all_trials: Any = records.trials
+    usable = all_trials["insertion"].isin(("none", "before_augmentation"))
+    usable &= ~all_trials["status"].isin(("diverged", "failed", load.UNFINISHED))
+    used = all_trials[usable]
+    trials = used.set_index(["condition", "search", "trial"])
+    runs: dict = collections.defaultdict(dict)
+    paths: dict = collections.defaultdict(dict)
+    key: Any
+    for key, curve in load.curves(used, target.metric).groupby(["condition", "search", "trial"]):
+        trial, loss = trials.loc[key], curve["value"].to_numpy()
+        if target.mode == "above":
+            loss = np.maximum(1 - loss, 0.5 / 300)
+        if len(loss) < 3:
+            continue
+        factor = float(trial["factor"])
+        name = (study, key[1], key[2], int(trial["batch_size"]))
+        runs[name][factor] = Run(
+            factor, curve["fresh_examples"].to_numpy(), curve["step"].to_numpy(), loss
+        )
+        paths[name][factor] = trial["path"]
+    level = 1 - target.value if target.mode == "above" else target.value
+    # what rounds to the level reaches it
+    level *= 1 + 1e-9
+    everyone = [
+        User(problem, name, name[-1], level, budget, by_factor, paths[name])
+        for name, by_factor in sorted(runs.items())
+    ]
+    return [user for user in everyone if sum(map(math.isfinite, user.fresh.values())) >= 3]
 
 
 def tuned(everyone: Sequence[User]) -> set[tuple]:

@@ -8,7 +8,7 @@ configuration's search space), `not_searched` (fields to leave out of it), and `
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Conditions = dict[str, dict[str, Any]]
@@ -159,12 +159,20 @@ def of(numbers: Numbers) -> Studies:
     return {name: _completed(numbers, study) for name, study in studies.items()}
 
 
-def registered(numbers: Numbers, factors: Sequence[int]) -> Studies:
+def registered(
+    numbers: Numbers,
+    factors: Sequence[int],
+    pairs: int,
+    winners: Mapping[str, Mapping[str, Any]],
+) -> Studies:
     """The studies of results/protocol.md for one problem (configs/problems.py).
 
     Args:
         numbers: with the problem's batch sizes, trials, and searches.
         factors: echo factors before augmentation, besides 1.
+        pairs: matched seeds of the confirmation.
+        winners: hyperparameters of the best trial of each condition of the grid, by field; a
+            condition is confirmed if it and no echoing at its batch size have them.
     """
     sizes, batch = numbers.batch_sizes, numbers.batch_size
     elsewhere = _grid(numbers, (batch,), numbers.insertions[1:], (2,))
@@ -184,7 +192,29 @@ def registered(numbers: Numbers, factors: Sequence[int]) -> Studies:
             "searches": 1,
         },
     }
+    if studies["grid"]["baseline"] in winners:
+        studies["confirmation"] = _confirmation(studies["grid"], pairs, winners)
     return {name: _completed(numbers, study) for name, study in studies.items()}
+
+
+def _confirmation(
+    grid: dict[str, Any], pairs: int, winners: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    conditions = {
+        name: overrides | dict(winners[name])
+        for name, overrides in grid["conditions"].items()
+        if name in winners and f"baseline_b{overrides['batch_size']}" in winners
+    }
+    return {
+        "about": "Each condition of the grid at its best hyperparameters, beside no echoing at its "
+        "own, with new matched seeds: search k is pair k.",
+        "conditions": conditions,
+        "baseline": grid["baseline"],
+        "overrides": {"seed.data": 10_000, "seed.model": 20_000_000},
+        "space": (),
+        "trials": 1,
+        "searches": pairs,
+    }
 
 
 def _half_horizon(numbers: Numbers) -> Conditions:

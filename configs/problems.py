@@ -14,6 +14,8 @@ the minis, whose ends held some optima. Targets follow the rule in the protocol.
 """
 
 import dataclasses
+import json
+import pathlib
 from typing import Any
 
 import ml_collections
@@ -55,7 +57,12 @@ class Problem:
 
 
 SEARCHES = 5  # per condition; the smallest number whose range covers a median above 90 %
+PAIRS, TEXT_PAIRS = 64, 20  # of matched seeds, with which a condition is confirmed
 EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of the budget to 5 %
+
+# The best hyperparameters of each condition of a finished grid, by problem; written by
+# `python -m benchmarks.confirmation --choose`.
+WINNERS = pathlib.Path(__file__).parents[1] / "results/grid/winners.json"
 
 PROBLEMS = {
     "digits": Problem(
@@ -182,7 +189,8 @@ def get_search_space(variant: str = ""):
 
 
 def get_studies(variant: str = ""):
-    """`grid`, the `pilot` that determines its target, and on sentences AdamW at two batch sizes."""
+    """`grid`, the `pilot` that determines its target, the `confirmation` of a finished grid, and on
+    sentences AdamW at two batch sizes."""
     problem = _problem(variant)
     numbers = dataclasses.replace(
         problem.workload.MINI_NUMBERS,
@@ -191,7 +199,9 @@ def get_studies(variant: str = ""):
         searches=SEARCHES,
         augments=problem.augments,
     )
-    studies = catalog.registered(numbers, problem.factors)
+    winners = json.loads(WINNERS.read_text()) if WINNERS.exists() else {}
+    pairs = TEXT_PAIRS if problem.workload in (lm1b, common_crawl) else PAIRS
+    studies = catalog.registered(numbers, problem.factors, pairs, winners.get(variant, {}))
     if problem.workload is lm1b:
         study = catalog.of(numbers)["optimizer"]
         studies |= {

@@ -91,7 +91,7 @@ def all_studies(module: Any, variant: str) -> dict[str, dict[str, Any]]:
 def _axes(definition: dict[str, Any], module: Any, variant: str) -> list[Any]:
     """The axes of a study as its file gives them, without those that it does not search."""
     axes = definition.get("space")
-    if not axes:
+    if axes is None:
         if not hasattr(module, "get_search_space"):
             raise ValueError(
                 "it has no space, and its file has no get_search_space(); allowed: either"

@@ -46,12 +46,10 @@ def dry_run(study: Study) -> str:
         steps = accounting.total_steps(search.trial_config(study, condition, 0, 0))
         lines.append(f" {mark} {condition.name}: {condition.label}; at most {steps:,} steps")
         lines += [f"       {name} = {value}" for name, value in condition.overrides.items()]
-    lines += ["", "search space:", *(f"   {axis}" for axis in study.space), ""]
-    lines += [f"first trials of search 0, which has {study.trials}:"]
-    for trial in range(min(_DISPLAYED_TRIALS, study.trials)):
-        point = search.point(study.space, 0, trial).items()
-        values = [f"{n} = {x:.4g}" if isinstance(x, float) else f"{n} = {x}" for n, x in point]
-        lines.append(f"   {trial}: {', '.join(values)}")
+    lines += ["", "search space:", *([f"   {axis}" for axis in study.space] or ["   none"])]
+    if study.space:
+        lines += ["", f"first trials of search 0, which has {study.trials}:"]
+        lines += [_trial(study, n) for n in range(min(_DISPLAYED_TRIALS, study.trials))]
     lines += [
         "",
         f"seeds: seed.data = {seed.data} + search; seed.model = {seed.model} + "
@@ -59,6 +57,13 @@ def dry_run(study: Study) -> str:
         f"cost: {cost(study)}",
     ]
     return "\n".join(lines)
+
+
+def _trial(study: Study, number: int) -> str:
+    """A line for the hyperparameters of a trial of search 0."""
+    point = search.point(study.space, 0, number).items()
+    values = [f"{n} = {x:.4g}" if isinstance(x, float) else f"{n} = {x}" for n, x in point]
+    return f"   {number}: {', '.join(values)}"
 
 
 def cost(study: Study) -> str:

@@ -118,7 +118,9 @@ def _labeled(
 
 def point(space: Sequence[Axis], search: int, trial: int) -> dict[str, Any]:
     """The hyperparameters of one trial by field: point `trial` of the scrambled Halton sequence
-    that is seeded with `search`. The values of integer fields are rounded."""
+    that is seeded with `search`. The values of integer fields are rounded. Empty without axes."""
+    if not space:
+        return {}
     sequence = qmc.Halton(d=len(space), scramble=True, rng=search)
     if trial:
         sequence.fast_forward(trial)

@@ -1,0 +1,175 @@
+"""Confirms the best settings of the grid's conditions with new matched seeds.
+
+    python -m benchmarks.confirmation --choose                  writes results/grid/winners.json
+    make confirmation                                           runs them; again to resume
+    python -m benchmarks.confirmation --out=results/confirmation.md
+
+results/protocol.md has the rules: the winner of a condition is the trial with the smallest score of
+all its searches; a pair is a run of a condition and one of no echoing at the same batch size, each
+with its own winner's hyperparameters and the same new seeds; there are three looks, after a third,
+two thirds, and all of the pairs, each at level 1 - 0.05/3, and a condition is decided at the first
+look whose interval excludes 1.
+"""
+
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import load, scores, uncertainty
+from benchmarks import common
+from configs import problems
+from runs import records
+from runs.study import echo_label
+
+RESULTS = pathlib.Path("results/grid")
+PREFIX = "confirmation_"
+LOOKS = 3
+LEVEL = 1 - 0.05 / LOOKS
+
+
+def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
+    """By condition, the hyperparameters of the counted trial that reached the target with the
+    smallest score: of those that tie, the one of the first search, then the first trial. A
+    condition without such a trial is missing."""
+    chosen = {}
+    names = [axis.field for axis in loaded.study.space]
+    reached: Any = loaded.trials[loaded.trials["counted"] & loaded.trials[scores.REACHED].notna()]
+    for condition, trials in reached.groupby("condition", sort=False):
+        best = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
+        chosen[condition] = {name: _plain(best[name]) for name in names}
+    return chosen
+
+
+def _plain(value: Any) -> float:
+    number = float(value)
+    return int(number) if number.is_integer() else number
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """The effect of a condition at the look that decided it, or at the last one.
+
+    Attributes:
+        pairs: that had been run at this look.
+        decided: pairs of them whose side of 1 is known.
+        low, high: the interval at LEVEL; NaN where it needs more pairs.
+        effect: the ratio at which the signs balance; NaN if it is not a single number.
+    """
+
+    pairs: int
+    decided: int
+    effect: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        return "fewer" if self.high < 1 else "more" if self.low > 1 else "undecided"
+
+
+def decide(pairs: pd.DataFrame, planned: int) -> Decision:
+    """The decision from the pairs of one condition, with at most `planned` of them.
+
+    Args:
+        pairs: rows of `uncertainty.pairs`.
+        planned: pairs at the last look.
+    """
+    decision = None
+    for look in range(1, LOOKS + 1):
+        end = round(planned * look / LOOKS)
+        seen = pairs[pairs["search"] < end]
+        decision = _at_look(seen)
+        if decision.verdict != "undecided":
+            break
+    assert decision
+    return decision
+
+
+def _at_look(pairs: pd.DataFrame) -> Decision:
+    lows, highs = (pairs[name].to_numpy(float) for name in ("effect_low", "effect_high"))
+    low, high, *balance = uncertainty.sign_interval(lows, highs, level=LEVEL)
+    if (pairs["reached"] | pairs["baseline_reached"]).sum() < uncertainty.MIN_PAIRS:
+        low = high = math.nan
+    point = balance[0] > 0 and math.isfinite(balance[1])
+    effect = math.sqrt(balance[0] * balance[1]) if point else math.nan
+    decided = sum(int(side) for side in uncertainty.signs(lows, highs, 1.0))
+    return Decision(len(pairs), decided, effect, low, high)
+
+
+def decisions(loaded: load.LoadedStudy, planned: int) -> dict[str, Decision]:
+    """By condition that is compared with no echoing."""
+    pairs = uncertainty.pairs(loaded.trials, loaded.study)
+    return {name: decide(own, planned) for name, own in pairs.groupby("condition", sort=False)}
+
+
+def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
+    text = [
+        "# The grid's best settings, confirmed with new seeds",
+        "Each condition at the hyperparameters of its best trial in [the grid](protocol.md), and "
+        "no echoing at the same batch size at its own, with new matched seeds: ratios of fresh "
+        "examples to the target, their interval at level 0.983 by the sign test, at the look that "
+        "decided the condition or at the last one. By `python -m benchmarks.confirmation`.",
+    ]
+    for problem, (loaded, planned) in studies.items():
+        rows = []
+        reached = loaded.trials.groupby("condition")[scores.REACHED].count()
+        labels = {
+            c.name: f"{echo_label(c.insertion, c.factor)}, batch {c.batch_size}"
+            for c in loaded.study.conditions
+        }
+        for name, own in decisions(loaded, planned).items():
+            interval = "-" if math.isnan(own.low) else f"{own.low:.2f} to {_number(own.high)}"
+            row = [labels[name], _number(own.effect), interval, f"{own.pairs}", f"{own.decided}"]
+            rows.append([*row, f"{reached[name]}", own.verdict])
+        header = ["condition", "ratio", "interval", "pairs", "decided", "reached", "verdict"]
+        text += [f"## {problem}", _missing(loaded), common.markdown_table(header, rows)]
+    return "\n\n".join(text)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "-"
+
+
+def _missing(loaded: load.LoadedStudy) -> str:
+    ended = loaded.trials["status"].isin(records.FINISHED)
+    return (
+        f"{int(ended.sum())} runs of {loaded.study.searches * len(loaded.study.conditions)}, "
+        f"{int(np.sum(loaded.trials['status'] == 'diverged'))} of which diverged; target "
+        f"{loaded.study.target.metric} {loaded.study.target.value:g}."
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("confirmation", __doc__)
+    parser.add_argument("--choose", action="store_true", help="choose the winners; runs nothing")
+    parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
+    options = parser.parse_args(argv)
+    names = list(problems.PROBLEMS)
+    if options.choose:
+        packed = {name: options.records / f"{name}.tar.xz" for name in names}
+        grids = {name: load.read(path) for name, path in packed.items() if path.exists()}
+        records.write_json(
+            options.records / problems.WINNERS.name,
+            {name: winners(grid) for name, grid in grids.items()},
+        )
+        return
+    packed = {name: options.records / f"{PREFIX}{name}.tar.xz" for name in names}
+    studies = {}
+    for name, path in packed.items():
+        if path.exists():
+            loaded = load.read(path)
+            studies[name] = loaded, loaded.study.searches
+    common.publish(report(studies), options.out)
+
+
+if __name__ == "__main__":
+    main()

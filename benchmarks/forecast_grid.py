@@ -1,0 +1,250 @@
+"""The forecast judged on the problems of the registered grid, beside regressions on what a run
+measures about its gradients.
+
+    python -m benchmarks.forecast_grid --out=results/forecast_grid.md  # some minutes
+
+docs/forecast.md has the protocol. The forecast is used as it ships: its prior comes from older
+studies (benchmarks.forecast_accuracy). Regressions are fitted to the other problems of the grid.
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from analysis.gradients import gradient_statistics
+from benchmarks import common
+from benchmarks.forecast_accuracy import (
+    PILOTS,
+    RATIOS,
+    Outcome,
+    User,
+    caps,
+    fixed_pilots,
+    kept,
+    predicted,
+    problem_outcomes,
+    recorded_users,
+    row,
+    table,
+    tuned,
+)
+from echo.advice.forecast import Prior
+
+RESULTS = pathlib.Path("results/grid")
+PROBLEMS = ("digits", "logistic", "sentences")
+REFERENCE = 4.0  # regressions predict n(e) / n(4)
+
+
+# --- regressions
+
+
+def measurements(user: User) -> np.ndarray:
+    """[7] what the fixed pilots measured about their gradients, NaN where they did not: the log of
+    the noise scale over the batch size; then at e = 4 and at e = 16 each, the mean cosine of the
+    gradients of repeats and of fresh rows, and mean logs of the ratios of their norms and of their
+    losses (repeats / fresh)."""
+    ends = {run.factor: run.fresh_examples[-1] for run in fixed_pilots(user)}
+    frames = {}
+    for factor, end in ends.items():
+        frame = gradient_statistics(user.trials[factor])
+        frames[factor] = frame[frame["fresh_examples"] <= end]
+    noise = [frame["gradient_noise_trace"].dropna().to_numpy() for frame in frames.values()]
+    signal = [frame["gradient_squared_norm"].dropna().to_numpy() for frame in frames.values()]
+    # a noise scale is defined if the mean estimate of |G|^2 is above 0
+    noise, signal = _mean(np.concatenate(noise)), _mean(np.concatenate(signal))
+    answer = [math.log(noise / signal / user.batch_size) if signal > 0 else math.nan]
+    for factor in PILOTS[1:]:
+        frame = frames.get(factor)
+        if frame is None:
+            answer += [math.nan] * 3
+            continue
+        answer.append(_mean(frame["gradient_cosine"].dropna()))
+        answer.append(_mean(np.log(frame["gradient_norm_ratio"].dropna())))
+        losses = frame[["repeat_loss", "fresh_loss"]].dropna()
+        losses = losses[(losses > 0).all(axis=1)]
+        answer.append(_mean(np.log(losses["repeat_loss"] / losses["fresh_loss"])))
+    return np.array(answer)
+
+
+def _mean(values) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A user as a regression sees it.
+
+    Attributes:
+        online: [7] see `measurements`.
+        law: by factor, log(n(e) / n(4)) as the law predicts it from the fixed pilots.
+        truth: likewise, as measured; of the factors that reached the target, if e = 4 did.
+    """
+
+    user: User
+    online: np.ndarray
+    law: Mapping[float, float]
+    truth: Mapping[float, float]
+
+    @classmethod
+    def of(cls, user: User) -> "Example":
+        answer = predicted(user, fixed_pilots(user), RATIOS[0], Prior())
+        law = {e: cell.fresh_examples for e, cell in answer.cells.items()}
+        reached = {e: n for e, n in user.fresh.items() if math.isfinite(n)}
+        return cls(user, measurements(user), _relative(law), _relative(reached))
+
+
+def _relative(fresh: Mapping[float, float]) -> dict[float, float]:
+    if REFERENCE not in fresh:
+        return {}
+    return {e: math.log(n / fresh[REFERENCE]) for e, n in fresh.items() if e != REFERENCE}
+
+
+def inputs(kind: str, example: Example, factor: float) -> np.ndarray:
+    """The numbers that a regression of this kind has."""
+    online = {"mean": False, "online": True, "both": True}[kind]
+    law = [example.law.get(factor, math.nan)] if kind == "both" else []
+    return np.r_[example.online if online else [], law]
+
+
+def regression(kind: str, examples: Sequence[Example], factor: float):
+    """A function from an example to log(n(e) / n(4)): ridge regression with a penalty that counts
+    as much as one user; each problem has equal weight."""
+    used = [example for example in examples if factor in example.truth]
+    x = np.array([inputs(kind, example, factor) for example in used])
+    y = np.array([example.truth[factor] for example in used])
+    sizes = collections.Counter(example.user.problem for example in used)
+    weights = np.array([len(used) / len(sizes) / sizes[e.user.problem] for e in used])
+    known = np.isfinite(x)
+    total = np.maximum((weights[:, None] * known).sum(axis=0), 1e-9)
+    center = (weights[:, None] * np.where(known, x, 0)).sum(axis=0) / total
+    spread = (weights[:, None] * np.where(known, x - center, 0) ** 2).sum(axis=0) / total
+    scale = np.sqrt(np.maximum(spread, 1e-9))
+
+    def standardized(x):
+        return np.where(np.isfinite(x), (x - center) / scale, 0.0)
+
+    middle = np.average(y, weights=weights)
+    z = standardized(x)
+    gram = z.T @ (weights[:, None] * z) + np.eye(z.shape[1])
+    slopes = np.linalg.solve(gram, z.T @ (weights * (y - middle)))
+    return lambda example: float(middle + standardized(inputs(kind, example, factor)) @ slopes)
+
+
+KINDS = {
+    "mean of the other problems": "mean",
+    "online measurements": "online",
+    "online measurements and the law": "both",
+}
+
+
+def by_regression(
+    kind: str, examples: Sequence[Example], others: Sequence[Example]
+) -> list[dict[float, float]]:
+    """For each example, log(n(e) / n(4)) over its factors that occur in another problem."""
+    known = {e for example in others for e in example.truth}
+    fitted = {e: regression(kind, others, e) for e in sorted(known)}
+    return [
+        {REFERENCE: 0.0} | {e: f(example) for e, f in fitted.items() if e in example.user.runs}
+        for example in examples
+    ]
+
+
+# --- the report
+
+
+def errors(examples: Sequence[Example], answers: Sequence[Mapping[float, float]]) -> list[float]:
+    """|log(predicted / true)| of n(e) / n(4)."""
+    return [
+        abs(answer[e] - true)
+        for example, answer in zip(examples, answers, strict=True)
+        for e, true in example.truth.items()
+        if e in answer
+    ]
+
+
+def chosen(answer: Mapping[float, float], ratio: float) -> float:
+    return min(answer, key=lambda e: answer[e] + math.log(max(1, e / ratio)))
+
+
+def compared(examples: Sequence[Example], others: Sequence[Example]) -> str:
+    """A table of the regressions, and of the law from the same fixed pilots."""
+    answers = {name: by_regression(kind, examples, others) for name, kind in KINDS.items()}
+    answers["law"] = [{REFERENCE: 0.0} | dict(example.law) for example in examples]
+    rows = []
+    for name, predictions in answers.items():
+        outcomes = {
+            ratio: [
+                Outcome(example.user, ratio, {}, chosen(answer, ratio))
+                for example, answer in zip(examples, predictions, strict=True)
+            ]
+            for ratio in RATIOS
+        }
+        of_name = row(name, outcomes)
+        off = errors(examples, predictions)
+        quantiles = [f"{math.expm1(np.quantile(off, level)):.0%}" for level in (0.5, 0.9)]
+        rows.append([name, of_name[1], *quantiles, *of_name[5:-1]])
+    header = ["", "users", "median error", "90 %"]
+    return common.markdown_table(header + [f"regret at R = {ratio:g}" for ratio in RATIOS], rows)
+
+
+def report(problems: Mapping[str, Sequence[User]]) -> str:
+    text = [
+        "# The forecast on the registered grid",
+        "The columns are those of [forecast_accuracy](forecast_accuracy.md). The prior and the "
+        "widening of the intervals are those that ship; they were fixed before the grid's records "
+        "existed. [docs/forecast.md](../docs/forecast.md) has the protocol and says what follows.",
+    ]
+    examples = {
+        name: [Example.of(user) for user in everyone if len(fixed_pilots(user)) > 1]
+        for name, everyone in problems.items()
+    }
+    for name, everyone in problems.items():
+        if not everyone:
+            text += [f"## {name}", "No user reached the target with three factors."]
+            continue
+        outcomes = problem_outcomes(everyone, Prior())
+        best = tuned(everyone)
+        extra = {}
+        for method in ("law, adaptive pilots", "law"):
+            extra[f"{method}: tuned users"] = kept(
+                outcomes[method], lambda o, best=best: o.user.name in best
+            )
+            extra[f"{method}: enough evidence"] = kept(
+                outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt
+            )
+        others = [example for other in problems if other != name for example in examples[other]]
+        text += [
+            f"## {name}",
+            table(outcomes | extra),
+            "`auto` behind a constant upstream, by its maximum number of copies, as in "
+            "forecast_accuracy; median / 90 % / worst.",
+            caps(everyone, Prior()),
+            "Regressions on the other problems. Errors are those of n(e) / n(4).",
+            compared(examples[name], others),
+        ]
+    return "\n\n".join(text)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("forecast_grid", __doc__)
+    parser.add_argument("--quick", action="store_true", help="four trials of each problem")
+    parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
+    options = parser.parse_args(argv)
+    users_of = functools.partial(_users, options.records)
+    problems = {name: users_of(name) for name in PROBLEMS}
+    if options.quick:
+        problems = {name: everyone[:4] for name, everyone in problems.items()}
+    common.publish(report(problems), options.out)
+
+
+def _users(records: pathlib.Path, problem: str) -> list[User]:
+    return recorded_users(problem, problem, records / f"{problem}.tar.xz")
+
+
+if __name__ == "__main__":
+    main()

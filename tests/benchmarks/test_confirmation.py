@@ -1,0 +1,99 @@
+"""The confirmation of a grid: its winners, its runs without a search, and its sequential looks."""
+
+import json
+import math
+import pathlib
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import sweep
+from analysis import load
+from analysis.__main__ import main as analyze
+from benchmarks import confirmation
+from configs import catalog, problems
+from tests.helpers.small_studies import QUIET, study
+
+GRID = "results/grid/digits.tar.xz"
+
+
+def test_winner_is_the_cheapest_trial_that_reached_the_target():
+    grid = load.read(GRID)
+    best = {}
+    for directory in map(pathlib.Path, grid.trials["path"]):
+        if (directory / "result.json").exists():
+            result = json.loads((directory / "result.json").read_text())
+            trial = json.loads((directory / "hparams.json").read_text())
+            if result["status"] == "reached":
+                cost = result["fresh_examples_to_target"], trial["search"], trial["trial"]
+                best.setdefault(trial["condition"], []).append((cost, trial["hparams"]))
+    assert best
+    winners = confirmation.winners(grid)
+    assert winners.keys() == best.keys()
+    for condition, trials in best.items():
+        assert winners[condition] == min(trials, key=lambda one: one[0])[1]
+
+
+def test_confirmation_takes_the_conditions_whose_baseline_has_a_winner():
+    numbers = problems.PROBLEMS["logistic"].workload.MINI_NUMBERS
+    rate = {"optimizer.learning_rate": 0.1}
+    winners = {"baseline_b32": rate, "before_augmentation_e2_b32": {"optimizer.learning_rate": 0.2}}
+    winners |= {"before_augmentation_e2_b64": rate}  # no winner without echoing at this size
+    grid = catalog.registered(numbers, (2, 4), 20, winners)["confirmation"]
+    assert list(grid["conditions"]) == ["baseline_b32", "before_augmentation_e2_b32"]
+    assert grid["conditions"]["before_augmentation_e2_b32"]["optimizer.learning_rate"] == 0.2
+    assert (grid["trials"], grid["searches"], grid["space"]) == (1, 20, ())
+    assert "confirmation" not in catalog.registered(numbers, (2, 4), 20, {})
+
+
+def test_study_without_axes_runs_and_is_decided(tmp_path):
+    plan = study(trials=1, searches=3, axes=(), target__value=0.1)
+    assert sweep.run(plan, tmp_path / "study", QUIET) == "finished"
+    loaded = load.read(tmp_path / "study")
+    assert len(loaded.trials) == 6
+    decisions = confirmation.decisions(loaded, planned=3)
+    assert [decision.pairs for decision in decisions.values()] == [3]
+    assert "before augmentation, e = 2" in confirmation.report({"digits": (loaded, 3)})
+    analyze([str(tmp_path / "study"), f"--out={tmp_path / 'report'}"])
+
+
+def _pairs(ratios):
+    known = np.asarray(ratios, float)
+    return pd.DataFrame(
+        {
+            "search": range(len(known)),
+            "reached": True,
+            "baseline_reached": True,
+            "effect_low": known,
+            "effect_high": known,
+        }
+    )
+
+
+def test_a_clear_effect_is_decided_at_the_first_look():
+    decision = confirmation.decide(_pairs(np.geomspace(0.4, 0.6, 64)), 64)
+    assert (decision.verdict, decision.pairs) == ("fewer", 21)
+    decision = confirmation.decide(_pairs(np.geomspace(1.5, 2.5, 20)), 20)
+    assert (decision.verdict, decision.pairs) == ("more", 13)  # 7 pairs are too few to decide
+
+
+@pytest.mark.parametrize("wins", range(20))
+def test_decision_at_a_look_is_the_sign_test_at_its_level(wins):
+    ratios = [0.5 + 0.01 * k for k in range(wins)] + [1.5 + 0.01 * k for k in range(21 - wins)]
+    decision = confirmation.decide(_pairs(ratios), 63)  # the first look has 21 pairs
+    rejected = stats.binomtest(wins, 21).pvalue <= 0.05 / 3
+    assert (decision.verdict != "undecided") == rejected
+    if not rejected:
+        assert decision.pairs == 21
+        assert decision.low < 1 < decision.high
+
+
+def test_runs_that_miss_the_target_count_on_their_side():
+    pairs = _pairs(np.full(21, 0.9))
+    pairs["baseline_reached"] = False
+    pairs["effect_low"] = 0.0
+    decision = confirmation.decide(pairs, 63)
+    assert decision.verdict == "fewer"
+    assert math.isnan(decision.effect)
