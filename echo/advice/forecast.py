@@ -228,13 +228,18 @@ def _observe(fresh, factors, runs: Sequence[Run], target: float, noise: float) -
     rng, reached = np.random.default_rng(0), set()
     for draws, factor in zip(fresh, factors, strict=True):
         own = [run for run in runs if run.factor == factor]
-        hits = [n for run in own if (n := fresh_examples_at(run, target)) is not None]
-        if hits:
+        hits = [fresh_examples_at(run, target) for run in own]
+        seen = [np.log(hit) for hit in hits if hit is not None]
+        ends = [run.fresh_examples[-1] for run, hit in zip(own, hits, strict=True) if hit is None]
+        if seen:
             reached.add(factor)
-            spread = noise / np.sqrt(len(hits)) * rng.standard_normal(len(draws))
-            draws[:] = np.exp(np.mean(np.log(hits)) + spread)
+            # A run that has gone further than the others needed takes at least as long as it has.
+            late = [end for end in ends if end > np.exp(np.mean(seen))]
+            logs = [*seen, *(np.log(np.maximum(draws, end)) for end in late)]
+            spread = noise / np.sqrt(len(logs)) * rng.standard_normal(len(draws))
+            draws[:] = np.exp(sum(logs) / len(logs) + spread)
         elif own:  # it takes at least as long as it has run
-            draws[:] = np.maximum(draws, max(run.fresh_examples[-1] for run in own))
+            draws[:] = np.maximum(draws, max(ends))
     return reached
 
 

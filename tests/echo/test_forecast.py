@@ -130,6 +130,23 @@ def test_a_factor_that_reached_the_target_is_observed():
     assert answer.cells[4].fresh_examples == pytest.approx(law_examples(TARGET, 4), rel=0.02)
 
 
+def test_a_seed_that_missed_the_target_counts_beside_one_that_reached_it():
+    """A seed that had not reached the target when the other had makes the forecast later."""
+    until = law_examples(TARGET, 4)
+    lucky = law_run(4, 1.1 * until)
+    slow = law_run(4, 2.0 * until)
+    slow = dataclasses.replace(slow, loss=np.maximum(slow.loss, 1.2 * TARGET))
+    behind = law_run(4, 0.5 * until)  # as good so far: it says nothing about the end
+
+    def expected(*others):
+        runs = [*pilots(factors=(1, 16)), lucky, *others]
+        return forecast(runs, TARGET, batch_size=BATCH).cells[4]
+
+    assert expected(behind).fresh_examples == pytest.approx(expected().fresh_examples, rel=0.02)
+    assert expected(slow).observed
+    assert expected(slow).fresh_examples >= math.sqrt(1.9) * expected().fresh_examples
+
+
 def test_an_evaluation_before_training_changes_nothing():
     first = law_run(16, 1e5, points=10)
     early = Run(16, [0, *first.fresh_examples], [0, *first.steps], [3.0, *first.loss])
