@@ -143,9 +143,12 @@ class Axis:
         low, high = transform(self.min), transform(self.max)
         return (transform(coordinate) - low) / (high - low)
 
-    def near_end(self, value: float | None) -> str | None:
-        """The end, "min" or "max", that `value` is within EDGE of; None in between."""
-        position = None if value is None or math.isnan(value) else self.position(value)
+    def near_end(self, value: Any) -> str | None:
+        """The end, "min" or "max", that `value` is within EDGE of; None in between, for a choice,
+        and without a value."""
+        if self.values or value is None or math.isnan(value):
+            return None
+        position = self.position(value)
         if position is None or EDGE < position < 1 - EDGE:
             return None
         return "min" if position <= EDGE else "max"

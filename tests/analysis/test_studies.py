@@ -8,6 +8,7 @@ import math
 import matplotlib.image
 import numpy as np
 import pytest
+import rich.console
 
 from analysis import __main__ as analysis_main
 from analysis import figures, load, report, scores, uncertainty, watch
@@ -257,6 +258,16 @@ def test_watch_prints_a_finished_study_once(tmp_path, capsys):
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("12 of 12 trials counted | 0 diverged | 0 running | no echoing 500 |")
     assert not (root / "report").exists()
+
+
+def test_watch_on_a_terminal_shows_a_row_per_condition(tmp_path):
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL))
+    console = rich.console.Console(width=120, record=True, file=io.StringIO())
+    console.print(watch.table(loaded))
+    shown = console.export_text()
+    assert "8 of 8 trials counted" in shown
+    assert all(condition.label in shown for condition in loaded.study.conditions)
+    assert watch.table(None) == "no trial has started"
 
 
 def test_watch_continues_until_the_study_has_ended(tmp_path, capsys, monkeypatch):

@@ -126,15 +126,22 @@ def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffe
     source, _, info = open_data(config)
     workload = workloads.make(config, info)
 
-    given, enough = [], threading.Event()
+    given, held, enough = [], threading.Event(), threading.Event()
 
-    class Late:  # most of the second half's records come after ten of its batches
+    class Late:
+        """Most of the second half's records come after ten batches that it made without them.
+
+        The first ones come at once, and are more than one of its streams reads ahead: a stream
+        without any record would wait for its first one.
+        """
+
         def __len__(self):
             return len(source)
 
         def __getitems__(self, indices):
             given.append(len(indices))
-            if sum(given) > 40:
+            if sum(given) > 120:
+                held.set()
                 assert enough.wait(HANGS)
             return source.__getitems__(indices)
 
@@ -142,13 +149,15 @@ def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffe
         threads, found = Threads(2), [[], []]
 
         def read(number):
-            held = range(2 * number, 2 * number + 2)
+            own = range(2 * number, 2 * number + 2)
             auto = AutoStreams(config, decisions=decisions, exchange=threads.of(number))
             records = Late() if number and decisions is None else source
-            iterator = iter(build.build(config, records, workload, held, auto))
+            iterator = iter(build.build(config, records, workload, own, auto))
+            made_without = 0
             for batch in iterator:
                 found[number].append(batch)
-                if len(found[1]) == 10:
+                made_without += number and held.is_set()
+                if made_without == 10:
                     enough.set()
             state = iterator.get_state()
             iterator.close()
@@ -163,6 +172,7 @@ def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffe
         return found, streams.merge_states(states)
 
     (first, second), state = halves()
+    assert enough.is_set()
     assert {s["batches"] for s in state["streams"].values()} == {len(first)}  # where all ended
     decisions = np.asarray([batch.decisions for batch in first])
     assert len(first) > budget // 32  # so there are repeats

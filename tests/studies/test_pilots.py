@@ -1,6 +1,7 @@
 """Pilots are ordinary runs, stopped and continued; the command reports what follows from them."""
 
 import itertools
+import math
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 import advise
 import train
+from configs import cifar10
 from pipeline import accounting
 from runs import cli, records
 from runs.progress import Progress
@@ -137,6 +139,17 @@ def test_pilots_of_an_auto_run_have_fixed_factors(tmp_path):
 def test_a_target_without_a_loss_is_refused(tmp_path):
     with pytest.raises(cli.InputError, match=r"target.value is 1.1; allowed for a forecast"):
         make(tmp_path, target__value=1.1)
+
+
+def test_a_pilot_that_diverged_ends_with_a_loss_that_is_not_finite():
+    config = cifar10.get_config("mini")
+    evaluated = [{"fresh_examples": 100, "step": 12, "accuracy": 0.6}]
+    result = {"status": "diverged", "fresh_examples": 132, "step": 16}
+    curve = pilots.loss_curve(config, 4.0, evaluated, result)
+    assert curve.steps.tolist() == [12, 16]
+    assert curve.loss[0] == pytest.approx(0.4)
+    assert math.isnan(curve.loss[1])
+    assert pilots.loss_curve(config, 4.0, [], result | {"status": "exhausted"}) is None
 
 
 def test_a_damaged_pilot_is_named(tmp_path):
