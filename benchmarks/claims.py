@@ -66,7 +66,9 @@ Problems = Mapping[str, Callable[[], Cell]]
 
 @functools.cache
 def loaded(study: str) -> load.LoadedStudy:
-    return load.read(RESULTS / "studies" / study / "records.tar.xz")
+    """A study of results/studies, or grid/PROBLEM."""
+    packed = RESULTS / f"{study}.tar.xz"
+    return load.read(packed if packed.exists() else RESULTS / "studies" / study / "records.tar.xz")
 
 
 def against_none(study: str, condition: str, fewer: bool = True) -> Callable[[], Cell]:
@@ -184,6 +186,8 @@ _BEFORE, _AFTER, _BATCH = (
     f"{x}_e2" for x in ("before_augmentation", "after_augmentation", "after_batching")
 )
 
+_LOGISTIC = "grid/logistic"
+
 
 def _e(factor: int, size: int) -> str:
     return f"before_augmentation_e{factor}_b{size}"
@@ -195,6 +199,7 @@ CLAIMS: dict[str, Problems] = {
         "manual": against_none("language_insertion", _BEFORE),
         "sentences": against_none("sentences_insertion", _BEFORE),
         "photographs": against_none("photographs_insertion", _BEFORE),
+        "logistic": against_none(_LOGISTIC, _e(2, 32)),
     },
     "... after augmentation": {
         "digits": against_none("digits_insertion", _AFTER),
@@ -205,28 +210,34 @@ CLAIMS: dict[str, Problems] = {
         "manual": against_none("language_insertion", _BATCH),
         "sentences": against_none("sentences_insertion", _BATCH),
         "photographs": against_none("photographs_insertion", _BATCH),
+        "logistic": against_none(_LOGISTIC, f"{_BATCH}_b32"),
     },
     "Earlier is better: before augmentation against batch echoing (fig. 4)": {
         "digits": between("digits_insertion", _BEFORE, _BATCH),
         "manual": between("language_insertion", _BEFORE, _BATCH),
         "sentences": between("sentences_insertion", _BEFORE, _BATCH),
         "photographs": between("photographs_insertion", _BEFORE, _BATCH),
+        "logistic": between(_LOGISTIC, _e(2, 32), f"{_BATCH}_b32"),
     },
     "e = 16 still needs fewer, batch size 32 (fig. 6)": {
         "digits": against_none("digits_factor", _e(16, 32)),
         "sentences": against_none("sentences_factor", _e(16, 32)),
+        "logistic": against_none(_LOGISTIC, _e(16, 32)),
     },
     "... batch size 64": {
         "digits": against_none("digits_factor", _e(16, 64)),
         "sentences": against_none("sentences_factor", _e(16, 64)),
+        "logistic": against_none(_LOGISTIC, _e(16, 64)),
     },
     "A best factor exists: e = 4 against e = 16, batch size 32 (fig. 6)": {
         "digits": between("digits_factor", _e(4, 32), _e(16, 32)),
         "sentences": between("sentences_factor", _e(4, 32), _e(16, 32)),
+        "logistic": between(_LOGISTIC, _e(4, 32), _e(16, 32)),
     },
     "A larger batch tolerates larger factors: e = 16 over 4, batch size 64 over 32 (fig. 6)": {
         "digits": relative("digits_factor", (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
         "sentences": relative("sentences_factor", (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
+        "logistic": relative(_LOGISTIC, (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
     },
     "Larger batches help batch echoing: batch size 64 over 16 (fig. 7)": {
         "digits": relative(

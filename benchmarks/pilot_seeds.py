@@ -1,0 +1,193 @@
+"""One or two seeds for each pilot, within the same time: which chooses the better factor?
+
+    python -m benchmarks.pilot_seeds --train=out/pilot_seeds    about a quarter of an hour; resumes
+    python -m benchmarks.pilot_seeds --out=results/pilot_seeds.md
+
+Fixed before the first run: the users are the first eight trials of search 0 of the grid's problem
+`logistic`, at batch size 32, of which at least three factors reached the target. Each is run with
+six seeds at e = 1, 2, 4, 8, 16 before augmentation. The truth of a factor is the geometric mean of
+the fresh examples of its six runs to the target (1.5 budgets where it was not reached). Pilots are
+cut from these runs by the adaptive rule of docs/forecast.md, with seed s alone, or with seeds s and
+s + 1 (mod 6), where the shorter pilot of the named factor is extended. Both have the time of one
+run without echoing. The regret is the seconds at the chosen factor over those at the fastest one.
+"""
+
+import collections
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import sweep
+from analysis import archive, load
+from benchmarks import common
+from benchmarks.forecast_accuracy import FIRST, RATIOS, User, cut, recorded_users
+from configs import catalog, problems
+from echo.advice.forecast import FACTORS, Run, forecast, fresh_examples_at
+from runs.progress import Progress
+from studies.search import make_study
+
+GRID = pathlib.Path("results/grid/logistic.tar.xz")
+PACKED = pathlib.Path("results/grid/pilot_seeds.tar.xz")
+USERS, SEEDS, BATCH_SIZE, BUFFER = 8, 6, 32, 256
+
+
+def train(outdir: pathlib.Path) -> None:
+    """Runs every user at every factor with every seed: conditions without a search."""
+    config = problems.get_config("logistic")
+    config.gradient_statistics_every_steps = 0
+    config.seed.data, config.seed.model = 30_000, 40_000_000
+    grid = load.read(GRID)
+    fields = [axis.field for axis in grid.study.space]
+    trials = grid.trials.set_index(["condition", "search", "trial"])
+    chosen = [
+        user
+        for user in recorded_users("logistic", "logistic", GRID)
+        if user.name[1] == 0 and user.batch_size == BATCH_SIZE
+    ]
+    conditions: dict[str, dict[str, Any]] = {}
+    for user in chosen[:USERS]:
+        trial: Any = trials.loc[(f"baseline_b{BATCH_SIZE}", 0, user.name[2])]
+        for e in FACTORS:
+            echo = catalog.echo("before_augmentation" if e > 1 else "none", e, BUFFER * (e > 1))
+            point = {name: trial[name].item() for name in fields}
+            conditions[f"user{user.name[2]}_e{e}"] = echo | point
+    study = make_study(
+        "pilot_seeds",
+        config,
+        conditions,
+        (),
+        trials=1,
+        searches=SEEDS,
+        baseline=next(iter(conditions)),
+        config_flag="configs/problems.py:logistic",
+    )
+    sweep.run(study, outdir, Progress())
+    archive.pack(outdir, PACKED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seeded:
+    """A user with several seeds: one `User` for each, with the curves of all factors."""
+
+    seeds: Sequence[User]
+
+    def seconds(self, ratio: float) -> dict[float, float]:
+        """Seconds to the target by factor, geometric means over seeds."""
+        logs = collections.defaultdict(list)
+        for user in self.seeds:
+            for e, seconds in user.seconds(ratio).items():
+                logs[e].append(math.log(seconds))
+        return {e: math.exp(np.mean(values)) for e, values in logs.items()}
+
+    def chosen(self, seeds: Sequence[int], ratio: float) -> float:
+        """The factor that adaptive pilots with these seeds choose."""
+        first = self.seeds[0]
+        limit = min(self.seconds(math.inf)[1.0], first.budget)
+        points = {(e, seed): n for e, n in FIRST.items() for seed in seeds}
+        step_seconds = {e: first.batch_size / e * max(1, e / ratio) for e in first.runs}
+
+        def run_of(key: tuple[float, int]) -> Run:
+            return self.seeds[key[1]].runs[key[0]]
+
+        def cost(points: Mapping[tuple[float, int], int]) -> float:
+            return sum(
+                run_of(key).fresh_examples[min(n, len(run_of(key).loss)) - 1]
+                * max(1, key[0] / ratio)
+                for key, n in points.items()
+            )
+
+        while True:
+            runs = [cut(run_of(key), n) for key, n in points.items()]
+            answer = forecast(
+                runs, first.target, batch_size=first.batch_size, step_seconds=step_seconds
+            )
+            following = answer.next_factor
+            if following is None:
+                return answer.factor
+            shorter = min(((following, seed) for seed in seeds), key=lambda key: points.get(key, 0))
+            more = points | {shorter: max(2, points.get(shorter, 0) + 1)}
+            if more[shorter] > len(run_of(shorter).loss) or cost(more) > limit:
+                return answer.factor
+            points = more
+
+
+def users(packed: pathlib.Path = PACKED) -> list[Seeded]:
+    """The users of the records, with the seeds of which every factor has a run."""
+    loaded = load.read(packed)
+    target, budget = loaded.study.target, float(loaded.study.budget or 0)
+    loss = (1 - target.value) * (1 + 1e-9)
+    runs: Any = collections.defaultdict(dict)
+    counted: Any = loaded.trials[loaded.trials["counted"]]
+    curves = load.curves(counted, target.metric)
+    key: Any
+    for key, curve in curves.groupby(["condition", "search"]):
+        name, _, factor = key[0].partition("_e")
+        runs[name, key[1]][float(factor)] = Run(
+            float(factor),
+            curve["fresh_examples"].to_numpy(),
+            curve["step"].to_numpy(),
+            np.maximum(1 - curve["value"].to_numpy(), 0.5 / 300),
+        )
+    by_name = collections.defaultdict(list)
+    for (name, seed), by_factor in sorted(runs.items()):
+        if len(by_factor) == len(FACTORS):
+            user = User("logistic", (name, seed), BATCH_SIZE, loss, budget, by_factor)
+            by_name[name].append(user)
+    return [Seeded(seeds) for seeds in by_name.values()]
+
+
+def report(everyone: Sequence[Seeded]) -> str:
+    rows = []
+    for number in (1, 2):
+        cells = []
+        for ratio in RATIOS:
+            regrets = []
+            for user in everyone:
+                seconds, count = user.seconds(ratio), len(user.seeds)
+                for first in range(count):
+                    seeds = [(first + k) % count for k in range(number)]
+                    regrets.append(seconds[user.chosen(seeds, ratio)] / min(seconds.values()))
+            levels = [f"{np.quantile(regrets, level):.2f}" for level in (0.5, 0.9, 1)]
+            cells.append(f"{' / '.join(levels)} ({np.mean(np.log(regrets)):.3f})")
+        rows.append([f"{number}", *cells])
+    spread = np.mean([_spread(user) for user in everyone])
+    return "\n\n".join(
+        [
+            "# One or two seeds for each pilot",
+            "By `python -m benchmarks.pilot_seeds`, whose docstring has the rules. Regret of the "
+            "chosen factor, median / 90 % / worst, and the mean of its logarithm, over "
+            f"{len(everyone)} users of logistic regression and the choices of seeds. "
+            "Between seeds, log fresh examples to the target have a standard deviation of "
+            f"{spread:.2f} (mean).",
+            common.markdown_table(["seeds", *(f"R = {ratio:g}" for ratio in RATIOS)], rows),
+        ]
+    )
+
+
+def _spread(user: Seeded) -> float:
+    """The mean over factors of the standard deviation of log fresh examples between seeds."""
+    level = user.seeds[0].target
+    deviations = []
+    for e in user.seeds[0].runs:
+        hits = [fresh_examples_at(seed.runs[e], level) for seed in user.seeds]
+        known = [math.log(hit) for hit in hits if hit is not None]
+        if len(known) > 2:
+            deviations.append(np.std(known, ddof=1))
+    return float(np.mean(deviations)) if deviations else math.nan
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("pilot_seeds", __doc__)
+    parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR, and pack")
+    options = parser.parse_args(argv)
+    if options.train:
+        train(options.train)
+    common.publish(report(users()), options.out)
+
+
+if __name__ == "__main__":
+    main()
