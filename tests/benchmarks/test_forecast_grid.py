@@ -1,0 +1,89 @@
+"""The regressions beside the forecast equal scikit-learn's; pilots show nothing of the rest."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks import forecast_accuracy, forecast_grid, pilot_seeds
+from echo.advice.forecast import Run
+
+FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def user(problem, seed, *, target=0.1, budget=4000.0, price=0.1):
+    """A user whose curves follow the law of test_forecast.py, with noise."""
+    noise, runs = np.random.default_rng(seed), {}
+    for e in FACTORS:
+        fresh = np.linspace(50, budget, 60)
+        scale = 1.1 ** noise.standard_normal()
+        runs[e] = Run(e, fresh, fresh * e / 32, 30 * scale * (1 + price * e) / e**0.5 / fresh)
+    return forecast_accuracy.User(problem, (problem, 0, seed, 32), 32, target, budget, runs)
+
+
+def example(problem, seed, slope=0.3, missing=False):
+    online = np.random.default_rng(seed).standard_normal(7)
+    truth = {e: slope * online[0] + math.log(e) for e in (2.0, 16.0)}
+    if missing:
+        online[3] = math.nan
+    return forecast_grid.Example(user(problem, seed), online, {2.0: 0.1, 16.0: 0.9}, truth)
+
+
+@pytest.mark.parametrize("kind", ["mean", "online", "both"])
+def test_a_regression_is_ridge_regression_with_equal_weight_for_each_problem(kind):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    examples = [example("a", n) for n in range(20)] + [example("b", 100 + n) for n in range(5)]
+    predict = forecast_grid.regression(kind, examples, 16.0)
+
+    weights = np.array([25 / 2 / 20] * 20 + [25 / 2 / 5] * 5)
+    x = np.array([forecast_grid.inputs(kind, one, 16.0) for one in examples])
+    y = np.array([one.truth[16.0] for one in examples])
+    fresh = example("c", 999)
+    if kind == "mean":
+        assert predict(fresh) == pytest.approx(np.average(y, weights=weights))
+        return
+    center = np.average(x, axis=0, weights=weights)
+    scale = np.sqrt(np.maximum(np.average((x - center) ** 2, axis=0, weights=weights), 1e-9))
+    ridge = linear_model.Ridge(alpha=1.0).fit((x - center) / scale, y, sample_weight=weights)
+    wanted = ridge.predict((forecast_grid.inputs(kind, fresh, 16.0) - center)[None] / scale)
+    assert predict(fresh) == pytest.approx(float(wanted[0]))
+
+
+def test_a_missing_measurement_takes_the_mean():
+    examples = [example("a", n, missing=n % 2 == 0) for n in range(20)]
+    predict = forecast_grid.regression("online", examples, 16.0)
+    known = np.array([one.online[3] for one in examples])
+    one = example("b", 500)
+    one.online[3] = math.nan
+    at_mean = example("b", 500)
+    at_mean.online[3] = np.nanmean(known)
+    assert predict(one) == pytest.approx(predict(at_mean))
+
+
+def test_the_factor_with_the_fewest_predicted_seconds_is_chosen():
+    answer = {1.0: 0.8, 4.0: 0.0, 16.0: -0.5}
+    assert forecast_grid.chosen(answer, math.inf) == 16.0
+    assert forecast_grid.chosen(answer, 16.0) == 16.0
+    assert forecast_grid.chosen(answer, 6.0) == 4.0  # e = 16 takes 16 / 6 as long per example
+
+
+def test_users_of_the_grid_come_with_the_records_of_their_gradients():
+    packed = forecast_grid.RESULTS / "digits.tar.xz"
+    users = forecast_accuracy.recorded_users("digits", "digits", packed)
+    assert users
+    measured = np.array([forecast_grid.measurements(one) for one in users])
+    assert measured.shape == (len(users), 7)
+    for one in users:
+        assert set(one.trials) == set(one.runs)
+        assert one.batch_size == 32
+
+
+def test_two_seeds_have_the_time_of_one():
+    seeds = [user("made", seed) for seed in range(6)]
+    seeded = pilot_seeds.Seeded(seeds)
+    seconds = seeded.seconds(6.0)
+    assert set(seconds) == set(FACTORS)
+    logs = [math.log(one.seconds(6.0)[4.0]) for one in seeds]
+    assert seconds[4.0] == pytest.approx(math.exp(np.mean(logs)))
+    for chosen in (seeded.chosen([0], 6.0), seeded.chosen([0, 1], 6.0)):
+        assert seconds[chosen] <= 1.5 * min(seconds.values())
