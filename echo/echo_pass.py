@@ -1,17 +1,15 @@
 """One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from echo.gather_plan import PlanStore
 from echo.order import Order
+from echo.readers import Reader
 from echo.spec import EchoSpecError
 from echo.stores import ArrayStore, ItemStore
-
-if TYPE_CHECKING:  # readers.py requires Grain
-    from echo.gather_plan import PlanStore
-    from echo.readers import Reader
 
 
 class EchoPass:
@@ -26,9 +24,9 @@ class EchoPass:
 
     def __init__(
         self,
-        reader: "Reader",
+        reader: Reader,
         order: Order,
-        new_store: Callable[[], "ItemStore | ArrayStore | PlanStore"],
+        new_store: Callable[[], ItemStore | ArrayStore | PlanStore],
     ):
         self.reader, self.order = reader, order
         self._new_store = new_store

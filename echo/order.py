@@ -1,4 +1,4 @@
-"""What the Grain stage asks of an order: which items to emit, and when to read more.
+"""What an echo pass (echo_pass.py) asks of an order: which items to emit, and when to read more.
 
 `echo.schedule.FixedOrder` and `echo.auto_order.AutoOrder` are the two orders.
 """

@@ -285,7 +285,7 @@ class EchoCursor:
 
 
 class FixedOrder:
-    """The outputs of a schedule, as the Grain stage takes them; see `echo.order.Order`.
+    """The outputs of a schedule, as an echo pass takes them; see `echo.order.Order`.
 
     Args:
         cursor: the next output.

@@ -178,6 +178,7 @@ class EchoIterDataset(_EchoStage):
 
 class OpportunisticIterDataset(_EchoStage):
     """Emits each fresh item of a Grain data set at once; repeats stored ones instead of waiting.
+    The stage of `echo.policy=auto`.
 
     Fresh items that are ready fill a batch first, in order. Stored ones, least repeated first, fill
     the rest, up to `max_factor` copies of each. Only if those do not suffice does the batch wait

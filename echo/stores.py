@@ -171,7 +171,7 @@ class RowAllocator:
         """Puts items into the first free rows.
 
         Args:
-            rows: a prefix of what `free` returned, int64 [n].
+            rows: a prefix of what `next_free` returned, int64 [n].
             fresh: the items' numbers, int64 [n], ascending.
             copies: the number of copies left of each, int64 [n], at least 1.
         """
