@@ -73,7 +73,7 @@ def build(
         functions: the workload's decode and augment.
         held: the streams that this process reads; None for all. Batches contain only their rows,
             but count the fresh examples of all streams.
-        streams: how the streams are echoed and counted; None for `FixedStreams`. For
+        streams: how the streams echo, count fresh examples, and end; None for `FixedStreams`. For
             echo.policy=auto pass `pipeline.auto_streams.AutoStreams`.
         first: the result of `first_example`, if it has been decoded already.
 

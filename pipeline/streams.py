@@ -16,7 +16,7 @@ from pipeline.map_datasets import Batch
 
 
 class Streams(Protocol):
-    """How a run's streams are echoed, counted, and ended.
+    """How the streams of a run echo, count fresh examples, and end.
 
     Attributes:
         read_ahead: whether batches may be prefetched.

@@ -74,9 +74,8 @@ def _end_with_first(leaving: threading.Event) -> None:
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as connection:
                 connection.settimeout(None)
-                while connection.recv(
-                    4096
-                ):  # the coordinator sends a greeting, and closes at the end
+                # The coordinator sends a greeting, and closes at the end.
+                while connection.recv(4096):
                     pass
         except ConnectionRefusedError:
             if not leaving.is_set():

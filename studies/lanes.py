@@ -42,7 +42,8 @@ def train(
         workdirs: a directory per configuration; the caller holds their locks.
         progress: displays the progress.
         stacked: whether one call takes the steps of all lanes at the same batch. It is compiled
-            with their loss, so lanes with different losses are separate stacks. Equal to rounding.
+            with their loss, so lanes with different losses are separate stacks. Results equal those
+            of separate runs up to rounding.
         on_step: called after each step of each lane.
         tools: see `train.train`.
 

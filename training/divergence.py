@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 # A run has diverged once its training loss exceeds this multiple of the loss at initialization.
-# Training does not recover from less: of the 2,698 trials in results/studies, none that did not
-# diverge recorded a training loss of even 3 times that of a fresh network.
+# Training does not recover from less: none of the 2,698 finished trials in results/studies that did
+# not diverge recorded a training loss of even 3 times that of a fresh network.
 MAX_LOSS_RATIO = 1000.0
 
 _NONFINITE = ("", "a parameter", "a gradient", "the loss")

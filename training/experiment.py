@@ -138,7 +138,7 @@ class FixedPolicy:
     known in advance, so there is nothing to time, to record, or to repeat.
 
     Attributes:
-        streams: how the pipeline echoes and counts its streams.
+        streams: how the streams of the run echo, count fresh examples, and end.
         total_steps: in the budget; None if not known in advance.
         horizon_steps: in the horizon of the learning-rate schedule; None likewise.
     """

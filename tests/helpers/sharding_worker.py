@@ -1,6 +1,6 @@
 """What the tests of sharding run on eight devices, in a process of its own, and on one, in theirs.
 
-XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/sharding_worker.py DIR
+XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m tests.helpers.sharding_worker DIR
 """
 
 import dataclasses
