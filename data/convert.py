@@ -47,9 +47,7 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> PathData:
     """
     if not paths.is_path(settings.name):
         paths.check_name(settings.name)
-        raise SourceError(
-            f"SOURCE is {settings.name!r}; allowed: folder:PATH, files:PATH, npz:PATH, hf:PATH"
-        )
+        raise SourceError(f"SOURCE is {settings.name!r}; allowed: {paths.names_of('PATH')}")
     opened = paths.open_all("", settings)
     sources = {
         split: FileSource(split, [(rows(), range(len(rows())))])
@@ -212,7 +210,7 @@ def _config(opened: PathData, text: str) -> str:
 def main(argv: Sequence[str]) -> int:
     parser = cli.Parser(__doc__)
     parser.prog = "python -m data.convert"
-    parser.add_argument("source", metavar="SOURCE", help="folder:, files:, npz:, or hf: and a path")
+    parser.add_argument("source", metavar="SOURCE", help=paths.names_of("PATH"))
     parser.add_argument("directory", metavar="DIR", help="where TFDS data lie; made if missing")
     parser.add_argument("--name", help="name of the copy (default: from the path)")
     parser.add_argument(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from data.path_data import PathData, Settings, fair_order, image_properties, split_called
+from data.path_data import PathData, Settings, canonical_split, image_properties, shuffled_order
 from data.sources import DatasetInfo, Records, SourceError, fingerprint
 from data.storage import Tree
 
@@ -53,7 +53,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     places: dict[str, dict[str, str]] = {}  # by split, the class of each image
     for name in images:
         *folders, _ = name.split("/")
-        split = split_called(folders[0]) if by_split and folders else "train"
+        split = canonical_split(folders[0]) if by_split and folders else "train"
         if len(folders) > by_split:
             places.setdefault(split, {})[name] = folders[by_split]
     if "train" not in places:
@@ -76,6 +76,6 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
 
 def _split(tree: Tree, classes: tuple[str, ...], class_of: dict[str, str]) -> _ImageFiles:
     number, all_names = {name: n for n, name in enumerate(classes)}, list(class_of)
-    names = [all_names[place] for place in fair_order(len(all_names))]
+    names = [all_names[place] for place in shuffled_order(len(all_names))]
     labels_N = np.fromiter((number[class_of[name]] for name in names), np.int64, len(names))
     return _ImageFiles(tree, names, labels_N)

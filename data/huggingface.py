@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from data import cache
-from data.path_data import PathData, Settings, by_split, fair_order, image_properties
+from data.path_data import PathData, Settings, by_split, image_properties, shuffled_order
 from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
 from data.storage import Tree
 from data.tfds import MAX_CLASSES
@@ -75,7 +75,7 @@ class _Rows(Records):
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
         rows = [sum(batch.num_rows for batch in table) for table in tables]
         self._file_ends = list(itertools.accumulate(rows))
-        self._order = range(len(self)) if "text" in columns else fair_order(len(self))
+        self._order = range(len(self)) if "text" in columns else shuffled_order(len(self))
         self._valid: set[int] = set()  # numbers of batches
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from data.path_data import PathData, Settings, fair_order, split_named
+from data.path_data import PathData, Settings, shuffled_order, split_named
 from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
 from data.storage import Tree
 from data.tfds import MAX_CLASSES
@@ -29,7 +29,7 @@ class _Rows(Records):
         images_NxHxWxC.setflags(write=False)  # records are views
         self.shape = images_NxHxWxC.shape[1:]
         self._path, self._images, self._labels = path, images_NxHxWxC, labels_N
-        self._order = fair_order(len(labels_N))
+        self._order = shuffled_order(len(labels_N))
 
     def __len__(self) -> int:
         return len(self._labels)

@@ -79,12 +79,12 @@ def split_named(name: str) -> str:
     in `train`, `data/train-00000-of-00002.parquet`, and `my_val.txt`, but not in `trains`.
     """
     match = _SPLIT.fullmatch(name)
-    return split_called(match[1].lower()) if match else ""
+    return canonical_split(match[1].lower()) if match else ""
 
 
-def split_called(folder: str) -> str:
-    """The split in a folder of images, under the name that configurations use."""
-    return _SPLIT_NAMES.get(folder, folder)
+def canonical_split(name: str) -> str:
+    """A split's name as configurations write it: `validation` for valid, val, and dev."""
+    return _SPLIT_NAMES.get(name, name)
 
 
 def by_split(names: Sequence[str]) -> dict[str, list[str]]:
@@ -98,7 +98,7 @@ def by_split(names: Sequence[str]) -> dict[str, list[str]]:
     return splits
 
 
-def fair_order(n: int) -> list[int]:
+def shuffled_order(n: int) -> list[int]:
     """A fixed random order of n records. Files are often sorted by class, so that `train[90%:]`
     would hold the last classes only."""
     return np.random.Generator(np.random.PCG64(0)).permutation(n).tolist()
@@ -108,7 +108,7 @@ def image_properties(records: Records) -> tuple[tuple[int, int, int] | None, int
     """(height, width, channels) of the images, or None if sizes differ, and their channels: 1 if
     all are gray, else 3.
 
-    Only the first records are read, which `fair_order` has made a random sample.
+    Only the first records are read, which `shuffled_order` has made a random sample.
 
     Raises:
         RecordError: one of them is not an image.

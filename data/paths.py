@@ -1,4 +1,4 @@
-"""Data sets by path: config.dataset.name=KIND:PATH. `KINDS` is the place to add one.
+"""Data sets by path: config.dataset.name=KIND:PATH. `KINDS` is the place to add a kind.
 
     folder:PATH   images in a folder per class
     files:PATH    text files, JSON Lines
@@ -7,6 +7,9 @@
 
 PATH is relative to config.dataset.data_dir, or to the working directory; it may be s3://BUCKET/...
 or gs://BUCKET/... Splits are in TFDS's notation, which also reads it here.
+
+A kind is a module with `SUFFIXES`, a tuple of endings of file names that suggest it, and
+`open_tree(tree, settings) -> PathData`, which raises SourceError.
 """
 
 import functools
@@ -56,6 +59,11 @@ def _suggestion(path: str) -> str:
     for kind, module in KINDS.items():
         if any(name.lower().endswith(module.SUFFIXES) for name in names):
             return f"{kind}:{path}"
+    return names_of(path)
+
+
+def names_of(path: str) -> str:
+    """The names that data at `path` may have, of each kind, as a list for messages."""
     return ", ".join(f"{kind}:{path}" for kind in KINDS)
 
 

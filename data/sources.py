@@ -147,7 +147,9 @@ class DatasetInfo:
     """What a model needs to know about a data set, and what identifies it in a run's record.
 
     Attributes:
-        fingerprint: a hash of the data set's description (TFDS) or of its bytes (packages).
+        fingerprint: a hash of the data set's description (TFDS), of its bytes (packages), or, for
+            data by path, of the files' names (folder), their names and sizes (files, hf), or the
+            arrays' names, sizes, and checksums (npz). For text, of that and of the vocabulary.
         num_classes: classes of the images, or of the objects in them.
         image_shape: (height, width, channels), or None if it differs between records.
         channels: channels of the images.

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from data import convert, splits
-from data.path_data import fair_order
+from data.path_data import shuffled_order
 from data.sources import SourceError
 from runs import cli
 from tests.helpers import path_data, tfds_data
@@ -80,7 +80,7 @@ def test_text_is_copied_by_line_or_by_file(text, tmp_path, capsys):
 
 
 def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
-    row = fair_order(71)[70]  # far from the images that are looked at when data are opened
+    row = shuffled_order(71)[70]  # far from the images that are looked at when data are opened
     images = [tfds_data.png(number) for number in range(71)]
     images[row] = None
     table = pa.table({"image": images, "label": [number % 3 for number in range(71)]})
