@@ -1,6 +1,6 @@
 """The interface between a workload and the pipeline and training."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import jax
 import numpy as np
@@ -31,6 +31,15 @@ class Workload(Protocol):
     """
 
     metrics: tuple[str, ...]
+
+    @classmethod
+    def from_config(cls, config: Any, info: Any) -> Self:
+        """The workload of a configuration on a data set (data.sources.DatasetInfo).
+
+        Raises:
+            WorkloadError: it does not support the data set or the model.
+        """
+        ...
 
     def decode(self, records: list[dict[str, Any]]) -> Arrays:
         """Decodes raw records to stacked arrays, on the host.
