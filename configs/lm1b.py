@@ -1,4 +1,4 @@
-"""A base-size Transformer on LM1B, one sentence per example, and its mini on Python's manual.
+"""A base-size Transformer on LM1B, one sentence per example, and its mini on the Python manual.
 
     python train.py --config=configs/lm1b.py --workdir=DIR            (LM1B prepared by TFDS)
     python train.py --config=configs/lm1b.py:mini --workdir=DIR       (no download, one minute)

@@ -3,11 +3,11 @@
     python sweep.py --config=configs/problems.py:digits --study=grid --outdir=DIR
 
 The variants are `digits`, `mnist`, `photographs`, `scenes`, `sentences`, `documents`, `logistic`,
-and, held out for the forecast, `manual` and `jpeg_digits`. `photographs`, `sentences`, and
+and, set aside for the forecast, `manual` and `jpeg_digits`. `photographs`, `sentences`, and
 `documents` read `cifar10_jpeg`, `lm_books`, and `lm_docs` from $TFDS_DATA_DIR (CIFAR-10
 recompressed as JPEG; English sentences with the features of `lm1b`; technical documents with those
-of `c4`). Their budgets are below one pass over the data, so that every fresh example is new to the
-network.
+of `c4`). The budgets of these three are below one pass over the data, so that every fresh example
+is new to the network.
 
 Each problem is a shipped mini except for the fields set here. Search spaces are wider than those of
 the minis, whose ends held some optima. Targets follow the rule in the protocol.

@@ -1,6 +1,7 @@
 """English text that ships with Python, so that language models need no download.
 
-* `python_topics`: sentences of CPython's documentation topics, which `help("lambda")` prints.
+* `python_topics`, the manual: sentences of CPython's documentation topics, which `help("lambda")`
+  prints.
 * `python_docstrings`: one document per public module of the standard library: all its docstrings.
 
 Both are small (about half a million and one million characters) and technical. They differ slightly
