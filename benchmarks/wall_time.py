@@ -87,8 +87,8 @@ class Condition:
 def conditions(plan: Plan) -> list[Condition]:
     result = []
     for e in plan.factors:
-        slot = "before_augmentation" if e > 1 else "none"
-        overrides = {"echo.insertion": slot, "echo.factor": float(e)}
+        insertion = "before_augmentation" if e > 1 else "none"
+        overrides = {"echo.insertion": insertion, "echo.factor": float(e)}
         overrides |= {"echo.shuffle_buffer": 4 * plan.batch_size if e > 1 else 0}
         result.append(Condition(f"e = {e}", overrides, f"e{e}", min(e, plan.ratio)))
     for e in plan.on_device:

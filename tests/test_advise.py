@@ -14,7 +14,7 @@ from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import conclude
 from pipeline import build
 from runs import cli
-from tests.helpers.runs import flags, mini, slot
+from tests.helpers.runs import echoing, flags, mini
 from training import check
 from training.experiment import make_experiment
 
@@ -44,7 +44,7 @@ def test_a_slow_upstream_is_recognized():
 
 @pytest.mark.parametrize("insertion", ["none", "before_augmentation", "after_batching"])
 def test_the_measured_stages_make_the_batches_of_training(insertion):
-    config = mini(**slot(insertion, 0, factor=1), prefetch=0)
+    config = mini(**echoing(insertion, 0, factor=1), prefetch=0)
     opened = make_experiment(config)
     (_, read), *others, (_, join) = advise.host_stages(config, opened)
     batches = build.build(config, opened.source, opened.program.task.workload)
@@ -96,12 +96,16 @@ def advice_where(config, slow):
 
 
 CONDITIONS = [
-    slot("none", 0, factor=1),
-    slot("before_augmentation", 100),
-    slot("after_batching", 4),
-    {**slot("before_augmentation", 100, factor=1), "echo__policy": "auto", "echo__max_factor": 3},
-    {**slot("after_batching", 4, factor=1), "echo__policy": "auto", "echo__max_factor": 16},
-    {**slot("none", 0, factor=1), "dataset__spaced_epochs": 2},
+    echoing("none", 0, factor=1),
+    echoing("before_augmentation", 100),
+    echoing("after_batching", 4),
+    {
+        **echoing("before_augmentation", 100, factor=1),
+        "echo__policy": "auto",
+        "echo__max_factor": 3,
+    },
+    {**echoing("after_batching", 4, factor=1), "echo__policy": "auto", "echo__max_factor": 16},
+    {**echoing("none", 0, factor=1), "dataset__spaced_epochs": 2},
 ]
 
 
@@ -114,13 +118,13 @@ def test_the_printed_flags_make_a_valid_configuration(condition, slow, fused):
     config = mini(**condition, dataset__fused_decode=fused)
     check.check(config)
     advice, had = advice_where(config, slow), advise.buffer_examples(config)
-    echoing, *others = advise.settings(config, advice)
+    recommended, *others = advise.settings(config, advice)
     assert advice.factor == 4
     for line in others:
         other = copy.deepcopy(config)
         cli.override(other, re.findall(r"--config[^\s,]+", line), base.FIELDS)
         check.check(other)
-    cli.override(config, re.findall(r"--config\S+", echoing), base.FIELDS)
+    cli.override(config, re.findall(r"--config\S+", recommended), base.FIELDS)
     check.check(config)
     assert config.echo.insertion == advice.insertion
     if config.echo.policy == "auto":
@@ -154,10 +158,11 @@ def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
 
 def test_memory_is_that_of_the_configured_buffer():
     assert advise.buffer_examples(mini()) == advise.BUFFER
-    assert advise.buffer_examples(mini(**slot("before_augmentation", 100))) == 100
-    assert advise.buffer_examples(mini(**slot("after_batching", 4))) == 4 * 32
+    assert advise.buffer_examples(mini(**echoing("before_augmentation", 100))) == 100
+    assert advise.buffer_examples(mini(**echoing("after_batching", 4))) == 4 * 32
     for insertion in ("before_augmentation", "after_batching"):  # auto stores eight batches
-        assert advise.buffer_examples(mini(**slot(insertion, 0, 1), echo__policy="auto")) == 8 * 32
+        config = mini(**echoing(insertion, 0, 1), echo__policy="auto")
+        assert advise.buffer_examples(config) == 8 * 32
 
 
 @pytest.mark.parametrize(

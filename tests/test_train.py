@@ -14,20 +14,20 @@ from runs import cli, clock, records
 from runs.checkpoints import Checkpoints
 from tests.helpers.runs import (
     HANGS,
-    SLOTS,
+    INSERTIONS_AND_BUFFERS,
     assert_equal_runs,
+    echoing,
     flags,
     held_training,
     mini,
     run_command,
-    slot,
     stop_at,
 )
 
 
 @pytest.mark.slow
 def test_a_killed_process_resumes_from_its_last_checkpoint(tmp_path, uninterrupted):
-    config = mini(**slot("before_augmentation", 100))
+    config = mini(**echoing("before_augmentation", 100))
     workdir = tmp_path / "killed"
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
     with held_training(30, *words) as process:
@@ -44,7 +44,7 @@ def test_a_killed_process_resumes_from_its_last_checkpoint(tmp_path, uninterrupt
 
 @pytest.mark.slow
 def test_sigterm_to_the_command_saves_exits_with_75_and_can_be_resumed(tmp_path, uninterrupted):
-    config = mini(**slot("after_batching", 4))
+    config = mini(**echoing("after_batching", 4))
     workdir = tmp_path / "workdir"
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
     with held_training(17, *words) as process:
@@ -59,9 +59,9 @@ def test_sigterm_to_the_command_saves_exits_with_75_and_can_be_resumed(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+@pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer, uninterrupted):
-    config = mini(**slot(insertion, buffer))
+    config = mini(**echoing(insertion, buffer))
     workdir = uninterrupted(config)
     result = records.read_json(workdir / records.RESULT)
     lines = records.read_metrics(workdir)
@@ -80,7 +80,7 @@ def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer
 
 
 def test_evaluations_happen_once_per_multiple_of_the_cadence_and_at_the_end(uninterrupted):
-    config = mini(**slot("before_augmentation", 100))
+    config = mini(**echoing("before_augmentation", 100))
     lines = records.read_metrics(uninterrupted(config))
     at = [r["fresh_examples"] for r in lines if r["split"] == "validation"]
     fresh = [r["fresh_examples"] for r in lines]
@@ -193,9 +193,9 @@ def test_an_unfinished_run_of_version_1_is_never_continued(tmp_path, capsys):
 def test_settings_that_cannot_change_the_numbers_may_change_on_resume(
     change, tmp_path, uninterrupted
 ):
-    config = mini(**slot("after_augmentation", 100))
+    config = mini(**echoing("after_augmentation", 100))
     train.train(config, tmp_path / "run", on_step=stop_at(9))
-    train.train(mini(**slot("after_augmentation", 100), **change), tmp_path / "run")
+    train.train(mini(**echoing("after_augmentation", 100), **change), tmp_path / "run")
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 
 
@@ -203,7 +203,7 @@ def test_settings_that_cannot_change_the_numbers_may_change_on_resume(
 @pytest.mark.parametrize("insertion", ["none", "before_augmentation"])
 def test_augmenting_on_the_device_gives_the_numbers_of_the_host(insertion, uninterrupted):
     def losses(augment_on):
-        config = mini(**slot(insertion, 0), augment_on=augment_on)
+        config = mini(**echoing(insertion, 0), augment_on=augment_on)
         lines = records.read_metrics(uninterrupted(config))
         return [record["loss"] for record in lines if record["split"] == "train"]
 

@@ -24,7 +24,7 @@ from benchmarks.torture import endings, forks, ledger
 from benchmarks.torture.forks import Process
 from runs import cli, records
 
-SLOTS = (
+INSERTIONS_AND_BUFFERS = (
     ("before_augmentation", 0),
     ("before_augmentation", 50),
     ("after_augmentation", 0),
@@ -75,7 +75,7 @@ def _fields(**fields: Any) -> tuple[str, ...]:
     return tuple(f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items())
 
 
-def _slot(insertion: str, buffer: int, placement: str, **fields: Any) -> tuple[str, ...]:
+def _echoing(insertion: str, buffer: int, placement: str, **fields: Any) -> tuple[str, ...]:
     return _fields(
         echo__insertion=insertion,
         echo__shuffle_buffer=buffer,
@@ -87,15 +87,26 @@ def _slot(insertion: str, buffer: int, placement: str, **fields: Any) -> tuple[s
 
 def scenarios() -> list[tuple[int, list[Scenario]]]:
     """(weight, scenarios) of every kind."""
-    places = [(*slot, place) for slot in SLOTS for place in ("host", "device")]
+    settings = [
+        (insertion, buffer, placement)
+        for insertion, buffer in INSERTIONS_AND_BUFFERS
+        for placement in ("host", "device")
+    ]
     fixed = [Scenario("train.py, none", ("--config.echo.insertion=none",))] + [
-        Scenario(f"train.py, fixed, {place}", _slot(at, buffer, place, echo__factor=2.5))
-        for at, buffer, place in places
+        Scenario(
+            f"train.py, fixed, {placement}",
+            _echoing(insertion, buffer, placement, echo__factor=2.5),
+        )
+        for insertion, buffer, placement in settings
     ]
     slow = {"echo__policy": "auto", "upstream__examples_per_second": 400}
     auto = [
-        Scenario(f"train.py, auto, {place}", _slot(at, buffer, place, **slow), replayed=True)
-        for at, buffer, place in places
+        Scenario(
+            f"train.py, auto, {placement}",
+            _echoing(insertion, buffer, placement, **slow),
+            replayed=True,
+        )
+        for insertion, buffer, placement in settings
         if buffer
     ]
     study = ("--study=small", "--config.budget.fresh_examples=160")

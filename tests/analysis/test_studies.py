@@ -46,9 +46,9 @@ FACTOR = [
 ]
 WALL_TIME = [BASELINE, *(at(f"e{e}", BEFORE_E, e, 50) for e in (2, 3, 4, 5))]
 BATCH_SIZE = [
-    at(f"{slot}_b{b}", slot, 1 if slot == "none" else 2, batch_size=b)
+    at(f"{insertion}_b{b}", insertion, 1 if insertion == "none" else 2, batch_size=b)
     for b in (10, 20, 80)
-    for slot in ("none", BEFORE_E, BATCH_E)
+    for insertion in ("none", BEFORE_E, BATCH_E)
 ]
 SHUFFLE = [
     BASELINE,

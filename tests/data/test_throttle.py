@@ -28,7 +28,7 @@ from data.throttle import (
 from pipeline.evaluation import evaluation_batches
 from pipeline.map_datasets import CHUNK, CORES, MapChunks, Read
 from runs import cli
-from tests.helpers.runs import HANGS, ROOT, assert_equal_runs, latest_step, mini, slot
+from tests.helpers.runs import HANGS, ROOT, assert_equal_runs, echoing, latest_step, mini
 from training import experiment
 from training.experiment import make_experiment
 
@@ -379,7 +379,7 @@ def _alive(pid):
 
 SLOW = {
     "echo__streams": 2,
-    **slot("before_augmentation", 100),
+    **echoing("before_augmentation", 100),
 }
 
 

@@ -10,7 +10,7 @@ from echo.diagnostics import CopyDiagnostics, EchoedRows
 from pipeline import accounting, build
 from pipeline.auto_streams import AutoStreams
 from runs import records
-from tests.helpers.runs import SLOTS, mini, slot
+from tests.helpers.runs import INSERTIONS_AND_BUFFERS, echoing, mini
 from training.experiment import make_experiment
 
 
@@ -43,10 +43,10 @@ def by_hand(batches, start, stop):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+@pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
-    config = mini(**slot(insertion, buffer), echo__streams=streams, seed__data=3, prefetch=0)
+    config = mini(**echoing(insertion, buffer), echo__streams=streams, seed__data=3, prefetch=0)
     prepared = make_experiment(config)
     batches = [batch.index.tolist() for batch in prepared.batches]
     assert len(batches) == prepared.policy.total_steps > 16
@@ -62,9 +62,9 @@ def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
 @pytest.mark.parametrize(
     "fields",
     [
-        *(slot(*at) for at in SLOTS),
+        *(echoing(*at) for at in INSERTIONS_AND_BUFFERS),
         {"dataset__spaced_epochs": 3},
-        slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto", "prefetch": 2},
+        echoing("before_augmentation", 50, factor=1) | {"echo__policy": "auto", "prefetch": 2},
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
@@ -169,7 +169,7 @@ def test_memory_is_bounded_by_the_buffer():
 
 
 def test_a_run_records_them(uninterrupted):
-    config = mini(**slot("before_augmentation", 100))
+    config = mini(**echoing("before_augmentation", 100))
     prepared = accounting.copy_diagnostics(config, 1197)
     metrics = records.read_metrics(uninterrupted(config))
     training = [record for record in metrics if record["split"] == "train"]

@@ -40,8 +40,8 @@ SHRUNK = {
 RESNET = {"model__depth": 8, "model__width": 4}
 
 
-# (insertion, shuffle buffer): every slot, with copies adjacent and mixed.
-SLOTS = (
+# (insertion, shuffle buffer): every insertion point, with copies adjacent and mixed.
+INSERTIONS_AND_BUFFERS = (
     ("none", 0),
     ("before_augmentation", 0),
     ("before_augmentation", 100),
@@ -82,8 +82,8 @@ def mini(**fields):
     return config
 
 
-def slot(insertion, buffer, factor=2.5):
-    """Fields that fill a slot."""
+def echoing(insertion, buffer, factor=2.5):
+    """Fields of `mini` that echo at an insertion point."""
     return {
         "echo__insertion": insertion,
         "echo__factor": 1 if insertion == "none" else factor,
@@ -94,7 +94,7 @@ def slot(insertion, buffer, factor=2.5):
 def placed(insertion, buffer, factor=2.5):
     """The same with the echoed items kept on the device, where they are augmented too."""
     fields = {"echo__placement": "device", "augment_on": "device"}
-    return slot(insertion, buffer, factor) | fields
+    return echoing(insertion, buffer, factor) | fields
 
 
 def latest_step(workdir):

@@ -20,7 +20,7 @@ from echo.device import DeviceStore
 from models.transformer import Transformer
 from models.vision_transformer import VisionTransformer
 from runs.checkpoints import by_path
-from tests.helpers.runs import RESNET, mini, placed, slot, stop_at
+from tests.helpers.runs import RESNET, echoing, mini, placed, stop_at
 from training import divergence, optimizer, sharding
 from training import step as steps
 from training.experiment import make_experiment
@@ -74,7 +74,7 @@ def vit(choice, data, model):
 def cifar(choice):
     """The same for the mini of CIFAR-10 with batch norm over the whole batch."""
     parts = make_experiment(
-        mini(**RESNET, **slot("before_augmentation", 50, factor=2), sharding=choice)
+        mini(**RESNET, **echoing("before_augmentation", 50, factor=2), sharding=choice)
     )
     iterator = iter(parts.batches)
     batches = [next(iterator) for _ in range(STEPS)]

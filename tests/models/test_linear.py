@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression as Reference
 import train
 from models.linear import LogisticRegression
 from tests.helpers.networks import parameter_count
-from tests.helpers.runs import mini, slot
+from tests.helpers.runs import echoing, mini
 from training import optimizer, sharding
 from training.experiment import make_experiment
 from workloads.interface import WorkloadError
@@ -71,7 +71,7 @@ def test_full_batch_gradient_descent_ends_at_scikit_learns_optimum():
 def test_it_trains_echoed_like_any_other_network(tmp_path):
     config = mini(
         **LOGISTIC,
-        **slot("before_augmentation", 100),
+        **echoing("before_augmentation", 100),
         optimizer__learning_rate=0.01,
         budget__fresh_examples=5_000,
         evaluate_every_fresh_examples=2_500,

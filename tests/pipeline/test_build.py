@@ -15,7 +15,7 @@ from data import digits, sources, splits
 from data.splits import open_data
 from pipeline import accounting, map_datasets
 from runs import cli
-from tests.helpers.runs import ROOT, SLOTS, batches_of, mini, slot
+from tests.helpers.runs import INSERTIONS_AND_BUFFERS, ROOT, batches_of, echoing, mini
 from training.experiment import make_experiment
 
 
@@ -31,18 +31,18 @@ def by_copy(batches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+@pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_the_number_of_batches_is_the_closed_form(insertion, buffer, streams):
-    config = mini(**slot(insertion, buffer), echo__streams=streams)
+    config = mini(**echoing(insertion, buffer), echo__streams=streams)
     assert len(batches_of(config)) == accounting.total_steps(config)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("insertion", "buffer"), SLOTS)
+@pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 def test_copy_zero_of_every_example_is_the_same_in_every_condition(insertion, buffer):
     plain = by_copy(batches_of(mini()))
-    echoed = by_copy(batches_of(mini(**slot(insertion, buffer))))
+    echoed = by_copy(batches_of(mini(**echoing(insertion, buffer))))
     firsts = [key for key in echoed if key[1] == 0]
     assert len(firsts) > 600
     for key in firsts:
@@ -51,7 +51,7 @@ def test_copy_zero_of_every_example_is_the_same_in_every_condition(insertion, bu
 
 def test_copies_are_re_augmented_before_augmentation_and_equal_after_it():
     def share_equal(insertion):
-        rows = by_copy(batches_of(mini(**slot(insertion, 0, factor=2))))
+        rows = by_copy(batches_of(mini(**echoing(insertion, 0, factor=2))))
         return np.mean([np.array_equal(rows[i, 0], rows[i, 1]) for i in range(600)])
 
     # nine shifts are equally likely, so one in nine pairs of copies is equal by chance
@@ -61,7 +61,7 @@ def test_copies_are_re_augmented_before_augmentation_and_equal_after_it():
 
 
 def test_batch_echoing_repeats_whole_batches():
-    shown = batches_of(mini(**slot("after_batching", 0, factor=2)))
+    shown = batches_of(mini(**echoing("after_batching", 0, factor=2)))
     for first, second in zip(shown[::2], shown[1::2], strict=True):
         np.testing.assert_array_equal(first.data["image"], second.data["image"])
         np.testing.assert_array_equal(first.index, second.index)
@@ -89,7 +89,7 @@ def _labels_and_pixels(records, index_n):
 
 
 def test_streams_partition_the_fresh_stream_and_own_their_rows():
-    config = mini(**slot("before_augmentation", 20), echo__streams=4)
+    config = mini(**echoing("before_augmentation", 20), echo__streams=4)
     for batch in batches_of(config):
         streams = batch.index % 4
         np.testing.assert_array_equal(streams, np.repeat(np.arange(4), 8))
@@ -97,18 +97,18 @@ def test_streams_partition_the_fresh_stream_and_own_their_rows():
 
 @given(streams=st.sampled_from([1, 2, 4, 8, 16, 32]), more=st.integers(0, 10_000))
 def test_streams_share_the_slots_of_the_buffer(streams, more):
-    config = mini(**slot("before_augmentation", streams + more), echo__streams=streams)
+    config = mini(**echoing("before_augmentation", streams + more), echo__streams=streams)
     slots = [accounting.buffer_slots(config, stream) for stream in range(streams)]
     assert sum(slots) == config.echo.shuffle_buffer
     assert 1 <= min(slots) <= max(slots) <= min(slots) + 1
-    config = mini(**slot("after_batching", more), echo__streams=streams)
+    config = mini(**echoing("after_batching", more), echo__streams=streams)
     assert {accounting.buffer_slots(config, stream) for stream in range(streams)} == {more}
 
 
 @pytest.mark.parametrize("insertion", ["before_augmentation", "after_augmentation"])
 @pytest.mark.parametrize("streams", [1, 2, 4])
 def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, streams):
-    fields = slot(insertion, 203, factor=2) | {"budget__fresh_examples": 80_000}
+    fields = echoing(insertion, 203, factor=2) | {"budget__fresh_examples": 80_000}
     config = mini(**fields, echo__streams=streams)
     steps = accounting.total_steps(config)
     found = accounting.copy_diagnostics(config, 1197).window(100, steps - 100)
@@ -118,7 +118,7 @@ def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, stream
 
 @pytest.mark.parametrize("policy", ["fixed", "auto"])
 def test_a_buffer_with_fewer_slots_than_streams_is_one_sentence(policy):
-    fields = slot("after_augmentation", 3, factor=1) | {"echo__policy": policy}
+    fields = echoing("after_augmentation", 3, factor=1) | {"echo__policy": policy}
     allowed = "4 or more, 0, or fewer streams"
     says = (
         "config.echo.shuffle_buffer is 3, the total of config.echo.streams=4 streams, which need "
@@ -139,9 +139,9 @@ def test_the_seed_of_the_data_decides_the_order():
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
 def test_prefetching_changes_neither_batches_nor_counts(prefetch):
-    config = mini(**slot("before_augmentation", 64), prefetch=prefetch)
+    config = mini(**echoing("before_augmentation", 64), prefetch=prefetch)
     shown = batches_of(config)
-    wanted = batches_of(mini(**slot("before_augmentation", 64)))
+    wanted = batches_of(mini(**echoing("before_augmentation", 64)))
     assert [b.fresh_examples for b in shown] == [b.fresh_examples for b in wanted]
     for left, right in zip(shown, wanted, strict=True):
         np.testing.assert_array_equal(left.data["image"], right.data["image"])
@@ -186,7 +186,7 @@ def test_the_5000_images_are_mlxtends_in_balanced_splits():
 
 
 def test_the_5000_images_train_and_are_recorded(tmp_path):
-    config = mini(dataset__name="mnist_5k", budget__fresh_examples=64, **slot("none", 0))
+    config = mini(dataset__name="mnist_5k", budget__fresh_examples=64, **echoing("none", 0))
     train.train(config, tmp_path / "run")
     recorded = json.loads((tmp_path / "run" / "config.json").read_text())["dataset"]
     assert recorded["name"] == "mnist_5k"
@@ -278,7 +278,7 @@ def test_a_data_set_prepared_by_tfds_is_a_configuration_value_away(prepared_by_t
         dataset__name="digits_as_cifar",
         dataset__data_dir=str(prepared_by_tfds),
         dataset__validation_split="test",
-        **slot("before_augmentation", 20),
+        **echoing("before_augmentation", 20),
     )
     parts = make_experiment(config)
     assert parts.info.image_shape == (32, 32, 3)

@@ -21,6 +21,7 @@ from tests.helpers.runs import (
     RESNET,
     ROOT,
     assert_equal_runs,
+    echoing,
     flags,
     held_training,
     last_saved,
@@ -29,12 +30,11 @@ from tests.helpers.runs import (
     recorded,
     records_of,
     run_command,
-    slot,
 )
 from tests.helpers.small_studies import RecordedProgress
 from training.experiment import make_experiment
 
-CONFIG = mini(**slot("before_augmentation", 100))  # 50 steps, checkpoints after 25 and more
+CONFIG = mini(**echoing("before_augmentation", 100))  # 50 steps, checkpoints after 25 and more
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_a_damaged_config_is_one_sentence(tmp_path, content, uninterrupted):
 @pytest.mark.slow
 def test_decisions_after_the_last_checkpoint_are_repeated_before_new_ones(tmp_path):
     """As after a kill: what was decided since the checkpoint comes again, and so do its numbers."""
-    settings = slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
+    settings = echoing("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
     config = mini(**settings, log_every_steps=1)
     workdir, resumed = tmp_path / "run", tmp_path / "resumed"
     words = ["--late=100:20", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]

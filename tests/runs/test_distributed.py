@@ -18,7 +18,16 @@ from pipeline import accounting, build, streams
 from pipeline.auto_streams import AutoStreams
 from pipeline.evaluation import evaluation_batches
 from runs import cli, distributed, records
-from tests.helpers.runs import HANGS, ROOT, SLOTS, flags, mini, placed, slot, wait_until_held
+from tests.helpers.runs import (
+    HANGS,
+    INSERTIONS_AND_BUFFERS,
+    ROOT,
+    echoing,
+    flags,
+    mini,
+    placed,
+    wait_until_held,
+)
 from training import check
 
 SLURM = {
@@ -69,10 +78,10 @@ def test_processes_can_be_numbered_by_hand():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("insertion", "buffer", "budget"),
-    [(*case, 699) for case in SLOTS] + [("before_augmentation", 102, 640)],
+    [(*case, 699) for case in INSERTIONS_AND_BUFFERS] + [("before_augmentation", 102, 640)],
 )
 def test_two_halves_of_the_streams_give_the_whole_batches(insertion, buffer, budget):
-    config = mini(**slot(insertion, buffer), echo__streams=4, budget__fresh_examples=budget)
+    config = mini(**echoing(insertion, buffer), echo__streams=4, budget__fresh_examples=budget)
     source, _, info = open_data(config)
     workload = workloads.make(config, info)
 
@@ -121,7 +130,7 @@ class Threads:
     [("before_augmentation", 66, 699), ("after_batching", 4, 640)],
 )
 def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffer, budget):
-    fields = slot(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
+    fields = echoing(insertion, buffer, factor=1) | {"echo__policy": "auto", "echo__streams": 4}
     config = mini(**fields, budget__fresh_examples=budget)
     source, _, info = open_data(config)
     workload = workloads.make(config, info)
@@ -313,7 +322,7 @@ def test_two_processes_stop_together_and_one_process_resumes(
 
 def deciding(**fields):
     """Fields that shrink a run with echo.policy=auto of two streams."""
-    settings = slot("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
+    settings = echoing("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
     fresh = {"evaluate_every_fresh_examples": 0, "log_every_steps": 1}
     return mini(**settings | fresh | fields, echo__streams=2)
 

@@ -13,11 +13,11 @@ import train
 from runs import cli, records, tooling
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
-from tests.helpers.runs import RESNET, mini, records_of, slot, stop_at
+from tests.helpers.runs import RESNET, echoing, mini, records_of, stop_at
 from tests.helpers.small_studies import RecordedProgress, study
 
 # a profile is named by the second in which it starts, so the two parts must not be too fast
-CONFIG = mini(**RESNET, **slot("before_augmentation", 100, factor=2))
+CONFIG = mini(**RESNET, **echoing("before_augmentation", 100, factor=2))
 
 
 def content(directory):

@@ -7,7 +7,7 @@ import train
 from pipeline import map_datasets
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import RESNET, mini, numbers, slot, stop_at_call
+from tests.helpers.runs import RESNET, echoing, mini, numbers, stop_at_call
 from training.experiment import make_experiment
 
 QUIET = Progress(quiet=True)
@@ -19,7 +19,7 @@ TARGET = 0.35  # far from what any lane ends with: the first two thirds, the oth
 
 
 def lane_configs(**fields):
-    fields = slot("before_augmentation", 100, factor=2) | {"target__value": TARGET} | fields
+    fields = echoing("before_augmentation", 100, factor=2) | {"target__value": TARGET} | fields
     return [
         mini(**RESNET, optimizer__learning_rate=rate, seed__model=number, **fields)
         for number, rate in enumerate(RATES)

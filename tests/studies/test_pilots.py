@@ -15,14 +15,14 @@ from pipeline import accounting
 from runs import cli, records
 from runs.progress import Progress
 from studies import pilots
-from tests.helpers.runs import flags, mini, on_each_step, records_of, slot, stop_at_call
+from tests.helpers.runs import echoing, flags, mini, on_each_step, records_of, stop_at_call
 from training import check
 
 SECONDS = {e: 0.01 * max(6 / e, 1) for e in (1, 2, 4, 8, 16)}
 
 
 def config(**fields):
-    small = slot("before_augmentation", 64, factor=1) | {
+    small = echoing("before_augmentation", 64, factor=1) | {
         "budget__fresh_examples": 1280,
         "evaluate_every_fresh_examples": 320,
         "checkpoint_every_fresh_examples": 0,
@@ -42,7 +42,7 @@ def make(directory, limit=1.0, seeds=1, **fields):
     st.integers(1, 40),
 )
 def test_so_many_evaluations_follow_the_filling_of_the_buffer(insertion, buffer, e, evaluations):
-    run = mini(**slot(insertion, buffer, factor=e), evaluate_every_fresh_examples=32)
+    run = mini(**echoing(insertion, buffer, factor=e), evaluate_every_fresh_examples=32)
     counts = accounting.Counts.of_all(run)
     fresh = [sum(c.admitted(n) for c in counts) for n in range(accounting.total_steps(run) + 1)]
     steps = pilots._steps_until(run, evaluations)
@@ -58,7 +58,7 @@ def test_so_many_evaluations_follow_the_filling_of_the_buffer(insertion, buffer,
 @pytest.mark.parametrize("factor", [1, 4, 16])
 def test_one_more_evaluation_takes_further_steps(insertion, factor, tmp_path):
     """Otherwise the pilot that the forecast asks for is continued again and again."""
-    fields = slot(insertion, 4, factor=1) | {"budget__fresh_examples": 24_000}
+    fields = echoing(insertion, 4, factor=1) | {"budget__fresh_examples": 24_000}
     run = make(tmp_path, **fields)._pilot_config(factor, 0)
     total = accounting.total_steps(run)
     (count,) = accounting.Counts.of_all(run)

@@ -12,7 +12,7 @@ import train
 from runs import records
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import mini, numbers, slot, stop_at_call
+from tests.helpers.runs import echoing, mini, numbers, stop_at_call
 from tests.helpers.small_studies import study
 from training import stepper
 from training.experiment import make_experiment
@@ -35,7 +35,7 @@ def lane_configs(**fields):
         "log_every_steps": 1,
         "budget__fresh_examples": 480,
         "evaluate_every_fresh_examples": 240,
-        **slot("before_augmentation", 100, factor=1.5),
+        **echoing("before_augmentation", 100, factor=1.5),
         **fields,
     }
     return [

@@ -21,10 +21,10 @@ from tests.helpers.golden_worker import SHORT_STAGES, workloads
 from tests.helpers.runs import (
     RESNET,
     assert_equal_runs,
+    echoing,
     mini,
     placed,
     records_of,
-    slot,
     stop_at,
 )
 from training import gradient_statistics
@@ -225,10 +225,10 @@ ON = {"gradient_statistics_every_steps": 2}
 @pytest.mark.parametrize(
     "condition",
     [
-        slot("none", 0),
-        slot("before_augmentation", 100),
-        slot("after_augmentation", 0),
-        slot("after_batching", 4),
+        echoing("none", 0),
+        echoing("before_augmentation", 100),
+        echoing("after_augmentation", 0),
+        echoing("after_batching", 4),
         placed("before_augmentation", 100),
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
@@ -271,7 +271,7 @@ def keep_all_but_gradients(workdir):
 
 @pytest.mark.slow
 def test_a_stopped_run_writes_the_same_records(tmp_path, uninterrupted):
-    config = mini(**slot("before_augmentation", 100), **ON)
+    config = mini(**echoing("before_augmentation", 100), **ON)
     for step in (7, 12):
         stopped_run = train.train(config, tmp_path / "run", on_step=stop_at(step))
         assert stopped_run["status"] == "preempted"
@@ -280,7 +280,7 @@ def test_a_stopped_run_writes_the_same_records(tmp_path, uninterrupted):
 
 
 def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
-    fields = slot("before_augmentation", 100)
+    fields = echoing("before_augmentation", 100)
     train.train(mini(**fields), tmp_path / "run", on_step=stop_at(9))
     train.train(mini(**fields, **ON), tmp_path / "run")
     whole = [r for r in records_of(uninterrupted(mini(**fields, **ON))) if r["step"] > 9]
@@ -291,7 +291,7 @@ def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
 
 @pytest.mark.slow
 def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
-    fields = slot("before_augmentation", 100) | ON | {"budget__fresh_examples": 320}
+    fields = echoing("before_augmentation", 100) | ON | {"budget__fresh_examples": 320}
     configs = [mini(**fields, **RESNET, optimizer__learning_rate=rate) for rate in (0.01, 0.02)]
     workdirs = [tmp_path / "0", tmp_path / "1"]
     lanes.train(configs, workdirs, Progress(quiet=True), stacked=True)
@@ -304,7 +304,7 @@ def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
 
 
 def test_reading_gives_one_row_per_measured_step_and_other_analysis_ignores_them(uninterrupted):
-    fields = slot("before_augmentation", 100)
+    fields = echoing("before_augmentation", 100)
     measured, plain = uninterrupted(mini(**fields, **ON)), uninterrupted(mini(**fields))
     frame = gradients.gradient_statistics(measured)
     assert list(frame.columns[3:]) == list(gradients.NAMES)

@@ -9,7 +9,7 @@ import train
 from echo.stores import RowAllocator
 from pipeline import accounting
 from runs import cli
-from tests.helpers.runs import SLOTS, mini, slot
+from tests.helpers.runs import INSERTIONS_AND_BUFFERS, echoing, mini
 from training import memory
 from training.experiment import make_experiment
 
@@ -38,22 +38,22 @@ def test_a_buffer_beyond_the_machines_memory_is_one_sentence(flags, tmp_path, ca
 
 
 def test_a_buffer_that_the_data_never_fill_takes_the_memory_of_the_data():
-    config = mini(**slot("before_augmentation", 10**12))
+    config = mini(**echoing("before_augmentation", 10**12))
     assert accounting.host_size(config, range(1), 64) == (640, 1600)
     assert make_experiment(config).policy.total_steps == 50
 
 
 def test_large_items_are_not_read_in_long_chunks():
-    config = mini(**slot("before_augmentation", 128))
+    config = mini(**echoing("before_augmentation", 128))
     assert accounting.host_size(config, range(1), 2**22).rows == 128 + 32 + 1
     assert accounting.host_size(config, range(1), 2**14).rows == 128 + 32 + 128
 
 
-@pytest.mark.parametrize(("insertion", "buffer"), SLOTS[1:])
+@pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS[1:])
 @pytest.mark.parametrize("policy", ["fixed", "auto"])
 @pytest.mark.parametrize("streams", [1, 4])
 def test_what_is_checked_is_what_stages_reserve(insertion, buffer, policy, streams):
-    fields = slot(insertion, buffer or 8, factor=2.5 if policy == "fixed" else 1)
+    fields = echoing(insertion, buffer or 8, factor=2.5 if policy == "fixed" else 1)
     if policy == "fixed":
         fields["echo__shuffle_buffer"] = buffer
     config = mini(**fields, echo__policy=policy, echo__streams=streams)

@@ -8,7 +8,7 @@ import pytest
 import train
 from pipeline import accounting
 from runs import cli, records
-from tests.helpers.runs import decisions_file, mini, placed, slot
+from tests.helpers.runs import decisions_file, echoing, mini, placed
 from training import check
 from training.experiment import make_experiment
 
@@ -29,7 +29,7 @@ def train_records(workdir):
 def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
     insertion, buffer, uninterrupted
 ):
-    fields = slot(insertion, buffer, factor=4) | {"log_every_steps": 1}
+    fields = echoing(insertion, buffer, factor=4) | {"log_every_steps": 1}
     # after augmentation the host has augmented; before it, each copy is augmented in the step
     fields["augment_on"] = "host" if insertion.startswith("after") else "device"
     host, device = (
@@ -57,7 +57,7 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
 def test_augmenting_on_entry_to_the_device_gives_the_hosts_losses(insertion, uninterrupted):
     losses = [
         [r["loss"] for r in train_records(uninterrupted(mini(**fields(insertion, 4))))]
-        for fields in (slot, placed)
+        for fields in (echoing, placed)
     ]
     assert losses[0] == losses[1]
 

@@ -24,9 +24,9 @@ from tests.helpers.runs import (
     SMALL_TEXT,
     assert_equal_runs,
     decisions_file,
+    echoing,
     recorded,
     records_of,
-    slot,
     stop_at_call,
 )
 
@@ -112,7 +112,7 @@ def configs(case, directory):
     """The configuration of a run, or those of two lanes."""
     batch = 16 if case.workload == "coco" else 32
     buffers = {"none": 0, "small": 4 if case.insertion == BATCHES else 50}
-    fields = slot(case.insertion, buffers[case.buffer], 2.5 if case.policy == "fixed" else 1)
+    fields = echoing(case.insertion, buffers[case.buffer], 2.5 if case.policy == "fixed" else 1)
     fields = {name.replace("__", "."): value for name, value in fields.items()}
     fields |= {"echo.policy": case.policy, "echo.streams": case.streams, "echo.max_factor": 16}
     fields |= {"evaluate_every_fresh_examples": 4 * batch}

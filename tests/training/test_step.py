@@ -10,7 +10,7 @@ import pytest
 import train
 from pipeline import accounting
 from runs import records
-from tests.helpers.runs import RESNET, SLOTS, flags, mini, run_command, slot
+from tests.helpers.runs import INSERTIONS_AND_BUFFERS, RESNET, echoing, flags, mini, run_command
 from training import optimizer
 from training.check import ConfigError, check
 from training.experiment import make_experiment
@@ -49,10 +49,10 @@ def test_schedules_run_over_their_horizon():
     assert optimizer.hyperparameters(config, 0.99).learning_rate == 2.0
 
 
-@pytest.mark.parametrize("at", SLOTS)
+@pytest.mark.parametrize("at", INSERTIONS_AND_BUFFERS)
 @pytest.mark.parametrize("horizon", [0, 320, 1280])
 def test_the_horizon_in_steps_is_what_each_condition_takes_on_it(at, horizon):
-    config = mini(**slot(*at), optimizer__schedule__horizon_fresh_examples=horizon)
+    config = mini(**echoing(*at), optimizer__schedule__horizon_fresh_examples=horizon)
     # floor(e * H) copies in whole batches of 32, whatever the buffer
     assert accounting.horizon_steps(config) == (horizon or 640) * config.echo.factor // 32
 
@@ -62,8 +62,8 @@ def test_the_horizon_in_steps_is_what_each_condition_takes_on_it(at, horizon):
 def test_a_schedule_follows_the_steps_of_its_condition_on_its_horizon(at, tmp_path):
     """In a run's records: echoing stretches the decay, prefill is no leap, and past the horizon the
     last rate stays."""
-    fields = slot(*at) | {"optimizer__schedule__horizon_fresh_examples": 320, "log_every_steps": 1}
-    config = mini(optimizer__learning_rate=0.1, **fields)
+    horizon = {"optimizer__schedule__horizon_fresh_examples": 320}
+    config = mini(**echoing(*at), **horizon, optimizer__learning_rate=0.1, log_every_steps=1)
     train.train(config, tmp_path / "run")
     logged = records.read_metrics(tmp_path / "run")
     rates = [record["learning_rate"] for record in logged if record["split"] == "train"]
@@ -119,7 +119,7 @@ GOLDEN_LOSSES = [2.398116, 2.373794, 2.374711]
 @pytest.mark.slow
 def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
     losses = _losses(
-        uninterrupted(mini(**RESNET, **slot("before_augmentation", 100), log_every_steps=1))
+        uninterrupted(mini(**RESNET, **echoing("before_augmentation", 100), log_every_steps=1))
     )
     print(losses[:3])
     np.testing.assert_allclose(losses[:3], GOLDEN_LOSSES, rtol=1e-4)
@@ -147,7 +147,7 @@ def test_initial_parameters_depend_on_the_model_seed_alone():
 
 @pytest.mark.slow
 def test_the_command_on_eight_devices_gives_the_losses_of_one(tmp_path, uninterrupted):
-    config = mini(**slot("after_batching", 4, factor=2), log_every_steps=1)
+    config = mini(**echoing("after_batching", 4, factor=2), log_every_steps=1)
     one = uninterrupted(config)
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]

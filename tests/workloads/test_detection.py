@@ -15,7 +15,7 @@ from models.resnet_imagenet import STAGES, BasicBlock
 from models.ssd import default_boxes
 from runs import cli, records
 from tests.helpers.detection import mini, workload
-from tests.helpers.runs import slot
+from tests.helpers.runs import echoing
 from training import check, optimizer
 from workloads.detection import boxes as geometry
 from workloads.detection import coco_metrics
@@ -182,7 +182,7 @@ def test_the_mini_trains_and_records_cocos_metrics(tmp_path, monkeypatch):
     # fewer scenes to compose and to score, and one block per stage: a third of the time
     monkeypatch.setitem(digits.NUM_SCENES, "validation", 40)
     monkeypatch.setitem(STAGES, 18, (BasicBlock, (1, 1, 1, 1)))
-    config = mini(**slot("before_augmentation", 20, factor=2))
+    config = mini(**echoing("before_augmentation", 20, factor=2))
     assert train.train(config, tmp_path)["status"] == "exhausted"
     lines = records.read_metrics(tmp_path)
     validation = [line for line in lines if line["split"] == "validation"]

@@ -265,7 +265,7 @@ def test_echoing_at_every_insertion_point(tmp_path):
         assert result["step"] == (10 if insertion == "none" else 20)
         assert losses["train"][0] == pytest.approx(np.log(200), rel=0.2)
         assert losses["validation"][-1] < losses["validation"][0]
-    # Text has no augmentation, so both slots around it give the same batches.
+    # Text has no augmentation, so both insertion points around it give the same batches.
     assert runs["before_augmentation"][0] == runs["after_augmentation"][0]
     assert runs["after_batching"][0] != runs["before_augmentation"][0]
 

@@ -16,7 +16,7 @@ from data.sources import RecordError
 from models.resnet_imagenet import STAGES, BasicBlock
 from pipeline import build, map_datasets
 from runs import cli, records
-from tests.helpers.runs import SHRUNK, batches_of, slot
+from tests.helpers.runs import SHRUNK, batches_of, echoing
 from training import experiment
 from training.check import ConfigError, check
 from training.experiment import make_experiment
@@ -35,7 +35,7 @@ SMALL = SHRUNK | {
     "checkpoint_every_fresh_examples": 96,
     "log_every_steps": 1,
 }
-SLOTS = ("none", "before_augmentation", "after_augmentation", "after_batching")
+INSERTIONS_AND_BUFFERS = ("none", "before_augmentation", "after_augmentation", "after_batching")
 
 
 @pytest.fixture(autouse=True)
@@ -185,14 +185,14 @@ def test_fused_decoding_gives_the_crops_that_the_canvas_gives():
 
 def test_fused_decoding_before_augmentation_is_refused_in_a_sentence():
     with pytest.raises(ConfigError, match=r"fused_decode is true with echo.insertion='before_aug"):
-        check(mini(**slot("before_augmentation", 0), dataset__fused_decode=True))
+        check(mini(**echoing("before_augmentation", 0), dataset__fused_decode=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("insertion", SLOTS)
+@pytest.mark.parametrize("insertion", INSERTIONS_AND_BUFFERS)
 def test_copy_zero_is_the_same_in_every_condition(insertion):
     plain = {i: image for b in batches_of(mini()) for i, image in rows_of(b)}
-    echoed = batches_of(mini(**slot(insertion, 0, factor=2)))
+    echoed = batches_of(mini(**echoing(insertion, 0, factor=2)))
     for batch in echoed:
         for copy, (index, image) in zip(batch.copy, rows_of(batch), strict=True):
             if copy == 0 or insertion != "before_augmentation":
@@ -206,8 +206,8 @@ def rows_of(batch):
 
 
 def test_the_device_augments_as_the_host_does():
-    on_host = batches_of(mini(**slot("before_augmentation", 20)))
-    config = mini(**slot("before_augmentation", 20), augment_on="device")
+    on_host = batches_of(mini(**echoing("before_augmentation", 20)))
+    config = mini(**echoing("before_augmentation", 20), augment_on="device")
     augment = jax.jit(workload_of(config).augment)
     for host, raw in zip(on_host, batches_of(config), strict=True):
         assert raw.data["image"].shape == (32, 96, 96, 3)
@@ -254,7 +254,7 @@ def test_a_subclass_with_its_own_augmentation_is_not_cropped_by_its_parents_on_t
     np.testing.assert_allclose(images[0] + images[1], 255, atol=1)
 
 
-@pytest.mark.parametrize("insertion", SLOTS)
+@pytest.mark.parametrize("insertion", INSERTIONS_AND_BUFFERS)
 def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
     source, info = splits.open_source("digits_jpeg", "train")
     raw = [source[i] for i in range(64)]
@@ -263,7 +263,7 @@ def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
     broken = sources.ArraySource(**columns), info
     monkeypatch.setattr(splits, "open_source", lambda *_, **__: broken)
     monkeypatch.setattr(experiment, "evaluation_batches", lambda *_: [])
-    config = mini(**slot(insertion, 8), budget__fresh_examples=64)
+    config = mini(**echoing(insertion, 8), budget__fresh_examples=64)
     with pytest.raises(RecordError, match=r"record 40 .*label.* cannot be decoded: "):
         batches_of(config)
 
@@ -353,7 +353,7 @@ def test_wrong_values_are_refused_in_a_sentence(field, value, says):
 
 @pytest.mark.slow
 def test_the_mini_trains_alike_on_host_and_device(tmp_path):
-    fields = slot("before_augmentation", 20, factor=1.5)
+    fields = echoing("before_augmentation", 20, factor=1.5)
     losses = {}
     for place in ("host", "device"):
         train.train(mini(**fields, augment_on=place), tmp_path / place)

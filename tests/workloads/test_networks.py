@@ -10,7 +10,7 @@ from data.sources import DatasetInfo
 from models.vision_transformer import VisionTransformer
 from runs import cli, records
 from tests.helpers.networks import parameter_count
-from tests.helpers.runs import assert_equal_runs, mini, slot, stop_at
+from tests.helpers.runs import assert_equal_runs, echoing, mini, stop_at
 from training.experiment import make_experiment
 from workloads.large_images import LargeImageClassification
 from workloads.networks import Network
@@ -36,7 +36,7 @@ def test_a_network_is_hashable_and_equal_by_its_arguments():
 
 @pytest.mark.slow
 def test_a_vision_transformer_trains_echoed_and_resumes_bit_for_bit(tmp_path):
-    config = mini(**TINY, **slot("before_augmentation", 100))
+    config = mini(**TINY, **echoing("before_augmentation", 100))
     assert train.train(config, tmp_path / "whole")["status"] == "exhausted"
     assert train.train(config, tmp_path / "parts", on_step=stop_at(9))["status"] == "preempted"
     train.train(config, tmp_path / "parts")

@@ -11,7 +11,7 @@ import train
 import workloads
 from runs import cli
 from tests.helpers import pages, tfds_data
-from tests.helpers.runs import ROOT, mini, slot
+from tests.helpers.runs import ROOT, echoing, mini
 
 PAGE = "docs/workloads.md"
 FILES = ("workloads/linear.py", "configs/linear.py")  # its Python blocks, in order
@@ -70,7 +70,7 @@ def test_it_trains_on_encoded_images_of_tfds(added, monkeypatch):
 @pytest.mark.parametrize(("insertion", "buffer"), [("none", 0), ("after_batching", 4)])
 def test_it_trains_echoed_and_learns(added, insertion, buffer):
     config = mini(
-        **slot(insertion, buffer),
+        **echoing(insertion, buffer),
         workload="linear",
         optimizer__learning_rate=0.1,
         budget__fresh_examples=5_000,
