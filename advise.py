@@ -101,8 +101,8 @@ from training import check, optimizer, sharding
 from training.experiment import Experiment, make_experiment
 from training.step import Program
 
-# The places for an echo stage, and the stage before each.
-PLACES = {
+# The insertion points of an echo stage, and the stage before each.
+STAGE_BEFORE = {
     "before_augmentation": "decode",
     "after_augmentation": "augment",
     "after_batching": "batch",
@@ -145,7 +145,7 @@ def measured(
         step,
         batch_size=config.batch_size,
         examples_per_call=math.gcd(CHUNK, config.batch_size),
-        insertions=places(config),
+        insertions=allowed_insertions(config),
         factors=factors,
         shuffle_buffer=buffer_examples(config),
         workers=CORES,
@@ -196,10 +196,10 @@ def step_functions(config: ConfigDict, program: Program) -> tuple[Callable, Call
     return transfer, step
 
 
-def places(config: ConfigDict) -> dict[str, str]:
-    """The places where this configuration may echo, and the stage before each."""
+def allowed_insertions(config: ConfigDict) -> dict[str, str]:
+    """The insertion points that this configuration may use, and the stage before each."""
     allowed = {}
-    for name, stage in PLACES.items():
+    for name, stage in STAGE_BEFORE.items():
         with contextlib.suppress(check.ConfigError):
             check.check_insertion(config, name)
             allowed[name] = stage
@@ -226,7 +226,7 @@ def settings(config: ConfigDict, advice: Advice) -> list[str]:
         moved = {"echo.policy": "fixed", "echo.insertion": "none", "echo.factor": 1.0}
         flags = _flags(config, {"augment_on": "device", **moved})
         lines.append(f"Or with augmentation on the accelerator: {flags}")
-    if "before_augmentation" not in places(config):
+    if "before_augmentation" not in allowed_insertions(config):
         lines += [
             f"With {flag}, echoing before augmentation, where copies differ, is allowed as well."
             for flag in _enabling_flags(config)
@@ -310,7 +310,7 @@ def run_pilots(
 
 
 def plot(advice: Advice, path: pathlib.Path) -> None:
-    """Plots the predicted steps per second over the factor, for each place."""
+    """Plots the predicted steps per second over the factor, for each insertion point."""
     from analysis.figures import style  # which imports pandas
 
     style.styled(_drawn)(advice, style).savefig(path, dpi=150)

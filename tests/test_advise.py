@@ -62,7 +62,7 @@ BEFORE, AFTER = ["before_augmentation"], ["after_augmentation", "after_batching"
 
 
 @pytest.mark.parametrize(
-    ("placement", "augment_on", "fused", "places"),
+    ("placement", "augment_on", "fused", "allowed"),
     [
         ("host", "host", False, BEFORE + AFTER),
         ("host", "host", True, AFTER),
@@ -73,16 +73,16 @@ BEFORE, AFTER = ["before_augmentation"], ["after_augmentation", "after_batching"
         ("device", "device", True, AFTER),
     ],
 )
-def test_places_are_those_that_training_allows(placement, augment_on, fused, places):
+def test_insertion_points_are_those_that_training_allows(placement, augment_on, fused, allowed):
     config = mini(echo__placement=placement, augment_on=augment_on, dataset__fused_decode=fused)
-    assert list(advise.places(config)) == places
-    for name in advise.PLACES:
+    assert list(advise.allowed_insertions(config)) == allowed
+    for name in advise.STAGE_BEFORE:
         config.echo.insertion = name
         try:
             check.check(config)
-            assert name in places
+            assert name in allowed
         except check.ConfigError:
-            assert name not in places
+            assert name not in allowed
 
 
 def advice_where(config, slow):
@@ -92,7 +92,7 @@ def advice_where(config, slow):
     costs = [dataclasses.replace(cost, limit=cost.seconds) for cost in costs]
     step = StageTime("step", 2e-3, 0.0, 2e-3)
     timing = Timing(tuple(costs), (), step, config.batch_size, workers=1, cores=64)
-    return conclude(timing, advise.places(config), dict.fromkeys(names, 100))
+    return conclude(timing, advise.allowed_insertions(config), dict.fromkeys(names, 100))
 
 
 CONDITIONS = [
@@ -153,7 +153,7 @@ def test_without_a_recommendation_there_are_no_flags():
 
 def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
     with pytest.raises(cli.InputError, match="where nothing may be echoed"):
-        advise.places(mini(dataset__fused_decode=True, augment_on="device"))
+        advise.allowed_insertions(mini(dataset__fused_decode=True, augment_on="device"))
 
 
 def test_memory_is_that_of_the_configured_buffer():

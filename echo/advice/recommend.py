@@ -42,7 +42,7 @@ _NUM_INPUTS = 8
 # Workers to consider, as a multiple of those that the loader has.
 _MORE_WORKERS = 4
 
-_MAX_NAME = 20  # characters of the name of a place or stage in a table
+_MAX_NAME = 20  # characters of the name of an insertion point or a stage in a table
 
 # Limits of arguments: threads that a process can start, times that somebody waits.
 _MAX_WORKERS, _MIN_SECONDS, _MAX_SECONDS = 1024, 1e-6, 3600
@@ -72,10 +72,10 @@ Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """An echo stage at one place.
+    """An echo stage at one insertion point.
 
     Attributes:
-        name: the name of the place.
+        name: the name of the insertion point.
         count: the number of stages before it.
         ratio: R, seconds upstream / seconds downstream, each per batch.
         step_seconds: predicted seconds per step, by factor.
@@ -100,10 +100,10 @@ class Advice:
         timing: these, with the number of `workers`.
         workers: the recommended number of workers; that of the pipeline if more gain nothing.
         alternatives: what other changes gain without echoing.
-        points: the predictions for each place, with so many workers.
-        insertion, factor: the recommended place and factor. Their prediction is within TOLERANCE of
-            the best one, and faster than no echoing by at least TOLERANCE. None and 1 if there is
-            no such place.
+        points: the predictions for each insertion point, with so many workers.
+        insertion, factor: the recommended insertion point and factor. Their prediction is within
+            TOLERANCE of the best one, and faster than no echoing by at least TOLERANCE. None and 1
+            if there is no such insertion point.
         movable: the stage that could move to the accelerator instead of echoing after it, or None.
         reason: the recommendation in words.
     """
@@ -135,7 +135,7 @@ class Advice:
             after = changed.baseline_seconds()
             changes.append([change, rate(after), f"{now / after:.2f} times"])
         factors = list(self.points[0].step_seconds)
-        places = [
+        insertions = [
             [_short(point.name), f"{point.ratio:.2f}", *map(rate, point.step_seconds.values())]
             for point in self.points
         ]
@@ -153,12 +153,12 @@ class Advice:
             (
                 f"predicted steps per second by echoing factor e, with {self.workers} workers",
                 ["echo stage", "R", *(f"e={factor:g}" for factor in factors)],
-                places,
+                insertions,
             ),
         ]
 
     def memory(self) -> str:
-        """The memory of the shuffle buffer at each place, as a sentence."""
+        """The memory of the shuffle buffer at each insertion point, as a sentence."""
         sizes = [f"{p.buffer_bytes / 1e6:,.1f} MB {_spaced(p.name)}" for p in self.points]
         return f"The shuffle buffer takes up to {', '.join(sizes)}."
 
@@ -198,8 +198,8 @@ def advise(
         batch_stage: the stage that takes a list of batch_size / examples_per_call items. If there
             is none of this name, all stages take batches. The stages after it transfer a batch to
             the step.
-        insertions: places for an echo stage: name of the place -> the stage before it. By default
-            every place up to batching.
+        insertions: where an echo stage may be: name of the insertion point -> the stage before it.
+            By default after every stage up to batching.
         factors: echoing factors to predict, including 1.
         shuffle_buffer: examples in the buffer, for its memory.
         workers: threads or processes that your loader runs; 0 = those of a DataLoader, otherwise as
@@ -257,9 +257,9 @@ def advise(
             f"{batch_size}; allowed: a divisor"
         )
     insertions = insertions or {f"after {name}": name for name in host}
-    for place, name in insertions.items():
+    for insertion, name in insertions.items():
         if name not in host:
-            raise ValueError(f"insertions[{place!r}] is {name!r}; allowed: {', '.join(host)}")
+            raise ValueError(f"insertions[{insertion!r}] is {name!r}; allowed: {', '.join(host)}")
 
     measure_cores = not cores
     cores = cores or available_cores(seconds / 2)
@@ -302,11 +302,11 @@ def conclude(
     workers = enough_workers(timing, max_workers)
     changes = alternatives(timing, max(workers, max_workers), batch_stage)
     measured, timing = timing, timing.with_workers(workers)
-    for place, name in insertions.items():
+    for insertion, name in insertions.items():
         count = names.index(name) + 1
         predicted = {factor: timing.step_seconds(count, factor) for factor in factors}
         memory = sizes[name] * shuffle_buffer
-        points.append(Point(place, count, timing.ratio(count), predicted, sizes[name], memory))
+        points.append(Point(insertion, count, timing.ratio(count), predicted, sizes[name], memory))
     insertion, factor, movable, reason = _recommended(timing, points, batch_stage)
     if workers > measured.workers:
         reason = f"{worker_sentence(measured, workers)} With them: {reason}"
@@ -334,8 +334,8 @@ def _recommended(
     if before <= best * (1 + TOLERANCE):
         return None, 1, None, _not_echoing(timing, points, before)
     enough = max(best, min(best * (1 + TOLERANCE), before / (1 + TOLERANCE)))
-    # At equal speed an earlier place is better, since later stages make copies differ (Choi et al.
-    # 2019), and so is a smaller factor, since a larger one only repeats more.
+    # At equal speed an earlier insertion point is better, since later stages make copies differ
+    # (Choi et al. 2019), and so is a smaller factor, since a larger one only repeats more.
     in_order = sorted(points, key=lambda point: point.count)
     chosen = next(p for p in in_order if min(p.step_seconds.values()) <= enough)
     factor = next(f for f, seconds in sorted(chosen.step_seconds.items()) if seconds <= enough)
@@ -378,7 +378,7 @@ def _only_overlap(point: Point, before: float) -> str:
 
 
 def _count_before(chosen: Point, in_order: Sequence[Point]) -> int:
-    """The number of stages before the place before `chosen`; its own count if it is first."""
+    """The number of stages before the point before `chosen`; its own count if it is first."""
     return max((p.count for p in in_order if p.count < chosen.count), default=chosen.count)
 
 
@@ -401,7 +401,7 @@ def _moved(timing: Timing, stage: StageTime, echoed: float) -> str:
 
 
 def _not_echoing(timing: Timing, points: Sequence[Point], before: float) -> str:
-    """The explanation if no place and factor gains: what sets the pace instead."""
+    """The explanation if no insertion point and factor gains: what sets the pace instead."""
     count = len(timing.stages)
     ratio, alone = timing.ratio(count), timing.downstream_seconds(count)
     if before <= alone * (1 + TOLERANCE):
@@ -423,7 +423,7 @@ def _not_echoing(timing: Timing, points: Sequence[Point], before: float) -> str:
         return (
             f"The input is the bottleneck (R = {ratio:.2f}), but no factor up to "
             f"{max(last.step_seconds):g} gains {TOLERANCE:.0%} where echoing was considered: allow "
-            "a larger factor or a later place."
+            "a larger factor or a later insertion point."
         )
     return (
         "The processor cores are the bottleneck, and the work of every step takes nearly all of "

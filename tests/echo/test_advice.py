@@ -42,12 +42,12 @@ def pipeline(read=1e-6, decode=1e-6, augment=1e-6, transfer=1e-6, step=1e-3, **f
 
 
 def advice_on(timing):
-    places = {
+    insertions = {
         "before_augmentation": "decode",
         "after_augmentation": "augment",
         "after_batching": "batch",
     }
-    return conclude(timing, places, {"decode": 100, "augment": 200, "batch": 200})
+    return conclude(timing, insertions, {"decode": 100, "augment": 200, "batch": 200})
 
 
 def simulated(upstream, behind, step, factor, steps=400):
@@ -228,11 +228,11 @@ def test_the_recommendation(timing, insertion, factor, message):
     assert max(map(len, str(advice).splitlines())) <= 80
 
 
-ALL_PLACES = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
+ALL_INSERTIONS = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
 
 
 @pytest.mark.parametrize(
-    ("timing", "place", "factors", "message"),
+    ("timing", "stage", "factors", "message"),
     [
         (
             pipeline(augment=4e-3),
@@ -251,24 +251,26 @@ ALL_PLACES = {f"after {name}": name for name in ("read", "decode", "augment", "b
         ),
     ],
 )
-def test_if_no_place_gains_the_report_names_the_bottleneck(timing, place, factors, message):
-    advice = conclude(timing, {"here": place}, collections.Counter(), factors)
+def test_if_no_insertion_point_gains_the_report_names_the_bottleneck(
+    timing, stage, factors, message
+):
+    advice = conclude(timing, {"here": stage}, collections.Counter(), factors)
     assert (advice.insertion, advice.factor) == (None, 1)
     assert re.search(message, advice.reason), advice.reason
 
 
 @pytest.mark.parametrize(
-    ("names", "place"),
+    ("names", "insertion"),
     [
         (("read", "decode", "augment"), "after decode"),  # all take batches: augmentation follows
         (("read", "decode", "batch"), "after decode"),  # only batching follows
     ],
 )
-def test_repeats_are_called_identical_if_only_batching_follows(names, place):
+def test_repeats_are_called_identical_if_only_batching_follows(names, insertion):
     stages = (stage("read", 1e-6), stage("decode", 4e-3), stage(names[2], 1e-7))
-    places = {f"after {name}": name for name in names}
-    advice = conclude(pipeline(stages=stages), places, collections.Counter())
-    assert advice.insertion == place
+    insertions = {f"after {name}": name for name in names}
+    advice = conclude(pipeline(stages=stages), insertions, collections.Counter())
+    assert advice.insertion == insertion
     assert ("repeats are identical" in advice.reason) == (names[2] == "batch")
 
 
@@ -286,11 +288,11 @@ a_stage = st.builds(
     step=st.builds(stage, st.just("step"), st.floats(1e-6, 1e-2), seconds_per_example),
     workers=st.integers(1, 8),
     cores=st.floats(1, 16),
-    places=st.lists(st.sampled_from(sorted(ALL_PLACES)), min_size=1, unique=True),
+    allowed=st.lists(st.sampled_from(sorted(ALL_INSERTIONS)), min_size=1, unique=True),
     factors=st.sampled_from([FACTORS, (1,), (1, 1.5), (8, 1, 2)]),
 )
 def test_the_recommended_cell_is_in_the_table_and_near_the_best(
-    costs, transfers, step, workers, cores, places, factors
+    costs, transfers, step, workers, cores, allowed, factors
 ):
     names = ("read", "decode", "augment", "batch")
     timing = Timing(
@@ -301,7 +303,7 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
         workers=workers,
         cores=cores,
     )
-    insertions = {name: ALL_PLACES[name] for name in places}
+    insertions = {name: ALL_INSERTIONS[name] for name in allowed}
     advice = conclude(timing, insertions, collections.Counter(), factors)
     best = min(min(point.step_seconds.values()) for point in advice.points)
     before = timing.baseline_seconds()
@@ -352,8 +354,8 @@ def test_a_reader_that_waits_wants_workers_before_echoing(
     limit_of_more, workers, insertion, factor, reason
 ):
     timing = waiting(limit_of_more)
-    places = {"before_augmentation": "decode", "after_augmentation": "augment"}
-    advice = conclude(timing, places, collections.Counter(), max_workers=16)
+    insertions = {"before_augmentation": "decode", "after_augmentation": "augment"}
+    advice = conclude(timing, insertions, collections.Counter(), max_workers=16)
     assert (advice.workers, advice.insertion, advice.factor) == (workers, insertion, factor)
     assert re.search(reason, advice.reason)
     assert advice.measured == timing
@@ -391,8 +393,8 @@ def test_the_report_fits_80_columns_with_long_names_and_large_numbers():
     names = [f"a_stage_with_a_rather_long_name_{n}" for n in range(5)]
     stages = tuple(stage(name, 1.2345e-9) for name in names)
     timing = pipeline(stages=stages, transfers=(), step=1.2345e-5)
-    places = {f"after {name}": name for name in names}
-    advice = conclude(timing, places, dict.fromkeys(names, 10**6))
+    insertions = {f"after {name}": name for name in names}
+    advice = conclude(timing, insertions, dict.fromkeys(names, 10**6))
     assert max(map(len, str(advice).splitlines())) <= 80
 
 
