@@ -76,7 +76,7 @@ from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.metrics_writer import Recorder
 from runs.observers import Observers
-from runs.progress import Progress, Status, TimeLeft, duration
+from runs.progress import Progress, Status, TimeLeft, duration, several
 from training import best_checkpoint, divergence, gradient_statistics, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Rows
@@ -313,7 +313,8 @@ class _Run:
     # Steps of the loop, in its order.
 
     def _crossed(self, cadence: str, counter: str) -> bool:
-        """Whether the fresh examples have passed a multiple of a cadence since the last call."""
+        """Notes the multiples of a cadence passed so far; returns whether one was passed since the
+        last call."""
         every = self.config[cadence]
         passed = self.counters.fresh_examples // every if every else 0
         crossed = passed > getattr(self.counters, counter)
@@ -383,6 +384,8 @@ class _Run:
             self._save_after_error()  # the iterator is still at its position before the batch
             raise
         finally:
+            # Under `auto` the input waits on purpose for fresh examples while the device still runs
+            # the last step. That time does not count as waiting.
             self.clock.waited -= self.policy.busy(self.clock.waited - waited)
 
     def _step(self, batch: Batch) -> None:
@@ -464,7 +467,8 @@ class _Run:
 
     def _fraction_done(self, steps: int | None, fresh_examples: int) -> float:
         """The fraction of `steps` that has been taken; if that number is not known in advance,
-        the fraction of `fresh_examples`. In steps, filling a shuffle buffer is not a leap."""
+        the fraction of `fresh_examples`. Counting steps avoids the jump at the start, where filling
+        a shuffle buffer admits many examples at once."""
         if steps is None:
             return self.counters.fresh_examples / fresh_examples
         return self.counters.step / steps
@@ -539,7 +543,7 @@ def _evaluate(workdir: pathlib.Path, overrides: Sequence[str]) -> int:
         status = evaluation.get("status", "exhausted")  # earlier versions wrote none
         ended = status in records.FINISHED
         so_far = "" if ended else f"; the best so far, since the run is {status}"
-        terminal.write(f"step {step:,}, {fresh:,} fresh examples{so_far}")
+        terminal.write(f"step {step:,}, {several(fresh, 'fresh example')}{so_far}")
         for split, values in evaluation["splits"].items():
             metrics = ", ".join(f"{name} {x:.4g}" for name, x in values.items())
             terminal.write(f"{split}: {metrics}")
@@ -550,8 +554,8 @@ def _summary(result: dict[str, Any], workdir: pathlib.Path) -> str:
     best = result["best"]
     value = "none" if best["value"] is None else f"{best['value']:.4g}"
     line = (
-        f"{result['status']}: {result['fresh_examples']:,} fresh examples, "
-        f"{result['step']:,} steps, {duration(result['train_seconds'])} of training; "
+        f"{result['status']}: {several(result['fresh_examples'], 'fresh example')}, "
+        f"{several(result['step'], 'step')}, {duration(result['train_seconds'])} of training; "
         f"best {best['metric']} {value}; see {workdir}"
     )
     return f"{line}\nerror: {result['error']}" if "error" in result else line

@@ -104,6 +104,7 @@ if __name__ == "__main__":
 
 from analysis import archive, caveats, load, report, scores, tables, uncertainty, watch
 from runs import terminal
+from runs.progress import several
 from runs.study import plain
 
 _MAX_WIDTH = 100
@@ -142,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
         number, size = archive.pack(first, options.pack)
         packed = pathlib.Path(options.pack).stat().st_size
         terminal.write(
-            f"Packed the records of {tables.several(number, 'ended trial')} ({size:,} bytes) "
+            f"Packed the records of {several(number, 'ended trial')} ({size:,} bytes) "
             f"into {options.pack} ({packed:,} bytes)."
         )
     else:

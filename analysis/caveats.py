@@ -14,7 +14,8 @@ import pandas as pd
 
 from analysis import scores as scoring
 from analysis.load import COUNTABLE, UNFINISHED, LoadedStudy
-from analysis.tables import several, target_text
+from analysis.tables import target_text
+from runs.progress import several
 from runs.study import EDGE, nested
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.

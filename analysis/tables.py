@@ -19,6 +19,7 @@ from analysis import bounds, uncertainty
 from analysis import scores as scoring
 from analysis.load import LoadedStudy
 from runs import records
+from runs.progress import several
 from runs.study import SECONDS, Study
 
 Row = tuple[str, ...]
@@ -327,12 +328,6 @@ def _terminal(rows: Sequence[Row], width: int) -> str:
     Console(file=output, width=width, color_system=None, force_jupyter=False).print(table)
     lines = [line.rstrip() for line in output.getvalue().replace(_GLUE, " ").splitlines()]
     return "".join(f"{line}\n" for line in lines if line)
-
-
-def several(number: int, noun: str) -> str:
-    """A count with its noun: "1 search", "1,200 trials"."""
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def unbroken(text: str, space: str = "\N{NO-BREAK SPACE}") -> str:

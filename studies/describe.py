@@ -8,6 +8,7 @@ from typing import Any
 import ml_collections
 
 from pipeline import accounting
+from runs.progress import several
 from runs.study import Study, nested
 from studies import definitions, search
 
@@ -44,7 +45,9 @@ def dry_run(study: Study) -> str:
     for condition in study.conditions:
         mark = "*" if condition.name == study.baseline else " "
         steps = accounting.total_steps(search.trial_config(study, condition, 0, 0))
-        lines.append(f" {mark} {condition.name}: {condition.label}; at most {steps:,} steps")
+        lines.append(
+            f" {mark} {condition.name}: {condition.label}; at most {several(steps, 'step')}"
+        )
         lines += [f"       {name} = {value}" for name, value in condition.overrides.items()]
     lines += ["", "search space:", *([f"   {axis}" for axis in study.space] or ["   none"])]
     if study.space:
@@ -75,10 +78,10 @@ def cost(study: Study) -> str:
     ]
     fresh_examples = sum(budgets) * study.searches * study.trials
     return (
-        f"{len(study.conditions)} conditions x {study.searches} searches x {study.trials} trials = "
-        f"{searches * study.trials:,} trials that do not diverge (at most "
-        f"{searches * study.max_trials:,} attempts), {fresh_examples:,} fresh examples if each "
-        "trial uses its whole budget"
+        f"{several(len(study.conditions), 'condition')} x {several(study.searches, 'search')} x "
+        f"{several(study.trials, 'trial')} = {several(searches * study.trials, 'trial')}, "
+        f"diverged ones not counted (at most {several(searches * study.max_trials, 'attempt')}); "
+        f"{fresh_examples:,} fresh examples if each trial uses its whole budget"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline import accounting
 from runs import distributed, workdirs
-from runs.progress import SEPARATOR, Progress
+from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
 from runs.tooling import Tools
 from studies import search
@@ -200,7 +200,7 @@ def _short(value: Any) -> str:
 def _ending(result: dict[str, Any]) -> str:
     """How a trial ended."""
     if result["status"] == "reached":
-        return f"target after {result['fresh_examples_to_target']:,} fresh examples"
+        return f"target after {several(result['fresh_examples_to_target'], 'fresh example')}"
     if "error" in result:
         return f"{result['status']}: {result['error']}"
     best = result["best"]["value"]

@@ -33,10 +33,10 @@ from analysis.tables import (
     format_of,
     paired_text,
     score_text,
-    several,
     unbroken,
     value_text,
 )
+from runs.progress import several
 from runs.study import Study
 
 _NO_TRIAL = "no trial has ended yet"
