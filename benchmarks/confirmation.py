@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import load, scores, uncertainty
+from analysis import load, scores, uncertainty, watch
 from benchmarks import common
 from configs import problems
 from runs import records
@@ -150,7 +150,7 @@ def _missing(loaded: load.LoadedStudy) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments("confirmation", __doc__)
-    parser.add_argument("--choose", action="store_true", help="choose the winners; runs nothing")
+    parser.add_argument("--choose", action="store_true", help="choose winners of finished grids")
     parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
     options = parser.parse_args(argv)
     names = list(problems.PROBLEMS)
@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> None:
         grids = {name: load.read(path) for name, path in packed.items() if path.exists()}
         records.write_json(
             options.records / problems.WINNERS.name,
-            {name: winners(grid) for name, grid in grids.items()},
+            {name: winners(grid) for name, grid in grids.items() if watch.ended(grid)},
         )
         return
     packed = {name: options.records / f"{PREFIX}{name}.tar.xz" for name in names}

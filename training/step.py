@@ -179,14 +179,14 @@ class Program:
         task, data = self.task, self._augmented(rows, data_seed)
 
         def loss_of(params):
+            params = self._gathered(params)
             # copy=True, because batch norm writes its statistics inside this trace.
             model = nnx.merge(self._graphdef, params, state.model_state, copy=True)
             loss, metrics = task.workload.loss(model, data)
             return loss, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
 
         differentiate = jax.value_and_grad(loss_of, has_aux=True)
-        (loss, (metrics, model_state)), grads = differentiate(self._gathered(state.params))
-        grads = self._scattered(grads)
+        (loss, (metrics, model_state)), grads = differentiate(state.params)
         update = optimizer.transformation(task.optimizer, hyper)
         updates, opt_state = update.update(grads, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
@@ -217,17 +217,14 @@ class Program:
         """Parameters as the network's arithmetic uses them.
 
         Under fsdp they are gathered first. Otherwise the compiler might split activations the way
-        the parameters are split, instead of by examples.
+        the parameters are split, instead of by examples. In a function that is differentiated, this
+        makes the gradients whole, and the compiler finds out where each device needs its own part
+        only. Asked for parts, it scatters the gradient of an embedding once for each group of
+        positions (results/tpu_compile.md).
         """
         if self.task.sharding != "fsdp":
             return params
         return jax.lax.with_sharding_constraint(params, self._replicated)
-
-    def _scattered(self, grads):
-        """Gradients as the optimizer uses them: under fsdp each device sums only its own part."""
-        if self.task.sharding != "fsdp":
-            return grads
-        return jax.lax.with_sharding_constraint(grads, self.state_shardings.params)
 
 
 def _device_bytes(shapes: Any, shardings: Any) -> int:
