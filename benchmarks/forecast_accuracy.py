@@ -150,23 +150,41 @@ def predicted(user: User, runs: Sequence[Run], ratio: float, prior: Prior) -> Fo
     )
 
 
-def adaptive_pilots(user: User, ratio: float, prior: Prior) -> list[Run]:
-    """Extends the run that the forecast names, within the time of a baseline run."""
+def adaptive_pilots(user: User, ratio: float, prior: Prior, growth: float = 0.0) -> list[Run]:
+    """Extends the run that the forecast names, by a share `growth` and at least one evaluation,
+    within the time of a baseline run. Before there are points enough for a forecast, it extends the
+    shortest run, as `advise.py --pilot` does; no runs if there never are."""
     points = {e: min(n, len(user.runs[e].loss)) for e, n in FIRST.items() if e in user.runs}
 
     def cost(points: Mapping[float, int]) -> float:
         fresh = {e: user.runs[e].fresh_examples[n - 1] for e, n in points.items()}
         return sum(n * max(1, e / ratio) for e, n in fresh.items())
 
+    answered: list[Run] = []
     while True:
         runs = [cut(user.runs[e], n) for e, n in points.items()]
-        following = predicted(user, runs, ratio, prior).next_factor
+        try:
+            following = predicted(user, runs, ratio, prior).next_factor
+        except ValueError:
+            following = min(points, key=lambda e: points[e])
+        else:
+            answered = runs
         if following is None:
-            return runs
-        more = points | {following: max(2, points.get(following, 0) + 1)}
+            return answered
+        grown = max(2, math.ceil((1 + growth) * points.get(following, 0)))
+        more = points | {following: max(grown, points.get(following, 0) + 1)}
         if more[following] > len(user.runs[following].loss) or cost(more) > user.baseline:
-            return runs
+            return answered
         points = more
+
+
+def has_forecast(user: User, runs: Sequence[Run]) -> bool:
+    """Whether the pilots have enough points for a forecast."""
+    try:
+        predicted(user, runs, RATIOS[0], Prior())
+    except ValueError:
+        return False
+    return True
 
 
 # --- other forms, fitted by least squares without priors on their shape
@@ -382,7 +400,7 @@ def of_others(everyone: Sequence[User]) -> Callable[[User, float], float]:
 CAPS = ("16", "B/8", "B/4", "adaptive pilots")
 
 
-def caps(everyone: Sequence[User], prior: Prior) -> str:
+def caps(everyone: Sequence[User], prior: Prior, growth: float = 0.0) -> str:
     """A table of `auto` behind a constant upstream, where it echoes by min(R, maximum copies)."""
     rows = []
     for ratio in AUTO_RATIOS:
@@ -390,8 +408,8 @@ def caps(everyone: Sequence[User], prior: Prior) -> str:
         for user in everyone:
             factors = [*(e for e in user.runs if e <= ratio), ratio]
             best = min(_interpolated(user, e) * max(1, e / ratio) for e in [*user.runs, *factors])
-            pilots = adaptive_pilots(user, ratio, prior)
-            advised = predicted(user, pilots, ratio, prior).factor
+            pilots = adaptive_pilots(user, ratio, prior, growth)
+            advised = predicted(user, pilots, ratio, prior).factor if pilots else 1.0
             sizes = (16, max(2, user.batch_size // 8), user.batch_size // 4, advised)
             for name, most in zip(CAPS, sizes, strict=True):
                 worse[name].append(_interpolated(user, min(most, ratio)) / best)
@@ -433,8 +451,10 @@ def row(name: str, outcomes: Mapping[float, Sequence[Outcome]]) -> list[str]:
 # --- the report
 
 
-def problem_outcomes(everyone: Sequence[User], prior: Prior) -> dict[str, dict[float, list]]:
-    """The outcomes of every method on one problem, by R."""
+def problem_outcomes(
+    everyone: Sequence[User], prior: Prior, growth: float = 0.0
+) -> dict[str, dict[float, list]]:
+    """The outcomes of every method on one problem, by R; `growth` is that of adaptive pilots."""
     flat = dataclasses.replace(  # without the price of repeats
         prior,
         mean=(*prior.mean[:3], -20.0, prior.mean[4]),
@@ -442,13 +462,14 @@ def problem_outcomes(everyone: Sequence[User], prior: Prior) -> dict[str, dict[f
     )
     outcomes: dict[str, dict[float, list]] = collections.defaultdict(dict)
     pilots = [(user, fixed_pilots(user)) for user in everyone]
-    pilots = [(user, runs) for user, runs in pilots if len(runs) > 1]
+    pilots = [(user, runs) for user, runs in pilots if len(runs) > 1 and has_forecast(user, runs)]
     points = {
         name: [(user, form(user, runs)) for user, runs in pilots] for name, form in FORMS.items()
     }
     points["law, fitted to whole curves"] = [(user, whole_curves(user, prior)) for user in everyone]
     for ratio in RATIOS:
-        grown = [(user, adaptive_pilots(user, ratio, prior)) for user in everyone]
+        grown = [(user, adaptive_pilots(user, ratio, prior, growth)) for user in everyone]
+        grown = [(user, runs) for user, runs in grown if runs]
         for name, chosen, used in (
             ("law, adaptive pilots", grown, prior),
             ("law", pilots, prior),

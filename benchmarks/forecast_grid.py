@@ -25,6 +25,7 @@ from benchmarks.forecast_accuracy import (
     User,
     caps,
     fixed_pilots,
+    has_forecast,
     kept,
     predicted,
     problem_outcomes,
@@ -37,6 +38,7 @@ from echo.advice.forecast import Prior
 
 RESULTS = pathlib.Path("results/grid")
 PROBLEMS = ("digits", "logistic", "sentences")
+GROWTH = 0.15  # of a pilot, as in advise.py: evaluations are many here
 REFERENCE = 4.0  # regressions predict n(e) / n(4)
 
 
@@ -200,14 +202,18 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
         "existed. [docs/forecast.md](../docs/forecast.md) has the protocol and says what follows.",
     ]
     examples = {
-        name: [Example.of(user) for user in everyone if len(fixed_pilots(user)) > 1]
+        name: [
+            Example.of(user)
+            for user in everyone
+            if len(runs := fixed_pilots(user)) > 1 and has_forecast(user, runs)
+        ]
         for name, everyone in problems.items()
     }
     for name, everyone in problems.items():
         if not everyone:
             text += [f"## {name}", "No user reached the target with three factors."]
             continue
-        outcomes = problem_outcomes(everyone, Prior())
+        outcomes = problem_outcomes(everyone, Prior(), GROWTH)
         best = tuned(everyone)
         extra = {}
         for method in ("law, adaptive pilots", "law"):
@@ -223,7 +229,7 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
             table(outcomes | extra),
             "`auto` behind a constant upstream, by its maximum number of copies, as in "
             "forecast_accuracy; median / 90 % / worst.",
-            caps(everyone, Prior()),
+            caps(everyone, Prior(), GROWTH),
             "Regressions on the other problems. Errors are those of n(e) / n(4).",
             compared(examples[name], others),
         ]
@@ -236,7 +242,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
     options = parser.parse_args(argv)
     users_of = functools.partial(_users, options.records)
-    problems = {name: users_of(name) for name in PROBLEMS}
+    packed = [name for name in PROBLEMS if (options.records / f"{name}.tar.xz").exists()]
+    problems = {name: users_of(name) for name in packed}
     if options.quick:
         problems = {name: everyone[:4] for name, everyone in problems.items()}
     common.publish(report(problems), options.out)

@@ -25,6 +25,7 @@ import sweep
 from analysis import archive, load
 from benchmarks import common
 from benchmarks.forecast_accuracy import FIRST, RATIOS, User, cut, recorded_users
+from benchmarks.forecast_grid import GROWTH
 from configs import catalog, problems
 from echo.advice.forecast import FACTORS, Run, forecast, fresh_examples_at
 from runs.progress import Progress
@@ -87,7 +88,11 @@ class Seeded:
         """The factor that adaptive pilots with these seeds choose."""
         first = self.seeds[0]
         limit = min(self.seconds(math.inf)[1.0], first.budget)
-        points = {(e, seed): n for e, n in FIRST.items() for seed in seeds}
+        points = {
+            (e, seed): min(n, len(self.seeds[seed].runs[e].loss))
+            for e, n in FIRST.items()
+            for seed in seeds
+        }
         step_seconds = {e: first.batch_size / e * max(1, e / ratio) for e in first.runs}
 
         def run_of(key: tuple[float, int]) -> Run:
@@ -95,23 +100,28 @@ class Seeded:
 
         def cost(points: Mapping[tuple[float, int], int]) -> float:
             return sum(
-                run_of(key).fresh_examples[min(n, len(run_of(key).loss)) - 1]
-                * max(1, key[0] / ratio)
+                run_of(key).fresh_examples[n - 1] * max(1, key[0] / ratio)
                 for key, n in points.items()
             )
 
+        chosen = 1.0  # without a forecast
         while True:
             runs = [cut(run_of(key), n) for key, n in points.items()]
-            answer = forecast(
-                runs, first.target, batch_size=first.batch_size, step_seconds=step_seconds
-            )
-            following = answer.next_factor
+            try:
+                answer = forecast(
+                    runs, first.target, batch_size=first.batch_size, step_seconds=step_seconds
+                )
+            except ValueError:  # too few points
+                following = min(points, key=lambda key: points[key])[0]
+            else:
+                chosen, following = answer.factor, answer.next_factor
             if following is None:
-                return answer.factor
-            shorter = min(((following, seed) for seed in seeds), key=lambda key: points.get(key, 0))
-            more = points | {shorter: max(2, points.get(shorter, 0) + 1)}
+                return chosen
+            shorter = min(((following, s) for s in seeds), key=lambda key: points.get(key, 0))
+            length = points.get(shorter, 0)
+            more = points | {shorter: max(2, length + 1, math.ceil((1 + GROWTH) * length))}
             if more[shorter] > len(run_of(shorter).loss) or cost(more) > limit:
-                return answer.factor
+                return chosen
             points = more
 
 

@@ -23,7 +23,8 @@ PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 def study(name):
     """(trials that count, curves): a row per trial, and the content of metrics.jsonl by place."""
     results, seeds, curves = [], {}, {}
-    with tarfile.open(STUDIES / name / "records.tar.xz") as tar:
+    grid = STUDIES.parent / f"{name}.tar.xz"
+    with tarfile.open(grid if grid.exists() else STUDIES / name / "records.tar.xz") as tar:
         for member in tar:
             content = tar.extractfile(member).read()
             _, *place, file = member.name.split("/")
@@ -122,6 +123,12 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (tuned, ("digits_wall_time", "before_augmentation_e5", "baseline", "seconds_to_target")),
         (tuned, ("digits_quality", BEFORE, "baseline", "best_value")),
         (tuned, ("digits_controls", "baseline_steps_of_e2", "baseline")),
+        (tuned, ("grid/logistic", e(2, 32), "baseline_b32")),
+        (tuned, ("grid/logistic", f"{BATCH}_b32", "baseline_b32")),
+        (tuned, ("grid/logistic", e(16, 32), "baseline_b32")),
+        (tuned, ("grid/logistic", e(16, 64), "baseline_b64")),
+        (tuned, ("grid/logistic", e(4, 32), e(16, 32))),
+        (matched, ("grid/logistic", e(2, 32), "baseline_b32")),
         (matched, ("digits_insertion", BEFORE, "baseline")),
         (matched, ("sentences_insertion", BEFORE, "baseline")),
     ],

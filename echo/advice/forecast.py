@@ -203,9 +203,9 @@ def forecast(
     reached = _observe(fresh, factors, runs, target, fit.noise)
     seconds = fresh
     if step_seconds:
-        per_fresh = [step_seconds[factor] * factor / batch_size for factor in factors]
-        seconds = np.maximum(fresh - fit.prefill, 0) * np.array(per_fresh)[:, None]
-    best = int(np.argmin(np.log(np.maximum(seconds, 1e-9)).mean(axis=1)))
+        steps = (fresh - fit.prefill) * np.array(factors)[:, None] / batch_size
+        seconds = np.maximum(steps, 1) * np.array([step_seconds[e] for e in factors])[:, None]
+    best = int(np.argmin(np.log(seconds).mean(axis=1)))
     fastest = seconds.min(axis=0)
     regret = float(np.quantile(seconds[best] / fastest, 0.95))
     shares = (seconds <= fastest).mean(axis=1).tolist()
