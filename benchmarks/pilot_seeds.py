@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 import sweep
-from analysis import archive, load
+from analysis import load
 from benchmarks import common
 from benchmarks.forecast_accuracy import FIRST, RATIOS, User, cut, recorded_users
 from benchmarks.forecast_grid import GROWTH
@@ -32,7 +33,7 @@ from runs.progress import Progress
 from studies.search import make_study
 
 GRID = pathlib.Path("results/grid/logistic.tar.xz")
-PACKED = pathlib.Path("results/grid/pilot_seeds.tar.xz")
+CURVES = pathlib.Path("results/pilot_seeds.csv.xz")
 USERS, SEEDS, BATCH_SIZE, BUFFER = 8, 6, 32, 256
 
 
@@ -67,7 +68,16 @@ def train(outdir: pathlib.Path) -> None:
         config_flag="configs/problems.py:logistic",
     )
     sweep.run(study, outdir, Progress())
-    archive.pack(outdir, PACKED)
+    write_curves(outdir)
+
+
+def write_curves(study: pathlib.Path, path: pathlib.Path = CURVES) -> None:
+    """Writes the validation records of the counted trials: condition, search, step, fresh_examples,
+    value (accuracy)."""
+    loaded = load.read(study)
+    counted: Any = loaded.trials[loaded.trials["counted"]]
+    columns = ["condition", "search", "step", "fresh_examples", "value"]
+    load.curves(counted, loaded.study.target.metric)[columns].to_csv(path, index=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,16 +135,14 @@ class Seeded:
             points = more
 
 
-def users(packed: pathlib.Path = PACKED) -> list[Seeded]:
-    """The users of the records, with the seeds of which every factor has a run."""
-    loaded = load.read(packed)
-    target, budget = loaded.study.target, float(loaded.study.budget or 0)
-    loss = (1 - target.value) * (1 + 1e-9)
+def users(path: pathlib.Path = CURVES) -> list[Seeded]:
+    """The users of the records, with the seeds of which every factor has a run that did not
+    diverge: those with at least two such seeds."""
+    config = problems.get_config("logistic")
+    loss = (1 - config.target.value) * (1 + 1e-9)
     runs: Any = collections.defaultdict(dict)
-    counted: Any = loaded.trials[loaded.trials["counted"]]
-    curves = load.curves(counted, target.metric)
     key: Any
-    for key, curve in curves.groupby(["condition", "search"]):
+    for key, curve in pd.read_csv(path).groupby(["condition", "search"]):
         name, _, factor = key[0].partition("_e")
         runs[name, key[1]][float(factor)] = Run(
             float(factor),
@@ -145,9 +153,10 @@ def users(packed: pathlib.Path = PACKED) -> list[Seeded]:
     by_name = collections.defaultdict(list)
     for (name, seed), by_factor in sorted(runs.items()):
         if len(by_factor) == len(FACTORS):
+            budget = float(config.budget.fresh_examples)
             user = User("logistic", (name, seed), BATCH_SIZE, loss, budget, by_factor)
             by_name[name].append(user)
-    return [Seeded(seeds) for seeds in by_name.values()]
+    return [Seeded(seeds) for seeds in by_name.values() if len(seeds) > 1]
 
 
 def report(everyone: Sequence[Seeded]) -> str:
@@ -192,7 +201,7 @@ def _spread(user: Seeded) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments("pilot_seeds", __doc__)
-    parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR, and pack")
+    parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR")
     options = parser.parse_args(argv)
     if options.train:
         train(options.train)
