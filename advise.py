@@ -48,14 +48,14 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         metavar="RUNS",
         help="the time that all pilots may take, in runs without echoing (default 1)",
     )
-    add("--pilot-seeds", type=int, metavar="N", help="pilots of each factor (default 1)")
+    add("--pilot-seeds", type=int, metavar="N", help="pilots of each factor (default 2)")
     arguments, overrides = cli.parse(parser, argv)
     cli.config_file(arguments.config, ROOT)
     if not 0 < arguments.seconds <= 3600:
         raise cli.InputError(
             f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
         )
-    for name, default in (("pilot_limit", 1.0), ("pilot_seeds", 1)):
+    for name, default in (("pilot_limit", 1.0), ("pilot_seeds", 2)):
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)
         elif not arguments.pilot:
