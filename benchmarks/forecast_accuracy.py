@@ -507,6 +507,17 @@ def kept(outcomes: Mapping[float, Sequence[Outcome]], keep: Callable[[Outcome], 
     return {ratio: [o for o in group if keep(o)] for ratio, group in outcomes.items()}
 
 
+def subsets(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]], everyone: Sequence[User]):
+    """The forecast's outcomes for tuned users, and for those with enough evidence."""
+    best, found = tuned(everyone), {}
+    for method in ("law, adaptive pilots", "law"):
+        found[f"{method}: tuned users"] = kept(outcomes[method], lambda o: o.user.name in best)
+        found[f"{method}: enough evidence"] = kept(
+            outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt
+        )
+    return found
+
+
 def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> str:
     fitted = {name: parameters(everyone) for name, everyone in problems.items()}
     text = [
@@ -532,19 +543,10 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
         if name not in reported:
             continue
         outcomes = problem_outcomes(everyone, prior)
-        best = tuned(everyone)
-        extra = {}
-        for method in ("law, adaptive pilots", "law"):
-            extra[f"{method}: tuned users"] = kept(
-                outcomes[method], lambda o, best=best: o.user.name in best
-            )
-            extra[f"{method}: enough evidence"] = kept(
-                outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt
-            )
         costs = [o.cost for o in outcomes["law, adaptive pilots"][RATIOS[0]]]
         text += [
             f"## {name}",
-            table(outcomes | extra),
+            table(outcomes | subsets(outcomes, everyone)),
             f"Adaptive pilots took {np.median(costs):.2f} baseline runs at R = 6 (median).",
             "`auto` behind a constant upstream: seconds to the target over those of the best fixed "
             "factor, by its maximum number of copies (B: batch size); median / 90 % / worst.",

@@ -26,13 +26,12 @@ from benchmarks.forecast_accuracy import (
     caps,
     fixed_pilots,
     has_forecast,
-    kept,
     predicted,
     problem_outcomes,
     recorded_users,
     row,
+    subsets,
     table,
-    tuned,
 )
 from echo.advice.forecast import Prior
 
@@ -214,19 +213,10 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
             text += [f"## {name}", "No user reached the target with three factors."]
             continue
         outcomes = problem_outcomes(everyone, Prior(), GROWTH)
-        best = tuned(everyone)
-        extra = {}
-        for method in ("law, adaptive pilots", "law"):
-            extra[f"{method}: tuned users"] = kept(
-                outcomes[method], lambda o, best=best: o.user.name in best
-            )
-            extra[f"{method}: enough evidence"] = kept(
-                outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt
-            )
         others = [example for other in problems if other != name for example in examples[other]]
         text += [
             f"## {name}",
-            table(outcomes | extra),
+            table(outcomes | subsets(outcomes, everyone)),
             "`auto` behind a constant upstream, by its maximum number of copies, as in "
             "forecast_accuracy; median / 90 % / worst.",
             caps(everyone, Prior(), GROWTH),
