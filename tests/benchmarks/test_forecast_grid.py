@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import forecast_accuracy, forecast_grid, pilot_seeds
+from configs import problems
 from echo.advice.forecast import Run
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -75,7 +76,7 @@ def test_users_of_the_grid_come_with_the_records_of_their_gradients():
     assert measured.shape == (len(users), 7)
     for one in users:
         assert set(one.trials) == set(one.runs)
-        assert one.batch_size == 32
+        assert one.batch_size in problems.PROBLEMS["digits"].batch_sizes
 
 
 def test_two_seeds_have_the_time_of_one():
