@@ -1,0 +1,474 @@
+"""What `auto` costs beside the best fixed factor, behind constant and bursty upstreams.
+
+    python -m benchmarks.auto_price --train=out/auto_price      about two hours; resumes
+    python -m benchmarks.auto_price --wall=out/auto_wall        20 minutes; a quiet machine
+    python -m benchmarks.auto_price --out=results/auto_price.md
+
+Fixed before the first run:
+
+* Problems: `digits` and `sentences` of configs/problems.py at batch size 32, with the targets and
+  the hyperparameters of the older studies `digits_factor` (0.97) and `sentences_factor` (4.9). Each
+  fixed factor e = 1, 2, 4, 8, 16 has the best trial of its own condition, and `auto` that of the
+  factor nearest to the copies that R and `max_factor` allow. Ten matched seeds.
+* Upstreams: R = 2, 6, 16, constant, or with the same mean in bursts: for 16 of every 64 steps' time
+  at four times the mean, then nothing.
+* Cost model: a step takes one unit of time and everything else none; evaluation does not count. An
+  upstream works ahead by two batches of examples, as in training, then waits. A fixed factor
+  prepares two batches ahead. `auto` decides with the library's own `AutoOrder`, on the model's
+  clock; its decisions depend on nothing else, so every seed trains by replaying them.
+* `auto` has the default `max_factor` (an eighth of the batch size: 4), and at R = 6 and 16 also 16.
+  Both store 256 examples, as in the studies.
+* For each cell, the best fixed factor is the one with the smallest median time over the seeds. The
+  ratio of `auto` to it is taken seed by seed; its median has a one-sided 90 % bound from the sign
+  test. The goal is a bound of at most 1.10. A run that did not reach the target counts with the
+  time of its budget, a lower bound; the table counts such runs.
+* By wall clock: digits at R = 6, constant and bursty, and sentences at R = 6, constant; five of the
+  seeds; `auto` with its default, the best fixed factor, and no echoing, in shuffled order, behind a
+  rate limit that makes the upstream R times slower than the measured step.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+import sweep
+import train
+from analysis import load, scores, uncertainty
+from benchmarks import common, wall_time
+from configs import catalog, problems
+from echo.auto_order import AutoOrder, Repeats
+from echo.schedule import EchoSchedule
+from runs import records
+from runs.progress import Progress
+from runs.study import default_max_factor
+from studies.search import make_study
+
+FACTORS = (1, 2, 4, 8, 16)
+RATIOS = (2, 6, 16)
+KINDS = ("constant", "bursty")
+BATCH_SIZE, BUFFER, SEEDS = 32, 256, 10
+PERIOD, BURST = 64.0, 16.0  # steps' time
+AHEAD = 2  # batches that are read, and that are prepared, before they are needed
+HIGH = 16  # the other maximum number of copies
+LEVEL = 0.8  # two-sided, so that each end is a one-sided bound at 90 %
+GOAL = 1.10
+RECORDS = pathlib.Path("results/auto_price.json")
+WALL_CELLS = (("digits", 6, "constant"), ("digits", 6, "bursty"), ("sentences", 6, "constant"))
+WALL_SEEDS = 5
+
+# problem: (the older study, the target, the budget)
+PROBLEMS = {
+    "digits": ("digits_factor", 0.97, 12_000),
+    "sentences": ("sentences_factor", 4.9, 10_000),
+}
+
+
+# --- the cost model, in steps' time
+
+
+class Upstream:
+    """Delivers examples at a mean of B/R per step's time; waits when it is too far ahead.
+
+    Args:
+        ratio: R.
+        kind: constant or bursty.
+    """
+
+    def __init__(self, ratio: float, kind: str):
+        self._seconds = ratio / BATCH_SIZE
+        self._bursty = kind == "bursty"
+        if self._bursty:
+            self._seconds *= BURST / PERIOD
+        self._taken: list[float] = []
+        self._arrival = 0.0  # of the next example
+        self._transfer()
+
+    @property
+    def arrival(self) -> float:
+        """When the next example arrives that has not been taken."""
+        return self._arrival
+
+    def take(self, now: float) -> None:
+        self._taken.append(now)
+        self._transfer()
+
+    def _transfer(self) -> None:
+        """Sets the arrival of the next example, which waits for the one before it, and for room."""
+        number, ahead = len(self._taken), AHEAD * BATCH_SIZE
+        room = self._taken[number - ahead] if number >= ahead else 0.0
+        self._arrival = self._end(max(self._arrival, room))
+
+    def _end(self, start: float) -> float:
+        """When a transfer that begins at `start` ends."""
+        if not self._bursty:
+            return start + self._seconds
+        cycle, phase = divmod(start, PERIOD)
+        if phase >= BURST:
+            cycle, phase = cycle + 1, 0.0
+        if phase + self._seconds > BURST:  # the rest follows in the next burst
+            return (cycle + 1) * PERIOD + phase + self._seconds - BURST
+        return cycle * PERIOD + phase + self._seconds
+
+
+class SimulatedIntake:
+    """An `echo.order.Intake` on a simulated clock, in which reading takes no time but waiting."""
+
+    def __init__(self, upstream: Upstream, num_items: int):
+        self._upstream = upstream
+        self.num_items = num_items
+        self.num_read = 0
+        self.now = 0.0
+
+    def read(self, stop: int, seconds: float | None = None) -> bool:
+        if self.num_read == self.num_items:
+            return False
+        arrival = self._upstream.arrival
+        if seconds is not None and arrival > self.now + seconds:
+            self.now += seconds
+            return False
+        self.now = max(self.now, arrival)
+        while self.num_read < min(stop, self.num_items) and self._upstream.arrival <= self.now:
+            self._upstream.take(self.now)
+            self.num_read += 1
+        return True
+
+
+def auto_times(upstream: Upstream, budget: int, max_factor: int) -> tuple[np.ndarray, list[int]]:
+    """When each step of `auto` ends, and the fresh examples that it takes."""
+    intake, ends = SimulatedIntake(upstream, budget), [0.0]
+    # Within this of the end of a step, a batch is needed: sums of floats are not exact.
+    order = AutoOrder(
+        Repeats(max_factor, BUFFER, seed=0),
+        BATCH_SIZE,
+        lambda: left if (left := ends[-1] - intake.now) > 1e-9 else 0.0,
+        None,
+        None,
+        None,
+    )
+    decisions = []
+    while True:
+        before = order.admitted
+        try:
+            order.next(intake)
+        except StopIteration:
+            return np.asarray(ends[1:]), decisions
+        decisions.append(order.admitted - before)
+        ends.append(max(ends[-1], intake.now) + 1)
+
+
+def fixed_times(upstream: Upstream, budget: int, factor: int) -> np.ndarray:
+    """When each step at a fixed factor ends."""
+    schedule = EchoSchedule(factor, BUFFER if factor > 1 else 0)
+    intake, starts, ends = SimulatedIntake(upstream, budget), [], [0.0]
+    for step in range(schedule.num_outputs(budget) // BATCH_SIZE):
+        if step >= AHEAD:  # there is room for a batch when an earlier one has gone
+            intake.now = max(intake.now, starts[step - AHEAD])
+        required = schedule.admitted((step + 1) * BATCH_SIZE, budget)
+        while intake.num_read < required:
+            intake.read(required)
+        starts.append(max(ends[-1], intake.now))
+        ends.append(starts[-1] + 1)
+    return np.asarray(ends[1:])
+
+
+# --- training
+
+
+def auto_name(ratio: int, kind: str, max_factor: int) -> str:
+    return f"auto_r{ratio}_{kind}_m{max_factor}"
+
+
+def auto_cells() -> list[tuple[int, str, int]]:
+    """(R, kind, max_factor) of each condition of `auto`."""
+    default = default_max_factor(BATCH_SIZE)
+    maxima = {ratio: (default, HIGH) if ratio > default else (default,) for ratio in RATIOS}
+    return [(r, kind, m) for r in RATIOS for kind in KINDS for m in maxima[r]]
+
+
+def configuration(problem: str) -> ConfigDict:
+    _, target, budget = PROBLEMS[problem]
+    config = problems.get_config(problem)
+    config.target.value = target
+    config.budget.fresh_examples = budget
+    config.batch_size = BATCH_SIZE
+    config.evaluate_every_fresh_examples = budget // problems.EVALUATIONS
+    config.gradient_statistics_every_steps = 0
+    config.seed.data, config.seed.model = 50_000, 60_000_000
+    return config
+
+
+def tuned(problem: str) -> dict[int, dict[str, float]]:
+    """The hyperparameters of the best trial of each fixed factor in the older study."""
+    loaded = load.read(f"results/studies/{PROBLEMS[problem][0]}/records.tar.xz")
+    fields, best = [axis.field for axis in loaded.study.space], {}
+    reached: Any = loaded.trials[loaded.trials["counted"] & loaded.trials[scores.REACHED].notna()]
+    for e in FACTORS:
+        name = f"before_augmentation_e{e}" if e > 1 else "baseline"
+        trials = reached[reached["condition"] == f"{name}_b{BATCH_SIZE}"]
+        trial = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
+        best[e] = {field: float(trial[field]) for field in fields}
+    return best
+
+
+def fixed_fields(factor: int) -> dict[str, Any]:
+    insertion = "before_augmentation" if factor > 1 else "none"
+    return catalog.echo(insertion, factor, BUFFER if factor > 1 else 0)
+
+
+def auto_fields(max_factor: int) -> dict[str, Any]:
+    return {
+        "echo.insertion": "before_augmentation",
+        "echo.policy": "auto",
+        "echo.max_factor": max_factor,
+        "echo.shuffle_buffer": BUFFER,
+    }
+
+
+def nearest(ratio: int, max_factor: int) -> int:
+    """The fixed factor nearest to the copies of an example under `auto`."""
+    return min(FACTORS, key=lambda e: abs(math.log(e / min(ratio, max_factor))))
+
+
+def run_problem(problem: str, root: pathlib.Path) -> None:
+    """Trains every condition of a problem with every seed."""
+    config, best = configuration(problem), tuned(problem)
+    conditions = {f"e{e}": fixed_fields(e) | best[e] for e in FACTORS}
+    for ratio, kind, max_factor in auto_cells():
+        name = auto_name(ratio, kind, max_factor)
+        _, decisions = auto_times(Upstream(ratio, kind), config.budget.fresh_examples, max_factor)
+        path = root / f"{problem}_{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = (json.dumps({"step": k, "fresh": [n]}) for k, n in enumerate(decisions, 1))
+        path.write_text("\n".join(lines) + "\n")
+        copies = len(decisions) * BATCH_SIZE / config.budget.fresh_examples
+        every = max(1, round(config.evaluate_every_fresh_examples / copies))
+        conditions[name] = (
+            auto_fields(max_factor)
+            | best[nearest(ratio, max_factor)]
+            | {"echo.replay": str(path), "evaluate_every_fresh_examples": every}
+        )
+    study = make_study(
+        "auto_price",
+        config,
+        conditions,
+        (),
+        trials=1,
+        searches=SEEDS,
+        baseline="e1",
+        config_flag=f"configs/problems.py:{problem}",
+    )
+    sweep.run(study, root / problem, Progress())
+
+
+def collect(root: pathlib.Path) -> dict[str, dict[str, list[Any]]]:
+    """[step at which the target was reached, or None; steps] by seed, by problem and condition."""
+    collected = {}
+    for problem in PROBLEMS:
+        runs: dict[str, list[Any]] = {}
+        for place, directory in sorted(
+            records.trials_on_disk(root / problem), key=lambda item: item[0].search
+        ):
+            result = records.read_json(directory / records.RESULT)
+            runs.setdefault(place.condition, []).append(
+                [result["steps_to_target"], result["step"], result["status"]]
+            )
+        collected[problem] = runs
+    return collected
+
+
+# --- wall clock
+
+
+def run_wall(root: pathlib.Path, steps: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Trains the cells behind real limits; [{cell, step_seconds, seconds by condition}]."""
+    cells, order = [], random.Random(0)
+    for problem, ratio, kind in WALL_CELLS:
+        best = tuned(problem)
+        cell = measured(problem, ratio, kind, default_max_factor(BATCH_SIZE), steps[problem])
+        config = configuration(problem)
+        where = root / f"{problem}_{ratio}_{kind}"
+        step_seconds = wall_time.seconds_per_step(
+            wall_time.Plan(batch_size=BATCH_SIZE),
+            common.overridden(config, fixed_fields(4) | best[4]),
+            where / "step",
+        )
+        rate = BATCH_SIZE / (ratio * step_seconds)
+        limit = {"upstream.examples_per_second": rate}
+        if kind == "bursty":
+            limit = {
+                "upstream.examples_per_second": rate * PERIOD / BURST,
+                "upstream.stall_every_seconds": BURST * step_seconds,
+                "upstream.stall_seconds": (PERIOD - BURST) * step_seconds,
+            }
+        max_factor = default_max_factor(BATCH_SIZE)
+        conditions = {f"e = {e}": fixed_fields(e) | best[e] for e in (1, cell.factor)}
+        conditions["auto"] = auto_fields(max_factor) | best[nearest(ratio, max_factor)]
+        seconds: dict[str, list[float]] = {name: [] for name in conditions}
+        for seed in range(WALL_SEEDS):
+            for name in order.sample(list(conditions), len(conditions)):
+                fields = conditions[name] | limit
+                fields |= {"seed.data": 50_000 + seed, "seed.model": 60_000_000 + 10_000 * seed}
+                copies = min(ratio, max_factor) if name == "auto" else int(name[4:])
+                every = round(config.evaluate_every_fresh_examples / copies)
+                fields |= {"evaluate_every_fresh_examples": every}
+                workdir = where / name.replace(" ", "") / str(seed)
+                own = common.overridden(config, fields)
+                trained = train.train(own, workdir, Progress(quiet=True))
+                seconds[name].append(trained["seconds_to_target"] or math.inf)
+            common.progress(f"{problem}, R = {ratio}, {kind}: seed {seed + 1} of {WALL_SEEDS}")
+        cells.append(
+            {
+                "cell": [problem, ratio, kind],
+                "step_seconds": step_seconds,
+                "best": cell.factor,
+                "model": cell.ratio,
+                "seconds": seconds,
+            }
+        )
+    return cells
+
+
+# --- report
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """`auto` beside the best fixed factor.
+
+    Attributes:
+        factor: the best fixed factor.
+        fixed, auto: median times to the target, in steps' time.
+        ratio, bound: of auto to fixed: the median over seeds, and its one-sided 90 % bound.
+        missed: runs of both that did not reach the target, or diverged.
+    """
+
+    factor: int
+    fixed: float
+    auto: float
+    ratio: float
+    bound: float
+    missed: int
+
+
+def measured(
+    problem: str, ratio: int, kind: str, max_factor: int, runs: Mapping[str, list[Any]]
+) -> Cell:
+    """A cell from the recorded steps to the target and the cost model's times."""
+    budget = PROBLEMS[problem][2]
+
+    def seconds(times: np.ndarray, rows: list[Any]) -> np.ndarray:
+        return np.asarray(
+            [
+                math.inf if status == "diverged" else times[(reached or len(times)) - 1]
+                for reached, _, status in rows
+            ]
+        )
+
+    fixed = {
+        e: seconds(fixed_times(Upstream(ratio, kind), budget, e), runs[f"e{e}"]) for e in FACTORS
+    }
+    factor = min(FACTORS, key=lambda e: float(np.median(fixed[e])))
+    rows = runs[auto_name(ratio, kind, max_factor)]
+    auto = seconds(auto_times(Upstream(ratio, kind), budget, max_factor)[0], rows)
+    ratios = auto / fixed[factor]
+    _, bound, *balance = uncertainty.sign_interval(ratios, ratios, level=LEVEL)
+    missed = sum(reached is None for reached, *_ in rows + runs[f"e{factor}"])
+    return Cell(
+        factor,
+        float(np.median(fixed[factor])),
+        float(np.median(auto)),
+        math.sqrt(balance[0] * balance[1]),
+        bound,
+        missed,
+    )
+
+
+def report(saved: Mapping[str, Any]) -> str:
+    rows, met, default = [], 0, default_max_factor(BATCH_SIZE)
+    for problem in PROBLEMS:
+        for ratio, kind, max_factor in auto_cells():
+            cell = measured(problem, ratio, kind, max_factor, saved["steps"][problem])
+            met += max_factor == default and cell.bound <= GOAL
+            rows.append(
+                [
+                    f"{problem}, R = {ratio}, {kind}",
+                    f"{max_factor}",
+                    f"{cell.factor}",
+                    f"{cell.fixed:,.0f}",
+                    f"{cell.auto:,.0f}",
+                    f"{cell.ratio:.2f}",
+                    f"{cell.bound:.2f}",
+                    f"{cell.missed}",
+                ]
+            )
+    count = len(PROBLEMS) * len(RATIOS) * len(KINDS)
+    header = ["cell", "max_factor", "best e", "time, best e", "time, auto", "ratio", "90 % bound"]
+    text = [
+        "# What `auto` costs beside the best fixed factor",
+        "By `python -m benchmarks.auto_price`, whose docstring has the rules. Times to the target "
+        f"in steps' time by the cost model, medians of {SEEDS} matched seeds; the ratio of `auto` "
+        "to the best fixed factor is the median over the seeds, with its one-sided 90 % bound.",
+        common.markdown_table([*header, "missed"], rows),
+        f"With the default of `max_factor`, {met} of {count} cells have a bound of at most "
+        f"{GOAL:.2f}. Missed: runs of `auto` and of the best factor without the target.",
+    ]
+    if "wall" in saved:
+        text += ["## By wall clock", wall_table(saved["wall"])]
+        text += [
+            f"Medians of {WALL_SEEDS} seeds; the ratio of `auto` to the best fixed factor is the "
+            "geometric mean over the seeds, with the smallest and the largest. The model's ratio "
+            f"is the table's. {saved['machine']}"
+        ]
+    return "\n\n".join(text)
+
+
+def wall_table(cells: list[dict[str, Any]]) -> str:
+    rows = []
+    for cell in cells:
+        problem, ratio, kind = cell["cell"]
+        seconds = {name: np.asarray(values) for name, values in cell["seconds"].items()}
+        best = f"e = {cell['best']}"
+        ratios = seconds["auto"] / seconds[best]
+        mean = math.exp(np.log(ratios).mean())
+        rows.append(
+            [
+                f"{problem}, R = {ratio}, {kind}",
+                f"{cell['step_seconds'] * 1e3:.1f} ms",
+                f"{np.median(seconds['e = 1']):.1f}",
+                f"{np.median(seconds[best]):.1f} ({best})",
+                f"{np.median(seconds['auto']):.1f}",
+                f"{mean:.2f} ({ratios.min():.2f} to {ratios.max():.2f})",
+                f"{cell['model']:.2f}",
+            ]
+        )
+    header = ["cell", "step", "s, no echoing", "s, best e", "s, auto", "ratio", "model"]
+    return common.markdown_table(header, rows)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("auto_price", __doc__)
+    parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR")
+    parser.add_argument("--wall", type=pathlib.Path, metavar="DIR", help="measure by wall clock")
+    options = parser.parse_args(argv)
+    saved: dict[str, Any] = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+    if options.train:
+        for problem in PROBLEMS:
+            run_problem(problem, options.train)
+        saved["steps"] = collect(options.train)
+    if options.wall:
+        saved["wall"] = run_wall(options.wall, saved["steps"])
+        saved["machine"] = common.machine(["jax", "grain", "numpy"])
+    if options.train or options.wall:
+        RECORDS.write_text(json.dumps(saved) + "\n")
+    common.publish(report(saved), options.out)
+
+
+if __name__ == "__main__":
+    main()
