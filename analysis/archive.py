@@ -1,7 +1,9 @@
 """Packs a study's records into one file: `python -m analysis DIR --pack=FILE`.
 
 The file holds what analysis reads, study.json and the four records of each trial, without
-checkpoints and TensorBoard files, and can be analyzed in place of the directory.
+checkpoints and TensorBoard files, and can be analyzed in place of the directory. Numbers in
+metrics.jsonl keep what carries information: nine digits, which give back a float32 exactly, and of
+times the milliseconds. That is a quarter of a file.
 
 The reader trusts nothing in the file: it reads it once, copies the members that are records by name
 and place into a directory of its own, and skips everything else. Limits on the unpacked size apply
@@ -10,12 +12,14 @@ while it unpacks.
 
 import functools
 import io
+import json
 import lzma
 import os
 import pathlib
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 from runs import records
 from runs.cli import InputError
@@ -31,6 +35,7 @@ MAX_MEMBERS = 200_000
 _MAX_RATIO, _MIN_LIMIT = 200, 64 * 1024**2
 
 _KEPT = (records.STUDY, records.CONFIG, records.HPARAMS, records.METRICS, records.RESULT)
+_CLOCK = ("train_seconds", "wall_seconds", "input_wait_fraction")
 _MAX_HEADER = 1024**2  # bytes before a member's content; long names have headers of their own
 _XZ_MEMORY = 256 * 1024**2  # bytes; files from `pack` need 9 MB
 _unpacked: list[tempfile.TemporaryDirectory] = []  # kept until the process ends
@@ -66,7 +71,12 @@ def pack(study: str | os.PathLike, archive: str | os.PathLike) -> tuple[int, int
             written = pathlib.Path(aside) / archive.name
             with tarfile.open(written, "w:xz", dereference=True) as tar:
                 for file in files:
-                    tar.add(file, file.relative_to(study.parent), filter=_anonymous)
+                    content = file.read_bytes()
+                    if file.name == records.METRICS:
+                        content = b"\n".join(_shortened(line) for line in content.split(b"\n"))
+                    entry = tarfile.TarInfo(str(file.relative_to(study.parent)))
+                    entry.size = len(content)  # neither owner nor time: equal records, equal files
+                    tar.addfile(entry, io.BytesIO(content))
             os.replace(written, archive)
     except OSError as error:
         raise InputError(f"cannot write {archive} ({error}); give another --pack") from error
@@ -171,8 +181,16 @@ class _Bounded(io.RawIOBase):
         return content
 
 
-def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Removes owner and time, so that equal records give equal files."""
-    entry.uid = entry.gid = entry.mtime = 0
-    entry.uname = entry.gname = ""
-    return entry
+def _shortened(line: bytes) -> bytes:
+    """A line of metrics.jsonl with shorter numbers; a damaged one as it is."""
+    try:
+        record = json.loads(line)
+        return json.dumps({name: _short(name, value) for name, value in record.items()}).encode()
+    except (ValueError, AttributeError):
+        return line
+
+
+def _short(name: str, value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value, 3) if name in _CLOCK else float(f"{value:.9g}")

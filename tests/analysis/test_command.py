@@ -5,11 +5,13 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tarfile
 import tracemalloc
 
+import numpy as np
 import pandas.testing
 import pytest
 from markdown_it import MarkdownIt
@@ -170,6 +172,23 @@ def test_packed_study_gives_the_same_report(small, tmp_path, capsys):
     pandas.testing.assert_frame_equal(there, here)
     assert run([str(packed), f"--out={tmp_path / 'out'}"]) == 0
     assert ",baseline/0/0\n" in (tmp_path / "out" / "trials.csv").read_text()
+
+
+def test_packing_keeps_every_float32_and_damage(small, tmp_path):
+    study = tmp_path / "study"
+    shutil.copytree(small, study)
+    metrics = study / "baseline/0/0/metrics.jsonl"
+    losses = np.random.default_rng(0).lognormal(0, 5, 1000).astype(np.float32)
+    lines = [{"step": k, "wall_seconds": 1.2345678, "loss": float(x)} for k, x in enumerate(losses)]
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 10')
+    archive.pack(study, tmp_path / "study.tar.xz")
+    packed = archive.unpack(tmp_path / "study.tar.xz") / "baseline/0/0/metrics.jsonl"
+    *whole, damaged = packed.read_text().split("\n")
+    assert damaged == '{"step": 10'
+    records = [json.loads(line) for line in whole]
+    np.testing.assert_array_equal(np.float32([record["loss"] for record in records]), losses)
+    assert {record["wall_seconds"] for record in records} == {1.235}
+    assert [record["step"] for record in records] == list(range(1000))
 
 
 def test_files_that_are_no_packed_study_are_refused(small, tmp_path, capsys):
