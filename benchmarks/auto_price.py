@@ -1,7 +1,8 @@
 """What `auto` costs beside the best fixed factor, behind constant and bursty upstreams.
 
-    python -m benchmarks.auto_price --train=out/auto_price      about two hours; resumes
-    python -m benchmarks.auto_price --wall=out/auto_wall        20 minutes; a quiet machine
+    python -m benchmarks.auto_price --train=out/auto_price    half an hour; resumes
+    python -m benchmarks.auto_price --pilots=out/auto_pilots  ten minutes; quiet machine; resumes
+    python -m benchmarks.auto_price --wall=out/auto_wall      20 minutes; quiet machine
     python -m benchmarks.auto_price --out=results/auto_price.md
 
 Fixed before the first run:
@@ -22,17 +23,21 @@ Fixed before the first run:
   ratio of `auto` to it is taken seed by seed; its median has a one-sided 90 % bound from the sign
   test. The goal is a bound of at most 1.10. A run that did not reach the target counts with the
   time of its budget, a lower bound; the table counts such runs.
+* Added when the digits had been run, and before its own first run: `auto` with the `max_factor`
+  that `advise.py --pilot` recommends, from pilots with the hyperparameters of e = 4, two seeds
+  each, in the time of one run without echoing, behind a rate limit that sets R.
 * By wall clock: digits at R = 6, constant and bursty, and sentences at R = 6, constant; five of the
   seeds; `auto` with its default, the best fixed factor, and no echoing, in shuffled order, behind a
   rate limit that makes the upstream R times slower than the measured step.
 """
 
+import copy
 import dataclasses
 import json
 import math
 import pathlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +53,9 @@ from echo.schedule import EchoSchedule
 from runs import records
 from runs.progress import Progress
 from runs.study import default_max_factor
+from studies.pilots import Pilots
 from studies.search import make_study
+from training.experiment import make_experiment
 
 FACTORS = (1, 2, 4, 8, 16)
 RATIOS = (2, 6, 16)
@@ -185,11 +192,13 @@ def auto_name(ratio: int, kind: str, max_factor: int) -> str:
     return f"auto_r{ratio}_{kind}_m{max_factor}"
 
 
-def auto_cells() -> list[tuple[int, str, int]]:
-    """(R, kind, max_factor) of each condition of `auto`."""
+def auto_cells(from_pilots: Mapping[str, int] | None = None) -> list[tuple[int, str, int]]:
+    """(R, kind, max_factor) of each condition of `auto`; `from_pilots` is by R, as text."""
     default = default_max_factor(BATCH_SIZE)
-    maxima = {ratio: (default, HIGH) if ratio > default else (default,) for ratio in RATIOS}
-    return [(r, kind, m) for r in RATIOS for kind in KINDS for m in maxima[r]]
+    maxima = {ratio: {default, HIGH} if ratio > default else {default} for ratio in RATIOS}
+    for ratio, factor in (from_pilots or {}).items():
+        maxima[int(ratio)].add(factor)
+    return [(r, kind, m) for r in RATIOS for kind in KINDS for m in sorted(maxima[r])]
 
 
 def configuration(problem: str) -> ConfigDict:
@@ -237,10 +246,18 @@ def nearest(ratio: int, max_factor: int) -> int:
 
 
 def run_problem(problem: str, root: pathlib.Path) -> None:
-    """Trains every condition of a problem with every seed."""
-    config, best = configuration(problem), tuned(problem)
-    conditions = {f"e{e}": fixed_fields(e) | best[e] for e in FACTORS}
-    for ratio, kind, max_factor in auto_cells():
+    """Trains every fixed factor, and `auto` without pilots, with every seed."""
+    best = tuned(problem)
+    fixed = {f"e{e}": fixed_fields(e) | best[e] for e in FACTORS}
+    run_study(problem, root, problem, fixed | auto_conditions(problem, root, auto_cells()))
+
+
+def auto_conditions(
+    problem: str, root: pathlib.Path, cells: Sequence[tuple[int, str, int]]
+) -> dict[str, dict[str, Any]]:
+    """The conditions of `auto`, by name; writes the decisions that they replay below `root`."""
+    config, best, conditions = configuration(problem), tuned(problem), {}
+    for ratio, kind, max_factor in cells:
         name = auto_name(ratio, kind, max_factor)
         _, decisions = auto_times(Upstream(ratio, kind), config.budget.fresh_examples, max_factor)
         path = root / f"{problem}_{name}.jsonl"
@@ -254,27 +271,59 @@ def run_problem(problem: str, root: pathlib.Path) -> None:
             | best[nearest(ratio, max_factor)]
             | {"echo.replay": str(path), "evaluate_every_fresh_examples": every}
         )
+    return conditions
+
+
+def run_study(
+    problem: str, root: pathlib.Path, name: str, conditions: Mapping[str, Mapping[str, Any]]
+) -> None:
     study = make_study(
         "auto_price",
-        config,
+        configuration(problem),
         conditions,
         (),
         trials=1,
         searches=SEEDS,
-        baseline="e1",
+        baseline=next(iter(conditions)),
         config_flag=f"configs/problems.py:{problem}",
     )
-    sweep.run(study, root / problem, Progress())
+    sweep.run(study, root / name, Progress())
+
+
+def run_pilots(problem: str, root: pathlib.Path) -> dict[str, int]:
+    """By R, as text, the maximum number of copies from pilots; trains `auto` with those for which
+    `run_problem` has not."""
+    config, best = configuration(problem), tuned(problem)
+    config = common.overridden(config, fixed_fields(4) | best[4])
+    step_seconds = wall_time.seconds_per_step(
+        wall_time.Plan(batch_size=BATCH_SIZE), copy.deepcopy(config), root / f"{problem}_step"
+    )
+    factors = {}
+    for ratio in RATIOS:
+        limit = {"upstream.examples_per_second": BATCH_SIZE / (ratio * step_seconds)}
+        own = make_experiment(common.overridden(config, limit)).config
+        seconds = {float(e): step_seconds * max(1.0, ratio / e) for e in FACTORS}
+        where = root / f"{problem}_{ratio}"
+        answer = Pilots(own, seconds, where, 2, 1.0, Progress(quiet=True)).run()
+        common.progress(f"{problem}, R = {ratio}: {answer.forecast}")
+        factors[f"{ratio}"] = max(2, round(answer.forecast.factor))
+    done = set(auto_cells())
+    if cells := [cell for cell in auto_cells(factors) if cell not in done]:
+        run_study(problem, root, problem, auto_conditions(problem, root, cells))
+    return factors
 
 
 def collect(root: pathlib.Path) -> dict[str, dict[str, list[Any]]]:
-    """[step at which the target was reached, or None; steps] by seed, by problem and condition."""
+    """[step at which the target was reached, or None; steps; status] by seed, by problem and
+    condition."""
     collected = {}
     for problem in PROBLEMS:
         runs: dict[str, list[Any]] = {}
         for place, directory in sorted(
             records.trials_on_disk(root / problem), key=lambda item: item[0].search
         ):
+            if place.trial:  # takes the place of a diverged one
+                continue
             result = records.read_json(directory / records.RESULT)
             runs.setdefault(place.condition, []).append(
                 [result["steps_to_target"], result["step"], result["status"]]
@@ -391,15 +440,18 @@ def measured(
 
 
 def report(saved: Mapping[str, Any]) -> str:
-    rows, met, default = [], 0, default_max_factor(BATCH_SIZE)
+    rows, met, met_by_pilots, default = [], 0, 0, default_max_factor(BATCH_SIZE)
     for problem in PROBLEMS:
-        for ratio, kind, max_factor in auto_cells():
+        from_pilots = saved.get("pilots", {}).get(problem, {})
+        for ratio, kind, max_factor in auto_cells(from_pilots):
             cell = measured(problem, ratio, kind, max_factor, saved["steps"][problem])
             met += max_factor == default and cell.bound <= GOAL
+            chosen = from_pilots.get(f"{ratio}") == max_factor
+            met_by_pilots += chosen and cell.bound <= GOAL
             rows.append(
                 [
                     f"{problem}, R = {ratio}, {kind}",
-                    f"{max_factor}",
+                    f"{max_factor}{', pilots' * chosen}",
                     f"{cell.factor}",
                     f"{cell.fixed:,.0f}",
                     f"{cell.auto:,.0f}",
@@ -417,7 +469,8 @@ def report(saved: Mapping[str, Any]) -> str:
         "to the best fixed factor is the median over the seeds, with its one-sided 90 % bound.",
         common.markdown_table([*header, "missed"], rows),
         f"With the default of `max_factor`, {met} of {count} cells have a bound of at most "
-        f"{GOAL:.2f}. Missed: runs of `auto` and of the best factor without the target.",
+        f"{GOAL:.2f}, and with that from pilots {met_by_pilots}. Missed: runs of `auto` and of the "
+        "best factor without the target.",
     ]
     if "wall" in saved:
         text += ["## By wall clock", wall_table(saved["wall"])]
@@ -455,6 +508,7 @@ def wall_table(cells: list[dict[str, Any]]) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments("auto_price", __doc__)
     parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR")
+    parser.add_argument("--pilots", type=pathlib.Path, metavar="DIR", help="run pilots in DIR")
     parser.add_argument("--wall", type=pathlib.Path, metavar="DIR", help="measure by wall clock")
     options = parser.parse_args(argv)
     saved: dict[str, Any] = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
@@ -462,10 +516,14 @@ def main(argv: list[str] | None = None) -> None:
         for problem in PROBLEMS:
             run_problem(problem, options.train)
         saved["steps"] = collect(options.train)
+    if options.pilots:
+        saved["pilots"] = {problem: run_pilots(problem, options.pilots) for problem in PROBLEMS}
+        for problem, runs in collect(options.pilots).items():
+            saved["steps"][problem] |= runs
     if options.wall:
         saved["wall"] = run_wall(options.wall, saved["steps"])
         saved["machine"] = common.machine(["jax", "grain", "numpy"])
-    if options.train or options.wall:
+    if options.train or options.pilots or options.wall:
         RECORDS.write_text(json.dumps(saved) + "\n")
     common.publish(report(saved), options.out)
 

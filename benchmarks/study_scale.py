@@ -6,8 +6,10 @@
 A study is run by the code behind sweep.py with eight shards on one directory, but its trials train
 nothing: each writes the records of a run with the given number of evaluations, by the code that
 train.py writes them with. What a shard needs besides that writing is the overhead of scheduling.
-The finished study is then resumed by one process, analyzed (`python -m analysis`), and read twice
-as `--watch` does. Every part runs in a new process. Memory is the largest increase after imports.
+With Ray installed, a second study of the same size is run by as many Ray workers on one directory;
+Ray's own processes are not measured. The finished study is then resumed by one process, analyzed
+(`python -m analysis`), and read twice as `--watch` does. Every part runs in a new process. Memory
+is the largest increase after imports.
 """
 
 import argparse
@@ -15,8 +17,11 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import io
+import json
 import math
+import os
 import pathlib
 import shutil
 import tempfile
@@ -31,6 +36,7 @@ import train
 from benchmarks import common
 from configs import base, catalog, cifar10
 from data.splits import open_data
+from pipeline.map_datasets import CORES
 from runs import environment, records, workdirs
 from runs.metrics_writer import Recorder
 from runs.observers import Observers
@@ -38,6 +44,7 @@ from runs.progress import Progress
 from runs.study import Study
 from studies import runner
 from studies.search import make_study
+from studies.trial import Outcome, attempt
 
 SHARDS = 8
 FACTORS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # with the baseline, ten conditions
@@ -178,6 +185,41 @@ def run_shard(directory: pathlib.Path, size: Size, index: int) -> tuple[int, com
     return writer.trials, common.Usage(*writer.overhead(), usage.memory)
 
 
+def run_on_ray(directory: pathlib.Path, size: Size) -> common.Usage:
+    """Runs the study with Ray; the overhead of scheduling in this process and in the workers."""
+    from benchmarks import study_scale  # by its name, under which workers can import it
+    from studies import ray_executor
+
+    study, quiet = study_of(size), Progress(quiet=True)
+    counts = pathlib.Path(tempfile.mkdtemp(dir=directory.parent))
+
+    evaluations = size.evaluations
+
+    def task(*arguments: Any) -> Outcome:
+        return study_scale.attempt_on_ray(counts, evaluations, *arguments)
+
+    with mock.patch.object(ray_executor, "attempt", task):
+        executor = ray_executor.RayExecutor(study, directory, quiet, cpus=CORES / SHARDS)
+        usage = common.usage(lambda: runner.run(study, directory, quiet, lambda *_: executor))
+    workers = [json.loads(path.read_text()) for path in counts.iterdir()]
+    shutil.rmtree(counts)
+    return dataclasses.replace(
+        usage, processor_seconds=usage.processor_seconds + math.fsum(workers)
+    )
+
+
+_writers: dict[int, Writer] = {}  # of this process, by evaluations
+
+
+def attempt_on_ray(counts: pathlib.Path, evaluations: int, *arguments: Any) -> Outcome:
+    """Replaces `attempt` in a Ray worker: trains nothing, and notes the worker's overhead."""
+    writer = _writers.setdefault(evaluations, Writer(evaluations))
+    with mock.patch.object(train, "train", writer):
+        outcome = attempt(*arguments)
+    (counts / str(os.getpid())).write_text(json.dumps(writer.overhead()[1]))
+    return outcome
+
+
 def resume(directory: pathlib.Path, size: Size) -> common.Usage:
     with mock.patch.object(train, "train", None):  # nothing is left to train
         return common.usage(lambda: _run(size, directory))
@@ -225,6 +267,11 @@ def measure(size: Size, directory: pathlib.Path) -> list[list[str]]:
         max(usage.memory for _, usage in shards),
     )
     rows = [_row(size, trials, f"schedule, {SHARDS} shards", scheduling)]
+    if importlib.util.find_spec("ray"):
+        beside = directory.with_name(f"{directory.name}_ray")
+        usage = common.in_new_process(run_on_ray, beside, size)
+        rows.append(_row(size, trials, f"schedule, {SHARDS} Ray workers", usage))
+        shutil.rmtree(beside)
     for name, part in PARTS.items():
         rows.append(_row(size, trials, name, common.in_new_process(part, directory, size)))
         common.progress(", ".join(rows[-1]))
