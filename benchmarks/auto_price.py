@@ -26,6 +26,9 @@ Fixed before the first run:
 * Added when the digits had been run, and before its own first run: `auto` with the `max_factor`
   that `advise.py --pilot` recommends, from pilots with the hyperparameters of e = 4, two seeds
   each, in the time of one run without echoing, behind a rate limit that sets R.
+* Added when all of these had been seen: a maximum of 8 copies, a quarter of the batch size, as a
+  candidate for the default; and `logistic` of the grid with its winners, without pilots, which had
+  not been seen. A quarter becomes the default only if it has the smaller mean log ratio there.
 * By wall clock: digits at R = 6, constant and bursty, and sentences at R = 6, constant; five of the
   seeds; `auto` with its default, the best fixed factor, and no echoing, in shuffled order, behind a
   rate limit that makes the upstream R times slower than the measured step.
@@ -33,6 +36,7 @@ Fixed before the first run:
 
 import copy
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -67,13 +71,15 @@ HIGH = 16  # the other maximum number of copies
 LEVEL = 0.8  # two-sided, so that each end is a one-sided bound at 90 %
 GOAL = 1.10
 RECORDS = pathlib.Path("results/auto_price.json")
+PILOTED = ("digits", "sentences")
 WALL_CELLS = (("digits", 6, "constant"), ("digits", 6, "bursty"), ("sentences", 6, "constant"))
 WALL_SEEDS = 5
 
-# problem: (the older study, the target, the budget)
+# problem: (the study with the hyperparameters, the target, the budget)
 PROBLEMS = {
-    "digits": ("digits_factor", 0.97, 12_000),
-    "sentences": ("sentences_factor", 4.9, 10_000),
+    "digits": ("studies/digits_factor/records.tar.xz", 0.97, 12_000),
+    "sentences": ("studies/sentences_factor/records.tar.xz", 4.9, 10_000),
+    "logistic": ("grid/logistic.tar.xz", 0.875, 12_000),
 }
 
 
@@ -195,7 +201,7 @@ def auto_name(ratio: int, kind: str, max_factor: int) -> str:
 def auto_cells(from_pilots: Mapping[str, int] | None = None) -> list[tuple[int, str, int]]:
     """(R, kind, max_factor) of each condition of `auto`; `from_pilots` is by R, as text."""
     default = default_max_factor(BATCH_SIZE)
-    maxima = {ratio: {default, HIGH} if ratio > default else {default} for ratio in RATIOS}
+    maxima = {r: {default, 2 * default, HIGH} if r > default else {default} for r in RATIOS}
     for ratio, factor in (from_pilots or {}).items():
         maxima[int(ratio)].add(factor)
     return [(r, kind, m) for r in RATIOS for kind in KINDS for m in sorted(maxima[r])]
@@ -214,8 +220,8 @@ def configuration(problem: str) -> ConfigDict:
 
 
 def tuned(problem: str) -> dict[int, dict[str, float]]:
-    """The hyperparameters of the best trial of each fixed factor in the older study."""
-    loaded = load.read(f"results/studies/{PROBLEMS[problem][0]}/records.tar.xz")
+    """The hyperparameters of the best trial of each fixed factor."""
+    loaded = load.read(f"results/{PROBLEMS[problem][0]}")
     fields, best = [axis.field for axis in loaded.study.space], {}
     reached: Any = loaded.trials[loaded.trials["counted"] & loaded.trials[scores.REACHED].notna()]
     for e in FACTORS:
@@ -420,12 +426,10 @@ def measured(
             ]
         )
 
-    fixed = {
-        e: seconds(fixed_times(Upstream(ratio, kind), budget, e), runs[f"e{e}"]) for e in FACTORS
-    }
+    fixed = {e: seconds(_fixed(ratio, kind, budget, e), runs[f"e{e}"]) for e in FACTORS}
     factor = min(FACTORS, key=lambda e: float(np.median(fixed[e])))
     rows = runs[auto_name(ratio, kind, max_factor)]
-    auto = seconds(auto_times(Upstream(ratio, kind), budget, max_factor)[0], rows)
+    auto = seconds(_auto(ratio, kind, budget, max_factor), rows)
     ratios = auto / fixed[factor]
     _, bound, *balance = uncertainty.sign_interval(ratios, ratios, level=LEVEL)
     missed = sum(reached is None for reached, *_ in rows + runs[f"e{factor}"])
@@ -437,6 +441,16 @@ def measured(
         bound,
         missed,
     )
+
+
+@functools.cache
+def _fixed(ratio: float, kind: str, budget: int, factor: int) -> np.ndarray:
+    return fixed_times(Upstream(ratio, kind), budget, factor)
+
+
+@functools.cache
+def _auto(ratio: float, kind: str, budget: int, max_factor: int) -> np.ndarray:
+    return auto_times(Upstream(ratio, kind), budget, max_factor)[0]
 
 
 def report(saved: Mapping[str, Any]) -> str:
@@ -517,7 +531,7 @@ def main(argv: list[str] | None = None) -> None:
             run_problem(problem, options.train)
         saved["steps"] = collect(options.train)
     if options.pilots:
-        saved["pilots"] = {problem: run_pilots(problem, options.pilots) for problem in PROBLEMS}
+        saved["pilots"] = {name: run_pilots(name, options.pilots) for name in PILOTED}
         for problem, runs in collect(options.pilots).items():
             saved["steps"][problem] |= runs
     if options.wall:

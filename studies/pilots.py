@@ -131,7 +131,8 @@ class Pilots:
             otherwise[times] = self._forecast(other).factor
         baseline = self._budget_seconds()
         if 1 in predicted.cells:
-            baseline = min(baseline, predicted.cells[1].seconds)
+            # The median of a wide interval would end pilots that have hardly begun.
+            baseline = min(baseline, predicted.cells[1].seconds_high)
         return Answer(predicted, step_seconds, self._spent(), self._limit * baseline, otherwise)
 
     def _forecast(self, step_seconds: Mapping[float, float]) -> Forecast:

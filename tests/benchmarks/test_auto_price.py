@@ -1,0 +1,88 @@
+"""The cost model of auto: closed forms, and decisions that the library replays."""
+
+import json
+
+import grain
+import numpy as np
+import pytest
+
+import echo
+from benchmarks import auto_price
+from benchmarks.auto_price import AHEAD, BATCH_SIZE, BUFFER, PERIOD, Upstream
+
+BUDGET = 4_000
+
+
+@pytest.mark.parametrize("ratio", [2, 6, 16])
+@pytest.mark.parametrize("factor", [1, 4, 16])
+def test_fixed_factors_take_the_slower_of_step_and_input(ratio, factor):
+    ends = auto_price.fixed_times(Upstream(ratio, "constant"), BUDGET, factor)
+    pace = np.diff(ends[len(ends) // 2 :]).mean()
+    assert pace == pytest.approx(max(1, ratio / factor), rel=0.03)
+
+
+@pytest.mark.parametrize("kind", auto_price.KINDS)
+@pytest.mark.parametrize("ratio", [2, 6, 16])
+def test_upstreams_deliver_the_mean_that_r_says_if_nothing_holds_them_up(ratio, kind):
+    upstream, count = Upstream(ratio, kind), 4096
+    for _ in range(count):
+        arrival = upstream.arrival
+        upstream.take(arrival)
+    assert arrival == pytest.approx(count * ratio / BATCH_SIZE, abs=PERIOD)
+    phase = arrival % PERIOD
+    assert kind == "constant" or phase <= auto_price.BURST
+
+
+def test_an_upstream_waits_when_it_is_too_far_ahead():
+    upstream = Upstream(2, "constant")
+    for _ in range(AHEAD * BATCH_SIZE):
+        upstream.take(1000.0)  # all of them had arrived long before
+    assert upstream.arrival == pytest.approx(1000.0 + 2 / BATCH_SIZE)
+
+
+@pytest.mark.parametrize("kind", auto_price.KINDS)
+@pytest.mark.parametrize(("ratio", "max_factor"), [(2, 4), (6, 4), (6, 16), (16, 16)])
+def test_auto_never_waits_while_copies_are_left(kind, ratio, max_factor):
+    ends, decisions = auto_price.auto_times(Upstream(ratio, kind), BUDGET, max_factor)
+    assert len(ends) == len(decisions)
+    assert BUDGET - BATCH_SIZE < sum(decisions) <= BUDGET
+    waited = np.diff(ends) > 1 + 1e-6
+    if kind == "constant" and ratio < max_factor:
+        assert not waited[1:].any()  # the first batch has nothing to repeat
+    assert len(decisions) <= max_factor * BUDGET / BATCH_SIZE
+
+
+def test_without_a_slow_upstream_auto_does_not_echo():
+    _, decisions = auto_price.auto_times(Upstream(0.5, "constant"), BUDGET, 16)
+    assert decisions == [BATCH_SIZE] * (BUDGET // BATCH_SIZE)
+
+
+def test_the_library_replays_the_simulated_decisions():
+    _, decisions = auto_price.auto_times(Upstream(6, "bursty"), BUDGET, 4)
+    batches = echo.OpportunisticIterDataset(
+        grain.MapDataset.range(BUDGET),
+        max_factor=4,
+        shuffle_buffer=BUFFER,
+        batch_size=BATCH_SIZE,
+        annotate=True,
+        decisions=decisions,
+    )
+    fresh = [int((batch.copy == 0).sum()) for batch in batches]
+    assert fresh == decisions
+
+
+def test_report_takes_the_best_factor_of_each_cell(monkeypatch):
+    monkeypatch.setattr(auto_price, "PROBLEMS", {"digits": ("", 0.97, BUDGET)})
+    runs = {f"e{e}": [[100, 100, "reached"]] * 10 for e in auto_price.FACTORS}
+    runs["e4"] = [[50, 50, "reached"]] * 9 + [[None, 1000, "diverged"]]
+    for cell in auto_price.auto_cells():
+        runs[auto_price.auto_name(*cell)] = [[50, 50, "reached"]] * 10
+    cell = auto_price.measured("digits", 2, "constant", 4, runs)
+    assert cell.factor == 4
+    assert cell.ratio < 1.2
+    assert cell.missed == 1
+    slow = auto_price.measured("digits", 16, "constant", 4, runs)
+    assert slow.factor == 16  # the same steps at every factor, but e = 16
+    saved = {"steps": dict.fromkeys(auto_price.PROBLEMS, runs)}
+    text = auto_price.report(json.loads(json.dumps(saved)))
+    assert "| digits, R = 2, constant | 4 | 4 |" in text
