@@ -67,6 +67,7 @@ KINDS = ("constant", "bursty")
 BATCH_SIZE, BUFFER, SEEDS = 32, 256, 10
 PERIOD, BURST = 64.0, 16.0  # steps' time
 AHEAD = 2  # batches that are read, and that are prepared, before they are needed
+DEEP = 64  # batches that are read, for comparison
 HIGH = 16  # the other maximum number of copies
 LEVEL = 0.8  # two-sided, so that each end is a one-sided bound at 90 %
 GOAL = 1.10
@@ -92,9 +93,11 @@ class Upstream:
     Args:
         ratio: R.
         kind: constant or bursty.
+        ahead: batches of examples that it may be ahead.
     """
 
-    def __init__(self, ratio: float, kind: str):
+    def __init__(self, ratio: float, kind: str, ahead: int = AHEAD):
+        self._ahead = ahead * BATCH_SIZE
         self._seconds = ratio / BATCH_SIZE
         self._bursty = kind == "bursty"
         if self._bursty:
@@ -114,8 +117,8 @@ class Upstream:
 
     def _transfer(self) -> None:
         """Sets the arrival of the next example, which waits for the one before it, and for room."""
-        number, ahead = len(self._taken), AHEAD * BATCH_SIZE
-        room = self._taken[number - ahead] if number >= ahead else 0.0
+        number = len(self._taken)
+        room = self._taken[number - self._ahead] if number >= self._ahead else 0.0
         self._arrival = self._end(max(self._arrival, room))
 
     def _end(self, start: float) -> float:
@@ -402,6 +405,7 @@ class Cell:
         fixed, auto: median times to the target, in steps' time.
         ratio, bound: of auto to fixed: the median over seeds, and its one-sided 90 % bound.
         missed: runs of both that did not reach the target, or diverged.
+        deep: the median time of the best fixed factor if DEEP batches are read ahead.
     """
 
     factor: int
@@ -410,6 +414,7 @@ class Cell:
     ratio: float
     bound: float
     missed: int
+    deep: float
 
 
 def measured(
@@ -440,12 +445,16 @@ def measured(
         math.sqrt(balance[0] * balance[1]),
         bound,
         missed,
+        min(
+            float(np.median(seconds(_fixed(ratio, kind, budget, e, DEEP), runs[f"e{e}"])))
+            for e in FACTORS
+        ),
     )
 
 
 @functools.cache
-def _fixed(ratio: float, kind: str, budget: int, factor: int) -> np.ndarray:
-    return fixed_times(Upstream(ratio, kind), budget, factor)
+def _fixed(ratio: float, kind: str, budget: int, factor: int, ahead: int = AHEAD) -> np.ndarray:
+    return fixed_times(Upstream(ratio, kind, ahead), budget, factor)
 
 
 @functools.cache
@@ -471,6 +480,7 @@ def report(saved: Mapping[str, Any]) -> str:
                     f"{cell.auto:,.0f}",
                     f"{cell.ratio:.2f}",
                     f"{cell.bound:.2f}",
+                    f"{cell.deep:,.0f}",
                     f"{cell.missed}",
                 ]
             )
@@ -481,10 +491,11 @@ def report(saved: Mapping[str, Any]) -> str:
         "By `python -m benchmarks.auto_price`, whose docstring has the rules. Times to the target "
         f"in steps' time by the cost model, medians of {SEEDS} matched seeds; the ratio of `auto` "
         "to the best fixed factor is the median over the seeds, with its one-sided 90 % bound.",
-        common.markdown_table([*header, "missed"], rows),
+        common.markdown_table([*header, f"best e, {DEEP} ahead", "missed"], rows),
         f"With the default of `max_factor`, {met} of {count} cells have a bound of at most "
         f"{GOAL:.2f}, and with that from pilots {met_by_pilots}. Missed: runs of `auto` and of the "
-        "best factor without the target.",
+        f"best factor without the target. {DEEP} ahead: the time of the best fixed factor if "
+        f"{DEEP} batches of examples are read ahead, not {AHEAD}.",
     ]
     if "wall" in saved:
         text += ["## By wall clock", wall_table(saved["wall"])]
