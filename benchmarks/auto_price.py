@@ -17,8 +17,8 @@ Fixed before the first run:
   upstream works ahead by two batches of examples, as in training, then waits. A fixed factor
   prepares two batches ahead. `auto` decides with the library's own `AutoOrder`, on the model's
   clock; its decisions depend on nothing else, so every seed trains by replaying them.
-* `auto` has the default `max_factor` (an eighth of the batch size: 4), and at R = 6 and 16 also 16.
-  Both store 256 examples, as in the studies.
+* `auto` has a `max_factor` of an eighth of the batch size, 4, which was the default, and at R = 6
+  and 16 also 16. Both store 256 examples, as in the studies.
 * For each cell, the best fixed factor is the one with the smallest median time over the seeds. The
   ratio of `auto` to it is taken seed by seed; its median has a one-sided 90 % bound from the sign
   test. The goal is a bound of at most 1.10. A run that did not reach the target counts with the
@@ -28,7 +28,8 @@ Fixed before the first run:
   each, in the time of one run without echoing, behind a rate limit that sets R.
 * Added when all of these had been seen: a maximum of 8 copies, a quarter of the batch size, as a
   candidate for the default; and `logistic` of the grid with its winners, without pilots, which had
-  not been seen. A quarter becomes the default only if it has the smaller mean log ratio there.
+  not been seen. A quarter becomes the default only if it has the smaller mean log ratio there. (It
+  had, and is the default now; at R = 2 it was added then.)
 * By wall clock: digits at R = 6, constant and bursty, and sentences at R = 6, constant; five of the
   seeds; `auto` with its default, the best fixed factor, and no echoing, in shuffled order, behind a
   rate limit that makes the upstream R times slower than the measured step.
@@ -68,7 +69,7 @@ BATCH_SIZE, BUFFER, SEEDS = 32, 256, 10
 PERIOD, BURST = 64.0, 16.0  # steps' time
 AHEAD = 2  # batches that are read, and that are prepared, before they are needed
 DEEP = 64  # batches that are read, for comparison
-HIGH = 16  # the other maximum number of copies
+MAXIMA = (4, 8, 16)  # of copies; the first two differ little at a smaller R
 LEVEL = 0.8  # two-sided, so that each end is a one-sided bound at 90 %
 GOAL = 1.10
 RECORDS = pathlib.Path("results/auto_price.json")
@@ -203,8 +204,7 @@ def auto_name(ratio: int, kind: str, max_factor: int) -> str:
 
 def auto_cells(from_pilots: Mapping[str, int] | None = None) -> list[tuple[int, str, int]]:
     """(R, kind, max_factor) of each condition of `auto`; `from_pilots` is by R, as text."""
-    default = default_max_factor(BATCH_SIZE)
-    maxima = {r: {default, 2 * default, HIGH} if r > default else {default} for r in RATIOS}
+    maxima = {ratio: set(MAXIMA if ratio > MAXIMA[0] else MAXIMA[:2]) for ratio in RATIOS}
     for ratio, factor in (from_pilots or {}).items():
         maxima[int(ratio)].add(factor)
     return [(r, kind, m) for r in RATIOS for kind in KINDS for m in sorted(maxima[r])]

@@ -39,6 +39,7 @@ RESULTS = pathlib.Path("results/grid")
 PROBLEMS = ("digits", "logistic", "sentences")
 GROWTH = 0.15  # of a pilot, as in advise.py: evaluations are many here
 REFERENCE = 4.0  # regressions predict n(e) / n(4)
+MIN_USERS = 16  # to which a regression within a problem is fitted: twice its coefficients
 
 
 # --- regressions
@@ -137,7 +138,7 @@ def regression(kind: str, examples: Sequence[Example], factor: float):
 
 
 KINDS = {
-    "mean of the other problems": "mean",
+    "mean of the others": "mean",
     "online measurements": "online",
     "online measurements and the law": "both",
 }
@@ -146,7 +147,7 @@ KINDS = {
 def by_regression(
     kind: str, examples: Sequence[Example], others: Sequence[Example]
 ) -> list[dict[float, float]]:
-    """For each example, log(n(e) / n(4)) over its factors that occur in another problem."""
+    """For each example, log(n(e) / n(4)) over its factors that occur in the others."""
     known = {e for example in others for e in example.truth}
     fitted = {e: regression(kind, others, e) for e in sorted(known)}
     return [
@@ -172,9 +173,29 @@ def chosen(answer: Mapping[float, float], ratio: float) -> float:
     return min(answer, key=lambda e: answer[e] + math.log(max(1, e / ratio)))
 
 
-def compared(examples: Sequence[Example], others: Sequence[Example]) -> str:
-    """A table of the regressions, and of the law from the same fixed pilots."""
-    answers = {name: by_regression(kind, examples, others) for name, kind in KINDS.items()}
+def searches(examples: Sequence[Example]) -> list[tuple[list[Example], list[Example]]]:
+    """For each search: its users, and those of the others."""
+    numbers = sorted({example.user.name[1] for example in examples})
+    return [
+        (
+            [example for example in examples if example.user.name[1] == number],
+            [example for example in examples if example.user.name[1] != number],
+        )
+        for number in numbers
+    ]
+
+
+def compared(splits: Sequence[tuple[Sequence[Example], Sequence[Example]]]) -> str:
+    """A table of the regressions, and of the law from the same fixed pilots.
+
+    Args:
+        splits: the users that are judged, and those that the regressions are fitted to.
+    """
+    examples = [example for judged, _ in splits for example in judged]
+    answers = {
+        name: [answer for split in splits for answer in by_regression(kind, *split)]
+        for name, kind in KINDS.items()
+    }
     answers["law"] = [{REFERENCE: 0.0} | dict(example.law) for example in examples]
     rows = []
     for name, predictions in answers.items():
@@ -221,8 +242,15 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
             "forecast_accuracy; median / 90 % / worst.",
             caps(everyone, Prior(), GROWTH),
             "Regressions on the other problems. Errors are those of n(e) / n(4).",
-            compared(examples[name], others),
+            compared([(examples[name], others)]),
         ]
+        splits = searches(examples[name])
+        if all(len(rest) >= MIN_USERS for _, rest in splits):
+            text += [
+                "Regressions on the other searches of the same problem, with other hyperparameters "
+                "and data orders.",
+                compared(splits),
+            ]
     return "\n\n".join(text)
 
 

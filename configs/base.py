@@ -310,7 +310,7 @@ FIELDS = (
     Field(
         "echo.max_factor",
         0,
-        "auto: maximum copies of a fresh item; 0 = an eighth of the batch size, at least 2 "
+        "auto: maximum copies of a fresh item; 0 = a quarter of the batch size, at least 2 "
         "(advise.py --pilot finds your own)",
         Range(0, MAX_FACTOR),
     ),

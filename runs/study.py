@@ -231,7 +231,8 @@ class Condition:
         Args:
             config: nested configuration (a ConfigDict or a dict) that the overrides apply to.
             label: derived from the settings if None.
-            schema_version: that of the records; version 1 counted the slots of each stream.
+            schema_version: that of the records; version 1 counted the slots of each stream, and
+                defaults have changed.
 
         Raises:
             ValueError: an unknown insertion point, or a number out of range.
@@ -247,7 +248,7 @@ class Condition:
         policy = settings.get("echo.policy", "fixed")
         factor = float(settings.get("echo.max_factor" if policy == "auto" else "echo.factor", 1))
         if policy == "auto" and not factor:
-            factor = float(default_max_factor(batch_size or 1))
+            factor = float(default_max_factor(batch_size or 1, schema_version))
         buffer = int(settings.get("echo.shuffle_buffer", 0))
         if schema_version == 1 and insertion != "after_batching":
             buffer *= int(settings.get("echo.streams", 1))
@@ -268,13 +269,15 @@ class Condition:
         return tuple((k, str(v)) for k, v in self.overrides.items() if k not in _SETTINGS)
 
 
-def default_max_factor(batch_size: int) -> int:
+def default_max_factor(batch_size: int, schema_version: int = records.SCHEMA_VERSION) -> int:
     """The maximum copies of an item under echo.policy=auto where echo.max_factor is 0.
 
     Up to so many, a repeat was usually worth its step (docs/auto.md). With the law of
     docs/forecast.md the best factor is proportional to the batch size.
     """
-    return max(2, batch_size // 8)
+    if schema_version < 3:
+        return 16
+    return max(2, batch_size // (8 if schema_version == 3 else 4))
 
 
 def default_buffer(insertion: str, batch_size: int) -> int:

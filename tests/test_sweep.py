@@ -271,7 +271,7 @@ def test_labels_of_conditions():
     ]
     assert condition_label({"batch_size": 64}) == "no echoing, batch 64"
     auto = {"echo.policy": "auto", "echo.insertion": "after_augmentation", "echo.max_factor": 0}
-    label = "after augmentation, e ≤ 4"
+    label = "after augmentation, e ≤ 8"
     assert condition_label(auto, {"batch_size": 32}) == label
     assert condition_label(auto, {"batch_size": 64}) != label
     assert condition_label({}, {"echo": {"insertion": "after_batching", "factor": 3}}) == (

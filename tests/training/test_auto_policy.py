@@ -147,9 +147,11 @@ def test_without_further_settings_it_stores_eight_batches_and_repeats_by_batch_s
     copies = {
         n: accounting.max_factor(auto(echo__max_factor=0, batch_size=n)) for n in (8, 32, 256)
     }
-    assert copies == {8: 2, 32: 4, 256: 32}
+    assert copies == {8: 2, 32: 8, 256: 64}
     assert accounting.max_factor(auto(echo__max_factor=3)) == 3
-    assert Condition.of("auto", {}, config).label.endswith("e ≤ 4")
+    for version, factor in ((2, 16), (3, 4), (4, 8)):  # records keep the default of their version
+        assert Condition.of("auto", {}, config, schema_version=version).factor == factor
+    assert Condition.of("auto", {}, config).label.endswith("e ≤ 8")
 
 
 @pytest.mark.parametrize(
