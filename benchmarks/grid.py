@@ -6,6 +6,7 @@ The digits mini is read through the real pipeline and echoed before augmentation
 on an accelerator.
 """
 
+import collections
 import dataclasses
 import hashlib
 import statistics
@@ -26,7 +27,7 @@ from training.transfer import make_transfer
 
 UPSTREAMS = ("limited", "http", "cpu")
 STEP_SECONDS = 0.016  # of the step that takes a fixed time
-HANDOVER_SECONDS = 0.001  # to assemble a batch and hand it to the step
+HANDOVER_SECONDS = 0.001  # to assemble a batch and hand it to the step, before it is measured
 
 Factor = int | str  # an echo factor, or "auto"
 Row = TypeVar("Row")
@@ -94,20 +95,29 @@ def _hash(count: int) -> None:
 
 class FixedStep:
     """A device whose step takes `seconds`. As in training, the next step is dispatched while the
-    current one runs."""
+    current one runs, and the time that the host needs to hand over a batch is measured."""
 
     def __init__(self, seconds: float = STEP_SECONDS):
         self._seconds, self._busy_until = seconds, 0.0
+        self._needed_at: float | None = None  # when a batch was first required at once
+        self._leads = collections.deque([HANDOVER_SECONDS], maxlen=33)
 
     def __call__(self, batch: Any) -> None:
         now, busy_until = time.perf_counter(), self._busy_until
+        if self._needed_at is not None:
+            self._leads.append(now - self._needed_at)
+            self._needed_at = None
         self._busy_until = max(now, busy_until) + self._seconds
         if busy_until > now:
             time.sleep(busy_until - now)
 
     def slack(self) -> float:
         """Seconds until the next batch is needed; see training/auto_policy.py."""
-        return min(0.001, self._busy_until - HANDOVER_SECONDS - time.perf_counter())
+        now = time.perf_counter()
+        left = self._busy_until - statistics.median(self._leads) - now
+        if left <= 0 and self._needed_at is None:
+            self._needed_at = now
+        return min(0.001, left)
 
 
 def steps_per_second(

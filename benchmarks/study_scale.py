@@ -6,10 +6,10 @@
 A study is run by the code behind sweep.py with eight shards on one directory, but its trials train
 nothing: each writes the records of a run with the given number of evaluations, by the code that
 train.py writes them with. What a shard needs besides that writing is the overhead of scheduling.
-With Ray installed, a second study of the same size is run by as many Ray workers on one directory;
-Ray's own processes are not measured. The finished study is then resumed by one process, analyzed
-(`python -m analysis`), and read twice as `--watch` does. Every part runs in a new process. Memory
-is the largest increase after imports.
+With Ray installed, a second study of up to 1,000 trials is run by as many Ray workers on one
+directory; Ray's own processes are not measured. The finished study is then resumed by one process,
+analyzed (`python -m analysis`), and read twice as `--watch` does. Every part runs in a new process.
+Memory is the largest increase after imports.
 """
 
 import argparse
@@ -48,6 +48,7 @@ from studies.trial import Outcome, attempt
 
 SHARDS = 8
 FACTORS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # with the baseline, ten conditions
+MAX_RAY_TRIALS = 1_000
 HEADER = ("trials", "evaluations", "what", "seconds", "processor seconds", "ms per trial", "MB")
 
 
@@ -267,7 +268,7 @@ def measure(size: Size, directory: pathlib.Path) -> list[list[str]]:
         max(usage.memory for _, usage in shards),
     )
     rows = [_row(size, trials, f"schedule, {SHARDS} shards", scheduling)]
-    if importlib.util.find_spec("ray"):
+    if importlib.util.find_spec("ray") and size.trials <= MAX_RAY_TRIALS:
         beside = directory.with_name(f"{directory.name}_ray")
         usage = common.in_new_process(run_on_ray, beside, size)
         rows.append(_row(size, trials, f"schedule, {SHARDS} Ray workers", usage))

@@ -58,8 +58,8 @@ _SHARED_CORES = (
 )
 _CONTENDED = (
     "The step computes on the processor cores that the input needs. How far they slow each other "
-    "cannot be told from measurements of each: expect up to 15 % fewer steps per second than "
-    "predicted."
+    "cannot be told from measurements of each: expect steps per second within a quarter of the "
+    "prediction."
 )
 _WORTH = (
     "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
