@@ -204,7 +204,9 @@ def auto_name(ratio: int, kind: str, max_factor: int) -> str:
 
 def auto_cells(from_pilots: Mapping[str, int] | None = None) -> list[tuple[int, str, int]]:
     """(R, kind, max_factor) of each condition of `auto`; `from_pilots` is by R, as text."""
-    maxima = {ratio: set(MAXIMA if ratio > MAXIMA[0] else MAXIMA[:2]) for ratio in RATIOS}
+    maxima: dict[int, set[int]] = {
+        ratio: set(MAXIMA if ratio > MAXIMA[0] else MAXIMA[:2]) for ratio in RATIOS
+    }
     for ratio, factor in (from_pilots or {}).items():
         maxima[int(ratio)].add(factor)
     return [(r, kind, m) for r in RATIOS for kind in KINDS for m in sorted(maxima[r])]
