@@ -2,8 +2,9 @@
 
 The file holds what analysis reads, study.json and the four records of each trial, without
 checkpoints and TensorBoard files, and can be analyzed in place of the directory. Numbers in
-metrics.jsonl keep what carries information: nine digits, which give back a float32 exactly, and of
-times the milliseconds. That is a quarter of a file.
+metrics.jsonl have nine significant digits, which give back a float32 exactly, and times and shares
+of time three decimals. This makes a file about a quarter smaller. Metrics that are averaged on the
+host are float64, and lose digits.
 
 The reader trusts nothing in the file: it reads it once, copies the members that are records by name
 and place into a directory of its own, and skips everything else. Limits on the unpacked size apply

@@ -8,9 +8,10 @@
 Fixed before the first run:
 
 * Problems: `digits` and `sentences` of configs/problems.py at batch size 32, with the targets and
-  the hyperparameters of the older studies `digits_factor` (0.97) and `sentences_factor` (4.9). Each
-  fixed factor e = 1, 2, 4, 8, 16 has the best trial of its own condition, and `auto` that of the
-  factor nearest to the copies that R and `max_factor` allow. Ten matched seeds.
+  the hyperparameters of the older studies `digits_factor` (0.97) and `sentences_factor` (4.9; its
+  network was twice as wide). Each fixed factor e = 1, 2, 4, 8, 16 has the best trial of its own
+  condition, and `auto` that of the factor nearest to the copies that R and `max_factor` allow. Ten
+  matched seeds.
 * Upstreams: R = 2, 6, 16, constant, or with the same mean in bursts: for 16 of every 64 steps' time
   at four times the mean, then nothing.
 * Cost model: a step takes one unit of time and everything else none; evaluation does not count. An
@@ -21,8 +22,8 @@ Fixed before the first run:
   and 16 also 16. Both store 256 examples, as in the studies.
 * For each cell, the best fixed factor is the one with the smallest median time over the seeds. The
   ratio of `auto` to it is taken seed by seed; its median has a one-sided 90 % bound from the sign
-  test. The goal is a bound of at most 1.10. A run that did not reach the target counts with the
-  time of its budget, a lower bound; the table counts such runs.
+  test. The goal is a bound of at most 1.10. A run that did not reach the target has the time of its
+  budget as a lower bound, and so does one that diverged; the table counts such runs.
 * Added when the digits had been run, and before its own first run: `auto` with the `max_factor`
   that `advise.py --pilot` recommends, from pilots with the hyperparameters of e = 4, two seeds
   each, in the time of one run without echoing, behind a rate limit that sets R.
@@ -47,6 +48,7 @@ from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
+from scipy import stats
 
 import sweep
 import train
@@ -171,6 +173,8 @@ def auto_times(upstream: Upstream, budget: int, max_factor: int) -> tuple[np.nda
     )
     decisions = []
     while True:
+        # A batch is requested when the step before it has been dispatched, and that has begun.
+        intake.now = max(intake.now, ends[-1] - 1)
         before = order.admitted
         try:
             order.next(intake)
@@ -371,6 +375,7 @@ def run_wall(root: pathlib.Path, steps: Mapping[str, Any]) -> list[dict[str, Any
         conditions = {f"e = {e}": fixed_fields(e) | best[e] for e in (1, cell.factor)}
         conditions["auto"] = auto_fields(max_factor) | best[nearest(ratio, max_factor)]
         seconds: dict[str, list[float]] = {name: [] for name in conditions}
+        rates: dict[str, list[float]] = {name: [] for name in conditions}
         for seed in range(WALL_SEEDS):
             for name in order.sample(list(conditions), len(conditions)):
                 fields = conditions[name] | limit
@@ -382,14 +387,15 @@ def run_wall(root: pathlib.Path, steps: Mapping[str, Any]) -> list[dict[str, Any
                 own = common.overridden(config, fields)
                 trained = train.train(own, workdir, Progress(quiet=True))
                 seconds[name].append(trained["seconds_to_target"] or math.inf)
+                rates[name].append(trained["step"] / trained["train_seconds"])
             common.progress(f"{problem}, R = {ratio}, {kind}: seed {seed + 1} of {WALL_SEEDS}")
         cells.append(
             {
                 "cell": [problem, ratio, kind],
                 "step_seconds": step_seconds,
                 "best": cell.factor,
-                "model": cell.ratio,
                 "seconds": seconds,
+                "steps_per_second": rates,
             }
         )
     return cells
@@ -406,6 +412,7 @@ class Cell:
         factor: the best fixed factor.
         fixed, auto: median times to the target, in steps' time.
         ratio, bound: of auto to fixed: the median over seeds, and its one-sided 90 % bound.
+        ratios: by seed.
         missed: runs of both that did not reach the target, or diverged.
         deep: the median time of the best fixed factor if DEEP batches are read ahead.
     """
@@ -415,6 +422,7 @@ class Cell:
     auto: float
     ratio: float
     bound: float
+    ratios: np.ndarray
     missed: int
     deep: float
 
@@ -426,26 +434,26 @@ def measured(
     budget = PROBLEMS[problem][2]
 
     def seconds(times: np.ndarray, rows: list[Any]) -> np.ndarray:
-        return np.asarray(
-            [
-                math.inf if status == "diverged" else times[(reached or len(times)) - 1]
-                for reached, _, status in rows
-            ]
-        )
+        return np.asarray([times[(reached or len(times)) - 1] for reached, *_ in rows])
 
     fixed = {e: seconds(_fixed(ratio, kind, budget, e), runs[f"e{e}"]) for e in FACTORS}
     factor = min(FACTORS, key=lambda e: float(np.median(fixed[e])))
     rows = runs[auto_name(ratio, kind, max_factor)]
     auto = seconds(_auto(ratio, kind, budget, max_factor), rows)
+    lost, lost_fixed = (
+        np.asarray([reached is None for reached, *_ in own]) for own in (rows, runs[f"e{factor}"])
+    )
     ratios = auto / fixed[factor]
-    _, bound, *balance = uncertainty.sign_interval(ratios, ratios, level=LEVEL)
-    missed = sum(reached is None for reached, *_ in rows + runs[f"e{factor}"])
+    lows, highs = np.where(lost_fixed, 0.0, ratios), np.where(lost, math.inf, ratios)
+    _, bound, *balance = uncertainty.sign_interval(lows, highs, level=LEVEL)
+    missed = int(lost.sum() + lost_fixed.sum())
     return Cell(
         factor,
         float(np.median(fixed[factor])),
         float(np.median(auto)),
         math.sqrt(balance[0] * balance[1]),
         bound,
+        ratios,
         missed,
         min(
             float(np.median(seconds(_fixed(ratio, kind, budget, e, DEEP), runs[f"e{e}"])))
@@ -500,23 +508,25 @@ def report(saved: Mapping[str, Any]) -> str:
         f"{DEEP} batches of examples are read ahead, not {AHEAD}.",
     ]
     if "wall" in saved:
-        text += ["## By wall clock", wall_table(saved["wall"])]
+        text += ["## By wall clock", wall_table(saved["wall"], saved["steps"])]
         text += [
-            f"Medians of {WALL_SEEDS} seeds; the ratio of `auto` to the best fixed factor is the "
-            "geometric mean over the seeds, with the smallest and the largest. The model's ratio "
-            f"is the table's. {saved['machine']}"
+            f"Medians of {WALL_SEEDS} seeds; steps per second are those of the best fixed factor "
+            "and of `auto`. The ratio of `auto`'s seconds to those of the best fixed factor is the "
+            "geometric mean over the seeds, with the smallest and the largest; beside it is that "
+            f"of the cost model for the same seeds. {saved['machine']}"
         ]
     return "\n\n".join(text)
 
 
-def wall_table(cells: list[dict[str, Any]]) -> str:
+def wall_table(cells: list[dict[str, Any]], steps: Mapping[str, Any]) -> str:
     rows = []
     for cell in cells:
         problem, ratio, kind = cell["cell"]
         seconds = {name: np.asarray(values) for name, values in cell["seconds"].items()}
         best = f"e = {cell['best']}"
         ratios = seconds["auto"] / seconds[best]
-        mean = math.exp(np.log(ratios).mean())
+        model = measured(problem, ratio, kind, default_max_factor(BATCH_SIZE), steps[problem])
+        rates = [np.median(cell["steps_per_second"][name]) for name in (best, "auto")]
         rows.append(
             [
                 f"{problem}, R = {ratio}, {kind}",
@@ -524,11 +534,12 @@ def wall_table(cells: list[dict[str, Any]]) -> str:
                 f"{np.median(seconds['e = 1']):.1f}",
                 f"{np.median(seconds[best]):.1f} ({best})",
                 f"{np.median(seconds['auto']):.1f}",
-                f"{mean:.2f} ({ratios.min():.2f} to {ratios.max():.2f})",
-                f"{cell['model']:.2f}",
+                f"{rates[0]:.0f}, {rates[1]:.0f}",
+                f"{stats.gmean(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})",
+                f"{stats.gmean(model.ratios[:WALL_SEEDS]):.2f}",
             ]
         )
-    header = ["cell", "step", "s, no echoing", "s, best e", "s, auto", "ratio", "model"]
+    header = ["cell", "step", "s, no echoing", "s, best e", "s, auto", "steps/s", "ratio", "model"]
     return common.markdown_table(header, rows)
 
 

@@ -39,7 +39,7 @@ RESULTS = pathlib.Path("results/grid")
 PROBLEMS = ("digits", "logistic", "sentences")
 GROWTH = 0.15  # of a pilot, as in advise.py: evaluations are many here
 REFERENCE = 4.0  # regressions predict n(e) / n(4)
-MIN_USERS = 16  # to which a regression within a problem is fitted: twice its coefficients
+MIN_USERS = 18  # to which a regression within a problem is fitted: twice its coefficients
 
 
 # --- regressions

@@ -187,7 +187,8 @@ def run_shard(directory: pathlib.Path, size: Size, index: int) -> tuple[int, com
 
 
 def run_on_ray(directory: pathlib.Path, size: Size) -> common.Usage:
-    """Runs the study with Ray; the overhead of scheduling in this process and in the workers."""
+    """Runs the study with Ray. The processor time is that of this process, with what a launch
+    checks, and the overhead of the workers; the seconds are those of the whole run."""
     from benchmarks import study_scale  # by its name, under which workers can import it
     from studies import ray_executor
 
@@ -201,7 +202,11 @@ def run_on_ray(directory: pathlib.Path, size: Size) -> common.Usage:
 
     with mock.patch.object(ray_executor, "attempt", task):
         executor = ray_executor.RayExecutor(study, directory, quiet, cpus=CORES / SHARDS)
-        usage = common.usage(lambda: runner.run(study, directory, quiet, lambda *_: executor))
+        status = []
+        usage = common.usage(
+            lambda: status.append(runner.run(study, directory, quiet, lambda *_: executor))
+        )
+    assert status == ["finished"], status
     workers = [json.loads(path.read_text()) for path in counts.iterdir()]
     shutil.rmtree(counts)
     return dataclasses.replace(

@@ -182,8 +182,9 @@ def test_an_unfinished_run_of_version_1_is_never_continued(tmp_path, capsys):
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(mini())]
     assert cli.guarded(train.main, words) == cli.WRONG_INPUT
     assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'run'} contains a run of schema version 1, which code of version 3 "
-        "cannot continue; use commit abc1234, or give another directory\n"
+        f"error: {tmp_path / 'run'} contains a run of schema version 1, which code of "
+        f"version {records.SCHEMA_VERSION} cannot continue; use commit abc1234, or "
+        "give another directory\n"
     )
     assert files_of(tmp_path) == before
 

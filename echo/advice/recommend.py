@@ -58,7 +58,7 @@ _SHARED_CORES = (
 )
 _CONTENDED = (
     "The step computes on the processor cores that the input needs. How far they slow each other "
-    "cannot be told from measurements of each: expect steps per second within a quarter of the "
+    "cannot be told from measurements of each: expect steps per second within a third of the "
     "prediction."
 )
 _WORTH = (

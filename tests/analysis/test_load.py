@@ -436,7 +436,7 @@ def test_zeros_of_an_auto_condition_follow_from_the_batch_size(insertion, slots)
     settings = {"echo.policy": "auto", "echo.insertion": insertion}
     zeros = {"echo": {"max_factor": 0, "shuffle_buffer": 0}, "batch_size": 32}
     condition = Condition.of("auto", settings, zeros)
-    assert (condition.factor, condition.shuffle_buffer) == (4.0, slots)
+    assert (condition.factor, condition.shuffle_buffer) == (8.0, slots)
     assert condition.buffer_examples == 256
 
 

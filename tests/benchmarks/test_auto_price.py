@@ -52,6 +52,19 @@ def test_auto_never_waits_while_copies_are_left(kind, ratio, max_factor):
     assert len(decisions) <= max_factor * BUDGET / BATCH_SIZE
 
 
+def test_auto_requests_no_batch_before_the_step_before_it_has_begun():
+    """A burst at twice the step's speed is taken as fast as steps use it, and a little ahead."""
+    ends, decisions = auto_price.auto_times(Upstream(2, "bursty"), BUDGET, 16)
+    fresh = np.bincount((ends / PERIOD).astype(int), decisions)
+    assert fresh.max() <= (auto_price.BURST + AHEAD + 1) * BATCH_SIZE
+
+
+def test_the_page_is_that_of_the_records():
+    saved = json.loads(auto_price.RECORDS.read_text())
+    page = auto_price.RECORDS.with_suffix(".md").read_text()
+    assert auto_price.report(saved) + "\n" == page
+
+
 def test_without_a_slow_upstream_auto_does_not_echo():
     _, decisions = auto_price.auto_times(Upstream(0.5, "constant"), BUDGET, 16)
     assert decisions == [BATCH_SIZE] * (BUDGET // BATCH_SIZE)
