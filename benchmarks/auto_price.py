@@ -52,8 +52,8 @@ from scipy import stats
 
 import sweep
 import train
-from analysis import load, scores, uncertainty
-from benchmarks import common, wall_time
+from analysis import load, uncertainty
+from benchmarks import common, confirmation, wall_time
 from configs import catalog, problems
 from echo.auto_order import AutoOrder, Repeats
 from echo.schedule import EchoSchedule
@@ -230,15 +230,9 @@ def configuration(problem: str) -> ConfigDict:
 
 def tuned(problem: str) -> dict[int, dict[str, float]]:
     """The hyperparameters of the best trial of each fixed factor."""
-    loaded = load.read(f"results/{PROBLEMS[problem][0]}")
-    fields, best = [axis.field for axis in loaded.study.space], {}
-    reached: Any = loaded.trials[loaded.trials["counted"] & loaded.trials[scores.REACHED].notna()]
-    for e in FACTORS:
-        name = f"before_augmentation_e{e}" if e > 1 else "baseline"
-        trials = reached[reached["condition"] == f"{name}_b{BATCH_SIZE}"]
-        trial = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
-        best[e] = {field: float(trial[field]) for field in fields}
-    return best
+    winners = confirmation.winners(load.read(f"results/{PROBLEMS[problem][0]}"))
+    names = {e: f"before_augmentation_e{e}" if e > 1 else "baseline" for e in FACTORS}
+    return {e: winners[f"{name}_b{BATCH_SIZE}"] for e, name in names.items()}
 
 
 def fixed_fields(factor: int) -> dict[str, Any]:
@@ -553,7 +547,9 @@ def main(argv: list[str] | None = None) -> None:
     if options.train:
         for problem in PROBLEMS:
             run_problem(problem, options.train)
-        saved["steps"] = collect(options.train)
+        steps = saved.setdefault("steps", {})
+        for problem, runs in collect(options.train).items():  # keeps those that pilots added
+            steps[problem] = steps.get(problem, {}) | runs
     if options.pilots:
         saved["pilots"] = {name: run_pilots(name, options.pilots) for name in PILOTED}
         for problem, runs in collect(options.pilots).items():
