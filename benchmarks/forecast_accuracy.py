@@ -286,9 +286,8 @@ FORMS = {
 
 def parameters(everyone: Sequence[User]) -> np.ndarray:
     """[users, 5] the law's parameters, fitted to whole curves with wide priors."""
-    return np.array(
-        [Fit.to(list(u.runs.values()), u.target, u.batch_size, WIDE).mode[1:] for u in everyone]
-    )
+    fits = [Fit.to(list(u.runs.values()), u.target, u.batch_size, WIDE) for u in everyone]
+    return np.array([fit.mode[1:6] for fit in fits])
 
 
 def prior_of(groups: Sequence[np.ndarray]) -> Prior:
@@ -302,6 +301,16 @@ def prior_of(groups: Sequence[np.ndarray]) -> Prior:
     sd = np.sqrt(variance)
     sd[0] = 1.5
     return Prior(tuple(medians.mean(axis=0).tolist()), tuple(sd.tolist()), widening=1.0)
+
+
+def piloted(everyone: Sequence[User], prior: Prior) -> list["Outcome"]:
+    """The outcomes of fixed and of adaptive pilots."""
+    return [
+        by_forecast(user, runs, RATIOS[0], prior)
+        for user in everyone
+        for runs in (fixed_pilots(user), adaptive_pilots(user, RATIOS[0], prior))
+        if len(runs) > 1
+    ]
 
 
 def stretch(outcomes: Sequence["Outcome"]) -> float:
@@ -460,6 +469,7 @@ def problem_outcomes(
         mean=(*prior.mean[:3], -20.0, prior.mean[4]),
         sd=(*prior.sd[:3], 1e-3, prior.sd[4]),
     )
+    straight = dataclasses.replace(prior, bends=1e-2)
     outcomes: dict[str, dict[float, list]] = collections.defaultdict(dict)
     pilots = [(user, fixed_pilots(user)) for user in everyone]
     pilots = [(user, runs) for user, runs in pilots if len(runs) > 1 and has_forecast(user, runs)]
@@ -470,9 +480,13 @@ def problem_outcomes(
     for ratio in RATIOS:
         grown = [(user, adaptive_pilots(user, ratio, prior, growth)) for user in everyone]
         grown = [(user, runs) for user, runs in grown if runs]
+        powers = [(user, adaptive_pilots(user, ratio, straight, growth)) for user in everyone]
+        powers = [(user, runs) for user, runs in powers if runs]
         for name, chosen, used in (
             ("law, adaptive pilots", grown, prior),
+            ("law without bends, adaptive pilots", powers, straight),
             ("law", pilots, prior),
+            ("law without bends", pilots, straight),
             ("law without price", pilots, flat),
         ):
             outcomes[name][ratio] = [by_forecast(u, runs, ratio, used) for u, runs in chosen]
@@ -532,13 +546,8 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
     for name, everyone in problems.items():
         others = [group for group in problems if group != name]
         prior = prior_of([fitted[group] for group in others])
-        seen = [
-            by_forecast(user, runs, RATIOS[0], prior)
-            for group in others
-            for user in problems[group]
-            if len(runs := fixed_pilots(user)) > 1
-        ]
-        prior = dataclasses.replace(prior, widening=stretch(seen))
+        widening = max(stretch(piloted(problems[group], prior)) for group in others)
+        prior = dataclasses.replace(prior, widening=widening)
         used[name] = prior
         if name not in reported:
             continue

@@ -11,10 +11,11 @@ The law: with batch size B and factor e, the loss l takes
 
 fresh examples after the shuffle buffer's prefill. S is the minimum number of steps, which even a
 run on fresh examples alone takes. E is the minimum number of fresh examples, which no repeat can
-replace, and c is the price of repeats. S and E are powers of l, and E = 32 * r * S at the middle of
-the observed levels, so the curve of any factor informs the forecasts of all factors. Six numbers
-are fitted to the fresh examples at which the pilots reached each level, with priors from the
-problems of docs/forecast.md, which also reports how accurate the forecasts are.
+replace, and c is the price of repeats. S is a power of l whose exponent bends along the way, as on
+a plateau. E is proportional to S^rho, and E = 32 * r * S at the middle of the observed levels, so
+the curve of any factor informs the forecasts of all factors. The law is fitted to the fresh
+examples at which the pilots reached each level, with priors from the problems of docs/forecast.md,
+which also reports how accurate the forecasts are.
 
 It requires scipy (`pip install data-echoing[forecast]`).
 """
@@ -22,6 +23,7 @@ It requires scipy (`pip install data-echoing[forecast]`).
 import dataclasses
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +43,7 @@ _CONTENDER = 0.1
 
 _LEVELS = 8  # at which a curve is compared
 _TRANSIENT = 0.3  # of the way (in log loss) from the start to the target, ignored
+_BEND_LENGTH = 0.3  # of the way, over which the exponent of S is correlated
 _INDEPENDENT = 3  # levels of one curve that count as independent
 _DRAWS = 400
 
@@ -50,15 +53,17 @@ class Prior:
     """Means and standard deviations of log(k, r, rho, c, g); S ~ l^-k, E ~ l^-(k * rho).
 
     Attributes:
+        bends: the standard deviation of the log of the local exponent of S over k.
         noise: the standard deviation of log fresh examples to a level, between seeds.
         widening: the factor by which draws are spread around the fit, so that nine of ten
             intervals cover the truth on other problems.
     """
 
-    mean: tuple[float, ...] = (1.2, -3.0, 0.63, -2.2, 0.26)
-    sd: tuple[float, ...] = (1.5, 1.1, 0.55, 0.61, 0.53)
+    mean: tuple[float, ...] = (1.15, -3.1, 0.79, -2.2, 0.27)
+    sd: tuple[float, ...] = (1.5, 1.15, 0.49, 0.53, 0.53)
+    bends: float = 0.5
     noise: float = 0.12
-    widening: float = 1.9
+    widening: float = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,13 +306,32 @@ def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
     return np.geomspace(lowest, max(top, 1.05 * lowest), _LEVELS)
 
 
+def _knots(levels: np.ndarray, target: float) -> np.ndarray:
+    """Log levels, from the target upward, between which S is a power of the loss: `levels` (rising)
+    and at most four below them, where no run has come."""
+    seen, end = np.log(levels), np.log(target)
+    spaces = np.clip(round((seen[0] - end) / (seen[1] - seen[0])), 1, 4)
+    beyond = np.linspace(end, seen[0], int(spaces) + 1)
+    return np.concatenate([beyond[:-1] if seen[0] > end else [], seen])
+
+
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """The fitted law. Parameters: log S at `middle`, then the logs of k, r, rho, c, g."""
+    """The fitted law.
+
+    Attributes:
+        mode: log S at `middle`, the logs of k, r, rho, c, g, and the bends: in each space between
+            `knots`, the log of the exponent of S over k.
+        covariance: of a normal approximation of the posterior around the mode.
+        noise: the standard deviation of log fresh examples around the law.
+        knots, middle: log levels of the loss.
+        prefill: fresh examples that the shuffle buffer held before the first step.
+    """
 
     mode: np.ndarray
     covariance: np.ndarray
     noise: float
+    knots: np.ndarray
     middle: float
     batch_size: int
     prefill: float
@@ -341,38 +365,92 @@ class Fit:
             )
         factor, level, fresh, weight = np.array(points).T
         middle, density = level.mean(), factor / batch_size
-        mean = np.array([np.mean(fresh + np.log(density)), *prior.mean])
+        knots = _knots(levels, target)
+        spaces = _spaces(level, knots) - _spaces(middle, knots)
+        bends, whitening = np.zeros(len(knots) - 1), _whitening(knots, prior.bends)
+        mean = np.array([np.mean(fresh + np.log(density)), *prior.mean, *bends])
         sd = np.array([3.0, *prior.sd])
         noise = prior.noise
 
         def residuals(p):
-            miss = _law(p[:, None], level - middle, density) - fresh
-            return np.concatenate([miss * weight / noise, (p - mean) / sd])
+            miss = _law(p, spaces, density) - fresh
+            return np.concatenate([miss * weight / noise, (p - mean)[:6] / sd, whitening @ p[6:]])
 
+        def slopes(p):
+            of_law = _law_slopes(p, spaces, density) * (weight / noise)[:, None]
+            of_prior = np.zeros((6 + len(bends), len(p)))
+            of_prior[:6, :6], of_prior[6:, 6:] = np.diag(1 / sd), whitening
+            return np.concatenate([of_law, of_prior])
+
+        jac: Any = slopes  # SciPy's annotation does not allow a function
         for _ in range(2):
-            fit = least_squares(residuals, mean, max_nfev=200)
+            fit = least_squares(residuals, mean, jac, max_nfev=200)
             squares = np.sum((fit.fun[: len(points)] * noise) ** 2)
             noise = np.sqrt((4 * prior.noise**2 + squares) / (4 + np.sum(weight**2)))
-        fit = least_squares(residuals, fit.x, max_nfev=200)
+        fit = least_squares(residuals, fit.x, jac, max_nfev=200)
         covariance = np.linalg.inv(fit.jac.T @ fit.jac)
-        return cls(fit.x, covariance, float(noise), middle, batch_size, prefill, prior.widening)
+        return cls(
+            fit.x, covariance, float(noise), knots, middle, batch_size, prefill, prior.widening
+        )
 
     def draws(self, factors: Sequence[float], target: float, seed: int) -> np.ndarray:
         """Fresh examples to `target` of a new run, [factors, draws]."""
         rng = np.random.default_rng(seed)
         p = rng.multivariate_normal(self.mode, self.covariance, size=_DRAWS, method="cholesky").T
+        spaces = _spaces(np.log(target), self.knots) - _spaces(self.middle, self.knots)
         density = np.asarray(factors)[:, None] / self.batch_size
-        log_fresh = _law(p[:, None], np.log(target) - self.middle, density)
+        log_fresh = _law(p, spaces, density)
         log_fresh += self.noise * rng.standard_normal(log_fresh.shape)
-        fitted = _law(self.mode[:, None], np.log(target) - self.middle, density)
+        fitted = _law(self.mode, spaces, density)
         log_fresh = fitted + self.widening * (log_fresh - fitted)
         return self.prefill + np.exp(np.clip(log_fresh, -50, 50))
 
 
-def _law(p, level, density):
-    """log n at log level (from the middle) and e / B = `density`."""
-    log_steps, k, r, rho, c, g = p
-    steps = log_steps - np.exp(k) * level
-    examples = log_steps + np.log(32) + r - np.exp(k + rho) * level
-    price = np.log1p(np.exp(c) * (32 * density) ** np.exp(g))
-    return np.logaddexp(examples + price, steps - np.log(density))
+def _spaces(level, knots: np.ndarray) -> np.ndarray:
+    """How much of each space between the knots lies below the level, [*level.shape, knots - 1]."""
+    return np.clip(np.asarray(level)[..., None], knots[:-1], knots[1:]) - knots[:-1]
+
+
+def _whitening(knots: np.ndarray, sd: float) -> np.ndarray:
+    """The matrix that makes the bends, a stationary autoregressive process over the levels,
+    independent with unit variance, [spaces, spaces]."""
+    way = (knots[-1] - knots[0]) / (1 - _TRANSIENT)
+    distances = np.diff((knots[1:] + knots[:-1]) / 2)
+    carried = np.exp(-distances / way / _BEND_LENGTH)
+    scale = np.concatenate([[1], 1 / np.sqrt(1 - carried**2)]) / sd
+    return np.diag(scale) - np.diag(scale[1:] * carried, -1)
+
+
+def _law(p, spaces, density):
+    """log n, [points] or [factors, draws].
+
+    Args:
+        p: parameters as in `Fit.mode`, [parameters] or [parameters, draws].
+        spaces: `_spaces` of each level, less those of the middle, [points, spaces] or [spaces].
+        density: e / B, [points] or [factors, 1].
+    """
+    return np.logaddexp(*_terms(p, spaces, density)[:2])
+
+
+def _terms(p, spaces, density):
+    """The logs of the two terms of n, the way from the middle (log S falls by k times it), and the
+    price."""
+    log_steps, k, r, rho, c, g = p[:6]
+    way = spaces @ np.exp(np.clip(p[6:], -20, 20))
+    price = np.exp(c) * (32 * density) ** np.exp(g)
+    examples = log_steps + np.log(32) + r - np.exp(k + rho) * way + np.log1p(price)
+    return examples, log_steps - np.exp(k) * way - np.log(density), way, price
+
+
+def _law_slopes(p, spaces, density):
+    """The derivatives of `_law`, [points, parameters]."""
+    examples, steps, way, price = _terms(p, spaces, density)
+    share = np.exp(examples - np.logaddexp(examples, steps))  # of fresh examples in n
+    _, k, _, rho, _, g = p[:6]
+    of_rho = -share * np.exp(k + rho)
+    of_way = of_rho - (1 - share) * np.exp(k)
+    of_price = share * price / (1 + price)
+    of_power = of_price * np.exp(g) * np.log(32 * density)
+    numbers = [np.ones_like(way), of_way * way, share, of_rho * way, of_price, of_power]
+    bends = of_way[:, None] * spaces * np.exp(np.clip(p[6:], -20, 20))
+    return np.column_stack([*numbers, bends])

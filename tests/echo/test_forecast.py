@@ -5,7 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import approx_fprime
 
+from echo.advice import forecast as forecast_module
 from echo.advice.forecast import Forecast, Prior, Run, forecast, fresh_examples_at
 
 FACTORS = (1, 2, 4, 8, 16)
@@ -52,6 +54,40 @@ def test_intervals_cover_when_seeds_differ():
         truth = {factor: law_examples(TARGET, factor) for factor in FACTORS}
         covered += [cells[f].fresh_low <= truth[f] <= cells[f].fresh_high for f in FACTORS]
     assert np.mean(covered) >= 0.9
+
+
+def plateau_examples(loss, factor):
+    """Those of `law_examples`, but a loss between 0.25 and 0.2 takes four times as many steps."""
+    below = np.clip(np.log(0.25 / loss), 0, np.log(0.25 / 0.2))
+    return law_examples(loss * np.exp(-below * np.log(4) / np.log(0.25 / 0.2)), factor)
+
+
+def test_a_plateau_carries_over_to_other_factors():
+    grid = np.geomspace(3, 0.15, 4000)
+    runs = []
+    for factor, until in ((4, 0.15), (16, 0.3)):
+        fresh = np.geomspace(0.003, 1, 100) * plateau_examples(until, factor)
+        loss = np.exp(np.interp(fresh, plateau_examples(grid, factor), np.log(grid)))
+        runs.append(Run(factor, fresh, fresh * factor / BATCH, loss))
+
+    def worst(prior):
+        cells = forecast(runs, 0.15, batch_size=BATCH, prior=prior).cells
+        truth = {factor: plateau_examples(0.15, factor) for factor in FACTORS}
+        return max(abs(math.log(cells[e].fresh_examples / truth[e])) for e in FACTORS)
+
+    assert worst(Prior()) < math.log(1.5)
+    assert worst(dataclasses.replace(Prior(), bends=0.01)) > math.log(1.8)
+
+
+def test_slopes_of_the_law_are_its_derivatives():
+    rng = np.random.default_rng(0)
+    knots, levels = np.linspace(0, 1, 6), rng.uniform(0, 1, 12)
+    spaces = forecast_module._spaces(levels, knots) - forecast_module._spaces(0.4, knots)
+    density = rng.choice(FACTORS, 12) / BATCH
+    parameters = 0.5 * rng.standard_normal(11)
+    slopes = forecast_module._law_slopes(parameters, spaces, density)
+    numeric = approx_fprime(parameters, lambda p: forecast_module._law(p, spaces, density))
+    np.testing.assert_allclose(slopes, numeric, atol=1e-6)
 
 
 def sgd_run(factor, examples, rate, noise, batch_size=8, dimension=24):
