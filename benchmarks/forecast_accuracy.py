@@ -477,6 +477,9 @@ def problem_outcomes(
         name: [(user, form(user, runs)) for user, runs in pilots] for name, form in FORMS.items()
     }
     points["law, fitted to whole curves"] = [(user, whole_curves(user, prior)) for user in everyone]
+    points["law, each factor from the others' whole curves"] = [
+        (user, {e: whole_curves(user, prior, without=e)[e] for e in user.runs}) for user in everyone
+    ]
     for ratio in RATIOS:
         grown = [(user, adaptive_pilots(user, ratio, prior, growth)) for user in everyone]
         grown = [(user, runs) for user, runs in grown if runs]
@@ -504,9 +507,11 @@ def problem_outcomes(
     return outcomes
 
 
-def whole_curves(user: User, prior: Prior) -> dict[float, float]:
-    """What the law says when it has seen all: the error that no pilot can remove."""
-    fit = Fit.to(list(user.runs.values()), user.target, user.batch_size, prior)
+def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict[float, float]:
+    """What the law says when it has seen all, the error that no pilot can remove; or all but the
+    curve of one factor."""
+    runs = [run for factor, run in user.runs.items() if factor != without]
+    fit = Fit.to(runs, user.target, user.batch_size, prior)
     factors = list(user.runs)
     return dict(zip(factors, np.median(fit.draws(factors, user.target, 0), axis=1), strict=True))
 
