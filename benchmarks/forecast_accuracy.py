@@ -1,6 +1,6 @@
 """Accuracy of the forecast on recorded runs: errors, coverage, and regret of the chosen factor.
 
-    python -m benchmarks.forecast_accuracy --out=results/forecast_accuracy.md  # about 3 minutes
+    python -m benchmarks.forecast_accuracy --out=results/forecast_accuracy.md  # about 4 minutes
     python -m benchmarks.forecast_accuracy --quick  # two trials of each problem
 
 docs/forecast.md has the protocol. Pilots are recorded curves, cut off early; what is forecast are
@@ -303,7 +303,7 @@ def prior_of(groups: Sequence[np.ndarray]) -> Prior:
     return Prior(tuple(medians.mean(axis=0).tolist()), tuple(sd.tolist()), widening=1.0)
 
 
-def piloted(everyone: Sequence[User], prior: Prior) -> list["Outcome"]:
+def pilot_outcomes(everyone: Sequence[User], prior: Prior) -> list["Outcome"]:
     """The outcomes of fixed and of adaptive pilots."""
     return [
         by_forecast(user, runs, RATIOS[0], prior)
@@ -469,7 +469,7 @@ def problem_outcomes(
         mean=(*prior.mean[:3], -20.0, prior.mean[4]),
         sd=(*prior.sd[:3], 1e-3, prior.sd[4]),
     )
-    straight = dataclasses.replace(prior, bends=1e-2)
+    straight = dataclasses.replace(prior, bends=1e-2)  # under the same prior and widening
     outcomes: dict[str, dict[float, list]] = collections.defaultdict(dict)
     pilots = [(user, fixed_pilots(user)) for user in everyone]
     pilots = [(user, runs) for user, runs in pilots if len(runs) > 1 and has_forecast(user, runs)]
@@ -508,8 +508,8 @@ def problem_outcomes(
 
 
 def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict[float, float]:
-    """What the law says when it has seen all, the error that no pilot can remove; or all but the
-    curve of one factor."""
+    """Fresh examples that the law predicts from all whole curves, whose error no pilot can remove,
+    or from those of all factors but `without`."""
     runs = [run for factor, run in user.runs.items() if factor != without]
     fit = Fit.to(runs, user.target, user.batch_size, prior)
     factors = list(user.runs)
@@ -551,7 +551,7 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
     for name, everyone in problems.items():
         others = [group for group in problems if group != name]
         prior = prior_of([fitted[group] for group in others])
-        widening = max(stretch(piloted(problems[group], prior)) for group in others)
+        widening = max(stretch(pilot_outcomes(problems[group], prior)) for group in others)
         prior = dataclasses.replace(prior, widening=widening)
         used[name] = prior
         if name not in reported:

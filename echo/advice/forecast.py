@@ -53,7 +53,7 @@ class Prior:
     """Means and standard deviations of log(k, r, rho, c, g); S ~ l^-k, E ~ l^-(k * rho).
 
     Attributes:
-        bends: the standard deviation of the log of the local exponent of S over k.
+        bends: the standard deviation of the log of the local exponent of S over k, > 0.
         noise: the standard deviation of log fresh examples to a level, between seeds.
         widening: the factor by which draws are spread around the fit, so that nine of ten
             intervals cover the truth on other problems.
@@ -64,6 +64,9 @@ class Prior:
     bends: float = 0.5
     noise: float = 0.12
     widening: float = 1.5
+
+    def __post_init__(self):
+        checked_number("bends", self.bends, 1e-6, 10)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,12 +310,12 @@ def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
 
 
 def _knots(levels: np.ndarray, target: float) -> np.ndarray:
-    """Log levels, from the target upward, between which S is a power of the loss: `levels` (rising)
-    and at most four below them, where no run has come."""
+    """Knots of log S, which is piecewise linear in log loss: from the log of the target upward to
+    the logs of `levels` (rising), with at most four segments below them, which no run has reached.
+    """
     seen, end = np.log(levels), np.log(target)
-    spaces = np.clip(round((seen[0] - end) / (seen[1] - seen[0])), 1, 4)
-    beyond = np.linspace(end, seen[0], int(spaces) + 1)
-    return np.concatenate([beyond[:-1] if seen[0] > end else [], seen])
+    below = min(max(round((seen[0] - end) / (seen[1] - seen[0])), 1), 4)
+    return np.unique([*np.linspace(end, seen[0], below + 1), *seen])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,12 +323,14 @@ class Fit:
     """The fitted law.
 
     Attributes:
-        mode: log S at `middle`, the logs of k, r, rho, c, g, and the bends: in each space between
-            `knots`, the log of the exponent of S over k.
+        mode: log S at `middle`, the logs of k, r, rho, c, g, and the bends: in each segment between
+            `knots`, the log of the exponent of S over k. The first and the last segment are open.
         covariance: of a normal approximation of the posterior around the mode.
         noise: the standard deviation of log fresh examples around the law.
-        knots, middle: log levels of the loss.
+        knots: log losses.
+        middle: the mean log loss of the points to which the law was fitted.
         prefill: fresh examples that the shuffle buffer held before the first step.
+        widening: that of the prior.
     """
 
     mode: np.ndarray
@@ -341,6 +346,7 @@ class Fit:
     def to(cls, runs: Sequence[Run], target: float, batch_size: int, prior: Prior) -> "Fit":
         """Maximizes the posterior; the noise is estimated from the residuals of a first fit."""
         try:
+            from scipy.linalg import block_diag
             from scipy.optimize import least_squares
         except ImportError:
             raise missing_package("echo.advice.forecast", "scipy", "forecast") from None
@@ -366,23 +372,22 @@ class Fit:
         factor, level, fresh, weight = np.array(points).T
         middle, density = level.mean(), factor / batch_size
         knots = _knots(levels, target)
-        spaces = _spaces(level, knots) - _spaces(middle, knots)
-        bends, whitening = np.zeros(len(knots) - 1), _whitening(knots, prior.bends)
+        segments = _segments(level, middle, knots)
+        bends = np.zeros(len(knots) - 1)
         mean = np.array([np.mean(fresh + np.log(density)), *prior.mean, *bends])
-        sd = np.array([3.0, *prior.sd])
+        sd = np.diag([3.0, *prior.sd])
+        whitening: Any = block_diag(np.linalg.inv(sd), _whitening(knots, prior))
         noise = prior.noise
 
         def residuals(p):
-            miss = _law(p, spaces, density) - fresh
-            return np.concatenate([miss * weight / noise, (p - mean)[:6] / sd, whitening @ p[6:]])
+            miss = _law(p, segments, density) - fresh
+            return np.concatenate([miss * weight / noise, whitening @ (p - mean)])
 
-        def slopes(p):
-            of_law = _law_slopes(p, spaces, density) * (weight / noise)[:, None]
-            of_prior = np.zeros((6 + len(bends), len(p)))
-            of_prior[:6, :6], of_prior[6:, 6:] = np.diag(1 / sd), whitening
-            return np.concatenate([of_law, of_prior])
+        def jacobian(p):
+            law = _law_jacobian(p, segments, density)
+            return np.concatenate([law * (weight / noise)[:, None], whitening])
 
-        jac: Any = slopes  # SciPy's annotation does not allow a function
+        jac: Any = jacobian  # SciPy's annotation does not allow a function
         for _ in range(2):
             fit = least_squares(residuals, mean, jac, max_nfev=200)
             squares = np.sum((fit.fun[: len(points)] * noise) ** 2)
@@ -397,60 +402,64 @@ class Fit:
         """Fresh examples to `target` of a new run, [factors, draws]."""
         rng = np.random.default_rng(seed)
         p = rng.multivariate_normal(self.mode, self.covariance, size=_DRAWS, method="cholesky").T
-        spaces = _spaces(np.log(target), self.knots) - _spaces(self.middle, self.knots)
-        density = np.asarray(factors)[:, None] / self.batch_size
-        log_fresh = _law(p, spaces, density)
+        segments = _segments(np.log(target), self.middle, self.knots)
+        log_fresh = _law(p, segments, np.asarray(factors)[:, None] / self.batch_size)
         log_fresh += self.noise * rng.standard_normal(log_fresh.shape)
-        fitted = _law(self.mode, spaces, density)
-        log_fresh = fitted + self.widening * (log_fresh - fitted)
+        center = np.median(log_fresh, axis=1, keepdims=True)
+        log_fresh = center + self.widening * (log_fresh - center)
         return self.prefill + np.exp(np.clip(log_fresh, -50, 50))
 
 
-def _spaces(level, knots: np.ndarray) -> np.ndarray:
-    """How much of each space between the knots lies below the level, [*level.shape, knots - 1]."""
-    return np.clip(np.asarray(level)[..., None], knots[:-1], knots[1:]) - knots[:-1]
+def _segments(level, middle: float, knots: np.ndarray) -> np.ndarray:
+    """The signed length in each segment of the way from `middle` to `level`; the first and the last
+    segment are open, [*level.shape, knots - 1]."""
+    lower, upper = [-np.inf, *knots[1:-1]], [*knots[1:-1], np.inf]
+    return np.clip(np.asarray(level)[..., None], lower, upper) - np.clip(middle, lower, upper)
 
 
-def _whitening(knots: np.ndarray, sd: float) -> np.ndarray:
-    """The matrix that makes the bends, a stationary autoregressive process over the levels,
-    independent with unit variance, [spaces, spaces]."""
-    way = (knots[-1] - knots[0]) / (1 - _TRANSIENT)
+def _whitening(knots: np.ndarray, prior: Prior) -> np.ndarray:
+    """The matrix that whitens the bends under their prior, [segments, segments].
+
+    The prior is an Ornstein-Uhlenbeck process in log loss at the middles of the segments.
+    """
+    span = (knots[-1] - knots[0]) / (1 - _TRANSIENT)
     distances = np.diff((knots[1:] + knots[:-1]) / 2)
-    carried = np.exp(-distances / way / _BEND_LENGTH)
-    scale = np.concatenate([[1], 1 / np.sqrt(1 - carried**2)]) / sd
-    return np.diag(scale) - np.diag(scale[1:] * carried, -1)
+    correlation = np.exp(-distances / span / _BEND_LENGTH)
+    scale = np.concatenate([[1], 1 / np.sqrt(1 - correlation**2)]) / prior.bends
+    return np.diag(scale) - np.diag(scale[1:] * correlation, -1)
 
 
-def _law(p, spaces, density):
+def _law(p, segments, density):
     """log n, [points] or [factors, draws].
 
     Args:
         p: parameters as in `Fit.mode`, [parameters] or [parameters, draws].
-        spaces: `_spaces` of each level, less those of the middle, [points, spaces] or [spaces].
+        segments: `_segments` of each level, [points, segments] or [segments].
         density: e / B, [points] or [factors, 1].
     """
-    return np.logaddexp(*_terms(p, spaces, density)[:2])
+    return np.logaddexp(*_terms(p, segments, density)[:2])
 
 
-def _terms(p, spaces, density):
-    """The logs of the two terms of n, the way from the middle (log S falls by k times it), and the
-    price."""
+def _terms(p, segments, density):
+    """The logs of the two terms of n, the progress in log loss over which log S falls by k times as
+    much, and the log of the price."""
     log_steps, k, r, rho, c, g = p[:6]
-    way = spaces @ np.exp(np.clip(p[6:], -20, 20))
-    price = np.exp(c) * (32 * density) ** np.exp(g)
-    examples = log_steps + np.log(32) + r - np.exp(k + rho) * way + np.log1p(price)
-    return examples, log_steps - np.exp(k) * way - np.log(density), way, price
+    progress = segments @ np.exp(p[6:])
+    log_price = c + np.exp(g) * np.log(32 * density)
+    examples = log_steps + np.log(32) + r - np.exp(k + rho) * progress
+    steps = log_steps - np.exp(k) * progress - np.log(density)
+    return examples + np.logaddexp(0, log_price), steps, progress, log_price
 
 
-def _law_slopes(p, spaces, density):
+def _law_jacobian(p, segments, density):
     """The derivatives of `_law`, [points, parameters]."""
-    examples, steps, way, price = _terms(p, spaces, density)
+    examples, steps, progress, log_price = _terms(p, segments, density)
     share = np.exp(examples - np.logaddexp(examples, steps))  # of fresh examples in n
     _, k, _, rho, _, g = p[:6]
-    of_rho = -share * np.exp(k + rho)
-    of_way = of_rho - (1 - share) * np.exp(k)
-    of_price = share * price / (1 + price)
-    of_power = of_price * np.exp(g) * np.log(32 * density)
-    numbers = [np.ones_like(way), of_way * way, share, of_rho * way, of_price, of_power]
-    bends = of_way[:, None] * spaces * np.exp(np.clip(p[6:], -20, 20))
-    return np.column_stack([*numbers, bends])
+    d_rho = -share * np.exp(k + rho)
+    d_progress = d_rho - (1 - share) * np.exp(k)
+    d_price = share * np.exp(log_price - np.logaddexp(0, log_price))
+    d_power = d_price * np.exp(g) * np.log(32 * density)
+    ones = np.ones_like(progress)
+    columns = [ones, d_progress * progress, share, d_rho * progress, d_price, d_power]
+    return np.column_stack([*columns, d_progress[:, None] * segments * np.exp(p[6:])])

@@ -79,15 +79,30 @@ def test_a_plateau_carries_over_to_other_factors():
     assert worst(dataclasses.replace(Prior(), bends=0.01)) > math.log(1.8)
 
 
-def test_slopes_of_the_law_are_its_derivatives():
+def test_a_run_above_the_levels_of_the_others_follows_the_power():
+    runs = [law_run(4, law_examples(0.2, 4)), law_run(1, law_examples(1.6, 1))]
+    runs.append(law_run(16, law_examples(1.6, 16)))
+    answer = forecast(runs, TARGET, batch_size=BATCH)
+    for factor in (1, 2, 4):
+        truth = law_examples(TARGET, factor)
+        assert abs(math.log(answer.cells[factor].fresh_examples / truth)) < math.log(1.7)
+
+
+def test_the_jacobian_of_the_law_has_its_derivatives():
     rng = np.random.default_rng(0)
-    knots, levels = np.linspace(0, 1, 6), rng.uniform(0, 1, 12)
-    spaces = forecast_module._spaces(levels, knots) - forecast_module._spaces(0.4, knots)
+    knots, levels = np.linspace(0, 1, 6), rng.uniform(-0.5, 1.5, 12)
+    segments = forecast_module._segments(levels, 0.45, knots)
+    np.testing.assert_allclose(segments.sum(axis=-1), levels - 0.45)
     density = rng.choice(FACTORS, 12) / BATCH
     parameters = 0.5 * rng.standard_normal(11)
-    slopes = forecast_module._law_slopes(parameters, spaces, density)
-    numeric = approx_fprime(parameters, lambda p: forecast_module._law(p, spaces, density))
-    np.testing.assert_allclose(slopes, numeric, atol=1e-6)
+    jacobian = forecast_module._law_jacobian(parameters, segments, density)
+    numeric = approx_fprime(parameters, lambda p: forecast_module._law(p, segments, density))
+    np.testing.assert_allclose(jacobian, numeric, atol=1e-6)
+
+
+def test_refuses_a_prior_without_bends():
+    with pytest.raises(ValueError, match="bends is 0"):
+        Prior(bends=0)
 
 
 def sgd_run(factor, examples, rate, noise, batch_size=8, dimension=24):
