@@ -218,8 +218,9 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
     text = [
         "# The forecast on the registered grid",
         "The columns are those of [forecast_accuracy](forecast_accuracy.md). The prior and the "
-        "widening of the intervals are those that ship; they were fixed before the grid's records "
-        "existed. [docs/forecast.md](../docs/forecast.md) has the protocol and says what follows.",
+        "widening of the intervals are those that ship, estimated from the older problems only. "
+        "The law's bends were chosen after the first results on the grid. "
+        "[docs/forecast.md](../docs/forecast.md) has the protocol and says what follows.",
     ]
     examples = {
         name: [

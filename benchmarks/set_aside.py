@@ -148,7 +148,8 @@ def report(problem_records: Sequence[Mapping[str, Any]]) -> str:
         "The forecast's law and its default prior come from older studies that include the data "
         "and the network of `manual`, with other hyperparameters. So `manual` was predicted before "
         "it was measured, but is no new problem to the forecast; `jpeg_digits` has the images of "
-        "the digits in another form, and a larger network.",
+        "the digits in another form, and a larger network. The predictions are those of a law with "
+        "one exponent, without bends.",
     ]
     for record in problem_records:
         header = ["e", "predicted (90 %)", "measured", "error", "in the interval", "seconds"]
