@@ -66,7 +66,8 @@ def measurements(user: User) -> np.ndarray:
             answer += [math.nan] * 3
             continue
         answer.append(_mean(frame["gradient_cosine"].dropna()))
-        answer.append(_mean(np.log(frame["gradient_norm_ratio"].dropna())))
+        with np.errstate(divide="ignore"):  # a gradient of 0 makes the mean infinite, so missing
+            answer.append(_mean(np.log(frame["gradient_norm_ratio"].dropna())))
         losses = frame[["repeat_loss", "fresh_loss"]].dropna()
         losses = losses[(losses > 0).all(axis=1)]
         answer.append(_mean(np.log(losses["repeat_loss"] / losses["fresh_loss"])))
