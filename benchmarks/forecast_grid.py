@@ -26,6 +26,7 @@ from benchmarks.forecast_accuracy import (
     caps,
     fixed_pilots,
     has_forecast,
+    kept,
     predicted,
     problem_outcomes,
     recorded_users,
@@ -39,6 +40,7 @@ RESULTS = pathlib.Path("results/grid")
 PROBLEMS = ("digits", "logistic", "sentences")
 GROWTH = 0.15  # of a pilot, as in advise.py: evaluations are many here
 REFERENCE = 4.0  # regressions predict n(e) / n(4)
+AFTER_BENDS = {"sentences": 2}  # the first search that no one had looked at before the law's bends
 MIN_USERS = 18  # to which a regression within a problem is fitted: twice its coefficients
 
 
@@ -215,6 +217,20 @@ def compared(splits: Sequence[tuple[Sequence[Example], Sequence[Example]]]) -> s
     return common.markdown_table(header + [f"regret at R = {ratio:g}" for ratio in RATIOS], rows)
 
 
+def unseen(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]], problem: str) -> dict:
+    """The outcomes of users who were recorded after the law's bends had been chosen."""
+    first = AFTER_BENDS.get(problem)
+    if first is None:
+        return {}
+    methods = [name for name in outcomes if name.startswith(("law, adaptive", "law without bends"))]
+    return {
+        f"{name}: searches after {first - 1}": kept(
+            outcomes[name], lambda o: o.user.name[1] >= first
+        )
+        for name in [*methods, "law", "always e = 4"]
+    }
+
+
 def report(problems: Mapping[str, Sequence[User]]) -> str:
     text = [
         "# The forecast on the registered grid",
@@ -239,7 +255,7 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
         others = [example for other in problems if other != name for example in examples[other]]
         text += [
             f"## {name}",
-            table(outcomes | subsets(outcomes, everyone)),
+            table(outcomes | subsets(outcomes, everyone) | unseen(outcomes, name)),
             "`auto` behind a constant upstream, by its maximum number of copies, as in "
             "forecast_accuracy; median / 90 % / worst.",
             caps(everyone, Prior(), GROWTH),
