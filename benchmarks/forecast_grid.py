@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from analysis.gradients import gradient_statistics
 from benchmarks import common
@@ -33,8 +34,9 @@ from benchmarks.forecast_accuracy import (
     row,
     subsets,
     table,
+    tuned,
 )
-from echo.advice.forecast import Prior
+from echo.advice.forecast import Fit, Prior
 
 RESULTS = pathlib.Path("results/grid")
 PROBLEMS = ("digits", "logistic", "sentences")
@@ -272,6 +274,31 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
     return "\n\n".join(text)
 
 
+def draw(problems: Mapping[str, Sequence[User]], path: pathlib.Path) -> None:
+    """The law, fitted to all curves of one tuned user of each finished problem."""
+    finished = {name: users for name, users in problems.items() if len(users) >= MIN_USERS}
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    for index, (name, everyone) in enumerate(finished.items()):
+        axes = figure.add_subplot(1, len(finished), index + 1)
+        best = tuned(everyone)
+        user = max((user for user in everyone if user.name in best), key=lambda u: len(u.runs))
+        fit = Fit.to(list(user.runs.values()), user.target, user.batch_size, Prior())
+        losses = np.exp(np.linspace(fit.knots[0], fit.knots[-1], 200))
+        for factor, run in sorted(user.runs.items()):
+            (dots,) = axes.plot(run.fresh_examples, run.loss, ".", ms=4, alpha=0.5)
+            law, color = fit.fresh_examples(factor, losses), dots.get_color()
+            axes.plot(law, losses, color=color, label=f"e = {factor:g}")
+        axes.axhline(user.target, color="0.5", ls=":")
+        axes.set(xscale="log", yscale="log", xlabel="fresh examples", title=name)
+        axes.set_ylim(0.97 * user.target, 1.1 * losses[-1])
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:.2g}")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_ylabel("1 - accuracy" if user.target < 1 else "loss")
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments("forecast_grid", __doc__)
     parser.add_argument("--quick", action="store_true", help="four trials of each problem")
@@ -282,7 +309,7 @@ def main(argv: list[str] | None = None) -> None:
     problems = {name: users_of(name) for name in packed}
     if options.quick:
         problems = {name: everyone[:4] for name, everyone in problems.items()}
-    common.publish(report(problems), options.out)
+    common.publish(report(problems), options.out, lambda path: draw(problems, path))
 
 
 def _users(records: pathlib.Path, problem: str) -> list[User]:

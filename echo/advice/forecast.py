@@ -398,6 +398,11 @@ class Fit:
             fit.x, covariance, float(noise), knots, middle, batch_size, prefill, prior.widening
         )
 
+    def fresh_examples(self, factor: float, loss: np.ndarray) -> np.ndarray:
+        """Fresh examples to each loss by the law at its mode, [levels]."""
+        segments = _segments(np.log(loss), self.middle, self.knots)
+        return self.prefill + np.exp(_law(self.mode, segments, factor / self.batch_size))
+
     def draws(self, factors: Sequence[float], target: float, seed: int) -> np.ndarray:
         """Fresh examples to `target` of a new run, [factors, draws]."""
         rng = np.random.default_rng(seed)
