@@ -87,7 +87,7 @@ grid: $(VENV)/.installed-dev
 grid-pack: $(VENV)/.installed
 	mkdir -p results/grid
 	for problem in $(PROBLEMS); do if [ -e $(GRID)/$$problem/study.json ]; then \
-	    $(BIN)/python -m analysis $(GRID)/$$problem --pack=results/grid/$$problem.tar.xz || exit $$?; \
+	    $(BIN)/python -m analysis $(GRID)/$$problem --pack=results/grid/$$problem.tar.xz --thin=0.02 || exit $$?; \
 	fi; done
 
 confirmation: $(VENV)/.installed-dev
@@ -96,7 +96,7 @@ confirmation: $(VENV)/.installed-dev
 	        --study=confirmation --outdir=$(GRID)/confirmation_$$problem --workers=2 \
 	        --config.dataset.cache_dir=$(GRID)/vocabularies || exit $$?; \
 	    $(BIN)/python -m analysis $(GRID)/confirmation_$$problem \
-	        --pack=results/grid/confirmation_$$problem.tar.xz || exit $$?; \
+	        --pack=results/grid/confirmation_$$problem.tar.xz --thin=0.2 || exit $$?; \
 	done
 
 clean:

@@ -68,6 +68,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="only pack a study's records into FILE.tar.xz, which can be given as DIR with --out",
     )
     add(
+        "--thin",
+        type=_share,
+        default=0.0,
+        metavar="X",
+        help="with --pack: leave out evaluations that follow another within this share of its "
+        "fresh examples, such as 0.02; scores and best values stay the same (default: keep all)",
+    )
+    add(
         "--watch",
         action="store_true",
         help="show the state of the study every few seconds until it has ended or Ctrl-C",
@@ -83,20 +91,33 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError("--watch takes one DIR and no --out; it writes nothing")
     if options.pack and (several or options.out):
         raise InputError("--pack takes one DIR and no --out")
+    if options.thin and not options.pack:
+        raise InputError(f"--thin is {options.thin:g}, but there is no --pack; give both")
     if not (options.out or options.pack or options.watch) and pathlib.Path(first).is_file():
         raise InputError(f"{first} is a file; give --out, the directory to write to")
 
 
 def _target(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = _number(text)
     if not math.isfinite(number):
         raise InputError(
             f"--target is {text!r}; allowed: a number, a value of the study's metric such as 0.95"
         )
     return number
+
+
+def _share(text: str) -> float:
+    number = _number(text)
+    if not 0 <= number < 1:
+        raise InputError(f"--thin is {text!r}; allowed: from 0 to less than 1, such as 0.02")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 if __name__ == "__main__":
@@ -140,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
     if options.watch:
         watch.watch(first, options.target)
     elif options.pack:
-        number, size = archive.pack(first, options.pack)
+        number, size = archive.pack(first, options.pack, options.thin)
         packed = pathlib.Path(options.pack).stat().st_size
         terminal.write(
             f"Packed the records of {several(number, 'ended trial')} ({size:,} bytes) "

@@ -4,7 +4,8 @@ The file holds what analysis reads, study.json and the four records of each tria
 checkpoints and TensorBoard files, and can be analyzed in place of the directory. Numbers in
 metrics.jsonl have nine significant digits, which give back a float32 exactly, and times and shares
 of time three decimals. This makes a file about a quarter smaller. Metrics that are averaged on the
-host are float64, and lose digits.
+host are float64, and lose digits. With `--thin=0.02`, evaluations that follow another one within
+2 % of its fresh examples are left out, except those that scores depend on.
 
 The reader trusts nothing in the file: it reads it once, copies the members that are records by name
 and place into a directory of its own, and skips everything else. Limits on the unpacked size apply
@@ -15,6 +16,7 @@ import functools
 import io
 import json
 import lzma
+import math
 import os
 import pathlib
 import tarfile
@@ -24,6 +26,7 @@ from typing import Any
 
 from runs import records
 from runs.cli import InputError
+from runs.study import parse_target
 
 SUFFIX = ".tar.xz"
 
@@ -42,22 +45,33 @@ _XZ_MEMORY = 256 * 1024**2  # bytes; files from `pack` need 9 MB
 _unpacked: list[tempfile.TemporaryDirectory] = []  # kept until the process ends
 
 
-def pack(study: str | os.PathLike, archive: str | os.PathLike) -> tuple[int, int]:
+def pack(
+    study: str | os.PathLike, archive: str | os.PathLike, thin: float = 0.0
+) -> tuple[int, int]:
     """Writes the records of a study's directory into `archive`, whole or not at all.
+
+    Args:
+        study: its directory.
+        archive: a file name that ends in .tar.xz.
+        thin: evaluations are kept if they follow the one kept before by at least this share of its
+            fresh examples, or are the first, the last, the best, the first at the target, or the
+            last with fewer fresh examples than that; scores and best values stay what they
+            were. 0 keeps all.
 
     Returns:
         The number of trials, of which those without a result are left out, and the bytes of their
         records.
 
     Raises:
-        InputError: `study` is not a study's directory, the file name does not end in .tar.xz, or
-            the records exceed the limits of `unpack`.
+        InputError: `study` is not a study's directory, the file name does not end in .tar.xz, the
+            records exceed the limits of `unpack`, or study.json has no target to thin for.
     """
     study, archive = pathlib.Path(study), pathlib.Path(archive)
     if not archive.name.endswith(SUFFIX):
         raise InputError(f"--pack is {archive}; allowed: a file name that ends in {SUFFIX}")
     if not (study / records.STUDY).exists():
         raise InputError(f"{study} contains no {records.STUDY}; give the directory of one study")
+    target = _target(study) if thin else None
     trials = [path for _, path in records.trials_on_disk(study) if (path / records.RESULT).exists()]
     files = [study / records.STUDY, *(trial / name for trial in trials for name in _KEPT[1:])]
     files = [file for file in files if file.is_file()]  # a damaged trial stays damaged
@@ -74,7 +88,9 @@ def pack(study: str | os.PathLike, archive: str | os.PathLike) -> tuple[int, int
                 for file in files:
                     content = file.read_bytes()
                     if file.name == records.METRICS:
-                        content = b"\n".join(_shortened(line) for line in content.split(b"\n"))
+                        lines = content.split(b"\n")
+                        lines = _thinned(lines, thin, target) if target else lines
+                        content = b"\n".join(_shortened(line) for line in lines)
                     entry = tarfile.TarInfo(str(file.relative_to(study.parent)))
                     entry.size = len(content)  # neither owner nor time: equal records, equal files
                     tar.addfile(entry, io.BytesIO(content))
@@ -180,6 +196,44 @@ class _Bounded(io.RawIOBase):
         if self._read > self._allowed:
             raise ValueError("a member's header is longer than allowed")
         return content
+
+
+def _target(study: pathlib.Path) -> records.Target:
+    try:
+        return parse_target((records.read_object(study / records.STUDY) or {}).get("target"))
+    except (records.Damaged, ValueError) as error:
+        raise InputError(f"{study / records.STUDY}: {error}; pack without --thin") from error
+
+
+def _thinned(lines: list[bytes], thin: float, target: records.Target) -> list[bytes]:
+    """The lines of a metrics.jsonl without the evaluations that `pack` leaves out."""
+    found = list(_evaluations(lines, target.metric))
+    kept, spaced, best = {0, len(found) - 1}, 0.0, None
+    for place, (_, fresh, value) in enumerate(found):
+        if fresh >= spaced * (1 + thin):
+            kept.add(place)
+            spaced = fresh
+        if target.better(value, None if best is None else found[best][-1]):
+            best = place
+    hits = (place for place, (*_, value) in enumerate(found) if target.reached(value))
+    if (first := next(hits, None)) is not None:
+        kept |= {first, max((k for k in range(first) if found[k][1] < found[first][1]), default=0)}
+    kept.add(best or 0)
+    left_out = {index for place, (index, *_) in enumerate(found) if place not in kept}
+    return [line for index, line in enumerate(lines) if index not in left_out]
+
+
+def _evaluations(lines: list[bytes], metric: str) -> Iterator[tuple[int, int, float]]:
+    """Yields the index, the fresh examples, and the value (NaN if there is none) of each line that
+    is an evaluation; damaged lines are none."""
+    for index, line in enumerate(lines):
+        try:
+            record = json.loads(line)
+            value = record.get(metric)
+            if record["split"] == "validation":
+                yield index, record["fresh_examples"], math.nan if value is None else float(value)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
 
 
 def _shortened(line: bytes) -> bytes:

@@ -143,6 +143,14 @@ def paired(
     )
 
 
+def pairs_between(trials: pd.DataFrame, study: Study, condition: str, other: str) -> pd.DataFrame:
+    """Pairs of counted trials of any two conditions with equal numbers of search and trial, which
+    have the same seeds. One row per pair, with at least the columns of `pairs`."""
+    low, high = trial_bounds(trials, study)
+    counted = trials[trials["counted"]].assign(low=low, high=high)
+    return paired(counted, condition, other, ["search", "trial"], study)
+
+
 def signs(lows: ArrayLike, highs: ArrayLike, null: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """How many effects lie below each value of `null`, and how many above it.
 

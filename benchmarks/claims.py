@@ -142,10 +142,7 @@ def convex(batch_size: int, factor: int, other: int, bound: float, below: bool):
 
 
 def _pairs(study: str, condition: str, other: str) -> pd.DataFrame:
-    plan, trials = loaded(study).study, loaded(study).trials
-    low, high = uncertainty.trial_bounds(trials, plan)
-    counted = trials[trials["counted"]].assign(low=low, high=high)
-    return uncertainty.paired(counted, condition, other, KEY, plan)
+    return uncertainty.pairs_between(loaded(study).trials, loaded(study).study, condition, other)
 
 
 def _tuned(study: str, condition: str, other: str) -> tuple[np.ndarray, np.ndarray]:

@@ -36,6 +36,13 @@ LOOKS = 3
 LEVEL = 1 - 0.05 / LOOKS
 
 
+_COMPARED = (
+    "Conditions over one another, with the same new seeds: not registered; all pairs; intervals at "
+    "95 %, not adjusted. Each condition keeps its own winner's hyperparameters, so a difference "
+    "may come from these."
+)
+
+
 def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
     """By condition, the hyperparameters of the counted trial that reached the target with the
     smallest score: of those that tie, the one of the first search, then the first trial. A
@@ -111,6 +118,28 @@ def decisions(loaded: load.LoadedStudy, planned: int) -> dict[str, Decision]:
     return {name: decide(own, planned) for name, own in pairs.groupby("condition", sort=False)}
 
 
+def compared(loaded: load.LoadedStudy) -> list[list[str]]:
+    """Rows of conditions that are compared with one another: factors 4 and 16, and insertion
+    points, at one batch size."""
+    by = {(c.insertion, c.factor, c.batch_size): c.name for c in loaded.study.conditions}
+    sizes = sorted({size for *_, size in by})
+    before = "before_augmentation"
+    sides = [((before, 4.0, size), (before, 16.0, size)) for size in sizes]
+    points = dict.fromkeys(point for point, *_ in by if point not in ("none", before))
+    sides += [((before, 2.0, size), (point, 2.0, size)) for size in sizes for point in points]
+    rows = []
+    for own, other in sides:
+        if own not in by or other not in by:
+            continue
+        pairs = uncertainty.pairs_between(loaded.trials, loaded.study, by[own], by[other])
+        effect = uncertainty.paired_effects(pairs, loaded.study).iloc[0]
+        labels = [echo_label(insertion, factor) for insertion, factor, _ in (own, other)]
+        ratio = math.sqrt(effect["effect_low"] * effect["effect_high"])
+        interval = f"{_number(effect['low'])} to {_number(effect['high'])}"
+        rows.append([*labels, f"{own[-1]}", _number(ratio), interval, f"{len(pairs)}"])
+    return rows
+
+
 def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
     text = [
         "# The grid's best settings, confirmed with new seeds",
@@ -132,6 +161,9 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
             rows.append([*row, f"{reached[name]}", own.verdict])
         header = ["condition", "ratio", "interval", "pairs", "decided", "reached", "verdict"]
         text += [f"## {problem}", _missing(loaded), common.markdown_table(header, rows)]
+        if rows := compared(loaded):
+            header = ["condition", "over", "batch", "ratio", "interval", "pairs"]
+            text += [_COMPARED, common.markdown_table(header, rows)]
     return "\n\n".join(text)
 
 

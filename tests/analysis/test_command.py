@@ -3,8 +3,10 @@
 import html.parser
 import io
 import json
+import math
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -191,6 +193,47 @@ def test_packing_keeps_every_float32_and_damage(small, tmp_path):
     assert [record["step"] for record in records] == list(range(1000))
 
 
+@pytest.mark.parametrize("reached_at", [1, 150, 151, 152, 400])
+def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, reached_at):
+    """Behind an echo of factor 4 four evaluations share a number of fresh examples; a score lies
+    between the first evaluation at the target and the last one with fewer fresh examples."""
+    values = [*(0.2 + 0.4 * np.sin(np.linspace(0, 4, reached_at))), 0.9]  # best before its end
+    study = write_study(tmp_path / "study", [BASELINE], {("baseline", 0, 0): values})
+    trial = study / "baseline/0/0"
+    for path in (trial / "metrics.jsonl", trial / "result.json"):
+        path.write_text(
+            re.sub(
+                r'("\w*fresh_examples\w*": )(\d+)',
+                lambda found: f"{found[1]}{-(-int(found[2]) // 400) * 400}",
+                path.read_text(),
+            )
+        )
+    thin = tmp_path / "thin.tar.xz"
+    assert run([study, f"--pack={thin}", "--thin=0.05"]) == 0
+    there, here = (load.load(path).drop(columns="path") for path in (thin, study))
+    pandas.testing.assert_frame_equal(there, here)
+
+    def rows(directory, split):
+        lines = (directory / "baseline/0/0/metrics.jsonl").read_text().splitlines()
+        return [row for row in map(json.loads, lines) if row["split"] == split]
+
+    unpacked = archive.unpack(thin)
+    assert len(rows(unpacked, "train")) == len(rows(study, "train")) > 0
+    fresh = np.array([row["fresh_examples"] for row in rows(unpacked, "validation")])
+    assert (np.diff(fresh) <= 0.05 * fresh[:-1] + 400).all()
+    assert len(fresh) - 5 <= 1 + math.log(max(fresh) / 400) / math.log1p(0.05)
+
+
+def test_packing_leaves_damaged_lines_and_thins_around_them(small, tmp_path):
+    metrics = small / "baseline/0/1/metrics.jsonl"
+    metrics.write_text('{"split": "valid\n[]\n' + metrics.read_text())
+    archive.pack(small, tmp_path / "small.tar.xz", thin=0.9)
+    packed = archive.unpack(tmp_path / "small.tar.xz") / "baseline/0/1/metrics.jsonl"
+    damaged, also, *whole = packed.read_text().splitlines()
+    assert (damaged, also) == ('{"split": "valid', "[]")
+    assert sum('"validation"' in line for line in whole) == 5  # at 100, 200, 400, 700, and 800
+
+
 def test_files_that_are_no_packed_study_are_refused(small, tmp_path, capsys):
     torn, alone = tmp_path / "torn.tar.xz", tmp_path / "small.tar.xz"
     assert run([str(small), f"--pack={alone}"]) == 0
@@ -199,6 +242,8 @@ def test_files_that_are_no_packed_study_are_refused(small, tmp_path, capsys):
         ([torn, f"--out={tmp_path / 'out'}"], "contains no study's records"),
         ([alone], "give --out"),
         ([small, "--pack=small.zip"], "ends in .tar.xz"),
+        ([small, f"--pack={tmp_path / 'x.tar.xz'}", "--thin=2"], "--thin is '2'; allowed: from 0"),
+        ([small, "--thin=0.02"], "there is no --pack"),
         ([small / "baseline", f"--pack={tmp_path / 'x.tar.xz'}"], "contains no study.json"),
         ([small, f"--pack={tmp_path / 'none' / 'x.tar.xz'}"], "cannot write"),
     ):

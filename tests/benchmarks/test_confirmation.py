@@ -62,6 +62,23 @@ def test_study_without_axes_runs_and_is_decided(tmp_path):
     analyze([str(tmp_path / "study"), f"--out={tmp_path / 'report'}"])
 
 
+def test_confirmed_conditions_are_compared_with_one_another():
+    """The ratios of runs with equal seeds, against pandas."""
+    packed = load.read("results/grid/confirmation_sentences.tar.xz")
+    (factors, points) = confirmation.compared(packed)
+    needed = packed.trials.pivot(
+        index="search", columns="condition", values="fresh_examples_to_target"
+    ).astype(float)
+    for row, own, other in (
+        (factors, "before_augmentation_e4_b32", "before_augmentation_e16_b32"),
+        (points, "before_augmentation_e2_b32", "after_batching_e2_b32"),
+    ):
+        ratios = needed[own] / needed[other]
+        assert float(row[3]) == pytest.approx(ratios.median(), abs=0.015)
+        ends = np.sort(ratios)[[5, 14]]  # those that the sign test of 20 pairs leaves
+        assert [float(end) for end in row[4].split(" to ")] == pytest.approx(ends, abs=0.03)
+
+
 def _pairs(ratios):
     known = np.asarray(ratios, float)
     return pd.DataFrame(
