@@ -223,17 +223,20 @@ def _thinned(lines: list[bytes], thin: float, target: records.Target) -> list[by
     return [line for index, line in enumerate(lines) if index not in left_out]
 
 
-def _evaluations(lines: list[bytes], metric: str) -> Iterator[tuple[int, int, float]]:
+def _evaluations(lines: list[bytes], metric: str) -> Iterator[tuple[int, float, float]]:
     """Yields the index, the fresh examples, and the value (NaN if there is none) of each line that
     is an evaluation; damaged lines are none."""
     for index, line in enumerate(lines):
         try:
             record = json.loads(line)
+            if record["split"] != "validation":
+                continue
             value = record.get(metric)
-            if record["split"] == "validation":
-                yield index, record["fresh_examples"], math.nan if value is None else float(value)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            fresh = float(record["fresh_examples"])
+            value = math.nan if value is None else float(value)
+        except (ValueError, TypeError, KeyError, OverflowError):
             continue
+        yield index, fresh, value
 
 
 def _shortened(line: bytes) -> bytes:

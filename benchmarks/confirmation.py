@@ -37,9 +37,9 @@ LEVEL = 1 - 0.05 / LOOKS
 
 
 _COMPARED = (
-    "Conditions over one another, with the same new seeds: not registered; all pairs; intervals at "
-    "95 %, not adjusted. Each condition keeps its own winner's hyperparameters, so a difference "
-    "may come from these."
+    "Conditions compared with one another on the same new seeds. These comparisons were not "
+    "registered; they use all pairs, and their 95 % intervals are not adjusted for their number. "
+    "Each condition keeps its own winner's hyperparameters, so a difference may come from these."
 )
 
 
@@ -101,9 +101,9 @@ def decide(pairs: pd.DataFrame, planned: int) -> Decision:
     return decision
 
 
-def _at_look(pairs: pd.DataFrame) -> Decision:
+def _at_look(pairs: pd.DataFrame, level: float = LEVEL) -> Decision:
     lows, highs = (pairs[name].to_numpy(float) for name in ("effect_low", "effect_high"))
-    low, high, *balance = uncertainty.sign_interval(lows, highs, level=LEVEL)
+    low, high, *balance = uncertainty.sign_interval(lows, highs, level=level)
     if (pairs["reached"] | pairs["baseline_reached"]).sum() < uncertainty.MIN_PAIRS:
         low = high = math.nan
     point = balance[0] > 0 and math.isfinite(balance[1])
@@ -132,11 +132,12 @@ def compared(loaded: load.LoadedStudy) -> list[list[str]]:
         if own not in by or other not in by:
             continue
         pairs = uncertainty.pairs_between(loaded.trials, loaded.study, by[own], by[other])
-        effect = uncertainty.paired_effects(pairs, loaded.study).iloc[0]
+        if pairs.empty:
+            continue
+        seen = _at_look(pairs, uncertainty.PAIRED_LEVEL)
         labels = [echo_label(insertion, factor) for insertion, factor, _ in (own, other)]
-        ratio = math.sqrt(effect["effect_low"] * effect["effect_high"])
-        interval = f"{_number(effect['low'])} to {_number(effect['high'])}"
-        rows.append([*labels, f"{own[-1]}", _number(ratio), interval, f"{len(pairs)}"])
+        cells = [f"{own[-1]}", _number(seen.effect), _interval(seen), f"{seen.pairs}"]
+        rows.append([*labels, *cells])
     return rows
 
 
@@ -156,8 +157,8 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
             for c in loaded.study.conditions
         }
         for name, own in decisions(loaded, planned).items():
-            interval = "-" if math.isnan(own.low) else f"{own.low:.2f} to {_number(own.high)}"
-            row = [labels[name], _number(own.effect), interval, f"{own.pairs}", f"{own.decided}"]
+            row = [labels[name], _number(own.effect), _interval(own), f"{own.pairs}"]
+            row += [f"{own.decided}"]
             rows.append([*row, f"{reached[name]}", own.verdict])
         header = ["condition", "ratio", "interval", "pairs", "decided", "reached", "verdict"]
         text += [f"## {problem}", _missing(loaded), common.markdown_table(header, rows)]
@@ -165,6 +166,10 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
             header = ["condition", "over", "batch", "ratio", "interval", "pairs"]
             text += [_COMPARED, common.markdown_table(header, rows)]
     return "\n\n".join(text)
+
+
+def _interval(seen: Decision) -> str:
+    return "-" if math.isnan(seen.low) else f"{seen.low:.2f} to {_number(seen.high)}"
 
 
 def _number(value: float) -> str:

@@ -193,11 +193,11 @@ def test_packing_keeps_every_float32_and_damage(small, tmp_path):
     assert [record["step"] for record in records] == list(range(1000))
 
 
-@pytest.mark.parametrize("reached_at", [1, 150, 151, 152, 400])
-def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, reached_at):
+@pytest.mark.parametrize("number", [3, 250, 251, 252, 253, 400])
+def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, number):
     """Behind an echo of factor 4 four evaluations share a number of fresh examples; a score lies
     between the first evaluation at the target and the last one with fewer fresh examples."""
-    values = [*(0.2 + 0.4 * np.sin(np.linspace(0, 4, reached_at))), 0.9]  # best before its end
+    values = 0.95 * np.sin(np.linspace(0.01, 3, number))  # passes the target, is best, and falls
     study = write_study(tmp_path / "study", [BASELINE], {("baseline", 0, 0): values})
     trial = study / "baseline/0/0"
     for path in (trial / "metrics.jsonl", trial / "result.json"):
@@ -208,10 +208,18 @@ def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, reached_a
                 path.read_text(),
             )
         )
-    thin = tmp_path / "thin.tar.xz"
+    thin, whole = tmp_path / "thin.tar.xz", tmp_path / "whole.tar.xz"
+    archive.pack(study, whole)
     assert run([study, f"--pack={thin}", "--thin=0.05"]) == 0
     there, here = (load.load(path).drop(columns="path") for path in (thin, study))
     pandas.testing.assert_frame_equal(there, here)
+    kept, all_rows = (
+        load.curves(load.load(path), TARGET["metric"]).drop(columns="train_seconds")
+        for path in (thin, whole)
+    )
+    assert kept["value"].max() == all_rows["value"].max()
+    first, first_of_all = (rows[rows["value"] >= TARGET["value"]] for rows in (kept, all_rows))
+    pandas.testing.assert_series_equal(first.iloc[0], first_of_all.iloc[0], check_names=False)
 
     def rows(directory, split):
         lines = (directory / "baseline/0/0/metrics.jsonl").read_text().splitlines()
@@ -226,11 +234,13 @@ def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, reached_a
 
 def test_packing_leaves_damaged_lines_and_thins_around_them(small, tmp_path):
     metrics = small / "baseline/0/1/metrics.jsonl"
-    metrics.write_text('{"split": "valid\n[]\n' + metrics.read_text())
+    bad = ['{"split": "valid', "[]", '{"split": "validation", "fresh_examples": null}']
+    metrics.write_text("\n".join([*bad, metrics.read_text()]))
     archive.pack(small, tmp_path / "small.tar.xz", thin=0.9)
     packed = archive.unpack(tmp_path / "small.tar.xz") / "baseline/0/1/metrics.jsonl"
-    damaged, also, *whole = packed.read_text().splitlines()
-    assert (damaged, also) == ('{"split": "valid', "[]")
+    lines = packed.read_text().splitlines()
+    damaged, whole = lines[:3], lines[3:]
+    assert damaged == bad
     assert sum('"validation"' in line for line in whole) == 5  # at 100, 200, 400, 700, and 800
 
 
