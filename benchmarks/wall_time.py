@@ -1,20 +1,22 @@
 """Seconds to the target behind an upstream that is R times slower than the step (figure 5).
 
-    python -m benchmarks.wall_time --out=results/wall_time.md     about half an hour
+    python -m benchmarks.wall_time --out=results/wall_time.md     about an hour
     python -m benchmarks.wall_time --batch-size=128 --budget=30000 --out=...
     python -m benchmarks.wall_time --quick                        a one-minute smoke run
 
 ResNet-8 on the digits mini, batches of 512, echoed before augmentation. The training step is the
-real one; a rate limit on reading sets R. Each factor gets its own hyperparameters from a
-quasi-random search with the same number of trials, and so does `auto`, which is given neither R nor
-e. Factors are searched without the rate limit, because fresh examples and steps to the target do
-not depend on it; their trials are ranked by the timing model.
+real one; a rate limit on reading sets R. Each factor is tuned by several quasi-random searches, and
+so is `auto`, which is given neither R nor e. Factors are searched without the rate limit, because
+fresh examples and steps to the target do not depend on it, and several trials at a time; they are
+ranked by the timing model.
 
-Then every condition is trained with the same new seeds behind the limit, in shuffled order, and
-compared with no echoing seed by seed: geometric means of the ratios, with 95 % t intervals of their
-logarithms. An interval covers the speedup at the selected hyperparameters over new seeds. It does
-not cover the choice of hyperparameters, which would differ in another search
-(`python -m benchmarks.coverage` measures how much that matters). Seconds exclude compilation and
+Then the best trial of every search is trained again, one run at a time, behind the limit with new
+seeds, which are the same for all conditions, in shuffled order. The speedup of a search is the
+geometric mean over its seeds of the seconds without echoing over those of the condition, each with
+its own best hyperparameters of that search. The median over searches and their range are those of
+docs/statistics.md: they include the variation of tuning. A search without a trial at the target
+takes its trial with the best value, and runs that miss the target give bounds; the page counts
+both. Every condition is evaluated equally often per step. Seconds exclude compilation and
 evaluation.
 """
 
@@ -24,26 +26,25 @@ import math
 import pathlib
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
-from scipy import stats
 
 import sweep
 import train
+from analysis import bounds
 from benchmarks import common
 from configs import cifar10
 from runs import records
 from runs.progress import Progress
+from studies.executors import PoolExecutor
 from studies.search import make_study
 
 STUDY_AT_5 = 3.25  # Choi et al. 2019, figure 5: ResNet-50 on ImageNet, R about 6
-COVERS = (
-    "which covers the speedup at the hyperparameters that one search found for each factor, over "
-    "new seeds of data and model, but not what another search would have found"
-)
+LANES, WORKERS = 4, 2  # trials at a time where only fresh examples and steps are read
 QUIET = Progress(quiet=True)
 
 
@@ -52,10 +53,11 @@ class Plan:
     """What is measured."""
 
     ratio: float = 6.0
-    factors: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
-    on_device: tuple[int, ...] = (5, 6, 8)
+    factors: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8)
+    on_device: tuple[int, ...] = (5, 6)
     trials: int = 12
-    seeds: int = 10
+    searches: int = 5
+    seeds: int = 2
     batch_size: int = 512
     budget: int = 60_000
     target: float = 0.97
@@ -63,7 +65,14 @@ class Plan:
 
 # A search may set the schedule's horizon to budget / 32, which must hold a batch.
 QUICK = Plan(
-    factors=(1, 4), on_device=(4,), trials=2, seeds=2, batch_size=128, budget=6_000, target=0.5
+    factors=(1, 4),
+    on_device=(4,),
+    trials=2,
+    searches=2,
+    seeds=1,
+    batch_size=128,
+    budget=6_000,
+    target=0.5,
 )
 
 
@@ -74,7 +83,7 @@ class Condition:
     Attributes:
         label: the first column.
         overrides: values of configuration fields, by dotted name.
-        search: the search whose best trial sets its hyperparameters.
+        search: the condition whose searches set its hyperparameters.
         ideal: min(e, R).
     """
 
@@ -82,6 +91,26 @@ class Condition:
     overrides: dict[str, Any]
     search: str
     ideal: float
+
+
+Hyperparameters = dict[tuple[str, int], dict[str, Any]]  # by condition and search
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """What the searches found.
+
+    Attributes:
+        hparams: of the best trial of every search.
+        missed: searches of which no trial reached the target, by condition.
+        step_seconds: seconds per step without waiting for input.
+        rate: examples per second of the upstream.
+    """
+
+    hparams: Hyperparameters
+    missed: Counter[str]
+    step_seconds: float
+    rate: float
 
 
 def conditions(plan: Plan) -> list[Condition]:
@@ -116,23 +145,26 @@ def configuration(plan: Plan) -> ConfigDict:
 
 
 def run_searches(
-    plan: Plan, config: ConfigDict, chosen: list[Condition], outdir: pathlib.Path
+    plan: Plan, config: ConfigDict, chosen: list[Condition], outdir: pathlib.Path, **together: Any
 ) -> list[dict[str, Any]]:
-    """Runs one search per condition; its trials as {search, hparams, result}."""
+    """Runs the searches of each condition; their trials as {place, hparams, result}, where the
+    place is (condition, search). `together` says how many trials train at a time. Raises SystemExit
+    if it is stopped."""
     study = make_study(
         "wall_time",
         config,
         {condition.search: condition.overrides for condition in chosen},
         cifar10.get_search_space("mini"),
         trials=plan.trials,
-        searches=1,
+        searches=plan.searches,
         baseline=chosen[0].search,
         config_flag="configs/cifar10.py:mini",
     )
-    sweep.run(study, outdir, QUIET)
+    if sweep.run(study, outdir, QUIET, **together) != "finished":
+        raise SystemExit("stopped; with --runs=DIR, the same command resumes")
     return [
         {
-            "search": place.condition,
+            "place": (place.condition, place.search),
             "hparams": records.read_json(directory / records.HPARAMS)["hparams"],
             "result": records.read_json(directory / records.RESULT),
         }
@@ -142,16 +174,27 @@ def run_searches(
 
 def best_trials(
     trials: list[dict[str, Any]], seconds: Callable[[dict[str, Any]], float]
-) -> dict[str, tuple[float, dict[str, Any]]]:
-    """(smallest `seconds(result)`, hyperparameters) by search, where a trial reached the target."""
-    best: dict[str, tuple[float, dict[str, Any]]] = {}
-    for trial in trials:
-        if trial["result"]["status"] == "reached":
-            candidate = (seconds(trial["result"]), trial["hparams"])
-            best[trial["search"]] = min(
-                candidate, best.get(trial["search"], candidate), key=lambda pair: pair[0]
-            )
-    return best
+) -> tuple[Hyperparameters, Counter[str]]:
+    """The best trial of every search, and the searches of which no trial reached the target.
+
+    Returns:
+        Hyperparameters by (condition, search): those of the trial that reached the target with the
+        smallest `seconds(result)`, or if none did, of the one with the best value; and the number
+        of searches without a trial at the target, by condition.
+    """
+
+    def rank(trial: dict[str, Any]) -> tuple[float, float]:
+        result = trial["result"]
+        if result["status"] == "reached":
+            return seconds(result), 0.0
+        return math.inf, -result["best"]["value"]
+
+    ended = [trial for trial in trials if trial["result"]["status"] in ("reached", "exhausted")]
+    ended.sort(key=rank, reverse=True)  # so that the best is entered last
+    best = {trial["place"]: trial for trial in ended}
+    missed = [place for place, trial in best.items() if trial["result"]["status"] != "reached"]
+    hparams = {place: trial["hparams"] for place, trial in best.items()}
+    return hparams, Counter(condition for condition, _ in missed)
 
 
 def seconds_per_step(plan: Plan, config: ConfigDict, root: pathlib.Path) -> float:
@@ -162,11 +205,13 @@ def seconds_per_step(plan: Plan, config: ConfigDict, root: pathlib.Path) -> floa
     return float(np.median([result["train_seconds"] / result["step"] for result in results]))
 
 
-def tune(plan: Plan, root: pathlib.Path) -> tuple[dict[str, dict[str, Any]], float, float]:
-    """(hyperparameters by search, seconds per step, examples per second of the upstream)."""
+def tune(plan: Plan, root: pathlib.Path) -> Tuned:
+    """Searches all conditions and measures the step. Raises SystemExit if a search diverged as a
+    whole."""
     config, chosen = configuration(plan), conditions(plan)
     fixed = [c for c in chosen if c.search != "auto" and "device" not in c.label]
-    trials = run_searches(plan, config, fixed, root / "fixed")
+    workers = functools.partial(PoolExecutor, number=WORKERS)
+    trials = run_searches(plan, config, fixed, root / "fixed", make_executor=workers, lanes=LANES)
     step_seconds = seconds_per_step(
         plan, common.overridden(config, fixed[-1].overrides), root / "step"
     )
@@ -177,98 +222,100 @@ def tune(plan: Plan, root: pathlib.Path) -> tuple[dict[str, dict[str, Any]], flo
         fresh, steps = result["fresh_examples_to_target"], result["steps_to_target"]
         return max(fresh / rate, steps * step_seconds)
 
-    best = best_trials(trials, modeled_seconds)
+    best, missed = best_trials(trials, modeled_seconds)
     limited = common.overridden(config, {"upstream.examples_per_second": rate})
     auto = run_searches(plan, limited, [chosen[-1]], root / "auto")
-    best |= best_trials(auto, lambda result: result["seconds_to_target"])
-    missing = {c.search for c in chosen} - set(best)
-    if missing:
-        raise SystemExit(f"no trial of {', '.join(sorted(missing))} reached the target")
-    for name, (seconds, hparams) in best.items():
-        common.progress(f"{name}: {seconds:.2f} s with {hparams}")
-    return {name: hparams for name, (_, hparams) in best.items()}, step_seconds, rate
+    best_auto, missed_auto = best_trials(auto, lambda result: result["seconds_to_target"])
+    best, missed = best | best_auto, missed + missed_auto
+    for search in range(plan.searches):
+        for name in (c.search for c in chosen):
+            if (name, search) not in best:
+                raise SystemExit(f"all trials of search {search} of {name} diverged")
+    return Tuned(best, missed, step_seconds, rate)
 
 
-def run_seeds(
-    plan: Plan, hparams: dict[str, dict[str, Any]], rate: float, root: pathlib.Path
-) -> dict[str, list[dict[str, Any]]]:
-    """Trains every condition with every seed behind the limit; results by label, in seed order."""
+Results = dict[str, list[list[dict[str, Any]]]]  # by label, search, and seed
+
+
+def run_seeds(plan: Plan, tuned: Tuned, root: pathlib.Path) -> Results:
+    """Trains the best trial of every search behind the limit with new seeds."""
     config, chosen = configuration(plan), conditions(plan)
-    results: dict[str, list[dict[str, Any]]] = {condition.label: [] for condition in chosen}
+    results: Results = {c.label: [[] for _ in range(plan.searches)] for c in chosen}
     order = random.Random(0)
-    for seed in range(plan.seeds):
+    for run in range(plan.searches * plan.seeds):
+        search = run // plan.seeds
         for condition in order.sample(chosen, len(chosen)):
-            overrides = condition.overrides | hparams[condition.search]
-            overrides |= {"seed.data": 1000 + seed, "seed.model": 1000 + seed}
-            overrides |= {"upstream.examples_per_second": rate}
-            workdir = root / "paired" / condition.label.replace(" ", "") / str(seed)
+            overrides = condition.overrides | tuned.hparams[condition.search, search]
+            overrides |= {"seed.data": 1000 + run, "seed.model": 1000 + run}
+            overrides |= {"upstream.examples_per_second": tuned.rate}
+            copies = overrides.get("echo.factor", plan.ratio)
+            every = round(config.evaluate_every_fresh_examples / copies)
+            overrides |= {"evaluate_every_fresh_examples": every}
+            workdir = root / "paired" / condition.label.replace(" ", "") / str(run)
             result = train.train(common.overridden(config, overrides), workdir, QUIET)
-            results[condition.label].append(result)
-        common.progress(f"seed {seed + 1} of {plan.seeds}")
+            if result["status"] not in ("reached", "exhausted", "diverged"):
+                raise SystemExit(f"{workdir}: {result['status']}; with --runs=DIR, it resumes")
+            results[condition.label][search].append(result)
+        common.progress(f"seeds {run + 1} of {plan.searches * plan.seeds}")
     return results
 
 
-def interval(ratios: np.ndarray) -> tuple[float, float, float]:
-    """(geometric mean, low, high): a 95 % t interval of the logarithms, exponentiated."""
-    logs = np.log(ratios)
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
-    mean, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist()
-    return mean, low, high
+Ends = tuple[np.ndarray, np.ndarray]  # lower and upper bounds, [searches, seeds]
 
 
-def seconds_to_target(results: list[dict[str, Any]]) -> np.ndarray:
-    """Seconds to the target; a lower bound, the run's seconds, where a run did not reach it."""
-    return np.asarray([r["seconds_to_target"] or r["train_seconds"] for r in results])
+def seconds_to_target(results: list[list[dict[str, Any]]]) -> Ends:
+    """Bounds of the seconds; a run that missed the target would take longer than it ran."""
+    runs = [[(r["seconds_to_target"], r["train_seconds"]) for r in seeds] for seeds in results]
+    low = [[ran if at is None else at for at, ran in seeds] for seeds in runs]
+    high = [[math.inf if at is None else at for at, _ in seeds] for seeds in runs]
+    return np.array(low), np.array(high)
 
 
-def missed(results: list[dict[str, Any]]) -> bool:
-    """Whether any run missed the target, so that its seconds are only a lower bound."""
-    return any(r["seconds_to_target"] is None for r in results)
-
-
-def speedup_text(ratio: tuple[float, float, float], baseline_missed: bool, own_missed: bool) -> str:
-    """A speedup and its interval; only a bound where a run missed the target."""
-    if baseline_missed and own_missed:
-        return "undetermined"
-    if baseline_missed or own_missed:
-        return f"{'≥' if baseline_missed else '≤'}{ratio[0]:.2f}"
-    return f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})"
+def speedup(base: Ends, own: Ends) -> bounds.Summary:
+    """The geometric mean over seeds of base / own: its median over searches, and their range."""
+    with np.errstate(divide="ignore"):
+        return bounds.summary(*(np.exp(np.log(end).mean(-1)) for end in bounds.ratio(base, own)))
 
 
 def report(
-    plan: Plan, results: dict[str, list[dict[str, Any]]], step_seconds: float, rate: float
-) -> tuple[str, list[tuple[Condition, float, float, float]]]:
-    """(text, (condition, speedup, low, high) of every condition)."""
-    without = results[f"e = {plan.factors[0]}"]
-    baseline, baseline_missed = seconds_to_target(without), missed(without)
-    lines, ratios = [], []
-    for condition in conditions(plan):
-        runs = results[condition.label]
-        seconds = seconds_to_target(runs)
-        ratio = interval(baseline / seconds)
-        ratios.append((condition, *ratio))
-        step_rates = [r["step"] / r["train_seconds"] for r in runs]
+    plan: Plan, results: Results, tuned: Tuned
+) -> tuple[str, list[tuple[Condition, bounds.Summary]]]:
+    """(text, (condition, speedup) of every condition)."""
+    lines, ratios, number = [], [], "{:.2f}".format
+    base, *_ = chosen = conditions(plan)
+    for condition in chosen:
+        runs = [result for seeds in results[condition.label] for result in seeds]
+        own = seconds_to_target(results[condition.label])
+        ratio = speedup(seconds_to_target(results[base.label]), own)
+        ratios.append((condition, ratio))
+        middle = bounds.text(ratio.low, ratio.high, number)
         lines.append(
             [
                 condition.label,
-                f"{np.median(seconds):.2f}",
-                speedup_text(ratio, baseline_missed, missed(runs)),
+                bounds.text(float(np.median(own[0])), float(np.median(own[1])), number),
+                "1" if condition == base else f"{middle} [{bounds.range_text(ratio, number)}]",
                 f"{condition.ideal:g}",
                 f"{np.median([r['fresh_examples'] for r in runs]):,.0f}",
-                f"{np.median(step_rates):.1f}",
+                f"{np.median([r['step'] / r['train_seconds'] for r in runs]):.1f}",
                 f"{sum(r['status'] == 'reached' for r in runs)}/{len(runs)}",
+                f"{plan.searches - tuned.missed[condition.search]}/{plan.searches}",
             ]
         )
-    header = ["", "seconds", "speedup over e = 1 (95 %, new seeds)", "min(e, R)"]
-    header += ["fresh examples", "steps/s"]
+    name = bounds.interval_name(plan.searches)
+    header = ["", "seconds", f"speedup over e = 1 [{name}]", "min(e, R)"]
+    header += ["fresh examples", "steps/s", "runs reached", "searches reached"]
     text = [
         f"# Seconds to {plan.target:.0%} behind an upstream with R = {plan.ratio:g}",
-        f"Medians over {plan.seeds} paired seeds. Speedup: geometric mean of the ratios by seed, "
-        f"with a 95 % t interval, {COVERS}. "
-        f"A step takes {step_seconds * 1e3:.2f} ms at batch size "
-        f"{plan.batch_size}; the upstream delivers {rate:.0f} examples per second. {plan.trials} "
-        "trials per search. " + common.machine(["jax", "grain", "numpy"]),
-        common.markdown_table([*header, "reached"], lines),
+        f"{plan.searches} searches of {plan.trials} trials tune each factor, and `auto`; the store "
+        "on the device has the hyperparameters of the host's. The best trial of each search runs "
+        f"again with {plan.seeds} new seeds, paired with no echoing. Speedup: the geometric mean "
+        "over the seeds of a search, its median over searches, and in brackets their range, which "
+        "includes the variation of tuning; runs that missed the target give bounds. A search "
+        "without a trial at the target takes the one with the best value. Other columns are "
+        f"medians over runs. A step takes {tuned.step_seconds * 1e3:.2f} ms at batch size "
+        f"{plan.batch_size}; the upstream delivers {tuned.rate:.0f} examples per second. "
+        + common.machine(["jax", "grain", "numpy"]),
+        common.markdown_table(header, lines),
         f"The study reached {STUDY_AT_5}x at e = 5 with R about 6 (ResNet-50 on ImageNet).",
     ]
     return "\n\n".join(text), ratios
@@ -282,10 +329,10 @@ def save_figure(ratios, plan: Plan, path: pathlib.Path) -> None:
     axes = figure.subplots()
     axes.plot([1, plan.ratio, max(plan.factors)], [1, plan.ratio, plan.ratio], color="0.6")
     axes.annotate(
-        "ideal, min(e, R)",
-        (plan.ratio, plan.ratio),
-        (-4, 4),
-        ha="right",
+        "min(e, R)",
+        (plan.ratio + 1, plan.ratio),
+        (0, 4),
+        ha="center",
         color="0.4",
         textcoords="offset points",
         fontsize=8,
@@ -299,16 +346,23 @@ def save_figure(ratios, plan: Plan, path: pathlib.Path) -> None:
         fontsize=8,
         textcoords="offset points",
     )
-    for condition, mean, low, high in ratios:
+    for condition, ratio in ratios:
         device, auto = "device" in condition.label, condition.label == "auto"
         place = max(plan.factors) + 1 if auto else condition.overrides["echo.factor"]
-        color = "C2" if auto else "C1" if device else "C0"
-        axes.plot([place + 0.12 * device] * 2, [low, high], color=color)
-        axes.plot(place + 0.12 * device, mean, "s" if device else "o", color=color)
+        color, x = "C2" if auto else "C1" if device else "C0", place + 0.12 * device
+        low = ratio.min if ratio.min > 0 else ratio.min_high
+        high = ratio.max if math.isfinite(ratio.max) else ratio.max_low
+        axes.plot([x, x], [low, high], color=color)
+        if ratio.min <= 0:
+            axes.plot(x, low, "v", color=color)
+        if math.isinf(ratio.max):
+            axes.plot(x, high, "^", color=color)
+        if ratio.low == ratio.high:
+            axes.plot(x, ratio.low, "s" if device else "o", color=color)
     places = [*plan.factors, max(plan.factors) + 1]
     axes.set_xticks(places, [*map(str, plan.factors), "auto"])
     axes.set(
-        xlabel="echo factor e (squares: stored on the device)",
+        xlabel="echo factor e (squares: stored on the device; triangles: bounds)",
         ylabel="speedup over no echoing",
         ylim=(0, None),
     )
@@ -323,7 +377,8 @@ def main(argv: list[str] | None = None) -> None:
         Plan(),
         QUICK,
         trials="trials per search",
-        seeds="paired seeds",
+        searches="searches per condition",
+        seeds="new seeds per search",
         batch_size="examples per batch",
         budget="fresh examples per trial",
     )
@@ -337,9 +392,9 @@ def main(argv: list[str] | None = None) -> None:
     plan = common.plan(options, Plan(), QUICK)
     with tempfile.TemporaryDirectory() as scratch:
         root = options.runs or pathlib.Path(scratch)
-        hparams, step_seconds, rate = tune(plan, root)
-        results = run_seeds(plan, hparams, rate, root)
-    text, ratios = report(plan, results, step_seconds, rate)
+        tuned = tune(plan, root)
+        results = run_seeds(plan, tuned, root)
+    text, ratios = report(plan, results, tuned)
     common.publish(text, options.out, functools.partial(save_figure, ratios, plan))
 
 
