@@ -184,6 +184,7 @@ _BEFORE, _AFTER, _BATCH = (
 )
 
 _LOGISTIC, _SENTENCES = "grid/logistic", "grid/sentences"
+_SHUFFLE = "grid/shuffle_logistic"
 
 
 def _e(factor: int, size: int) -> str:
@@ -246,18 +247,25 @@ CLAIMS: dict[str, Problems] = {
         "logistic": relative(_LOGISTIC, (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
         _GRID: relative(_SENTENCES, (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
     },
-    "Larger batches help batch echoing: batch size 64 over 16 (fig. 7)": {
+    "Larger batches help batch echoing: 64 over 16, logistic 32 over 16 (fig. 7)": {
         "digits": relative(
             "digits_batch_size",
             (f"{_BATCH}_b64", "baseline_b64"),
             (f"{_BATCH}_b16", "baseline_b16"),
         ),
+        "logistic": relative(
+            "grid/batch_size_logistic",
+            (f"{_BATCH}_b32", "baseline_b32"),
+            (f"{_BATCH}_b16", "baseline_b16"),
+        ),
     },
     "More shuffling helps, before augmentation: 1,024 examples against none (fig. 8)": {
         "digits": between("digits_shuffle", f"{_BEFORE}_buffer_1024", f"{_BEFORE}_buffer_0"),
+        "logistic": between(_SHUFFLE, f"{_BEFORE}_buffer_1024", f"{_BEFORE}_buffer_0"),
     },
     "... after batching, as many examples in whole batches": {
         "digits": between("digits_shuffle", f"{_BATCH}_buffer_1024", f"{_BATCH}_buffer_0"),
+        "logistic": between(_SHUFFLE, f"{_BATCH}_buffer_1024", f"{_BATCH}_buffer_0"),
     },
     "Best value within a budget no worse, before augmentation (fig. 9; difference)": {
         "digits": against_none("digits_quality", _BEFORE, fewer=False),
