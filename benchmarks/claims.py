@@ -269,9 +269,11 @@ CLAIMS: dict[str, Problems] = {
     },
     "Best value within a budget no worse, before augmentation (fig. 9; difference)": {
         "digits": against_none("digits_quality", _BEFORE, fewer=False),
+        "logistic": against_none("grid/quality_logistic", _BEFORE, fewer=False),
     },
     "... after batching (difference)": {
         "digits": against_none("digits_quality", _BATCH, fewer=False),
+        "logistic": against_none("grid/quality_logistic", _BATCH, fewer=False),
     },
     "Faster behind a slow upstream, e = 5, in seconds (fig. 5)": {
         "digits": against_none("digits_wall_time", "before_augmentation_e5"),
