@@ -1,6 +1,6 @@
 """Seconds to the target behind an upstream that is R times slower than the step (figure 5).
 
-    python -m benchmarks.wall_time --out=results/wall_time.md     about an hour
+    python -m benchmarks.wall_time --out=results/wall_time.md     an hour and a half
     python -m benchmarks.wall_time --batch-size=128 --budget=30000 --out=...
     python -m benchmarks.wall_time --quick                        a one-minute smoke run
 
