@@ -88,8 +88,8 @@ def suppress(boxes_Cx4: jax.Array, scores_C: jax.Array, threshold: float) -> jax
     """Greedy non-maximum suppression: which boxes of one class to keep, bool [C].
 
     In descending order of scores, a box is kept unless its IoU with a kept box exceeds `threshold`.
-    Overlaps are computed one row at a time: the full matrix for all images and classes would be far
-    larger than the batch.
+    Overlaps are computed one kept box at a time: the full matrix for all images and classes would
+    be far larger than the batch.
 
     Args:
         boxes_Cx4: corners, in descending order of their scores.
@@ -98,9 +98,16 @@ def suppress(boxes_Cx4: jax.Array, scores_C: jax.Array, threshold: float) -> jax
     """
     places_C = jnp.arange(len(boxes_Cx4))
 
-    def visit(place, keep_C):
+    def visit(state):
+        keep_C, place = state
         overlap_C = iou(boxes_Cx4[place][None], boxes_Cx4)[0]
-        drop_C = (overlap_C > threshold) & (places_C > place) & keep_C[place]
-        return keep_C & ~drop_C
+        keep_C &= ~((overlap_C > threshold) & (places_C > place))
+        return keep_C, following(keep_C, place)
 
-    return jax.lax.fori_loop(0, len(boxes_Cx4), visit, scores_C > 0)
+    def following(keep_C, place):
+        """The next kept box; C if there is none."""
+        return jnp.where(keep_C & (places_C > place), places_C, len(boxes_Cx4)).min()
+
+    keep_C = scores_C > 0
+    state = keep_C, following(keep_C, -1)
+    return jax.lax.while_loop(lambda state: state[1] < len(boxes_Cx4), visit, state)[0]
