@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 import train
 import workloads
@@ -153,6 +155,80 @@ def test_average_precision_by_hand(capsys):
     truth["area"][0, 2] = 5000
     values = coco_metrics.evaluate(truth, found, num_classes=2)
     assert values["mAP"] == pytest.approx(51 / 101)
+
+
+@pytest.mark.parametrize(("classes", "objects"), [(1, 20), (3, 30), (80, 4)])
+def test_metrics_are_those_of_pycocotools(classes, objects):
+    """Detections near true boxes, with ties, crowds, empty images, and absent classes."""
+    random, images, detections = np.random.default_rng(classes), 12, 40
+    low = random.uniform(0, 0.7, (images, objects, 2))
+    boxes = np.concatenate([low, low + random.uniform(0.02, 0.3, low.shape)], -1)
+    size = random.integers(60, 640, (images, 2))
+    labels = random.integers(0, classes, (images, objects))
+    labels[random.uniform(size=labels.shape) < 0.3] = -1
+    labels[0] = -1
+    sides = boxes[..., 2:] - boxes[..., :2]
+    truth = {
+        "size": size,
+        "boxes": boxes,
+        "labels": labels,
+        "crowd": random.uniform(size=labels.shape) < 0.1,
+        "area": sides.prod(-1) * size.prod(-1)[:, None] * random.uniform(0.5, 1, labels.shape),
+    }
+    near = random.integers(0, objects, (images, detections))
+    scores = random.uniform(size=near.shape).round(1)
+    scores[1] = 0
+    moved = np.take_along_axis(boxes, near[..., None], 1)
+    found = {
+        "boxes": moved + random.normal(0, 0.03, 2)[[0, 1, 0, 1]] * random.uniform(size=moved.shape),
+        "labels": np.maximum(np.take_along_axis(labels, near, 1), 0),
+        "scores": scores,
+    }
+    ours = coco_metrics.evaluate(truth, found, classes)
+    assert 0 < ours["mAP"] < ours["AP50"] < 1
+    assert list(ours.values()) == pytest.approx(metrics_of_pycocotools(truth, found, classes))
+
+
+def metrics_of_pycocotools(truth, found, classes):
+    def loaded(data, present, more):
+        height, width = data["size"][:, :1], data["size"][:, 1:]
+        ymin, xmin, ymax, xmax = np.moveaxis(data["boxes"], -1, 0)
+        sides = (xmin * width, ymin * height, (xmax - xmin) * width, (ymax - ymin) * height)
+        coco = COCO()
+        coco.dataset = {
+            "images": [{"id": image} for image in range(len(present))],
+            "categories": [{"id": label} for label in range(classes)],
+            "annotations": [
+                {
+                    "id": number,
+                    "image_id": int(place[0]),
+                    "category_id": int(data["labels"][tuple(place)]),
+                    "bbox": [float(side[tuple(place)]) for side in sides],
+                    **more(tuple(place)),
+                }
+                for number, place in enumerate(np.argwhere(present), 1)
+            ],
+        }
+        coco.createIndex()
+        return coco
+
+    def of_object(place):
+        return {"iscrowd": int(truth["crowd"][place]), "area": float(truth["area"][place])}
+
+    def of_detection(place):
+        ymin, xmin, ymax, xmax = found["boxes"][place] * np.tile(truth["size"][place[0]], 2)
+        area = (ymax - ymin) * (xmax - xmin)
+        return {"iscrowd": 0, "area": float(area), "score": float(found["scores"][place])}
+
+    evaluation = COCOeval(
+        loaded(truth, truth["labels"] >= 0, of_object),
+        loaded(found | {"size": truth["size"]}, found["scores"] > 0, of_detection),
+        iouType="bbox",
+    )
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    return list(evaluation.stats)
 
 
 # Schedule, and whole runs

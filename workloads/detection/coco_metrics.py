@@ -1,7 +1,9 @@
-"""COCO's twelve detection metrics of a split, computed by pycocotools."""
+"""COCO's twelve detection metrics of a split, computed by faster-coco-eval.
 
-import contextlib
-import io
+It gives pycocotools' numbers (a test compares them) in a fifth of the time or less: pycocotools
+matches detections in Python, which can take longer than the training between two evaluations.
+"""
+
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,7 @@ def evaluate(
         detected: boxes [I, D, 4], labels [I, D], scores [I, D] (0 = no detection).
         num_classes: labels are 0 .. num_classes - 1.
     """
-    from pycocotools.cocoeval import COCOeval  # training does not need it
+    from faster_coco_eval import COCOeval_faster  # training does not need it
 
     present_IxM, detected_IxD = truth["labels"] >= 0, detected["scores"] > 0
     boxes = _pixel_boxes(truth["boxes"], truth["size"])
@@ -48,15 +50,14 @@ def evaluate(
     )
     for annotation, score in zip(detections, detected["scores"][detected_IxD], strict=True):
         annotation["score"] = float(score)
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints progress
-        evaluation = COCOeval(
-            _dataset(objects, len(present_IxM), num_classes),
-            _dataset(detections, len(present_IxM), num_classes),
-            iouType="bbox",
-        )
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
+    evaluation = COCOeval_faster(
+        _dataset(objects, len(present_IxM), num_classes),
+        _dataset(detections, len(present_IxM), num_classes),
+        iouType="bbox",
+    )
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
     return dict(zip(NAMES, map(float, evaluation.stats), strict=True))
 
 
@@ -85,14 +86,13 @@ def _annotations(present_IxM, boxes_IxMx4, labels_IxM) -> list[dict]:
     ]
 
 
-def _dataset(annotations: list[dict], num_images: int, num_classes: int):
-    from pycocotools.coco import COCO
+def _dataset(annotations: list[dict], num_images: int, num_classes: int) -> Any:
+    from faster_coco_eval import COCO
 
-    coco: Any = COCO()
-    coco.dataset = {
-        "images": [{"id": image} for image in range(num_images)],
-        "categories": [{"id": label} for label in range(num_classes)],
-        "annotations": annotations,
-    }
-    coco.createIndex()
-    return coco
+    return COCO(
+        {
+            "images": [{"id": image} for image in range(num_images)],
+            "categories": [{"id": label} for label in range(num_classes)],
+            "annotations": annotations,
+        }
+    )
