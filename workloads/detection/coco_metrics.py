@@ -1,7 +1,7 @@
 """COCO's twelve detection metrics of a split, computed by faster-coco-eval.
 
-It gives pycocotools' numbers (a test compares them) in a fifth of the time or less: pycocotools
-matches detections in Python, which can take longer than the training between two evaluations.
+It gives pycocotools' numbers (a test compares them) and matches detections in C++. pycocotools does
+so in Python, which can take longer than the training between two evaluations.
 """
 
 from typing import Any
