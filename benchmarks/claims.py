@@ -183,16 +183,28 @@ _BEFORE, _AFTER, _BATCH = (
     f"{x}_e2" for x in ("before_augmentation", "after_augmentation", "after_batching")
 )
 
-_LOGISTIC, _SENTENCES = "grid/logistic", "grid/sentences"
 _SHUFFLE = "grid/shuffle_logistic"
+
+# Problems of the registered grid: study and batch sizes. "grid sentences" has another network,
+# target, and protocol than "sentences".
+_GRIDS = {
+    "logistic": ("grid/logistic", 32, 64),
+    "grid sentences": ("grid/sentences", 32, 64),
+}
 
 
 def _e(factor: int, size: int) -> str:
     return f"before_augmentation_e{factor}_b{size}"
 
 
-# Another network, target, and protocol than those of "sentences".
-_GRID = "grid sentences"
+def _on_grids(cell: Callable[[str, int, int], Callable[[], Cell]]) -> Problems:
+    """A claim on the grid's problems; `cell` takes a study and its two batch sizes."""
+    return {name: cell(*grid) for name, grid in _GRIDS.items()}
+
+
+def _tolerance(study: str, small: int, large: int) -> Callable[[], Cell]:
+    return relative(study, (_e(16, large), _e(4, large)), (_e(16, small), _e(4, small)))
+
 
 CLAIMS: dict[str, Problems] = {
     "Echoing twice before augmentation needs fewer fresh examples (fig. 4)": {
@@ -200,8 +212,7 @@ CLAIMS: dict[str, Problems] = {
         "manual": against_none("language_insertion", _BEFORE),
         "sentences": against_none("sentences_insertion", _BEFORE),
         "photographs": against_none("photographs_insertion", _BEFORE),
-        "logistic": against_none(_LOGISTIC, _e(2, 32)),
-        _GRID: against_none(_SENTENCES, _e(2, 32)),
+        **_on_grids(lambda study, small, _: against_none(study, _e(2, small))),
     },
     "... after augmentation": {
         "digits": against_none("digits_insertion", _AFTER),
@@ -212,40 +223,34 @@ CLAIMS: dict[str, Problems] = {
         "manual": against_none("language_insertion", _BATCH),
         "sentences": against_none("sentences_insertion", _BATCH),
         "photographs": against_none("photographs_insertion", _BATCH),
-        "logistic": against_none(_LOGISTIC, f"{_BATCH}_b32"),
-        _GRID: against_none(_SENTENCES, f"{_BATCH}_b32"),
+        **_on_grids(lambda study, small, _: against_none(study, f"{_BATCH}_b{small}")),
     },
     "Earlier is better: before augmentation against batch echoing (fig. 4)": {
         "digits": between("digits_insertion", _BEFORE, _BATCH),
         "manual": between("language_insertion", _BEFORE, _BATCH),
         "sentences": between("sentences_insertion", _BEFORE, _BATCH),
         "photographs": between("photographs_insertion", _BEFORE, _BATCH),
-        "logistic": between(_LOGISTIC, _e(2, 32), f"{_BATCH}_b32"),
-        _GRID: between(_SENTENCES, _e(2, 32), f"{_BATCH}_b32"),
+        **_on_grids(lambda study, small, _: between(study, _e(2, small), f"{_BATCH}_b{small}")),
     },
     "e = 16 still needs fewer, batch size 32 (fig. 6)": {
         "digits": against_none("digits_factor", _e(16, 32)),
         "sentences": against_none("sentences_factor", _e(16, 32)),
-        "logistic": against_none(_LOGISTIC, _e(16, 32)),
-        _GRID: against_none(_SENTENCES, _e(16, 32)),
+        **_on_grids(lambda study, small, _: against_none(study, _e(16, small))),
     },
     "... batch size 64": {
         "digits": against_none("digits_factor", _e(16, 64)),
         "sentences": against_none("sentences_factor", _e(16, 64)),
-        "logistic": against_none(_LOGISTIC, _e(16, 64)),
-        _GRID: against_none(_SENTENCES, _e(16, 64)),
+        **_on_grids(lambda study, _, large: against_none(study, _e(16, large))),
     },
     "A best factor exists: e = 4 against e = 16, batch size 32 (fig. 6)": {
         "digits": between("digits_factor", _e(4, 32), _e(16, 32)),
         "sentences": between("sentences_factor", _e(4, 32), _e(16, 32)),
-        "logistic": between(_LOGISTIC, _e(4, 32), _e(16, 32)),
-        _GRID: between(_SENTENCES, _e(4, 32), _e(16, 32)),
+        **_on_grids(lambda study, small, _: between(study, _e(4, small), _e(16, small))),
     },
     "A larger batch tolerates larger factors: e = 16 over 4, batch size 64 over 32 (fig. 6)": {
-        "digits": relative("digits_factor", (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
-        "sentences": relative("sentences_factor", (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
-        "logistic": relative(_LOGISTIC, (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
-        _GRID: relative(_SENTENCES, (_e(16, 64), _e(4, 64)), (_e(16, 32), _e(4, 32))),
+        "digits": _tolerance("digits_factor", 32, 64),
+        "sentences": _tolerance("sentences_factor", 32, 64),
+        **_on_grids(_tolerance),
     },
     "Larger batches help batch echoing: 64 over 16, logistic 32 over 16 (fig. 7)": {
         "digits": relative(
@@ -291,7 +296,7 @@ CLAIMS: dict[str, Problems] = {
         "logistic": convex(256, 4, 1, bound=0.35, below=True),
     },
 }
-PROBLEMS = ("digits", "manual", "sentences", "photographs", "logistic", _GRID)
+PROBLEMS = ("digits", "manual", "sentences", "photographs", *_GRIDS)
 
 
 def draw(cells: Mapping[str, Mapping[str, Cell]], path: pathlib.Path) -> None:
