@@ -77,6 +77,8 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python -m benchmarks.forecast_accuracy
 
+# Each process and each search would compile again.
+grid confirmation: export JAX_COMPILATION_CACHE_DIR ?= $(GRID)/compiled
 grid: $(VENV)/.installed-dev
 	for searches in $(SEARCHES); do for problem in $(PROBLEMS); do \
 	    nice -n 19 $(BIN)/python sweep.py --config=configs/problems.py:$$problem --study=grid \
