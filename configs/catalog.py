@@ -16,6 +16,10 @@ Studies = dict[str, dict[str, Any]]
 
 _INSERTIONS = ("before_augmentation", "after_augmentation", "after_batching")
 
+# Levels of the studies of open questions.
+_FRACTIONS = (1.5, 2, 3, 4)
+_WEIGHT_DECAYS = (0.0, 1e-3, 1e-2)
+
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
@@ -176,6 +180,7 @@ def registered(
     """
     sizes, batch = numbers.batch_sizes, numbers.batch_size
     elsewhere = _grid(numbers, (batch,), numbers.insertions[1:], (2,))
+    at_most = BASELINE | {"before_augmentation_e16": _at(numbers, _INSERTIONS[0], 16)}
     studies = {
         "grid": {
             "about": "Every echo factor at two batch sizes, and every insertion point at e = 2.",
@@ -190,6 +195,20 @@ def registered(
             "overrides": {"target.value": numbers.never, "seed.data": 1000, "seed.model": 10**7},
             "score": "best_value",
             "searches": 1,
+        },
+        "fractions": {
+            "about": "Factors between the grid's: e = 1.5 and 3 beside 2 and 4.",
+            "conditions": BASELINE
+            | {f"before_augmentation_e{e}": _at(numbers, _INSERTIONS[0], e) for e in _FRACTIONS},
+        },
+        "weight_decay": {
+            "about": "Does weight decay make a large factor better than it makes no echoing?",
+            "conditions": {
+                f"{name}_decay_{decay:g}": overrides | {"optimizer.weight_decay": decay}
+                for name, overrides in at_most.items()
+                for decay in _WEIGHT_DECAYS
+            },
+            "baseline": f"baseline_decay_{_WEIGHT_DECAYS[0]:g}",
         },
     }
     if studies["grid"]["baseline"] in winners:

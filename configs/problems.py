@@ -195,7 +195,7 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """`grid`, the `pilot` that determines its target, the `confirmation` of a finished grid, the
-    studies of figures 7 to 9, and on sentences AdamW at two batch sizes."""
+    studies of figures 7 to 9 and of open questions, and on sentences AdamW at two batch sizes."""
     problem = _problem(variant)
     numbers = dataclasses.replace(
         problem.workload.MINI_NUMBERS,
@@ -211,6 +211,7 @@ def get_studies(variant: str = ""):
     # first.
     halved = dataclasses.replace(numbers, batch_sizes=(numbers.batch_size, numbers.batch_size // 2))
     studies |= {name: catalog.of(halved)[name] for name in ("batch_size", "shuffle", "quality")}
+    studies["controls"] = catalog.of(numbers)["controls"]
     if problem.workload is lm1b:
         study = catalog.of(numbers)["optimizer"]
         studies |= {

@@ -19,7 +19,7 @@ def study(problem, name="grid", *overrides):
 
 
 @pytest.mark.parametrize("problem", problems.PROBLEMS)
-@pytest.mark.parametrize("name", ["grid", "pilot"])
+@pytest.mark.parametrize("name", ["grid", "pilot", "controls", "fractions", "weight_decay"])
 def test_every_condition_is_valid_at_the_corners_of_its_search(problem, name):
     plan = study(problem, name)
     for condition in plan.conditions:
