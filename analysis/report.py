@@ -106,8 +106,8 @@ def markdown(
         *map(_figure, drawn[1:]),
         "## How these numbers were made",
         "\n".join(f"- {name}: {_escaped(value)}" for name, value in _origin(study).items()),
-        "Every trial is in `trials.csv`; every number of the tables of conditions and of matched "
-        "seeds is in `scores.csv` and `paired.csv`.",
+        "Every trial is in the `trials.csv` that `python -m analysis` writes; every number of the "
+        "tables of conditions and of matched seeds is in `scores.csv` and `paired.csv`.",
     ]
     return "\n\n".join(parts) + "\n"
 

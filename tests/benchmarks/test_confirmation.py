@@ -62,13 +62,31 @@ def test_study_without_axes_runs_and_is_decided(tmp_path):
     analyze([str(tmp_path / "study"), f"--out={tmp_path / 'report'}"])
 
 
+def fresh_examples(packed):
+    """By pair and condition."""
+    values = packed.trials.pivot(
+        index="search", columns="condition", values="fresh_examples_to_target"
+    )
+    return values.astype(float)
+
+
+def test_all_pairs_give_the_median_of_their_ratios_and_its_interval():
+    packed = load.read("results/grid/confirmation_sentences.tar.xz")
+    needed = fresh_examples(packed)
+    finals = confirmation.finals(packed)
+    assert len(finals) == 4
+    for condition, seen in finals.items():
+        ratios = np.sort(needed[condition] / needed["baseline_b32"])
+        assert seen.pairs == 20
+        assert seen.effect == pytest.approx(np.median(ratios), rel=0.02)
+        assert [seen.low, seen.high] == pytest.approx(ratios[[5, 14]], rel=0.03)
+
+
 def test_confirmed_conditions_are_compared_with_one_another():
     """The ratios of runs with equal seeds, against pandas."""
     packed = load.read("results/grid/confirmation_sentences.tar.xz")
     (factors, points) = confirmation.compared(packed)
-    needed = packed.trials.pivot(
-        index="search", columns="condition", values="fresh_examples_to_target"
-    ).astype(float)
+    needed = fresh_examples(packed)
     for row, own, other in (
         (factors, "before_augmentation_e4_b32", "before_augmentation_e16_b32"),
         (points, "before_augmentation_e2_b32", "after_batching_e2_b32"),
