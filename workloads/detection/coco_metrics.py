@@ -39,22 +39,25 @@ def evaluate(
     """
     from faster_coco_eval import COCOeval_faster  # training does not need it
 
-    present_IxM, detected_IxD = truth["labels"] >= 0, detected["scores"] > 0
-    boxes = _pixel_boxes(truth["boxes"], truth["size"])
-    objects = _annotations(present_IxM, boxes, truth["labels"])
-    for annotation, place in zip(objects, np.argwhere(present_IxM), strict=True):
-        annotation["iscrowd"] = int(truth["crowd"][tuple(place)])
-        annotation["area"] = float(truth["area"][tuple(place)])
-    detections = _annotations(
-        detected_IxD, _pixel_boxes(detected["boxes"], truth["size"]), detected["labels"]
+    boxes_IxDx4 = _pixel_boxes(detected["boxes"], truth["size"])
+    objects = _dataset(
+        truth["labels"] >= 0,
+        num_classes,
+        bbox=_pixel_boxes(truth["boxes"], truth["size"]),
+        category_id=truth["labels"],
+        area=truth["area"],
+        iscrowd=truth["crowd"].astype(int),
     )
-    for annotation, score in zip(detections, detected["scores"][detected_IxD], strict=True):
-        annotation["score"] = float(score)
-    evaluation = COCOeval_faster(
-        _dataset(objects, len(present_IxM), num_classes),
-        _dataset(detections, len(present_IxM), num_classes),
-        iouType="bbox",
+    detections = _dataset(
+        detected["scores"] > 0,
+        num_classes,
+        bbox=boxes_IxDx4,
+        category_id=detected["labels"],
+        area=boxes_IxDx4[..., 2:].prod(-1),
+        iscrowd=np.zeros_like(detected["labels"]),
+        score=detected["scores"],
     )
+    evaluation = COCOeval_faster(objects, detections, iouType="bbox")
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
@@ -69,30 +72,18 @@ def _pixel_boxes(boxes_IxMx4: np.ndarray, size_Ix2: np.ndarray) -> np.ndarray:
     return np.stack([*sides, (xmax - xmin) * width_Ix1, (ymax - ymin) * height_Ix1], -1)
 
 
-def _annotations(present_IxM, boxes_IxMx4, labels_IxM) -> list[dict]:
-    """One annotation per box; its area is that of the box."""
-    images, _ = np.nonzero(present_IxM)
-    columns = zip(images, boxes_IxMx4[present_IxM], labels_IxM[present_IxM], strict=True)
-    return [
-        {
-            "id": number,
-            "image_id": int(image),
-            "bbox": box.tolist(),
-            "category_id": int(label),
-            "area": float(box[2] * box[3]),
-            "iscrowd": 0,
-        }
-        for number, (image, box, label) in enumerate(columns, 1)
-    ]
-
-
-def _dataset(annotations: list[dict], num_images: int, num_classes: int) -> Any:
+def _dataset(present_IxM: np.ndarray, num_classes: int, **columns: np.ndarray) -> Any:
+    """COCO's form of the boxes that are present; a column has a value [I, M, ...] for each."""
     from faster_coco_eval import COCO
 
+    images, _ = np.nonzero(present_IxM)
+    names = ("id", "image_id", *columns)
+    values = (column[present_IxM].tolist() for column in columns.values())
+    rows = zip(range(1, len(images) + 1), images.tolist(), *values, strict=True)
     return COCO(
         {
-            "images": [{"id": image} for image in range(num_images)],
+            "images": [{"id": image} for image in range(len(present_IxM))],
             "categories": [{"id": label} for label in range(num_classes)],
-            "annotations": annotations,
+            "annotations": [dict(zip(names, row, strict=True)) for row in rows],
         }
     )
