@@ -5,7 +5,8 @@ checkpoints and TensorBoard files, and can be analyzed in place of the directory
 metrics.jsonl have nine significant digits, which give back a float32 exactly, and times and shares
 of time three decimals. This makes a file about a quarter smaller. Metrics that are averaged on the
 host are float64, and lose digits. With `--thin=0.02`, evaluations that follow another one within
-2 % of its fresh examples are left out, except those that scores depend on.
+2 % of its fresh examples are left out, except those that scores depend on, and so are measurements
+of gradients.
 
 The reader trusts nothing in the file: it reads it once, copies the members that are records by name
 and place into a directory of its own, and skips everything else. Limits on the unpacked size apply
@@ -56,7 +57,7 @@ def pack(
         thin: evaluations are kept if they follow the one kept before by at least this share of its
             fresh examples, or are the first, the last, the best, the first at the target, or the
             last with fewer fresh examples than that; scores and best values stay what they
-            were. 0 keeps all.
+            were. Measurements of gradients are kept by their distance alone. 0 keeps all.
 
     Returns:
         The number of trials, of which those without a result are left out, and the bytes of their
@@ -206,13 +207,10 @@ def _target(study: pathlib.Path) -> records.Target:
 
 
 def _thinned(lines: list[bytes], thin: float, target: records.Target) -> list[bytes]:
-    """The lines of a metrics.jsonl without the evaluations that `pack` leaves out."""
-    found = list(_evaluations(lines, target.metric))
-    kept, spaced, best = {0, len(found) - 1}, 0.0, None
-    for place, (_, fresh, value) in enumerate(found):
-        if fresh >= spaced * (1 + thin):
-            kept.add(place)
-            spaced = fresh
+    """The lines of a metrics.jsonl without those that `pack` leaves out."""
+    found = list(_values(lines, "validation", target.metric))
+    kept, best = {0, len(found) - 1, *_spaced(found, thin)}, None
+    for place, (*_, value) in enumerate(found):
         if target.better(value, None if best is None else found[best][-1]):
             best = place
     hits = (place for place, (*_, value) in enumerate(found) if target.reached(value))
@@ -220,16 +218,28 @@ def _thinned(lines: list[bytes], thin: float, target: records.Target) -> list[by
         kept |= {first, max((k for k in range(first) if found[k][1] < found[first][1]), default=0)}
     kept.add(best or 0)
     left_out = {index for place, (index, *_) in enumerate(found) if place not in kept}
+    gradients = list(_values(lines, "gradients", ""))
+    kept = set(_spaced(gradients, thin))
+    left_out |= {index for place, (index, *_) in enumerate(gradients) if place not in kept}
     return [line for index, line in enumerate(lines) if index not in left_out]
 
 
-def _evaluations(lines: list[bytes], metric: str) -> Iterator[tuple[int, float, float]]:
-    """Yields the index, the fresh examples, and the value (NaN if there is none) of each line that
-    is an evaluation; damaged lines are none."""
+def _spaced(found: list[tuple[int, float, float]], thin: float) -> Iterator[int]:
+    """Yields the places of lines that are far enough from the one yielded before."""
+    spaced = 0.0
+    for place, (_, fresh, _) in enumerate(found):
+        if fresh >= spaced * (1 + thin):
+            yield place
+            spaced = fresh
+
+
+def _values(lines: list[bytes], split: str, metric: str) -> Iterator[tuple[int, float, float]]:
+    """Yields the index, the fresh examples, and the value (NaN if there is none) of each line of a
+    split; damaged lines belong to none."""
     for index, line in enumerate(lines):
         try:
             record = json.loads(line)
-            if record["split"] != "validation":
+            if record["split"] != split:
                 continue
             value = record.get(metric)
             fresh = float(record["fresh_examples"])

@@ -163,7 +163,7 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
         "Each trial is compared with the baseline's trial with the same data seed, model seed, and "
         f"hyperparameters. The interval holds the {kind} that a two-sided sign test does not "
         f"reject at {1 - uncertainty.PAIRED_LEVEL:.0%}; the number before it is where the signs "
-        f"balance; {ties}. The test assumes exchangeable pairs, but pairs of one search share "
+        f"balance; {ties}. The test assumes independent signs, but pairs of one search share "
         f"their data seed, so the table also counts the searches in which most pairs were {below}, "
         f"and {above}. p tests for no effect and is adjusted (Holm) for the conditions of this "
         "page; the verdict is at 5%. Conditions with fewer than "

@@ -233,7 +233,7 @@ def verdicts(study: Study) -> tuple[str, str]:
 def paired_effects(paired: pd.DataFrame, study: Study) -> pd.DataFrame:
     """The effect of each condition over pairs of trials, by the sign test with censored pairs.
 
-    The test assumes exchangeable pairs. Pairs of one search share their data seed, so the table
+    The test assumes independent signs. Pairs of one search share their data seed, so the table
     also counts the searches in which most pairs fall on each side.
 
     Returns:

@@ -220,6 +220,14 @@ def _tolerance(study: str, small: int, large: int) -> Callable[[], Cell]:
     return relative(study, (_e(16, large), _e(4, large)), (_e(16, small), _e(4, small)))
 
 
+def _decay(weight_decay: float) -> Callable[[], Cell]:
+    sides = [
+        (f"before_augmentation_e16_decay_{decay:g}", f"baseline_decay_{decay:g}")
+        for decay in (weight_decay, 0)
+    ]
+    return relative("grid/weight_decay_logistic", *sides)
+
+
 CLAIMS: dict[str, Problems] = {
     "Echoing twice before augmentation needs fewer fresh examples (fig. 4)": {
         "digits": against_none("digits_insertion", _BEFORE),
@@ -299,10 +307,22 @@ CLAIMS: dict[str, Problems] = {
     },
     "Not only more steps: e = 2 against no echoing with as many steps": {
         "digits": between("digits_controls", _BEFORE, "baseline_steps_of_e2"),
+        "logistic": between("grid/controls_logistic", _BEFORE, "baseline_steps_of_e2"),
     },
     "Better than reading twice: e = 2 against copies an epoch apart": {
         "digits": between("digits_controls", _BEFORE, "spaced_epochs_2"),
+        "logistic": between("grid/controls_logistic", _BEFORE, "spaced_epochs_2"),
     },
+    "Fractional factors gain in proportion: e = 1.5 against none": {
+        "logistic": against_none("grid/fractions_logistic", "before_augmentation_e1.5"),
+    },
+    "... e = 2 against e = 1.5": {
+        "logistic": between("grid/fractions_logistic", _BEFORE, "before_augmentation_e1.5"),
+    },
+    "Weight decay helps e = 16 more than no echoing: 0.001 over none": {
+        "logistic": _decay(0.001),
+    },
+    "... 0.01 over none": {"logistic": _decay(0.01)},
     "Noise limits small batches: e = 64 over 16, batch size 4 (Agarwal et al.)": {
         "logistic": convex(4, 64, 16, bound=0.8, below=False),
     },

@@ -235,13 +235,21 @@ def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, number):
 def test_packing_leaves_damaged_lines_and_thins_around_them(small, tmp_path):
     metrics = small / "baseline/0/1/metrics.jsonl"
     bad = ['{"split": "valid', "[]", '{"split": "validation", "fresh_examples": null}']
-    metrics.write_text("\n".join([*bad, metrics.read_text()]))
+    gradients = [
+        json.dumps({"split": "gradients", "fresh_examples": fresh})
+        for fresh in range(100, 900, 100)
+    ]
+    metrics.write_text("\n".join([*bad, *gradients, metrics.read_text()]))
     archive.pack(small, tmp_path / "small.tar.xz", thin=0.9)
     packed = archive.unpack(tmp_path / "small.tar.xz") / "baseline/0/1/metrics.jsonl"
     lines = packed.read_text().splitlines()
     damaged, whole = lines[:3], lines[3:]
     assert damaged == bad
     assert sum('"validation"' in line for line in whole) == 5  # at 100, 200, 400, 700, and 800
+    kept = [
+        line["fresh_examples"] for line in map(json.loads, whole) if line["split"] == "gradients"
+    ]
+    assert kept == [100, 200, 400, 800]
 
 
 def test_files_that_are_no_packed_study_are_refused(small, tmp_path, capsys):
