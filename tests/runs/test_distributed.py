@@ -258,6 +258,7 @@ def two_processes():
                 "JAX_COORDINATOR_ADDRESS": address,
                 "JAX_NUM_PROCESSES": "2",
                 "JAX_PROCESS_ID": str(number),
+                "PYTHONFAULTHANDLER": "1",  # SIGABRT prints the stacks
             }
             started.append(
                 subprocess.Popen(
@@ -278,12 +279,22 @@ def two_processes():
         process.communicate()
 
 
+def errors_of(processes):
+    """What each process wrote to standard error; if one hangs, fails with the stacks of all."""
+    try:
+        return [process.communicate(timeout=HANGS)[1] for process in processes]
+    except subprocess.TimeoutExpired:
+        for process in processes:
+            process.send_signal(signal.SIGABRT)
+        pytest.fail("\n\n".join(process.communicate()[1] for process in processes))
+
+
 def stop_both(both, workdir):
     """Stops two processes, of which the one that does not write is held at a step, by a signal to
     that one."""
     wait_until_held(both[1])
     both[1].send_signal(signal.SIGTERM)
-    errors = [process.communicate(timeout=HANGS)[1] for process in reversed(both)]
+    errors = errors_of(both[::-1])
     assert [process.returncode for process in both] == [cli.PREEMPTED] * 2, errors
     assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
 
@@ -366,7 +377,7 @@ def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     stuck = deciding(upstream__examples_per_second=30.0, upstream__timeout=5.0, **stall)
     words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
     both = two_processes([*words, *flags(stuck)], [*words, *flags(config)])
-    errors = [process.communicate(timeout=HANGS)[1].splitlines() for process in both]
+    errors = [text.splitlines() for text in errors_of(both)]
     assert [process.returncode for process in both] == [cli.FAILED] * 2, errors
     assert "no example has arrived from upstream for 5 s" in errors[0][-1]
     assert errors[1] == [
