@@ -4,6 +4,7 @@ import collections
 import glob
 import shutil
 import threading
+import time
 
 import jax
 import pytest
@@ -37,6 +38,7 @@ def followed(tmp_path_factory):
     stopped = train.train(CONFIG, workdir, on_step=stop_at(13), tools=tools)
     assert stopped["status"] == "preempted"
     assert content(copy) == content(workdir)  # from here another machine could resume
+    time.sleep(1.1)  # JAX names profiles by the second, and a new process takes longer
     assert train.train(CONFIG, workdir, tools=tools)["status"] == "exhausted"
     return workdir, copy
 
