@@ -180,7 +180,7 @@ def registered(
     """
     sizes, batch = numbers.batch_sizes, numbers.batch_size
     elsewhere = _grid(numbers, (batch,), numbers.insertions[1:], (2,))
-    at_most = BASELINE | {"before_augmentation_e16": _at(numbers, _INSERTIONS[0], 16)}
+    extremes = BASELINE | {"before_augmentation_e16": _at(numbers, _INSERTIONS[0], 16)}
     studies = {
         "grid": {
             "about": "Every echo factor at two batch sizes, and every insertion point at e = 2.",
@@ -205,7 +205,7 @@ def registered(
             "about": "Does weight decay make a large factor better than it makes no echoing?",
             "conditions": {
                 f"{name}_decay_{decay:g}": overrides | {"optimizer.weight_decay": decay}
-                for name, overrides in at_most.items()
+                for name, overrides in extremes.items()
                 for decay in _WEIGHT_DECAYS
             },
             "baseline": f"baseline_decay_{_WEIGHT_DECAYS[0]:g}",

@@ -88,7 +88,8 @@ def rejected(below, above):
 
 def matched(name, condition, baseline):
     """'balance [low, high]' of the sign test with matched seeds."""
-    both = bounds(name, condition).join(bounds(name, baseline), rsuffix="_of_baseline", how="inner")
+    base = bounds(name, baseline).add_suffix("_of_baseline")
+    both = bounds(name, condition).join(base, how="inner")
     lows, highs = both["low"] / both["high_of_baseline"], both["high"] / both["low_of_baseline"]
     ends = sorted({end for end in (*lows, *highs) if 0 < end < math.inf})
     # the signs change at the ends only; between two of them they are those of the middle
