@@ -127,7 +127,7 @@ def train(
             experiment,
             pathlib.Path(workdir),
             progress,
-            stop,
+            lambda step: stop(),
             locked=locked,
             on_step=on_step,
             tools=tools,

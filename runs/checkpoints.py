@@ -155,7 +155,7 @@ class Checkpoints:
                 create=True,
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._on_saved),
             )
-            self._opened = ocp.CheckpointManager(self._directory, options=options)
+            self._opened = _Manager(self._directory, options=options)
         return self._opened
 
     def _content(self, step: int) -> dict[str, Any]:
@@ -176,6 +176,18 @@ class Checkpoints:
         if "error" in outcome:
             raise Damaged(outcome["error"])
         return outcome["content"]
+
+
+class _Manager(ocp.CheckpointManager):
+    """Does not report steps to JAX's preemption service.
+
+    Orbax does so when it saves and, in the background of process 0 only, when a checkpoint is
+    complete: then of an old step, from which JAX may compute a stop that this process has passed.
+    The training loop reports for itself (see runs/signals.py).
+    """
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
 
 
 class _NewestAndBest:

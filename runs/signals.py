@@ -6,12 +6,15 @@ Commands import this module before any slow import, so it imports JAX only on de
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 
 INTERRUPTED = 130  # exit code
+
+_calls = itertools.count()  # of all functions that `stop_requested` yields, with several processes
 
 
 def end_at_once(*_) -> None:
@@ -38,7 +41,7 @@ def install(handler) -> None:
 
 
 @contextlib.contextmanager
-def stop_requested() -> Iterator[Callable[[int], bool]]:
+def stop_requested() -> Iterator[Callable[[], bool]]:
     """Yields a function to be called before every step, which returns whether to stop there.
 
     In a single process it returns True after the first SIGTERM or Ctrl-C; the second one ends a
@@ -46,17 +49,19 @@ def stop_requested() -> Iterator[Callable[[int], bool]]:
 
     Of several processes, any may receive SIGTERM. All stop before the same step, slightly later:
     JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the
-    background. Ctrl-C is not caught in that case.
+    background. All must call the function equally often. Ctrl-C is not caught in that case.
     """
     import jax
     from jax.experimental import multihost_utils
 
     if jax.process_count() > 1:
-        yield multihost_utils.reached_preemption_sync_point
+        # JAX stops at the number after the largest one reported so far, which is 0 before the first
+        # report. The steps of a resumed run could start beyond it; the number of the call cannot.
+        yield lambda: multihost_utils.reached_preemption_sync_point(next(_calls))
         return
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield lambda step: False
+        yield lambda: False
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -68,7 +73,7 @@ def stop_requested() -> Iterator[Callable[[int], bool]]:
     for number in before:
         signal.signal(number, on_signal)
     try:
-        yield lambda step: stop.is_set()
+        yield stop.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

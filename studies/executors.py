@@ -109,10 +109,8 @@ class PoolExecutor:
         self._idle: list[tuple[BaseProcess, connection.Connection]] = []
         self._busy: dict[connection.Connection, tuple[BaseProcess, Unit]] = {}
 
-    @contextlib.contextmanager
-    def stop_requested(self) -> Iterator[Callable[[], bool]]:
-        with signals.stop_requested() as stop_requested:
-            yield lambda: stop_requested(0)
+    def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
+        return signals.stop_requested()
 
     def free(self) -> int:
         return self.workers - len(self._busy)

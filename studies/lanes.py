@@ -84,7 +84,7 @@ def train(
         _advance(running, lanes, results)  # to their positions, without a step
         while running:
             behind = min(lane.position for lane in running)
-            stopping = stop_requested(behind)  # once per round, so that all stop at the same step
+            stopping = stop_requested()  # once per round, so that all stop at the same step
             # Lanes that wait stop too: they save and end.
             turn = [lane for lane in running if stopping or lane.position == behind]
             _advance(running, turn, results)

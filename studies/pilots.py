@@ -184,7 +184,7 @@ class Pilots:
         return result is not None and result["status"] in records.FINISHED
 
     def _continue(
-        self, factor: float, seed: int, evaluations: int, stop: Callable[[int], bool]
+        self, factor: float, seed: int, evaluations: int, stop: Callable[[], bool]
     ) -> None:
         """Trains a pilot until that many evaluations have followed the filling of its shuffle
         buffer, or to its end."""
@@ -194,7 +194,7 @@ class Pilots:
 
         def stops(step: int) -> bool:
             nonlocal asked
-            asked = stop(step)
+            asked = stop()
             return asked or step >= end
 
         quiet, tools = Progress(quiet=True), Tools(trackers=())

@@ -11,7 +11,7 @@ import os
 import pathlib
 import socket
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import train
@@ -78,10 +78,8 @@ class RayExecutor:
         self._study_dir = study_dir.absolute()
         self._units: dict[Any, Unit] = {}  # by reference
 
-    @contextlib.contextmanager
-    def stop_requested(self) -> Iterator[Callable[[], bool]]:
-        with signals.stop_requested() as stop_requested:
-            yield lambda: stop_requested(0)
+    def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
+        return signals.stop_requested()
 
     def free(self) -> int:
         return _MAX_TASKS - len(self._units)

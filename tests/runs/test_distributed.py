@@ -408,6 +408,38 @@ if own == 0:
 """
 
 
+STOP = """
+import os, signal, sys
+import jax, numpy as np
+from jax._src.distributed import global_state
+from runs import checkpoints, distributed, signals
+distributed.initialize()
+own, saves = jax.process_index(), sys.argv[2] == "after saving"
+calls = 4 - own if saves else 0
+with signals.stop_requested() as stop:
+    kept = checkpoints.Checkpoints(sys.argv[1])
+    for step in range(16, 16 + calls):
+        assert not stop()
+        if step == 16:
+            kept.save(step, {"x": np.zeros(3)}, None, step)
+    kept.close()  # the checkpoint of step 16 is complete only now
+    if own:
+        os.kill(os.getpid(), signal.SIGTERM)
+    global_state.client.blocking_key_value_get(f"PREEMPTION_CURRENT_COUNTER/{own}", 60_000)
+    print([call for call in range(calls, 8) if stop()])
+"""
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("when", ["before the first step", "after saving"])
+def test_processes_stop_at_the_same_call_whatever_the_step(when, two_processes, tmp_path):
+    """JAX's service misses a stop if the numbers that it is told go back or start at a step."""
+    both = two_processes(["-c", STOP, str(tmp_path / "checkpoints"), when])
+    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
+    expected = "[4]" if when == "after saving" else "[1]"
+    assert [text.splitlines()[-1:] for text in said] == [[expected]] * 2, errors
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_an_exchange_ends_when_a_process_leaves_and_deletes_old_keys(leaver, two_processes):

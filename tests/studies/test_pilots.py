@@ -80,7 +80,7 @@ def _passed(run, fresh, step):
 def test_a_pilot_that_uses_its_whole_budget_is_finished(tmp_path):
     """Otherwise it would be continued without end, where the time limit allows it."""
     unreachable = make(tmp_path, budget__fresh_examples=96, target__value=0.9999)
-    unreachable._continue(4, 0, 1_000, lambda step: False)
+    unreachable._continue(4, 0, 1_000, lambda: False)
     assert unreachable._results[4, 0]["status"] == "exhausted"
     assert unreachable._finished(4, 0)
 
