@@ -1,0 +1,52 @@
+import functools
+import re
+
+import pytest
+
+from benchmarks import wall_time
+from runs import records
+
+
+@pytest.mark.slow
+def test_the_page_follows_from_the_runs_and_starting_again_trains_nothing(tmp_path, capsys):
+    words = ["--quick", "--trials=1", "--searches=1", f"--runs={tmp_path / 'runs'}"]
+    wall_time.main(words)
+    page = capsys.readouterr().out
+
+    @functools.cache
+    def run(label):
+        directory = tmp_path / "runs" / "paired" / label / "0"
+        return [records.read_json(directory / name) for name in (records.CONFIG, records.RESULT)]
+
+    rows = dict(re.findall(r"^\| (\S.*?) \| (.*) \|$", page, re.MULTILINE))
+    assert {"e = 1", "e = 4", "e = 4, device", "auto"} < set(rows)
+    for label in ("e=1", "e=4", "e=4,device", "auto"):
+        config, result = run(label)
+        assert result["status"] in ("reached", "exhausted")
+        base = run("e=1")[1]
+        speedup, *_, steps, reached, _ = rows[_spaced(label)].split(" | ")[1:]
+        if label != "e=1" and base["status"] == result["status"] == "reached":
+            ratio = base["seconds_to_target"] / result["seconds_to_target"]
+            assert speedup.split()[0] == f"{ratio:.2f}"
+        assert float(steps) == pytest.approx(result["step"] / result["train_seconds"], abs=0.06)
+        assert reached == f"{int(result['status'] == 'reached')}/1"
+        assert config["config"]["seed"] == run("e=1")[0]["config"]["seed"]
+        assert config["config"]["upstream"] == run("e=1")[0]["config"]["upstream"]
+
+    (tuned,) = (tmp_path / "runs" / "fixed" / "e4").rglob(records.HPARAMS)
+    hparams = records.read_json(tuned)["hparams"]
+    for label in ("e=4", "e=4,device"):  # which shares the host's hyperparameters
+        config = run(label)[0]["config"]
+        for field, value in hparams.items():
+            assert (
+                functools.reduce(lambda part, name: part[name], field.split("."), config) == value
+            )
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(records.METRICS)}
+    wall_time.main(words)
+    assert capsys.readouterr().out == page
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def _spaced(label):
+    return label.replace("=", " = ").replace(",", ", ")
