@@ -120,8 +120,9 @@ class RayExecutor:
     def _connect(self, address: str) -> None:
         if address not in ("", "auto", "local"):
             _check_answers(address)
-        # task processes import the project's modules from this checkout
-        environment = {"env_vars": {"PYTHONPATH": str(train.ROOT)}}
+        # task processes import the project's modules from this checkout, and then what we import
+        path = filter(None, (str(train.ROOT), os.environ.get("PYTHONPATH")))
+        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(path)}}
         try:
             with warnings.catch_warnings():
                 # Ray forks only to execute other programs, which is safe; JAX cannot know.

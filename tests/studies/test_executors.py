@@ -167,6 +167,19 @@ def test_ray_writes_what_one_process_writes_even_if_a_worker_is_killed(alone, tm
     assert_same_trials(tmp_path / "study", alone)
 
 
+@pytest.mark.extras
+@pytest.mark.multiprocess
+def test_ray_workers_import_from_where_the_launch_does(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    executor = RayExecutor(study(), tmp_path / "study", QUIET)
+    try:
+        path = ray.get(ray.remote(os.getenv).remote("PYTHONPATH")).split(os.pathsep)
+    finally:
+        executor.close()
+    assert path[:2] == [str(ROOT), str(tmp_path)]
+
+
 def command_line(plan, outdir, *more):
     words = ["--config=configs/cifar10.py:mini", "--study=insertion", "--searches=1"]
     return [*words, f"--trials={plan.trials}", f"--outdir={outdir}", *flags(plan.config), *more]
