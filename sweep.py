@@ -171,6 +171,7 @@ def main(argv: Sequence[str]) -> int:
         stacked=arguments.lanes_stacked,
         tools=arguments.tools,
     )
+    distributed.wait_for_all()
     if outcome == "preempted":
         progress.say("stopped; run the same command again to resume")
         return cli.PREEMPTED

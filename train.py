@@ -532,6 +532,8 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
         terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)
     already = "already finished: " if result == before else ""
     progress.say(already + _summary(result, arguments.workdir))
+    if result["status"] != "failed":  # perhaps in this process only
+        distributed.wait_for_all()
     return cli.EXIT_CODES[result["status"]]
 
 

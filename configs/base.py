@@ -392,10 +392,16 @@ FIELDS = (
     Field("seed.model", 0, "initial parameters: one per trial", _SEED),
 )
 
-# Fields that may differ between a run and its resumption, since they cannot change the numbers.
-MAY_CHANGE_ON_RESUME = (
+# Fields that may differ between the processes of a run: where its data are, and how fast they come.
+OF_A_MACHINE = (
     "dataset.data_dir",
     "dataset.cache_dir",
+    *(field.name for field in FIELDS if field.name.startswith("upstream.")),
+)
+
+# Fields that may differ between a run and its resumption, since they cannot change the numbers.
+MAY_CHANGE_ON_RESUME = (
+    *OF_A_MACHINE,
     "log_every_steps",
     "gradient_statistics_every_steps",
     "echo.placement",  # the compiled step receives the same bytes
@@ -403,7 +409,6 @@ MAY_CHANGE_ON_RESUME = (
     "mesh.data",
     "mesh.model",
     "sharding",
-    *(field.name for field in FIELDS if field.name.startswith("upstream.")),
 )
 
 

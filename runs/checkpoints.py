@@ -4,12 +4,15 @@ Restoring returns exactly what was saved, or raises: a checkpoint contains a SHA
 and a checksum of each array, which does not depend on how the array is sharded.
 """
 
+import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
 import pathlib
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +43,8 @@ sys.unraisablehook = _ignore_orbax
 
 _NUM_NEWEST = 2  # checkpoints to keep, besides the best
 
+_numbers = itertools.count()  # of all Checkpoints in this process
+
 # Errors that Orbax and its file layer raise for damaged files. Others, such as an out-of-memory
 # error of a device, say nothing about the files.
 _DAMAGE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)
@@ -58,10 +63,16 @@ class Checkpoints:
     Args:
         directory: created when the first checkpoint is saved.
         on_saved: called in the background once a checkpoint is complete.
+
+    Several processes must create theirs in the same order.
     """
 
     def __init__(self, directory: str | os.PathLike, on_saved: Callable[[], None] = lambda: None):
         self._on_saved = on_saved
+        self._reporting: threading.Thread | None = None
+        # Runs that train together save at the same time. With equal names, the background barrier
+        # of one would meet that of another.
+        self._barriers = f"checkpoints{next(_numbers)}"
         self._directory = pathlib.Path(directory).absolute()
         self._keep = _NewestAndBest()
         self._opened: ocp.CheckpointManager | None = None
@@ -89,6 +100,14 @@ class Checkpoints:
                 arrays=ocp.args.StandardSave(named), value=ocp.args.JsonSave(content)
             ),
         )
+        # Orbax's own callback comes before the checkpoint gets its name.
+        self._reporting = threading.Thread(target=self._report, args=(manager,), daemon=True)
+        self._reporting.start()
+
+    def _report(self, manager: ocp.CheckpointManager) -> None:
+        with contextlib.suppress(Exception):  # which the next save, or the end, raises too
+            manager.wait_until_finished()
+            self._on_saved()
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, including damaged ones, from the newest to the oldest."""
@@ -123,16 +142,19 @@ class Checkpoints:
         leaves, structure = jax.tree.flatten(like)
         specs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in leaves]
         specs_by_name = by_path(jax.tree.unflatten(structure, specs))
-        reader = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+        reader, arrays, why = ocp.CompositeCheckpointHandler(), {}, ""
         try:
             arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(specs_by_name))
-            arrays = reader.restore(self._directory / str(step), args=arguments).arrays
+            arrays = reader.restore(epath.Path(self._directory / str(step)), args=arguments).arrays
         except Exception as error:
             if not isinstance(_cause(error), _DAMAGE_ERRORS):
                 raise
-            raise Damaged(f"its arrays cannot be read ({_first_line(_cause(error))})") from error
+            why = f"its arrays cannot be read ({_first_line(_cause(error))})"
         finally:
             reader.close()
+        # each process reads its own part, which may be the only one that is damaged
+        if why := next(filter(None, distributed.gather(why)), None):
+            raise Damaged(why)
         if fingerprint.of_arrays(arrays) != expected:
             raise Damaged("its arrays are not those that were saved")
         return jax.tree.unflatten(structure, [arrays[name] for name in specs_by_name])
@@ -145,6 +167,8 @@ class Checkpoints:
         """Waits until the last checkpoint is saved."""
         if self._opened is not None:
             self._opened.wait_until_finished()
+            if self._reporting is not None:
+                self._reporting.join()
             self._opened.close()
             self._opened = None
 
@@ -153,7 +177,9 @@ class Checkpoints:
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=self._keep,
                 create=True,
-                async_options=ocp.AsyncOptions(post_finalization_callback=self._on_saved),
+                multiprocessing_options=ocp.options.MultiprocessingOptions(
+                    barrier_sync_key_prefix=self._barriers
+                ),
             )
             self._opened = _Manager(self._directory, options=options)
         return self._opened

@@ -61,8 +61,12 @@ class InputError(Exception):
     """The user's input is wrong; the message is one sentence that says what to do instead."""
 
 
-class DiskFull(Exception):
-    """A disk is full; the message is one sentence that says which, and what to do."""
+class Failed(Exception):
+    """The command cannot go on; the message is one sentence that says why, and what to do."""
+
+
+class DiskFull(Failed):
+    """A disk is full; the message says which."""
 
 
 def is_disk_full(error: BaseException | None) -> bool:
@@ -139,16 +143,16 @@ _WRONG_PATH = (
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, whether or not its output can be written.
 
-    Wrong input prints one sentence to standard error and returns 2, a full disk 4, Ctrl-C 130.
+    Wrong input prints one sentence to standard error and returns 2, Failed 4, Ctrl-C 130.
     """
     terminal.survive_hangup()
     before = signal.getsignal(signal.SIGINT)
     signals.install(signals.raise_once)
     try:
         return main(sys.argv[1:] if argv is None else argv)
-    except (InputError, DiskFull, records.Damaged) as error:
+    except (InputError, Failed, records.Damaged) as error:
         terminal.write(f"error: {plain(str(error))}", sys.stderr)
-        return FAILED if isinstance(error, DiskFull) else WRONG_INPUT
+        return FAILED if isinstance(error, Failed) else WRONG_INPUT
     except OSError as error:
         if error.errno not in _WRONG_PATH:
             raise

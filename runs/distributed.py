@@ -8,6 +8,7 @@ import atexit
 import itertools
 import json
 import os
+import pathlib
 import socket
 import sys
 import threading
@@ -19,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from runs import terminal
-from runs.cli import FAILED, InputError
+from runs.cli import FAILED, Failed, InputError
 
 # Set by the user or a custom launcher. JAX itself reads only the first.
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -154,6 +155,40 @@ def decided_by_first(decide: Callable[[], Any]) -> Any:
     if "error" in first_outcome:
         raise InputError(first_outcome["error"])
     return first_outcome["value"]
+
+
+def check_same(values: Mapping[str, Any]) -> None:
+    """Checks that JSON values by name are the same in all processes.
+
+    Raises:
+        InputError: in every process; the message names the first value that differs.
+    """
+    everywhere = gather(dict(values))
+    for index, others in enumerate(everywhere):
+        for name, value in everywhere[0].items():
+            if others.get(name) != value:
+                raise InputError(
+                    f"{name} is {others.get(name)!r} in process {index} and {value!r} in process "
+                    "0; allowed: the same configuration and data in all processes"
+                )
+
+
+def check_not_alone(result: Mapping[str, Any], workdir: pathlib.Path) -> None:
+    """Ends this process if a run of several processes has failed in it: the others may wait for it.
+
+    Raises:
+        Failed: the result's status is 'failed', and there are several processes.
+    """
+    if result["status"] == "failed" and jax.process_count() > 1:
+        raise Failed(
+            f"process {jax.process_index()}: {workdir} has failed ({result['error']}); the same "
+            "command resumes"
+        )
+
+
+def wait_for_all() -> None:
+    """Waits until all processes have come here, however long process 0 writes files."""
+    gather(None)
 
 
 class PeerLeft(Exception):

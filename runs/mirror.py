@@ -93,10 +93,19 @@ class Mirror(Observer):
                 if self._copied.get(path) != version and not _is_current(there.get(target), status):
                     _upload(filesystem, self._directory / path, target)
                 self._copied[path] = version
-        for folder in set(filter(None, map(_checkpoint, self._copied))):
+        earlier = (path.removeprefix(f"{root}/") for path in there)  # copied by earlier processes
+        outdated = {folder for path in earlier if (folder := _checkpoint(path))}
+        outdated = {folder for folder in outdated if self._has_newer(folder)}
+        for folder in outdated | set(filter(None, map(_checkpoint, self._copied))):
             if not (self._directory / folder).exists():
                 filesystem.rm(f"{root}/{folder}", recursive=True)
                 self._copied = {p: v for p, v in self._copied.items() if _checkpoint(p) != folder}
+
+    def _has_newer(self, folder: str) -> bool:
+        """Whether the directory has a checkpoint of a later step than that of `folder`."""
+        own = self._directory / folder
+        steps = [int(path.name) for path in own.parent.glob("*") if path.name.isdecimal()]
+        return own.name.isdecimal() and any(step > int(own.name) for step in steps)
 
     def _check_is_copy(self, filesystem: Any, root: str) -> None:
         """Raises InputError if the URL has the copy of another run or study."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 INTERRUPTED = 130  # exit code
 
 _calls = itertools.count()  # of all functions that `stop_requested` yields, with several processes
+_stop: threading.Event | None = None  # of the outermost `stop_requested`, in a single process
 
 
 def end_at_once(*_) -> None:
@@ -44,8 +45,9 @@ def install(handler) -> None:
 def stop_requested() -> Iterator[Callable[[], bool]]:
     """Yields a function to be called before every step, which returns whether to stop there.
 
-    In a single process it returns True after the first SIGTERM or Ctrl-C; the second one ends a
+    In a single process it returns True after the first SIGTERM or Ctrl-C; the second Ctrl-C ends a
     command immediately. Only the main thread receives signals; elsewhere it always returns False.
+    Functions of nested contexts return the same.
 
     Of several processes, any may receive SIGTERM. All stop before the same step, slightly later:
     JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the
@@ -59,21 +61,28 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
         # report. The steps of a resumed run could start beyond it; the number of the call cannot.
         yield lambda: multihost_utils.reached_preemption_sync_point(next(_calls))
         return
-    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
+    global _stop
+    if _stop is not None:
+        yield _stop.is_set
+        return
+    stop = _stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def on_signal(number, _frame):
         stop.set()
-        of_command = before[number] is raise_once
-        signal.signal(number, end_at_once if of_command else before[number])
+        # SIGTERM may come twice, to the group of processes and from the parent.
+        if number == signal.SIGINT:
+            of_command = before[number] is raise_once
+            signal.signal(number, end_at_once if of_command else before[number])
 
     for number in before:
         signal.signal(number, on_signal)
     try:
         yield stop.is_set
     finally:
+        _stop = None
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -72,7 +72,8 @@ class InProcessExecutor:
 
     @contextlib.contextmanager
     def stop_requested(self) -> Iterator[Callable[[], bool]]:
-        yield lambda: self._preempted  # the training loop handles the signals
+        with signals.stop_requested() as stop_requested:  # also while nothing trains
+            yield lambda: self._preempted or stop_requested()
 
     def free(self) -> int:
         return 0 if self._ended else 1

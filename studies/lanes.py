@@ -7,7 +7,7 @@ rounding, if their steps are stacked into one call). Only its clocks include the
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 import train as training_loop
 from pipeline.map_datasets import Batch
-from runs import signals
+from runs import distributed, signals
 from runs.progress import Progress
 from runs.tooling import Tools
 from training.experiment import make_experiment
@@ -57,10 +57,18 @@ def train(
     lanes = [Lane(shared) for _ in experiments]
     stacks: dict[Program, Stack] = {}
     results: dict[Lane, dict[str, Any]] = {}
+    running: dict[Lane, Any] = {}
+    places = dict(zip(lanes, workdirs, strict=True))
     stopping = False
+
+    def ended(lane: Lane, result: dict[str, Any]) -> None:
+        distributed.check_not_alone(result, places[lane])
+        results[lane] = result
+        lane.close()
+        del running[lane]
+
     with signals.stop_requested() as stop_requested:
-        running = {}
-        for lane, experiment, workdir in zip(lanes, experiments, workdirs, strict=True):
+        for lane, experiment in zip(lanes, experiments, strict=True):
             experiment = dataclasses.replace(
                 experiment,
                 batches=lane,
@@ -74,35 +82,35 @@ def train(
                 )
             running[lane] = training_loop.step_by_step(
                 experiment,
-                workdir,
+                places[lane],
                 progress,
                 lambda step: stopping,
                 locked=True,
                 on_step=on_step,
                 tools=tools,
             )
-        _advance(running, lanes, results)  # to their positions, without a step
+        _advance(running, lanes, ended)  # to their positions, without a step
         while running:
             behind = min(lane.position for lane in running)
             stopping = stop_requested()  # once per round, so that all stop at the same step
             # Lanes that wait stop too: they save and end.
             turn = [lane for lane in running if stopping or lane.position == behind]
-            _advance(running, turn, results)
+            _advance(running, turn, ended)
             for stack in stacks.values():
                 stack.step()
     return [results[lane] for lane in lanes]
 
 
 def _advance(
-    running: dict["Lane", Any], lanes: Sequence["Lane"], results: dict["Lane", dict[str, Any]]
+    running: Mapping["Lane", Any],
+    lanes: Sequence["Lane"],
+    ended: Callable[["Lane", dict[str, Any]], None],
 ) -> None:
-    """Advances each of `lanes` by a step. Those that end move from `running` to `results`."""
+    """Advances each of `lanes` by a step; calls `ended` for those that end."""
     for lane in lanes:
         result = next(running[lane])
         if result is not None:
-            results[lane] = result
-            lane.close()
-            del running[lane]
+            ended(lane, result)
 
 
 class SharedBatches:

@@ -82,8 +82,11 @@ class _Launch:
         self._executor, self._lanes, self._stacked = executor, lanes, stacked
         self._tools = tools
         index, number_of_shards = shard
+        self._now = 0.0  # one clock for all processes, read once per round
         self._queues = {
-            (c.name, number): SearchQueue(c.name, number, study.trials, study.max_trials)
+            (c.name, number): SearchQueue(
+                c.name, number, study.trials, study.max_trials, lambda: self._now
+            )
             for c, number in search.searches_in_order(study)[index::number_of_shards]
         }
         steps = {
@@ -98,6 +101,7 @@ class _Launch:
         """Runs until every search is over, or until a signal has stopped what was running."""
         with self._executor.stop_requested() as stop_requested:
             while self._running() or not (self._stopping or self._over()):
+                self._now = distributed.decided_by_first(time.monotonic)
                 if not self._stopping and stop_requested():
                     self._stopping = True
                     self._executor.stop()

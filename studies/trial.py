@@ -144,7 +144,9 @@ def _train(
             records.write_json(workdir / records.HPARAMS, record)
     configs = [search.trial_config(study, condition, unit.search, trial) for trial in trials]
     if len(trials) == 1:
-        return [train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)]
+        result = train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)
+        distributed.check_not_alone(result, trial_dirs[0])
+        return [result]
     return lanes.train(configs, trial_dirs, progress, unit.stacked, tools=unit.tools)
 
 

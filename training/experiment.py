@@ -6,12 +6,14 @@
 import copy
 import dataclasses
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import grain
 from ml_collections import ConfigDict
 
 import workloads
+from configs import base
 from data.sources import DatasetInfo, RecordError, Source, UpstreamError
 from data.splits import open_data, open_splits
 from data.throttle import StoppableClock, limits, record_bytes
@@ -20,7 +22,7 @@ from pipeline import accounting, build
 from pipeline.evaluation import EvaluationBatch, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch
 from pipeline.streams import FixedStreams
-from runs import cli, records
+from runs import cli, distributed, records
 from training import check, memory, sharding
 from training.auto_policy import AutoPolicy
 from training.step import Program, Task, program
@@ -86,6 +88,7 @@ def _make_experiment(config: ConfigDict) -> Experiment:
     # Data: the training split may be throttled, the validation split never is.
     upstream_clock = StoppableClock()
     source, held_out, info = open_data(config, upstream_clock)
+    _check_same_everywhere(config, info, len(source), len(held_out))
     speed = limits(config)
     if len(held_out) and not speed.none:
         check.check_speed(speed, record_bytes(held_out[0]))
@@ -131,6 +134,29 @@ def _make_experiment(config: ConfigDict) -> Experiment:
         copies=copies,
         repeated_rows=accounting.repeated_rows(config, held_streams),
     )
+
+
+def _check_same_everywhere(
+    config: ConfigDict, info: DatasetInfo, training: int, validation: int
+) -> None:
+    """Raises InputError if the processes of this run differ in their configuration or data, with
+    which they would wait for one another forever, or mix different orders of the examples."""
+    values = {}
+
+    def add(fields: Mapping[str, Any], prefix: str) -> None:
+        for name, value in fields.items():
+            if isinstance(value, Mapping):
+                add(value, f"{prefix}{name}.")
+            else:
+                values[f"{prefix}{name}"] = value
+
+    add(config.to_dict(), "config.")
+    for name in base.OF_A_MACHINE:
+        del values[f"config.{name}"]
+    add(dataclasses.asdict(info), "the data set's ")
+    values |= {"the number of training examples": training}
+    values |= {"the number of validation examples": validation}
+    distributed.check_same(values)
 
 
 class FixedPolicy:

@@ -440,6 +440,121 @@ def test_processes_stop_at_the_same_call_whatever_the_step(when, two_processes, 
     assert [text.splitlines()[-1:] for text in said] == [[expected]] * 2, errors
 
 
+SAVE_AND_DAMAGE = """
+import pathlib, sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from runs import checkpoints, distributed, resuming
+distributed.initialize()
+own, work = jax.process_index(), pathlib.Path(sys.argv[1])
+rows = NamedSharding(Mesh(np.asarray(jax.devices()), "data"), PartitionSpec("data"))
+def array(seed):
+    whole = np.random.default_rng(seed).normal(size=(2, 20_000)).astype(np.float32)
+    return jax.make_array_from_process_local_data(rows, whole[own : own + 1])
+kept = checkpoints.Checkpoints(work / "checkpoints")
+for step in (1, 2):
+    kept.save(step, {"x": array(step)}, {"records": {}}, -1)
+kept.close()
+distributed.wait_for_all()
+if own:
+    for path in (work / "checkpoints/2/arrays/ocdbt.process_1").rglob("*"):
+        if path.is_file() and path.stat().st_size > 10_000:
+            path.write_bytes(path.read_bytes()[:5000])
+distributed.wait_for_all()
+step, restored, _ = resuming.newest_usable(work, kept, {"x": array(0)}, print)
+assert np.array_equal(restored["x"].addressable_data(0), array(1).addressable_data(0))
+distributed.wait_for_all()
+print("from", step)
+"""
+
+
+@pytest.mark.multiprocess
+def test_all_processes_take_the_older_checkpoint_if_one_cannot_read_its_part(
+    two_processes, tmp_path
+):
+    both = two_processes(["-c", SAVE_AND_DAMAGE, str(tmp_path)])
+    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert [text.splitlines()[-1] for text in said] == ["from 1"] * 2
+    assert [path.name for path in (tmp_path / records.DAMAGED).iterdir()] == ["checkpoint_2"]
+
+
+SLOW_FIRST = """
+import time
+from runs import distributed
+distributed._SHUTDOWN_SECONDS = 1
+distributed.initialize()
+if distributed.is_first():
+    time.sleep(4)
+distributed.wait_for_all()
+"""
+
+
+@pytest.mark.multiprocess
+def test_the_others_wait_for_what_process_0_writes_at_the_end(two_processes):
+    both = two_processes(["-c", SLOW_FIRST])
+    errors = errors_of(both)
+    assert [process.returncode for process in both] == [0, 0], errors
+
+
+@pytest.mark.multiprocess
+def test_processes_with_other_configurations_are_one_sentence(two_processes, tmp_path):
+    words = ["train.py", "--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
+    both = two_processes(*([*words, *flags(mini(seed__model=seed))] for seed in (0, 1)))
+    errors = errors_of(both)
+    assert [process.returncode for process in both] == [cli.WRONG_INPUT] * 2, errors
+    says = "config.seed.model is 1 in process 1 and 0 in process 0; allowed: the same configuration"
+    assert all(says in text for text in errors)
+    assert not (tmp_path / "run").exists()
+
+
+SWEEP = """
+import sys
+from runs import cli, distributed
+distributed._SHUTDOWN_SECONDS = 2
+import sweep
+sys.exit(cli.guarded(sweep.main, sys.argv[1:]))
+"""
+
+
+def sweep_words(outdir, *more, **fields):
+    """A sweep of two trials without echoing."""
+    config = mini(budget__fresh_examples=1280, echo__streams=2, **fields)
+    words = ["-c", SWEEP, "--config=configs/cifar10.py:mini", "--study=demo", "--trials=2"]
+    words += ["--searches=1", "--shard=0/5", f"--outdir={outdir}", "--tracker=none"]
+    return [*words, *flags(config), *more]
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_lanes_of_two_processes_save_at_the_same_time(two_processes, tmp_path):
+    often = {"checkpoint_every_fresh_examples": 320}
+    both = two_processes(sweep_words(tmp_path / "study", "--lanes=2", **often))
+    errors = errors_of(both)
+    assert [process.returncode for process in both] == [0, 0], errors
+    results = [
+        records.read_json(directory / records.RESULT)
+        for _, directory in records.trials_on_disk(tmp_path / "study")
+    ]
+    assert [result["status"] for result in results] == ["exhausted"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_trial_that_fails_in_one_process_ends_the_sweep_in_all(two_processes, tmp_path):
+    words = sweep_words(tmp_path / "study", upstream__timeout=3.0)
+    stuck = ["--config.upstream.examples_per_second=200"]
+    stuck += ["--config.upstream.stall_every_seconds=1", "--config.upstream.stall_seconds=1000"]
+    both = two_processes(words, [*words, *stuck])
+    errors = errors_of(both)
+    assert all(process.returncode for process in both)
+    (says,) = [line for line in errors[1].splitlines() if line.startswith("error: ")]
+    assert "process 1: " in says
+    assert "has failed (" in says
+    assert "no example has arrived from upstream for 3 s" in says
+    assert not list((tmp_path / "study").rglob(records.RESULT))
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_an_exchange_ends_when_a_process_leaves_and_deletes_old_keys(leaver, two_processes):

@@ -174,6 +174,16 @@ def test_checkpoints_keep_the_newest_two_and_the_best_bit_for_bit(tmp_path):
     assert checkpoints.value(2) == {"step": 2, "third": 1 / 3}
 
 
+def test_a_saved_checkpoint_is_reported_once_it_is_complete(tmp_path):
+    found = []
+    checkpoints = Checkpoints(tmp_path, lambda: found.append(checkpoints.steps()))
+    for step in (1, 2, 3):
+        checkpoints.save(step, {"w": jnp.zeros(3)}, {}, -1)
+    checkpoints.close()
+    assert found[-1] == [3, 2]
+    assert all(steps for steps in found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "bit"])
 def test_a_checkpoint_restores_what_was_saved_or_is_damaged(tmp_path, damage):

@@ -195,6 +195,16 @@ def test_a_copy_follows_and_drops_the_checkpoints_that_the_run_dropped(tmp_path)
     assert copy == {"config": b"{}", "checkpoints/9/a": b"9", "metrics": b"1\n2\n"}
 
 
+def test_a_resumed_run_drops_the_checkpoints_of_the_copy_that_it_has_overtaken(tmp_path):
+    run, copy = directory(tmp_path / "run", config="{}", checkpoints__5__a="5"), tmp_path / "copy"
+    assert not copied(run, copy)
+    shutil.rmtree(run / "checkpoints" / "5")
+    directory(run, checkpoints__7__a="7")
+    directory(copy, checkpoints__9__a="of a machine that was lost")
+    assert not copied(run, copy)
+    assert set(content(copy)) == {"config", "checkpoints/7/a", "checkpoints/9/a"}
+
+
 def test_the_copy_of_another_run_is_never_overwritten(tmp_path, monkeypatch):
     monkeypatch.setattr("runs.mirror._RETRY_SECONDS", ())
     theirs = directory(tmp_path / "theirs", **{"config.json": '{"a": 1}'})
