@@ -42,7 +42,8 @@ _MAX_RATIO, _MIN_LIMIT = 200, 64 * 1024**2
 _KEPT = (records.STUDY, records.CONFIG, records.HPARAMS, records.METRICS, records.RESULT)
 _CLOCK = ("train_seconds", "wall_seconds", "input_wait_fraction")
 _MAX_HEADER = 1024**2  # bytes before a member's content; long names have headers of their own
-_XZ_MEMORY = 256 * 1024**2  # bytes; files from `pack` need 9 MB
+_XZ_MEMORY = 256 * 1024**2  # bytes to unpack; files from `pack` need up to 65 MB
+_XZ_WINDOW = 8 * 1024**2, 64 * 1024**2  # bytes in which repetition is found; packing takes ten times
 _unpacked: list[tempfile.TemporaryDirectory] = []  # kept until the process ends
 
 
@@ -85,7 +86,12 @@ def pack(
     try:
         with tempfile.TemporaryDirectory(dir=archive.parent) as aside:
             written = pathlib.Path(aside) / archive.name
-            with tarfile.open(written, "w:xz", dereference=True) as tar:
+            window = min(max(size, _XZ_WINDOW[0]), _XZ_WINDOW[1])
+            lzma2 = {"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME}
+            with (
+                lzma.open(written, "wb", filters=[lzma2 | {"dict_size": window}]) as compressed,
+                tarfile.open(fileobj=compressed, mode="w", dereference=True) as tar,
+            ):
                 for file in files:
                     content = file.read_bytes()
                     if file.name == records.METRICS:
