@@ -43,7 +43,8 @@ _KEPT = (records.STUDY, records.CONFIG, records.HPARAMS, records.METRICS, record
 _CLOCK = ("train_seconds", "wall_seconds", "input_wait_fraction")
 _MAX_HEADER = 1024**2  # bytes before a member's content; long names have headers of their own
 _XZ_MEMORY = 256 * 1024**2  # bytes to unpack; files from `pack` need up to 65 MB
-_XZ_WINDOW = 8 * 1024**2, 64 * 1024**2  # bytes in which repetition is found; packing takes ten times
+# Bytes in which repetition is found; packing needs ten times as much memory.
+_XZ_WINDOW = 8 * 1024**2, 64 * 1024**2
 _unpacked: list[tempfile.TemporaryDirectory] = []  # kept until the process ends
 
 
