@@ -39,7 +39,7 @@ from benchmarks.forecast_accuracy import (
 from echo.advice.forecast import Fit, Prior
 
 RESULTS = pathlib.Path("results/grid")
-PROBLEMS = ("digits", "logistic", "sentences")
+PROBLEMS = ("digits", "logistic", "sentences", "cells")
 GROWTH = 0.15  # of a pilot, as in advise.py: evaluations are many here
 REFERENCE = 4.0  # regressions predict n(e) / n(4)
 AFTER_BENDS = {"sentences": 2}  # the first search that no one had looked at before the law's bends
