@@ -35,6 +35,9 @@ _LAUNCHERS = (
 # process fails, all of them wait this long.
 _SHUTDOWN_SECONDS = 60
 
+# How long processes wait for one another at the start, silently at first.
+_JOIN_SECONDS, _SILENT_SECONDS = 300, 10.0
+
 _RETRY_SECONDS = 0.1  # between attempts to reach process 0 after it closed the connection
 
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
@@ -43,20 +46,31 @@ _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by c
 def initialize() -> None:
     """Joins the other processes if a launcher started this process as one of several.
 
-    Must be called before JAX initializes its devices.
+    Must be called before JAX initializes its devices. If the others do not come, it says so, and
+    JAX ends this process after five minutes.
 
     Raises:
-        InputError: the launcher's variables are incomplete, or the others cannot be reached.
+        InputError: the launcher's variables are incomplete or wrong.
     """
     if jax.distributed.is_initialized():
         return
     arguments = detect(os.environ)
     if arguments is None:
         return
+    says = f"waiting for the other processes of this run, at most {_JOIN_SECONDS} s"
+    waits = threading.Timer(_SILENT_SECONDS, terminal.write, (says, sys.stderr))
+    waits.daemon = True
+    waits.start()
     try:
-        jax.distributed.initialize(**arguments, shutdown_timeout_seconds=_SHUTDOWN_SECONDS)
+        jax.distributed.initialize(
+            **arguments,
+            initialization_timeout=_JOIN_SECONDS,
+            shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+        )
     except (ValueError, RuntimeError) as error:
         raise InputError(f"the processes of this run cannot be joined: {error}") from error
+    finally:
+        waits.cancel()
     if not is_first():
         leaving = threading.Event()
         atexit.register(leaving.set)  # runs before JAX disconnects, after which process 0 may end

@@ -479,6 +479,24 @@ def test_all_processes_take_the_older_checkpoint_if_one_cannot_read_its_part(
     assert [path.name for path in (tmp_path / records.DAMAGED).iterdir()] == ["checkpoint_2"]
 
 
+ALONE = """
+from runs import distributed
+distributed._SILENT_SECONDS = 0.5
+distributed._JOIN_SECONDS = 5
+distributed.initialize()
+"""
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_that_waits_for_the_others_says_so(number, two_processes):
+    both = two_processes(["-c", ALONE])
+    both[1 - number].kill()
+    errors = both[number].communicate(timeout=HANGS)[1]
+    assert errors.startswith("waiting for the other processes of this run, at most 5 s\n")
+    assert both[number].returncode
+
+
 SLOW_FIRST = """
 import time
 from runs import distributed
