@@ -4,7 +4,6 @@ Restoring returns exactly what was saved, or raises: a checkpoint contains a SHA
 and a checksum of each array, which does not depend on how the array is sharded.
 """
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -105,9 +104,11 @@ class Checkpoints:
         self._reporting.start()
 
     def _report(self, manager: ocp.CheckpointManager) -> None:
-        with contextlib.suppress(Exception):  # which the next save, or the end, raises too
+        try:
             manager.wait_until_finished()
-            self._on_saved()
+        except Exception:  # which the next save, or the end, raises too
+            return
+        self._on_saved()
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, including damaged ones, from the newest to the oldest."""

@@ -187,11 +187,10 @@ def check_same(values: Mapping[str, Any]) -> None:
                 )
 
 
-def check_not_alone(result: Mapping[str, Any], workdir: pathlib.Path) -> None:
-    """Ends this process if a run of several processes has failed in it: the others may wait for it.
+def raise_if_failed(result: Mapping[str, Any], workdir: pathlib.Path) -> None:
+    """Raises Failed if there are several processes, and a run has failed in this one.
 
-    Raises:
-        Failed: the result's status is 'failed', and there are several processes.
+    The others may still wait for it in that run, so it must not go on to another.
     """
     if result["status"] == "failed" and jax.process_count() > 1:
         raise Failed(

@@ -62,7 +62,7 @@ def train(
     stopping = False
 
     def ended(lane: Lane, result: dict[str, Any]) -> None:
-        distributed.check_not_alone(result, places[lane])
+        distributed.raise_if_failed(result, places[lane])
         results[lane] = result
         lane.close()
         del running[lane]

@@ -145,7 +145,7 @@ def _train(
     configs = [search.trial_config(study, condition, unit.search, trial) for trial in trials]
     if len(trials) == 1:
         result = train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)
-        distributed.check_not_alone(result, trial_dirs[0])
+        distributed.raise_if_failed(result, trial_dirs[0])
         return [result]
     return lanes.train(configs, trial_dirs, progress, unit.stacked, tools=unit.tools)
 
