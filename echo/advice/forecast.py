@@ -136,6 +136,7 @@ class Forecast:
             95 % probability under the fitted law.
         doubt: why the evidence is not enough, or "".
         next_factor: the factor whose pilot to extend (or start) next; None if the answer is clear.
+            A pilot that has not left the start of its curve comes before a longer one.
         noise: standard deviation of log fresh examples around the fitted law.
     """
 
@@ -227,6 +228,8 @@ def forecast(
     following = _next_factor(factors, best, reached, chances)
     if not doubt and regret <= CLEAR_REGRET:
         following = None
+    if following is not None:
+        following = _least_started(runs, target, factors, following, step_seconds or {})
     return Forecast(cells, factors[best], regret, doubt, following, fit.noise)
 
 
@@ -275,6 +278,32 @@ def _next_factor(factors, best: int, reached: set[float], chances) -> float | No
     return contender if contender and open_[contender] >= _CONTENDER else None
 
 
+def _least_started(
+    runs: Sequence[Run],
+    target: float,
+    factors: Sequence[float],
+    following: float,
+    step_seconds: Mapping[float, float],
+) -> float:
+    """The factor whose pilot to extend: `following`, or of the pilots that have taken fewer seconds
+    and are still in their transient, which says nothing about later, the one with the fewest."""
+    top = _transient_end(runs, target)
+    seconds, started = dict.fromkeys(factors, 0.0), {following}
+    for run in runs:
+        usable = _usable(run)
+        if run.factor in seconds and usable.any():
+            last = (
+                run.steps[-1] * step_seconds[run.factor] if step_seconds else run.fresh_examples[-1]
+            )
+            seconds[run.factor] += float(last)
+            if run.loss[usable].min() <= top:
+                started.add(run.factor)
+    behind = [
+        e for e, spent in seconds.items() if e not in started and 0 < spent < seconds[following]
+    ]
+    return min(behind, key=lambda e: seconds[e], default=following)
+
+
 def _prefill(run: Run, batch_size: int) -> float:
     """Fresh examples that the shuffle buffer held before the first step."""
     return float(np.median(run.fresh_examples - run.steps * batch_size / run.factor))
@@ -300,12 +329,18 @@ def fresh_examples_at(run: Run, level: float) -> float | None:
     return float(fresh[after - 1] * (fresh[after] / fresh[after - 1]) ** share)
 
 
+def _transient_end(runs: Sequence[Run], target: float) -> float:
+    """The loss at which the transient of these runs ends."""
+    curves = [run.loss[_usable(run)] for run in runs]
+    first = max((curve[0] for curve in curves if len(curve)), default=target)
+    return target * (first / target) ** (1 - _TRANSIENT)
+
+
 def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
     """Levels of the loss between the end of the transient and the lowest loss of all runs."""
     curves = [run.loss[_usable(run)] for run in runs]
-    first = max((curve[0] for curve in curves if len(curve)), default=target)
     lowest = max(min((curve.min() for curve in curves if len(curve)), default=target), target)
-    top = target * (first / target) ** (1 - _TRANSIENT)
+    top = _transient_end(runs, target)
     return np.geomspace(lowest, max(top, 1.05 * lowest), _LEVELS)
 
 

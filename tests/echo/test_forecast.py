@@ -289,3 +289,22 @@ def test_the_report_has_a_line_for_each_factor():
     lines = str(answer).splitlines()
     assert [float(line.split()[0]) for line in lines[1 : 1 + len(FACTORS)]] == list(FACTORS)
     assert sum(line.endswith("*") for line in lines) == 1
+
+
+def test_a_pilot_leaves_its_start_before_another_is_extended():
+    long = law_run(1, 0.5 * law_examples(TARGET, 1))
+
+    def resting(until):
+        fresh = np.linspace(32, until, 4)
+        return Run(16, fresh, fresh * 16 / BATCH, [3.0, 2.99, 2.98, 2.97])
+
+    def extended(other):
+        seconds = {1: float(BATCH), 16: BATCH / 16}
+        answer = forecast([long, other], TARGET, batch_size=BATCH, step_seconds=seconds)
+        return answer.factor, answer.next_factor
+
+    guess, following = extended(resting(0.1 * long.fresh_examples[-1]))
+    assert (guess, following) == (1, 16)
+    guess, following = extended(resting(1.1 * long.fresh_examples[-1]))
+    assert guess == 1
+    assert following != 16  # it has had its chance
