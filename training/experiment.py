@@ -6,8 +6,7 @@
 import copy
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import grain
 from ml_collections import ConfigDict
@@ -141,19 +140,9 @@ def _check_same_everywhere(
 ) -> None:
     """Raises InputError if the processes of this run differ in their configuration or data, with
     which they would wait for one another forever, or mix different orders of the examples."""
-    values = {}
-
-    def add(fields: Mapping[str, Any], prefix: str) -> None:
-        for name, value in fields.items():
-            if isinstance(value, Mapping):
-                add(value, f"{prefix}{name}.")
-            else:
-                values[f"{prefix}{name}"] = value
-
-    add(config.to_dict(), "config.")
-    for name in base.OF_A_MACHINE:
-        del values[f"config.{name}"]
-    add(dataclasses.asdict(info), "the data set's ")
+    names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
+    values = {f"config.{name}": cli.get_field(config, name) for name in names}
+    values |= {f"the data set's {name}": of for name, of in dataclasses.asdict(info).items()}
     values |= {"the number of training examples": training}
     values |= {"the number of validation examples": validation}
     distributed.check_same(values)

@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks import wall_time
 from runs import records
+from runs.study import nested
 
 
 @pytest.mark.slow
@@ -38,9 +39,7 @@ def test_the_page_follows_from_the_runs_and_starting_again_trains_nothing(tmp_pa
     for label in ("e=4", "e=4,device"):  # which shares the host's hyperparameters
         config = run(label)[0]["config"]
         for field, value in hparams.items():
-            assert (
-                functools.reduce(lambda part, name: part[name], field.split("."), config) == value
-            )
+            assert nested(config, field) == value
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob(records.METRICS)}
     wall_time.main(words)
