@@ -30,7 +30,7 @@ def study(name):
             _, *place, file = member.name.split("/")
             place = tuple(place)
             if file == "study.json":
-                needed = json.loads(content)["trials"]
+                plan = json.loads(content)
             elif file == "result.json":
                 condition, search, trial = place
                 key = {"condition": condition, "search": int(search), "trial": int(trial)}
@@ -42,16 +42,18 @@ def study(name):
     trials = pd.DataFrame(results)
     trials["best_value"] = [best["value"] for best in trials["best"]]
     trials["seed"] = trials["place"].map(seeds)
+    trials["mode"] = plan["target"]["mode"]  # whether the target lies "above" or "below"
     # the first N of each search that neither diverged nor failed
     trials = trials[trials["status"].isin(["reached", "exhausted"])].sort_values("trial")
-    return trials.groupby(["condition", "search"]).head(needed), curves
+    return trials.groupby(["condition", "search"]).head(plan["trials"]), curves
 
 
 def scores(name, column):
     """The scores of all searches, all of which reached the target, by condition and search."""
     trials, _ = study(name)
     groups = trials.groupby(["condition", "search"])[column]
-    return groups.max() if column == "best_value" else groups.min()
+    highest = column == "best_value" and (trials["mode"] == "above").all()
+    return groups.max() if highest else groups.min()
 
 
 def tuned(name, condition, baseline, column="fresh_examples_to_target"):
@@ -123,6 +125,8 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (tuned, ("sentences_factor", e(4, 32), "baseline_b32")),
         (tuned, ("digits_wall_time", "before_augmentation_e5", "baseline", "seconds_to_target")),
         (tuned, ("digits_quality", BEFORE, "baseline", "best_value")),
+        (tuned, ("grid/quality_sentences", BEFORE, "baseline", "best_value")),
+        (tuned, ("grid/quality_sentences", BATCH, "baseline", "best_value")),
         (tuned, ("digits_controls", "baseline_steps_of_e2", "baseline")),
         (tuned, ("grid/controls_logistic", BEFORE, "baseline_steps_of_e2")),
         (tuned, ("grid/controls_logistic", BEFORE, "spaced_epochs_2")),
