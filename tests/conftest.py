@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import train
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import NOT_OPTIMIZING, ROOT
 
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
@@ -41,7 +41,18 @@ def _share_what_is_compiled() -> None:
         jax.config.update(option, value)
 
 
+def _compile_without_optimizing() -> None:
+    """LLVM would take longer to optimize the tests' programs than these run.
+
+    Whoever names a level in XLA_FLAGS gets that one.
+    """
+    option, _, _ = NOT_OPTIMIZING.partition("=")
+    if option not in (flags := os.environ.get("XLA_FLAGS", "")):
+        os.environ["XLA_FLAGS"] = f"{flags} {NOT_OPTIMIZING}".strip()
+
+
 _share_what_is_compiled()
+_compile_without_optimizing()
 
 # A shell starts a background job with SIGINT ignored, and commands under test would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

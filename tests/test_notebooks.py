@@ -8,7 +8,7 @@ import nbclient
 import nbformat
 import pytest
 
-from tests.helpers.runs import HANGS
+from tests.helpers.runs import HANGS, optimizing
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
 NAMES = (
@@ -27,7 +27,8 @@ def execute(name, parameters):
     (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
     cell.source = f"import pathlib\n{parameters}"
     where = {"metadata": {"path": str(NOTEBOOKS)}}
-    return nbclient.NotebookClient(notebook, timeout=HANGS, resources=where).execute().cells
+    client = nbclient.NotebookClient(notebook, timeout=HANGS, resources=where)
+    return client.execute(env=optimizing()).cells
 
 
 def outputs(cells):

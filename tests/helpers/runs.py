@@ -20,6 +20,10 @@ from training.experiment import make_experiment
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+# Added to XLA_FLAGS by conftest.py.
+NOT_OPTIMIZING = "--xla_backend_optimization_level=0"
+
+
 # Seconds after which something hangs: far more than it takes on a busy machine.
 HANGS = 900
 
@@ -123,6 +127,19 @@ def flags(config):
     names = [field.name for field in base.FIELDS]
     changed = [n for n in names if cli.get_field(config, n) != cli.get_field(shipped, n)]
     return [f"--config.{name}={cli.get_field(config, name)}" for name in changed]
+
+
+def cpu_devices(count):
+    """The environment of a process that sees so many CPU devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
+    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
+def optimizing():
+    """The environment of a process that takes longer to compute than LLVM to optimize; see
+    conftest.py."""
+    flags = os.environ["XLA_FLAGS"].removesuffix(NOT_OPTIMIZING).strip()
+    return os.environ | {"XLA_FLAGS": flags}
 
 
 def run_command(script, *arguments, **options):

@@ -175,7 +175,7 @@ def main(directory):
             "tensor": transformer("tensor", 4, 2),
             "fsdp": transformer("fsdp", 8, 1),
         },
-        "vit": {"tensor": vit("tensor", 4, 2), "fsdp": vit("fsdp", 8, 1)},
+        "vit": {"tensor": vit("tensor", 4, 2)},
         "statistics": statistics("fsdp"),
         "placement": {where: placement(where) for where in ("host", "device")},
         "stores": [store(8, 1), store(4, 2)],

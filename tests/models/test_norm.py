@@ -1,6 +1,5 @@
 """Tests of GhostBatchNorm against nnx.BatchNorm and against numpy, group by group."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from flax import nnx
 
 from models.norm import GhostBatchNorm
+from tests.helpers.runs import cpu_devices
 
 
 def example_batch(batch=6, seed=0):
@@ -108,10 +108,9 @@ for group_size in (0, 2, 4):
 
 @pytest.mark.slow
 def test_whole_groups_on_a_device_need_no_communication():
-    flags = "--xla_force_host_platform_device_count=4"
     result = subprocess.run(
         [sys.executable, "-c", SHARDED],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env=cpu_devices(4),
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -8,7 +8,7 @@ import pytest
 import train
 from configs import base
 from runs import cli
-from tests.helpers.runs import ROOT, flags, mini, run_command
+from tests.helpers.runs import ROOT, cpu_devices, flags, mini, run_command
 
 
 @pytest.mark.parametrize("script", ["train.py", "sweep.py", "advise.py"])
@@ -111,17 +111,11 @@ def test_a_batch_that_the_devices_cannot_share_is_refused(tmp_path):
         "--config=configs/cifar10.py:mini",
         f"--workdir={tmp_path / 'run'}",
         "--config.batch_size=30",
-        env=_with_devices(8),
+        env=cpu_devices(8),
     )
     assert done.returncode == cli.WRONG_INPUT
     assert "config.batch_size is 30, which 8 devices cannot share evenly" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def _with_devices(count):
-    import os
-
-    return {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
 
 
 def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupted, capsys):

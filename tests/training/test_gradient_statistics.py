@@ -117,11 +117,6 @@ def test_equal_halves_give_the_estimates_of_mccandlish(population):
     assert float(found["gradient_noise_trace"]) == pytest.approx(trace, rel=1e-4)
 
 
-def quickly(function):
-    """Compiled for a single call on a CPU."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
-
-
 @pytest.fixture(params=["cifar10", "transformer", "ssd"])
 def shipped(request, monkeypatch):
     """(name, parameters, batch, a function of both for each kind of loss)."""
@@ -132,7 +127,7 @@ def shipped(request, monkeypatch):
         return nnx.split(workload.model(nnx.Rngs(0)), nnx.Param, ...)[1:]
 
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: workload.model(nnx.Rngs(0))))
-    params, model_state = quickly(drawn)()
+    params, model_state = jax.jit(drawn)()
 
     def called(method):
         def function(params, data):
@@ -151,7 +146,7 @@ def test_rows_add_up_to_the_loss_and_groups_of_them_have_their_own_gradients(shi
     index_B = indices_with(rows // 2, rows)
     repeat_B = np.arange(rows) % 4 == 1
 
-    @quickly
+    @jax.jit
     def explicit(params, data, rows_B):
         def group_loss(params):
             losses_B, weights_B = row_losses(params, data)
@@ -159,7 +154,7 @@ def test_rows_add_up_to_the_loss_and_groups_of_them_have_their_own_gradients(shi
 
         return jax.value_and_grad(group_loss)(params)
 
-    @quickly
+    @jax.jit
     def measured(params, data):
         def losses(params):
             return row_losses(params, data)
@@ -173,7 +168,7 @@ def test_rows_add_up_to_the_loss_and_groups_of_them_have_their_own_gradients(shi
         )
 
     value, gradient = value_and_flat(explicit(params, data, np.ones(rows)))
-    assert value == pytest.approx(float(quickly(loss)(params, data)[0]), rel=1e-5)
+    assert value == pytest.approx(float(jax.jit(loss)(params, data)[0]), rel=1e-5)
     found = {k: float(v) for k, v in measured(params, data).items()}
 
     fresh_loss, fresh = value_and_flat(explicit(params, data, 1.0 - repeat_B))
@@ -234,8 +229,10 @@ ON = {"gradient_statistics_every_steps": 2}
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_measuring_changes_no_number_of_a_run(condition, tmp_path, uninterrupted):
-    config = mini(**condition, **RESNET, log_every_steps=1)
-    train.train(mini(**condition, **RESNET, log_every_steps=1, **ON), tmp_path / "run")
+    if condition["echo__insertion"] == "none":
+        condition = condition | RESNET  # one network with batch normalization, whose state counts
+    config = mini(**condition, log_every_steps=1)
+    train.train(mini(**condition, log_every_steps=1, **ON), tmp_path / "run")
     measured = [r for r in records_of(tmp_path / "run") if r["split"] == "gradients"]
     keep_all_but_gradients(tmp_path / "run")
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
@@ -292,7 +289,7 @@ def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
 @pytest.mark.slow
 def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
     fields = echoing("before_augmentation", 100) | ON | {"budget__fresh_examples": 320}
-    configs = [mini(**fields, **RESNET, optimizer__learning_rate=rate) for rate in (0.01, 0.02)]
+    configs = [mini(**fields, optimizer__learning_rate=rate) for rate in (0.01, 0.02)]
     workdirs = [tmp_path / "0", tmp_path / "1"]
     lanes.train(configs, workdirs, Progress(quiet=True), stacked=True)
     for config, workdir in zip(configs, workdirs, strict=True):

@@ -1,7 +1,5 @@
 """The compiled step: optimizers against their formulas, sharding against one device, evaluation."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,15 @@ import pytest
 import train
 from pipeline import accounting
 from runs import records
-from tests.helpers.runs import INSERTIONS_AND_BUFFERS, RESNET, echoing, flags, mini, run_command
+from tests.helpers.runs import (
+    INSERTIONS_AND_BUFFERS,
+    RESNET,
+    cpu_devices,
+    echoing,
+    flags,
+    mini,
+    run_command,
+)
 from training import optimizer
 from training.check import ConfigError, check
 from training.experiment import make_experiment
@@ -149,9 +155,8 @@ def test_initial_parameters_depend_on_the_model_seed_alone():
 def test_the_command_on_eight_devices_gives_the_losses_of_one(tmp_path, uninterrupted):
     config = mini(**echoing("after_batching", 4, factor=2), log_every_steps=1)
     one = uninterrupted(config)
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
-    done = run_command("train.py", *words, env=environment)
+    done = run_command("train.py", *words, env=cpu_devices(8))
     assert done.returncode == 0, done.stderr
     record = records.read_json(tmp_path / "run" / records.CONFIG)
     assert record["hardware"]["devices"] == 8
