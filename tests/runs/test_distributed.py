@@ -481,8 +481,8 @@ def test_all_processes_take_the_older_checkpoint_if_one_cannot_read_its_part(
 
 ALONE = """
 from runs import distributed
-distributed._SILENT_SECONDS = 0.5
-distributed._JOIN_SECONDS = 2
+distributed._SILENT_SECONDS = 0
+distributed._JOIN_SECONDS = 5
 distributed.initialize()
 """
 
@@ -493,7 +493,7 @@ def test_a_process_that_waits_for_the_others_says_so(number, two_processes):
     both = two_processes(["-c", ALONE])
     both[1 - number].kill()
     errors = both[number].communicate(timeout=HANGS)[1]
-    assert errors.startswith("waiting for the other processes of this run, at most 2 s\n")
+    assert errors.startswith("waiting for the other processes of this run, at most 5 s\n")
     assert both[number].returncode
 
 
