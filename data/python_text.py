@@ -9,6 +9,7 @@ between versions of Python; the fingerprint in a run's record identifies the tex
 """
 
 import ast
+import collections
 import functools
 import importlib.machinery
 import platform
@@ -99,7 +100,17 @@ def _module_docstrings(name: str) -> list[str]:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return []
     with open(spec.origin, "rb") as file:
-        nodes = ast.walk(ast.parse(file.read()))
+        nodes = _statements(ast.parse(file.read()))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = [ast.get_docstring(node) for node in nodes if isinstance(node, documented)]
     return [docstring for docstring in docstrings if docstring]
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """`ast.walk` without expressions, which are most of a tree and hold no docstrings."""
+    nested = (ast.stmt, ast.excepthandler, ast.match_case)
+    nodes: collections.deque[ast.AST] = collections.deque([tree])
+    while nodes:
+        node = nodes.popleft()
+        nodes.extend(n for n in ast.iter_child_nodes(node) if isinstance(n, nested))
+        yield node

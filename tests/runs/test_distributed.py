@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import jax
 import numpy as np
@@ -13,11 +14,14 @@ import pytest
 
 import train
 import workloads
+from configs import cifar10
 from data.splits import open_data
 from pipeline import accounting, build, streams
 from pipeline.auto_streams import AutoStreams
 from pipeline.evaluation import evaluation_batches
-from runs import cli, distributed, records
+from runs import cli, distributed, locks, records
+from studies.definitions import load_study
+from studies.directory import open_study
 from tests.helpers.runs import (
     HANGS,
     INSERTIONS_AND_BUFFERS,
@@ -535,10 +539,13 @@ sys.exit(cli.guarded(sweep.main, sys.argv[1:]))
 """
 
 
+MINI = "configs/cifar10.py:mini"
+
+
 def sweep_words(outdir, *more, **fields):
     """A sweep of two trials without echoing."""
-    config = mini(budget__fresh_examples=1280, echo__streams=2, **fields)
-    words = ["-c", SWEEP, "--config=configs/cifar10.py:mini", "--study=demo", "--trials=2"]
+    config = mini(**{"budget__fresh_examples": 1280, "echo__streams": 2} | fields)
+    words = ["-c", SWEEP, f"--config={MINI}", "--study=demo", "--trials=2"]
     words += ["--searches=1", "--shard=0/5", f"--outdir={outdir}", "--tracker=none"]
     return [*words, *flags(config), *more]
 
@@ -571,6 +578,40 @@ def test_a_trial_that_fails_in_one_process_ends_the_sweep_in_all(two_processes, 
     assert "has failed (" in says
     assert "no example has arrived from upstream for 3 s" in says
     assert not list((tmp_path / "study").rglob(records.RESULT))
+
+
+HURRIED = """
+import itertools, os, time, types
+from studies import runner
+if os.environ["JAX_PROCESS_ID"] == "1":  # whenever it looks, any wait is over
+    clock = itertools.count(step=1000)
+    runner.time = types.SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_processes_start_a_held_trial_at_the_same_time_whatever_their_clocks(
+    two_processes, tmp_path
+):
+    words = sweep_words(tmp_path / "study", budget__fresh_examples=320)
+    words[1] = HURRIED + words[1]
+    overrides = [word for word in words if word.startswith("--config.")]
+    open_study(load_study(mini(), cifar10, MINI, "demo", 2, 1, overrides), tmp_path / "study")
+    held, other = (tmp_path / "study" / "baseline" / "0" / trial for trial in "01")
+    held.mkdir(parents=True)
+    with locks.held(held / records.LOCK) as here:
+        assert here
+        both = two_processes(words)
+        latest = time.monotonic() + HANGS
+        while not (other / records.RESULT).exists():
+            ended = any(process.poll() is not None for process in both)
+            if ended or time.monotonic() > latest:
+                pytest.fail("\n\n".join(errors_of(both)))
+            time.sleep(0.1)
+    errors = errors_of(both)
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert (held / records.RESULT).exists()
 
 
 @pytest.mark.multiprocess
