@@ -198,8 +198,6 @@ _BEFORE, _AFTER, _BATCH = (
     f"{x}_e2" for x in ("before_augmentation", "after_augmentation", "after_batching")
 )
 
-_SHUFFLE = "grid/shuffle_logistic"
-
 # Problems of the registered grid: study and batch sizes. "grid sentences" has another network,
 # target, and protocol than "sentences".
 _GRIDS = {
@@ -220,6 +218,15 @@ def _on_grids(cell: Callable[[str, int, int], Callable[[], Cell]]) -> Problems:
 
 def _tolerance(study: str, small: int, large: int) -> Callable[[], Cell]:
     return relative(study, (_e(16, large), _e(4, large)), (_e(16, small), _e(4, small)))
+
+
+def _larger_batches(study: str, size: int) -> Callable[[], Cell]:
+    own, base = ((f"{_BATCH}_b{b}", f"baseline_b{b}") for b in (size, 16))
+    return relative(study, own, base)
+
+
+def _shuffled(study: str, kind: str) -> Callable[[], Cell]:
+    return between(study, f"{kind}_buffer_1024", f"{kind}_buffer_0")
 
 
 def _decay(weight_decay: float) -> Callable[[], Cell]:
@@ -278,24 +285,18 @@ CLAIMS: dict[str, Problems] = {
         **_on_grids(_tolerance),
     },
     "Larger batches help batch echoing: 64 over 16, logistic 32 over 16 (fig. 7)": {
-        "digits": relative(
-            "digits_batch_size",
-            (f"{_BATCH}_b64", "baseline_b64"),
-            (f"{_BATCH}_b16", "baseline_b16"),
-        ),
-        "logistic": relative(
-            "grid/batch_size_logistic",
-            (f"{_BATCH}_b32", "baseline_b32"),
-            (f"{_BATCH}_b16", "baseline_b16"),
-        ),
+        "digits": _larger_batches("digits_batch_size", 64),
+        "logistic": _larger_batches("grid/batch_size_logistic", 32),
     },
     "More shuffling helps, before augmentation: 1,024 examples against none (fig. 8)": {
-        "digits": between("digits_shuffle", f"{_BEFORE}_buffer_1024", f"{_BEFORE}_buffer_0"),
-        "logistic": between(_SHUFFLE, f"{_BEFORE}_buffer_1024", f"{_BEFORE}_buffer_0"),
+        "digits": _shuffled("digits_shuffle", _BEFORE),
+        "logistic": _shuffled("grid/shuffle_logistic", _BEFORE),
+        "grid sentences": _shuffled("grid/shuffle_sentences", _BEFORE),
     },
     "... after batching, as many examples in whole batches": {
-        "digits": between("digits_shuffle", f"{_BATCH}_buffer_1024", f"{_BATCH}_buffer_0"),
-        "logistic": between(_SHUFFLE, f"{_BATCH}_buffer_1024", f"{_BATCH}_buffer_0"),
+        "digits": _shuffled("digits_shuffle", _BATCH),
+        "logistic": _shuffled("grid/shuffle_logistic", _BATCH),
+        "grid sentences": _shuffled("grid/shuffle_sentences", _BATCH),
     },
     "Best accuracy or loss in a budget no worse, before augmentation (fig. 9; a difference)": {
         "digits": against_none("digits_quality", _BEFORE),
