@@ -12,6 +12,7 @@ TRANSFORMER = {"layers": 2, "dim": 16, "heads": 4, "mlp_dim": 24}
 VIT = {"patch_size": 4, "num_layers": 2, "model_dim": 16, "num_heads": 4, "mlp_dim": 24}
 VIT_SIZE = 12
 DETECTION_SIZE, DETECTION_WIDTH = 64, 8
+IMAGENET_SIZE, IMAGENET_WIDTH = 64, 8
 GHOST_BATCH = 4
 
 
@@ -44,7 +45,8 @@ def batch(workload: str) -> dict[str, np.ndarray]:
         tokens_BxT = rng.integers(3, VOCABULARY, (4, 9), dtype=np.int32)
         tokens_BxT[1, 6:] = tokens_BxT[2, 3:] = 0  # padding
         return {"tokens": tokens_BxT}
-    side = {"cifar10": 8, "imagenet": 64, "vit": VIT_SIZE, "ssd": DETECTION_SIZE}[workload]
+    sides = {"cifar10": 8, "imagenet": IMAGENET_SIZE, "vit": VIT_SIZE, "ssd": DETECTION_SIZE}
+    side = sides[workload]
     images_BxHxWx3 = rng.integers(0, 256, (8, side, side, 3), dtype=np.uint8)
     if workload != "ssd":
         return {"image": images_BxHxWx3, "label": rng.integers(0, 10, 8, dtype=np.int32)}

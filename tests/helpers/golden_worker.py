@@ -40,7 +40,11 @@ def workloads(dtype="float64"):
     common = {"num_classes": golden.IMAGENET_CLASSES, "dtype": jnp.dtype(dtype)}
     small = Network.of(resnet.CifarResNet, depth=8, width=4, **common)
     large = Network.of(
-        resnet_imagenet.ImageNetResNet, depth=14, ghost_batch_size=golden.GHOST_BATCH, **common
+        resnet_imagenet.ImageNetResNet,
+        depth=14,
+        width=golden.IMAGENET_WIDTH,
+        ghost_batch_size=golden.GHOST_BATCH,
+        **common,
     )
     shape = (golden.VIT_SIZE, golden.VIT_SIZE, 3)
     patches = Network.of(
@@ -59,7 +63,7 @@ def workloads(dtype="float64"):
         "imagenet": LargeImageClassification(
             num_classes=golden.IMAGENET_CLASSES,
             channels=3,
-            crop_size=64,
+            crop_size=golden.IMAGENET_SIZE,
             network=large,
             label_smoothing=golden.LABEL_SMOOTHING,
             **UNUSED,

@@ -125,10 +125,15 @@ def cifar10(data):
 
 def imagenet(data):
     """torchvision's ResNet with one bottleneck block a stage, ghost batches, label smoothing."""
-    network = ResNet(Bottleneck, [1, 1, 1, 1], num_classes=golden.IMAGENET_CLASSES).double()
+    network, width = ResNet(Bottleneck, [1, 1, 1, 1]), golden.IMAGENET_WIDTH
+    network.conv1, network.bn1 = stem(width)
+    stages = narrow_stages(Bottleneck, width, (1, 2, 2, 2))
+    network.layer1, network.layer2, network.layer3, network.layer4 = stages
+    network.fc = nn.Linear(8 * width * Bottleneck.expansion, golden.IMAGENET_CLASSES)
+    network.double()
     parameters = Parameters()
     parameters.add_conv_norm("backbone/stem", network.conv1, network.bn1)
-    add_stages(parameters, [network.layer1, network.layer2, network.layer3, network.layer4])
+    add_stages(parameters, stages)
     parameters.add_layer("head", network.fc)
     labels_B = torch.from_numpy(data["label"]).long()
 
@@ -137,6 +142,21 @@ def imagenet(data):
         return F.cross_entropy(logits_BxK, labels_B, label_smoothing=golden.LABEL_SMOOTHING)
 
     return network, parameters, loss
+
+
+def stem(width):
+    conv = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+    return conv, nn.BatchNorm2d(width)
+
+
+def narrow_stages(block, width, strides):
+    """torchvision's stages, of one block each, with `width` channels for its 64."""
+    network = ResNet(block, [1, 1, 1, 1])
+    network.inplanes = width
+    return [
+        network._make_layer(block, width * 2**stage, 1, stride=stride)
+        for stage, stride in enumerate(strides)
+    ]
 
 
 def add_stages(parameters, stages):
@@ -244,14 +264,8 @@ class Detector(nn.Module):
 
     def __init__(self, width, classes):
         super().__init__()
-        net = ResNet(BasicBlock, [1, 1, 1, 1])
-        net.inplanes = width
-        self.stem = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
-        self.norm = nn.BatchNorm2d(width)
-        self.stages = nn.ModuleList(
-            net._make_layer(BasicBlock, width * 2**stage, 1, stride=stride)
-            for stage, stride in enumerate((1, 2, 1))
-        )
+        self.stem, self.norm = stem(width)
+        self.stages = nn.ModuleList(narrow_stages(BasicBlock, width, (1, 2, 1)))
         channels, self.extras = [4 * width], nn.ModuleList()
         for middle, last in EXTRA_CHANNELS:  # every map here is small, so all have stride 2
             first = nn.Conv2d(channels[-1], middle * width, 1)
