@@ -284,9 +284,10 @@ CLAIMS: dict[str, Problems] = {
         "sentences": _tolerance("sentences_factor", 32, 64),
         **_on_grids(_tolerance),
     },
-    "Larger batches help batch echoing: 64 over 16, logistic 32 over 16 (fig. 7)": {
+    "Larger batches help batch echoing: digits 64 over 16, else 32 over 16 (fig. 7)": {
         "digits": _larger_batches("digits_batch_size", 64),
         "logistic": _larger_batches("grid/batch_size_logistic", 32),
+        "grid sentences": _larger_batches("grid/batch_size_sentences", 32),
     },
     "More shuffling helps, before augmentation: 1,024 examples against none (fig. 8)": {
         "digits": _shuffled("digits_shuffle", _BEFORE),

@@ -144,6 +144,7 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (tuned, ("grid/sentences", e(4, 32), e(16, 32))),
         (tuned, ("grid/shuffle_logistic", f"{BATCH}_buffer_1024", f"{BATCH}_buffer_0")),
         (matched, ("grid/shuffle_logistic", f"{BEFORE}_buffer_1024", f"{BEFORE}_buffer_0")),
+        (tuned, ("grid/batch_size_sentences", f"{BATCH}_b16", "baseline_b16")),
         (tuned, ("grid/shuffle_sentences", f"{BEFORE}_buffer_1024", f"{BEFORE}_buffer_0")),
         (matched, ("grid/shuffle_sentences", f"{BATCH}_buffer_1024", f"{BATCH}_buffer_0")),
         (matched, ("grid/logistic", e(2, 32), "baseline_b32")),
