@@ -1,0 +1,83 @@
+"""Whether factors that fall, or rise, during training gain more than a constant one.
+
+    python -m benchmarks.decaying_factors --train=out/decaying_factors    20 minutes; resumes
+    python -m analysis out/decaying_factors/study --out=DIR               table and figures
+
+Logistic regression, as in the grid (results/protocol.md, which says how this is judged). Decisions
+that training replays (docs/auto.md) say how many fresh examples each batch takes. The first batch
+has nothing to repeat. PERIOD fresh examples later, all conditions have emitted each of these twice
+on average, in equally many steps; then all echo evenly, e = 2.
+"""
+
+import functools
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import sweep
+from benchmarks import auto_price, common
+from configs import problems
+from runs.progress import Progress
+from runs.study import Study
+from studies.executors import PoolExecutor
+from studies.search import make_study
+
+PROBLEM, BATCH_SIZE, PERIOD = "logistic", 32, 3_600
+MAX_FACTOR = 16  # never reached
+
+# After the first batch: (fresh examples up to which it holds, echo factor), and e = 2 beyond.
+SCHEDULES = {
+    "constant": (),
+    "decaying": ((PERIOD // 3, 4), (PERIOD, 1)),
+    "growing": ((PERIOD * 2 // 3, 1), (PERIOD, 4)),
+}
+
+
+def decisions(schedule: Sequence[tuple[int, int]], budget: int) -> list[int]:
+    """Fresh examples of each batch."""
+    taken, left = [BATCH_SIZE], budget - BATCH_SIZE
+    for end, factor in (*schedule, (left, 2)):
+        start = sum(taken) - BATCH_SIZE
+        taken += [BATCH_SIZE // factor] * ((end - start) * factor // BATCH_SIZE)
+    return taken
+
+
+def study(root: pathlib.Path, trials: int, searches: int) -> Study:
+    """The study; writes the decisions that its conditions replay below `root`."""
+    root.mkdir(parents=True, exist_ok=True)
+    config = problems.get_config(PROBLEM)
+    config.batch_size, budget = BATCH_SIZE, config.budget.fresh_examples
+    config.evaluate_every_fresh_examples = budget // problems.EVALUATIONS // 2
+    conditions: dict[str, dict[str, Any]] = {}
+    for name, schedule in SCHEDULES.items():
+        path = root / f"{name}.jsonl"
+        lines = (
+            json.dumps({"step": k, "fresh": [n]})
+            for k, n in enumerate(decisions(schedule, budget), 1)
+        )
+        path.write_text("\n".join(lines) + "\n")
+        conditions[name] = auto_price.auto_fields(MAX_FACTOR) | {"echo.replay": str(path)}
+    return make_study(
+        "decaying_factors",
+        config,
+        conditions,
+        problems.get_search_space(PROBLEM),
+        trials=trials,
+        searches=searches,
+        baseline="constant",
+        config_flag=f"configs/problems.py:{PROBLEM}",
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments("decaying_factors", __doc__)
+    parser.add_argument("--train", type=pathlib.Path, metavar="DIR", required=True)
+    options = parser.parse_args(argv)
+    plan = study(options.train, problems.PROBLEMS[PROBLEM].trials, problems.SEARCHES)
+    workers = functools.partial(PoolExecutor, number=2)
+    sweep.run(plan, options.train / "study", Progress(), workers)
+
+
+if __name__ == "__main__":
+    main()
