@@ -42,9 +42,10 @@ def _share_what_is_compiled() -> None:
 
 
 def _compile_without_optimizing() -> None:
-    """LLVM would take longer to optimize the tests' programs than these run.
+    """Compiling would take longer than the tests' programs run: LLVM's optimizer, and the newer of
+    XLA's two ways to generate a fusion's code.
 
-    Whoever names a level in XLA_FLAGS gets that one.
+    Whoever names a level in XLA_FLAGS gets XLA's defaults for the rest.
     """
     option, _, _ = NOT_OPTIMIZING.partition("=")
     if option not in (flags := os.environ.get("XLA_FLAGS", "")):

@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 # Added to XLA_FLAGS by conftest.py.
-NOT_OPTIMIZING = "--xla_backend_optimization_level=0"
+NOT_OPTIMIZING = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 # Seconds after which something hangs: far more than it takes on a busy machine.
