@@ -326,6 +326,12 @@ CLAIMS: dict[str, Problems] = {
     "... e = 2 against e = 1.5": {
         "logistic": between("grid/fractions_logistic", _BEFORE, "before_augmentation_e1.5"),
     },
+    "Decaying factors gain more than a constant one: e = 4, then none, against 2": {
+        "logistic": between("grid/decaying_logistic", "decaying", "constant"),
+    },
+    "... growing ones: none, then e = 4, against 2": {
+        "logistic": between("grid/decaying_logistic", "growing", "constant"),
+    },
     "Weight decay helps e = 16 more than no echoing: 0.001 over none": {
         "logistic": _decay(0.001),
     },

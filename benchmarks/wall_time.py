@@ -1,14 +1,15 @@
 """Seconds to the target behind an upstream that is R times slower than the step (figure 5).
 
     python -m benchmarks.wall_time --out=results/wall_time.md     an hour and a half
+    python -m benchmarks.wall_time --http --out=results/wall_time_http.md    the same over HTTP
     python -m benchmarks.wall_time --batch-size=128 --budget=30000 --out=...
     python -m benchmarks.wall_time --quick                        a one-minute smoke run
 
 ResNet-8 on the digits mini, batches of 512, echoed before augmentation. The training step is the
-real one; a rate limit on reading sets R. Each factor is tuned by several quasi-random searches, and
-so is `auto`, which is given neither R nor e. Factors are searched without the rate limit, because
-fresh examples and steps to the target do not depend on it, and several trials at a time; they are
-ranked by the timing model.
+real one; a rate limit on reading sets R, with `--http` on records that a server in another process
+sends. Each factor is tuned by several quasi-random searches, and so is `auto`, which is given
+neither R nor e. Factors are searched without the rate limit, because fresh examples and steps to
+the target do not depend on it, and several trials at a time; they are ranked by the timing model.
 
 Then the best trial of every search is trained again, one run at a time, behind the limit with new
 seeds, which are the same for all conditions, in shuffled order. The speedup of a search is the
@@ -63,6 +64,7 @@ class Plan:
     target: float = 0.97
     timed_steps: int = 100  # of each of the runs that measure a step
     depth: int = 8  # of the ResNet; 0 is logistic regression
+    http: bool = False  # whether another process serves the records
 
 
 # A search may set the schedule's horizon to budget / 32, which must hold a batch.
@@ -149,6 +151,10 @@ def configuration(plan: Plan) -> ConfigDict:
     return config
 
 
+def upstream(plan: Plan, rate: float) -> dict[str, Any]:
+    return {"upstream.examples_per_second": rate, "upstream.http": plan.http}
+
+
 def run_searches(
     plan: Plan, config: ConfigDict, chosen: list[Condition], outdir: pathlib.Path, **together: Any
 ) -> list[dict[str, Any]]:
@@ -229,7 +235,7 @@ def tune(plan: Plan, root: pathlib.Path) -> Tuned:
         return max(fresh / rate, steps * step_seconds)
 
     best, missed = best_trials(trials, modeled_seconds)
-    limited = common.overridden(config, {"upstream.examples_per_second": rate})
+    limited = common.overridden(config, upstream(plan, rate))
     auto = run_searches(plan, limited, [chosen[-1]], root / "auto")
     best_auto, missed_auto = best_trials(auto, lambda result: result["seconds_to_target"])
     best, missed = best | best_auto, missed + missed_auto
@@ -253,7 +259,7 @@ def run_seeds(plan: Plan, tuned: Tuned, root: pathlib.Path) -> Results:
         for condition in order.sample(chosen, len(chosen)):
             overrides = condition.overrides | tuned.hparams[condition.search, search]
             overrides |= {"seed.data": 1000 + run, "seed.model": 1000 + run}
-            overrides |= {"upstream.examples_per_second": tuned.rate}
+            overrides |= upstream(plan, tuned.rate)
             copies = overrides.get("echo.factor", plan.ratio)
             every = round(config.evaluate_every_fresh_examples / copies)
             overrides |= {"evaluate_every_fresh_examples": every}
@@ -288,6 +294,7 @@ def report(
 ) -> tuple[str, list[tuple[Condition, bounds.Summary]]]:
     """(text, (condition, speedup) of every condition)."""
     lines, ratios, number = [], [], "{:.2f}".format
+    kind = "HTTP upstream" if plan.http else "upstream"
     base, *_ = chosen = conditions(plan)
     for condition in chosen:
         runs = [result for seeds in results[condition.label] for result in seeds]
@@ -311,7 +318,7 @@ def report(
     header = ["", "seconds", f"speedup over e = 1 [{name}]", "min(e, R)"]
     header += ["fresh examples", "steps/s", "runs reached", "searches reached"]
     text = [
-        f"# Seconds to {plan.target:.0%} behind an upstream with R = {plan.ratio:g}",
+        f"# Seconds to {plan.target:.0%} behind an {kind} with R = {plan.ratio:g}",
         f"{plan.searches} searches of {plan.trials} trials tune each factor, and `auto`; the store "
         "on the device has the hyperparameters of the host's. The best trial of each search runs "
         f"again with {plan.seeds} new seeds, paired with no echoing. Speedup: the geometric mean "
@@ -388,6 +395,7 @@ def main(argv: list[str] | None = None) -> None:
         batch_size="examples per batch",
         budget="fresh examples per trial",
     )
+    parser.add_argument("--http", action="store_true", help="read from a server in another process")
     parser.add_argument(
         "--runs",
         type=pathlib.Path,

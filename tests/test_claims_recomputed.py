@@ -133,6 +133,8 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (tuned, ("grid/fractions_logistic", "before_augmentation_e1.5", "baseline")),
         (tuned, ("grid/fractions_logistic", BEFORE, "before_augmentation_e1.5")),
         (matched, ("grid/fractions_logistic", BEFORE, "before_augmentation_e1.5")),
+        (tuned, ("grid/decaying_logistic", "decaying", "constant")),
+        (matched, ("grid/decaying_logistic", "growing", "constant")),
         (tuned, ("grid/logistic", e(2, 32), "baseline_b32")),
         (tuned, ("grid/logistic", f"{BATCH}_b32", "baseline_b32")),
         (tuned, ("grid/logistic", e(16, 32), "baseline_b32")),

@@ -10,7 +10,7 @@ from runs.study import nested
 
 @pytest.mark.slow
 def test_the_page_follows_from_the_runs_and_starting_again_trains_nothing(tmp_path, capsys):
-    words = ["--quick", "--trials=1", "--searches=1", f"--runs={tmp_path / 'runs'}"]
+    words = ["--quick", "--http", "--trials=1", "--searches=1", f"--runs={tmp_path / 'runs'}"]
     wall_time.main(words)
     page = capsys.readouterr().out
 
@@ -20,6 +20,8 @@ def test_the_page_follows_from_the_runs_and_starting_again_trains_nothing(tmp_pa
         return [records.read_json(directory / name) for name in (records.CONFIG, records.RESULT)]
 
     rows = dict(re.findall(r"^\| (\S.*?) \| (.*) \|$", page, re.MULTILINE))
+    assert page.startswith("# Seconds to 50% behind an HTTP upstream with R = 6\n")
+    assert run("e=1")[0]["config"]["upstream"]["http"]
     assert {"e = 1", "e = 4", "e = 4, device", "auto"} < set(rows)
     for label in ("e=1", "e=4", "e=4,device", "auto"):
         config, result = run(label)
