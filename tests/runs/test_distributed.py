@@ -492,13 +492,15 @@ distributed.initialize()
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_process_that_waits_for_the_others_says_so(number, two_processes):
-    both = two_processes(["-c", ALONE])
-    both[1 - number].kill()
-    errors = both[number].communicate(timeout=HANGS)[1]
-    assert errors.startswith("waiting for the other processes of this run, at most 5 s\n")
-    assert both[number].returncode
+def test_a_process_that_waits_for_the_others_says_so(two_processes):
+    two_processes(["-c", ALONE])
+    first, lost, lost_first, second = two_processes(["-c", ALONE])  # of two runs
+    lost.kill()
+    lost_first.kill()
+    for waiting in (first, second):
+        errors = waiting.communicate(timeout=HANGS)[1]
+        assert errors.startswith("waiting for the other processes of this run, at most 5 s\n")
+        assert waiting.returncode
 
 
 SLOW_FIRST = """
