@@ -270,9 +270,7 @@ def auto_conditions(
         name = auto_name(ratio, kind, max_factor)
         _, decisions = auto_times(Upstream(ratio, kind), config.budget.fresh_examples, max_factor)
         path = root / f"{problem}_{name}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = (json.dumps({"step": k, "fresh": [n]}) for k, n in enumerate(decisions, 1))
-        path.write_text("\n".join(lines) + "\n")
+        write_decisions(path, decisions)
         copies = len(decisions) * BATCH_SIZE / config.budget.fresh_examples
         every = max(1, round(config.evaluate_every_fresh_examples / copies))
         conditions[name] = (
@@ -281,6 +279,13 @@ def auto_conditions(
             | {"echo.replay": str(path), "evaluate_every_fresh_examples": every}
         )
     return conditions
+
+
+def write_decisions(path: pathlib.Path, decisions: Sequence[int]) -> None:
+    """Writes the fresh examples of each step for config.echo.replay."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"step": k, "fresh": [n]}) for k, n in enumerate(decisions, 1))
+    path.write_text("\n".join(lines) + "\n")
 
 
 def run_study(

@@ -1,6 +1,6 @@
 """Whether factors that fall, or rise, during training gain more than a constant one.
 
-    python -m benchmarks.decaying_factors --train=out/decaying_factors    20 minutes; resumes
+    python -m benchmarks.decaying_factors --train=out/decaying_factors    five minutes; resumes
     python -m analysis out/decaying_factors/study --out=DIR               table and figures
 
 Logistic regression, as in the grid (results/protocol.md, which says how this is judged). Decisions
@@ -9,14 +9,14 @@ has nothing to repeat. PERIOD fresh examples later, all conditions have emitted 
 on average, in equally many steps; then all echo evenly, e = 2.
 """
 
+import argparse
 import functools
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import sweep
-from benchmarks import auto_price, common
+from benchmarks import auto_price
 from configs import problems
 from runs.progress import Progress
 from runs.study import Study
@@ -45,18 +45,13 @@ def decisions(schedule: Sequence[tuple[int, int]], budget: int) -> list[int]:
 
 def study(root: pathlib.Path, trials: int, searches: int) -> Study:
     """The study; writes the decisions that its conditions replay below `root`."""
-    root.mkdir(parents=True, exist_ok=True)
     config = problems.get_config(PROBLEM)
     config.batch_size, budget = BATCH_SIZE, config.budget.fresh_examples
     config.evaluate_every_fresh_examples = budget // problems.EVALUATIONS // 2
     conditions: dict[str, dict[str, Any]] = {}
     for name, schedule in SCHEDULES.items():
         path = root / f"{name}.jsonl"
-        lines = (
-            json.dumps({"step": k, "fresh": [n]})
-            for k, n in enumerate(decisions(schedule, budget), 1)
-        )
-        path.write_text("\n".join(lines) + "\n")
+        auto_price.write_decisions(path, decisions(schedule, budget))
         conditions[name] = auto_price.auto_fields(MAX_FACTOR) | {"echo.replay": str(path)}
     return make_study(
         "decaying_factors",
@@ -71,12 +66,19 @@ def study(root: pathlib.Path, trials: int, searches: int) -> Study:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("decaying_factors", __doc__)
-    parser.add_argument("--train", type=pathlib.Path, metavar="DIR", required=True)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.decaying_factors",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--train", type=pathlib.Path, metavar="DIR", required=True, help="train in DIR"
+    )
     options = parser.parse_args(argv)
     plan = study(options.train, problems.PROBLEMS[PROBLEM].trials, problems.SEARCHES)
     workers = functools.partial(PoolExecutor, number=2)
-    sweep.run(plan, options.train / "study", Progress(), workers)
+    if sweep.run(plan, options.train / "study", Progress(), workers) != "finished":
+        raise SystemExit("stopped; the same command resumes")
 
 
 if __name__ == "__main__":
