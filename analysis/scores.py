@@ -231,15 +231,17 @@ def _counts(searches: pd.DataFrame) -> dict:
 
 def _summaries(own: pd.DataFrame, base: pd.DataFrame, shared: bool) -> dict:
     """Summaries of a condition's searches, and of its effects over pairs of searches."""
-    pairs = own.merge(base, on="search", suffixes=("", "_of_baseline"))
+    _, place, base_place = np.intersect1d(own["search"], base["search"], return_indices=True)
     columns = {}
     for measure in MEASURES:
-        low, high = f"{measure}_low", f"{measure}_high"
-        columns |= _columns(measure, bounds.summary(own[low], own[high]))
+        own_ends, base_ends = (
+            [table[f"{measure}_{end}"].to_numpy(float) for end in ("low", "high")]
+            for table in (own, base)
+        )
+        columns |= _columns(measure, bounds.summary(*own_ends))
         compare = bounds.difference if measure == "best_value" else bounds.ratio
         effects = compare(
-            (pairs[low], pairs[high]),
-            (pairs[f"{low}_of_baseline"], pairs[f"{high}_of_baseline"]),
+            tuple(end[place] for end in own_ends), tuple(end[base_place] for end in base_ends)
         )
         if measure == "seconds" and shared:
             effects = [], []

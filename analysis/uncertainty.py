@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from runs.study import SECONDS, Study
 
@@ -169,7 +169,7 @@ def signs(lows: ArrayLike, highs: ArrayLike, null: ArrayLike) -> tuple[np.ndarra
 def sign_test(below: ArrayLike, above: ArrayLike) -> np.ndarray:
     """Two-sided exact p-values of the sign test: `scipy.stats.binomtest`, for arrays of counts."""
     few = np.minimum(below, above)
-    return np.minimum(1.0, 2 * stats.binom.cdf(few, np.add(below, above), 0.5))
+    return np.minimum(1.0, 2 * special.bdtr(few, np.add(below, above), 0.5))
 
 
 def sign_interval(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import train
-from configs import base, cifar10, coco, common_crawl, imagenet, lm1b
+from configs import base, cifar10, coco, imagenet, lm1b
 from data import digits
 from models.resnet_imagenet import STAGES, BasicBlock
 from runs import cli
@@ -59,7 +59,7 @@ CASES = [
     Case("coco", "auto", AFTER, "small", "host", 1),
     Case("imagenet", "fixed", AFTER, "none", "host", 1, "apart"),
     Case("logistic", "auto", BATCHES, "small", "device", 1),
-    Case("common_crawl", "fixed", BATCHES, "none", "host", 2, "stacked"),
+    Case("logistic", "fixed", BATCHES, "none", "host", 2, "stacked"),
     Case("lm1b", "fixed", BATCHES, "small", "host", 1, "apart"),
 ]
 
@@ -92,7 +92,6 @@ MODULES = {
     "imagenet": imagenet,
     "coco": coco,
     "lm1b": lm1b,
-    "common_crawl": common_crawl,
 }
 # The networks and batches of the workloads' own tests, whose compiled programs are found again.
 SMALL = {"budget.fresh_examples": 256, "log_every_steps": 1}
@@ -104,7 +103,6 @@ SMALLER = {
     | {"dataset.canvas": 96, "augmentation.crop_size": 16, "model.depth": 18, "model.width": 4},
     "coco": detection.SHRUNK | {"budget.fresh_examples": 128},
     "lm1b": SMALL_TEXT | SMALL,
-    "common_crawl": SMALL_TEXT | SMALL,
 }
 
 
