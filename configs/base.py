@@ -360,6 +360,12 @@ FIELDS = (
         "length of a stall, during which nothing arrives",
         Range(0.0, 1e6),
     ),
+    Field(
+        "upstream.augmented_per_second",
+        0.0,
+        "rate limit on examples that are augmented on the host",
+        Range(0.01, 1e12, zero=True),
+    ),
     Field("upstream.jitter", 0.0, "share by which latencies and times between stalls vary", _SHARE),
     Field(
         "upstream.http",

@@ -158,6 +158,17 @@ def throttled(
     return open_slow(lambda: None)
 
 
+def augmentation_limiter(
+    config: ml_collections.ConfigDict, clock: StoppableClock | None = None
+) -> "RateLimiter | None":
+    """What the examples that this process augments pass; None if their rate is not limited."""
+    rate, timer = config.upstream.augmented_per_second, clock or StoppableClock()
+    if not rate:
+        return None
+    slow = Limits(examples_per_second=rate).shared_by(jax.process_count())
+    return RateLimiter(slow, timer, timer.sleep)
+
+
 class RateLimiter:
     """Lets records pass one after another, at the speed that `limits` allow.
 

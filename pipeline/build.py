@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 
 import echo
 from data.sources import Source
+from data.throttle import RateLimiter, StoppableClock, augmentation_limiter
 from pipeline import epoch_repeats
 from pipeline.map_datasets import (
     CHUNK,
@@ -64,6 +65,7 @@ def build(
     held: range | None = None,
     streams: Streams | None = None,
     first: Arrays | None = None,
+    clock: StoppableClock | None = None,
 ) -> grain.IterDataset[Batch]:
     """The batches of a run. To checkpoint them, save the state of their iterator.
 
@@ -76,6 +78,7 @@ def build(
         streams: how the streams echo, count fresh examples, and end; None for `FixedStreams`. For
             echo.policy=auto pass `pipeline.auto_streams.AutoStreams`.
         first: the result of `first_example`, if it has been decoded already.
+        clock: times the limit on augmentation; None = a clock that is never stopped.
 
     Raises:
         ValueError: echo.policy=auto without `streams`.
@@ -85,8 +88,9 @@ def build(
     held = range(config.echo.streams) if held is None else held
     streams = streams or FixedStreams(config, held)
     first = first_example(config, source, functions) if first is None else first
+    augment = host_augmentation(config, functions, first, clock)
     parts = {
-        stream: _stream_batches(config, source, functions, stream, first, streams)
+        stream: _stream_batches(config, source, functions, stream, augment, streams)
         for stream in held
     }
     region = "batch" if config.echo.insertion == "none" else "echo"
@@ -103,13 +107,12 @@ def _stream_batches(
     source: Source,
     functions: StageFunctions,
     stream: int,
-    first: Arrays,
+    augment: Stage,
     streams: Streams,
 ) -> grain.IterDataset[Batch]:
     """One of echo.streams streams: every n-th fresh example, and its block of rows per batch."""
     insertion, rows = config.echo.insertion, config.batch_size // config.echo.streams
     echo_stage = streams.echo_stage(stream)
-    augment = host_augmentation(config, functions, first)
 
     # read -> decode
     examples = read = fresh_examples(config, source, functions, stream)
@@ -163,11 +166,17 @@ def _training_decode(config: ConfigDict, functions: StageFunctions) -> Decode:
     )
 
 
-def host_augmentation(config: ConfigDict, functions: StageFunctions, first: Arrays) -> Stage:
-    """The augmentation stage on the host's CPU; the identity if the devices augment.
+def host_augmentation(
+    config: ConfigDict,
+    functions: StageFunctions,
+    first: Arrays,
+    clock: StoppableClock | None = None,
+) -> Stage:
+    """The augmentation stage on the host's CPU, of all streams; the identity if the devices
+    augment.
 
     Compiles here, for the shapes of `first` and the lengths that this run will use, so that no
-    training step waits for the compiler.
+    training step waits for the compiler. Afterwards it is as slow as config.upstream says.
     """
     if config.augment_on == "device":
         return lambda batch: batch
@@ -185,7 +194,15 @@ def host_augmentation(config: ConfigDict, functions: StageFunctions, first: Arra
         data = {name: array.repeat(length, 0) for name, array in first.items()}
         zeros = np.zeros(length, np.int64)
         augment(Batch(data, zeros, zeros, 0))
-    return augment
+    limiter = augmentation_limiter(config, clock)
+    return augment if limiter is None else functools.partial(_slowed, augment, limiter)
+
+
+def _slowed(augment: Stage, limiter: RateLimiter, batch: Batch) -> Batch:
+    augmented = augment(batch)
+    for _ in limiter.passed([0] * len(batch.index)):  # a rate of examples, whatever their size
+        pass
+    return augmented
 
 
 def _on_host(functions: Any, seed: np.uint32, batch: Batch) -> Arrays:

@@ -114,7 +114,9 @@ def _make_experiment(config: ConfigDict) -> Experiment:
     copies = accounting.copy_diagnostics(config, len(source))
     auto = config.echo.policy == "auto"
     policy = AutoPolicy(config, copies) if auto else FixedPolicy(config, held_streams)
-    batches = build.build(config, source, workload, held_streams, policy.streams, first)
+    batches = build.build(
+        config, source, workload, held_streams, policy.streams, first, upstream_clock
+    )
 
     return Experiment(
         config=config,

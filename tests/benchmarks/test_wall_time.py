@@ -3,9 +3,11 @@ import re
 
 import pytest
 
-from benchmarks import wall_time
+from benchmarks import common, wall_time
+from data import throttle
 from runs import records
 from runs.study import nested
+from training import check
 
 
 @pytest.mark.slow
@@ -47,6 +49,24 @@ def test_the_page_follows_from_the_runs_and_starting_again_trains_nothing(tmp_pa
     wall_time.main(words)
     assert capsys.readouterr().out == page
     assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_behind_a_slow_augmentation_only_the_host_is_limited_and_reading_is_not():
+    plan = wall_time.Plan(augmentation=True)
+    base, *others = conditions = wall_time.conditions(plan)
+    config = wall_time.configuration(plan)
+    for condition in conditions:
+        overrides = condition.overrides | wall_time.upstream(plan, 2_500.0)
+        made = common.overridden(config, overrides)
+        check.check(made)
+        assert made.upstream.augmented_per_second == 2_500.0
+        assert not throttle.limits(made).examples_per_second
+    assert base.overrides["echo.insertion"] == "none"
+    points = {c.overrides["echo.insertion"]: c for c in others if "device" not in c.label}
+    assert points.keys() == {"before_augmentation", "after_augmentation", "after_batching"}
+    assert points["before_augmentation"].ideal == 1  # each copy is augmented
+    (on_device,) = (c for c in others if c.overrides.get("augment_on") == "device")
+    assert (on_device.search, on_device.ideal) == (base.search, plan.ratio)
 
 
 def _spaced(label):

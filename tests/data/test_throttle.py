@@ -25,6 +25,7 @@ from data.throttle import (
     StoppableClock,
     TimeoutSource,
 )
+from pipeline import build
 from pipeline.evaluation import evaluation_batches
 from pipeline.map_datasets import CHUNK, CORES, MapChunks, Read
 from runs import cli
@@ -107,6 +108,30 @@ def test_a_limit_is_shared_by_all_threads():
     assert clock.now - 100.0 == pytest.approx(2.0, abs=0.021)
     # One request after another: shared between two, both would be late.
     assert len(list(itertools.groupby(order))) == 8
+
+
+@pytest.mark.parametrize(
+    ("condition", "augmented"),
+    [
+        (echoing("none", 0), 640),
+        (echoing("none", 0) | {"echo__streams": 2}, 640),
+        (echoing("none", 0) | {"augment_on": "device"}, 0),
+        (echoing("before_augmentation", 50, factor=2), 2 * 640),
+        (echoing("after_augmentation", 50), 640),
+        (echoing("after_batching", 4), 640),
+    ],
+)
+def test_a_limit_on_augmentation_delays_each_example_that_the_host_augments(condition, augmented):
+    clock, batches = Clock(), {}
+    for rate in (0.0, 100.0):
+        config = mini(**condition, upstream__augmented_per_second=rate)
+        opened = make_experiment(config)
+        timer = StoppableClock(lambda: clock.now, clock.sleep)
+        workload = opened.program.task.workload
+        input_ = build.build(config, opened.source, workload, first=opened.first, clock=timer)
+        batches[rate] = [batch.data["image"] for batch in input_]
+    np.testing.assert_array_equal(batches[0.0], batches[100.0])
+    assert clock.now - 100.0 == pytest.approx(augmented / 100, abs=0.021)
 
 
 def test_a_stopped_clock_excludes_the_time_that_passes():
@@ -474,4 +499,4 @@ def test_wrong_settings_are_one_sentence(fields, message):
 def test_limits_have_a_field_each():
     config = mini()
     names = {field.name for field in dataclasses.fields(Limits)} - {"seed"}
-    assert set(config.upstream) == names | {"http", "timeout"}
+    assert set(config.upstream) == names | {"http", "timeout", "augmented_per_second"}
