@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import train
+from tests.helpers.processes import Pairs
 from tests.helpers.runs import NOT_OPTIMIZING, ROOT
 
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -74,3 +75,11 @@ def uninterrupted(tmp_path_factory):
         return done[key]
 
     return directory
+
+
+@pytest.fixture
+def two_processes():
+    """Starts a command twice, as the two processes of one run; ends them, whatever happens."""
+    pairs = Pairs()
+    yield pairs.start
+    pairs.end()

@@ -1,0 +1,95 @@
+"""Sweeps of two processes that train each trial together."""
+
+import time
+
+import pytest
+
+from configs import cifar10
+from runs import locks, records
+from studies.definitions import load_study
+from studies.directory import open_study
+from tests.helpers.processes import errors_of
+from tests.helpers.runs import HANGS, flags, mini
+
+SWEEP = """
+import sys
+from runs import cli, distributed
+distributed._SHUTDOWN_SECONDS = 2
+import sweep
+sys.exit(cli.guarded(sweep.main, sys.argv[1:]))
+"""
+
+
+MINI = "configs/cifar10.py:mini"
+
+
+def sweep_words(outdir, *more, **fields):
+    """A sweep of two trials without echoing."""
+    config = mini(**{"budget__fresh_examples": 1280, "echo__streams": 2} | fields)
+    words = ["-c", SWEEP, f"--config={MINI}", "--study=demo", "--trials=2"]
+    words += ["--searches=1", "--shard=0/5", f"--outdir={outdir}", "--tracker=none"]
+    return [*words, *flags(config), *more]
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_lanes_of_two_processes_save_at_the_same_time(two_processes, tmp_path):
+    often = {"checkpoint_every_fresh_examples": 320}
+    both = two_processes(sweep_words(tmp_path / "study", "--lanes=2", **often))
+    errors = errors_of(both)
+    assert [process.returncode for process in both] == [0, 0], errors
+    results = [
+        records.read_json(directory / records.RESULT)
+        for _, directory in records.trials_on_disk(tmp_path / "study")
+    ]
+    assert [result["status"] for result in results] == ["exhausted"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_trial_that_fails_in_one_process_ends_the_sweep_in_all(two_processes, tmp_path):
+    words = sweep_words(tmp_path / "study", upstream__timeout=3.0)
+    stuck = ["--config.upstream.examples_per_second=200"]
+    stuck += ["--config.upstream.stall_every_seconds=1", "--config.upstream.stall_seconds=1000"]
+    both = two_processes(words, [*words, *stuck])
+    errors = errors_of(both)
+    assert all(process.returncode for process in both)
+    (says,) = [line for line in errors[1].splitlines() if line.startswith("error: ")]
+    assert "process 1: " in says
+    assert "has failed (" in says
+    assert "no example has arrived from upstream for 3 s" in says
+    assert not list((tmp_path / "study").rglob(records.RESULT))
+
+
+HURRIED = """
+import itertools, os, time, types
+from studies import runner
+if os.environ["JAX_PROCESS_ID"] == "1":  # whenever it looks, any wait is over
+    clock = itertools.count(step=1000)
+    runner.time = types.SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_processes_start_a_held_trial_at_the_same_time_whatever_their_clocks(
+    two_processes, tmp_path
+):
+    words = sweep_words(tmp_path / "study", budget__fresh_examples=320)
+    words[1] = HURRIED + words[1]
+    overrides = [word for word in words if word.startswith("--config.")]
+    open_study(load_study(mini(), cifar10, MINI, "demo", 2, 1, overrides), tmp_path / "study")
+    held, other = (tmp_path / "study" / "baseline" / "0" / trial for trial in "01")
+    held.mkdir(parents=True)
+    with locks.held(held / records.LOCK) as here:
+        assert here
+        both = two_processes(words)
+        latest = time.monotonic() + HANGS
+        while not (other / records.RESULT).exists():
+            ended = any(process.poll() is not None for process in both)
+            if ended or time.monotonic() > latest:
+                pytest.fail("\n\n".join(errors_of(both)))
+            time.sleep(0.1)
+    errors = errors_of(both)
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert (held / records.RESULT).exists()
