@@ -70,7 +70,7 @@ def write(
     for name, figure in drawn.items():
         for suffix, options in FORMATS.items():
             files[f"{name}.{suffix}"] = _rendered(figure, suffix, options)
-            figure.set_layout_engine("none")  # the next format keeps this layout
+            figure.set_layout_engine("none")  # the first format lays out for all
     page = markdown(loaded, conditions, effects, root, list(drawn))
     pngs = {name: content for name, content in files.items() if name.endswith(".png")}
     files["report.md"] = page.encode()

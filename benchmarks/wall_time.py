@@ -3,16 +3,19 @@
     python -m benchmarks.wall_time --out=results/wall_time.md     an hour and a half
     python -m benchmarks.wall_time --http --out=results/wall_time_http.md    the same over HTTP
     python -m benchmarks.wall_time --augmentation --out=results/wall_time_augmentation.md
+                                                                  half an hour
     python -m benchmarks.wall_time --batch-size=128 --budget=30000 --out=...
     python -m benchmarks.wall_time --quick                        a one-minute smoke run
 
 ResNet-8 on the digits mini, batches of 512, echoed before augmentation. The training step is the
 real one; a rate limit on reading sets R, with `--http` on records that a server in another process
-sends. With `--augmentation` the limit is on augmentation instead, as if that were expensive: e = 4
-at each insertion point is compared with no echoing, and with augmentation on the device, which has
-no limit. Each factor is tuned by several quasi-random searches, and so is `auto`, which is given
+sends. Each factor is tuned by several quasi-random searches, and so is `auto`, which is given
 neither R nor e. Factors are searched without the rate limit, because fresh examples and steps to
 the target do not depend on it, and several trials at a time; they are ranked by the timing model.
+
+With `--augmentation`, the limit is on the examples that the host augments, as if that were
+expensive, and the conditions are others: no echoing, e = 4 at each insertion point, and no echoing
+with augmentation on the device, which has no limit.
 
 Then the best trial of every search is trained again, one run at a time, behind the limit with new
 seeds, which are the same for all conditions, in shuffled order. The speedup of a search is the
@@ -20,7 +23,8 @@ geometric mean over its seeds of the seconds without echoing over those of the c
 its own best hyperparameters of that search. The median over searches and their range are those of
 docs/statistics.md: they include the variation of tuning. A search without a trial at the target
 takes its trial with the best value, and runs that miss the target give bounds; the page counts
-both. Every condition is evaluated equally often per step. Seconds exclude compilation and
+both. Every condition is evaluated equally often per step, with `--augmentation` after every fourth
+step, since a batch that is emitted four times counts once. Seconds exclude compilation and
 evaluation.
 """
 
@@ -48,6 +52,7 @@ from studies.executors import PoolExecutor
 from studies.search import make_study
 
 STUDY_AT_5 = 3.25  # Choi et al. 2019, figure 5: ResNet-50 on ImageNet, R about 6
+E = 4  # with --augmentation, at every insertion point
 LANES, WORKERS = 4, 2  # trials at a time where only fresh examples and steps are read
 QUIET = Progress(quiet=True)
 
@@ -68,7 +73,8 @@ class Plan:
     timed_steps: int = 100  # of each of the runs that measure a step
     depth: int = 8  # of the ResNet; 0 is logistic regression
     http: bool = False  # whether another process serves the records
-    augmentation: bool = False  # whether augmentation is slow, and not reading
+    # Whether augmentation is slow, and not reading. `factors` and `on_device` do not count then.
+    augmentation: bool = False
 
 
 # A search may set the schedule's horizon to budget / 32, which must hold a batch.
@@ -94,7 +100,8 @@ class Condition:
         label: the first column.
         overrides: values of configuration fields, by dotted name.
         search: the condition whose searches set its hyperparameters.
-        ideal: the speedup if repeats were as good as fresh examples.
+        ideal: the speedup if a repeat were as good as a fresh example, and augmentation on the
+            device took no time.
     """
 
     label: str
@@ -114,7 +121,7 @@ class Tuned:
         hparams: of the best trial of every search.
         missed: searches of which no trial reached the target, by condition.
         step_seconds: seconds per step without waiting for input.
-        rate: examples per second of the upstream.
+        rate: examples per second of what is slow.
     """
 
     hparams: Hyperparameters
@@ -129,7 +136,6 @@ def conditions(plan: Plan) -> list[Condition]:
 
 
 def _insertion_points(plan: Plan) -> list[Condition]:
-    e = 4
     plain = {"echo.insertion": "none", "echo.factor": 1.0, "echo.shuffle_buffer": 0}
     none = Condition("no echoing", plain, "none", 1)
     result = [none]
@@ -138,10 +144,10 @@ def _insertion_points(plan: Plan) -> list[Condition]:
         ("after_augmentation", 4 * plan.batch_size),
         ("after_batching", 4),
     ):
-        overrides = {"echo.insertion": insertion, "echo.factor": float(e)}
+        overrides = {"echo.insertion": insertion, "echo.factor": float(E)}
         overrides |= {"echo.shuffle_buffer": buffer}
-        label = f"{insertion.replace('_', ' ')}, e = {e}"
-        ideal = 1 if insertion == "before_augmentation" else min(e, plan.ratio)
+        label = f"{insertion.replace('_', ' ')}, e = {E}"
+        ideal = 1 if insertion == "before_augmentation" else min(E, plan.ratio)
         result.append(Condition(label, overrides, insertion, ideal))
     on_device = plain | {"augment_on": "device"}
     return [*result, Condition("no echoing, device", on_device, none.search, plan.ratio)]
@@ -168,6 +174,11 @@ def _factors(plan: Plan) -> list[Condition]:
     return [*result, Condition("auto", auto, "auto", plan.ratio)]
 
 
+def timed(plan: Plan) -> str:
+    """The label of the condition whose step, without any limit, is the one in R."""
+    return f"after augmentation, e = {E}" if plan.augmentation else f"e = {plan.factors[-1]}"
+
+
 def configuration(plan: Plan) -> ConfigDict:
     config = cifar10.get_config("mini")
     config.model.depth = plan.depth
@@ -181,7 +192,7 @@ def configuration(plan: Plan) -> ConfigDict:
 
 def upstream(plan: Plan, rate: float) -> dict[str, Any]:
     if plan.augmentation:
-        return {"upstream.augmented_per_second": rate}
+        return {"upstream.augmented_examples_per_second": rate}
     return {"upstream.examples_per_second": rate, "upstream.http": plan.http}
 
 
@@ -254,12 +265,15 @@ def tune(plan: Plan, root: pathlib.Path) -> Tuned:
     fixed = [c for c in chosen if c.search != "auto" and "device" not in c.label]
     workers = functools.partial(PoolExecutor, number=WORKERS)
     trials = run_searches(plan, config, fixed, root / "fixed", make_executor=workers, lanes=LANES)
+    echoed = [condition for condition in fixed if condition.label == timed(plan)]
     step_seconds = seconds_per_step(
-        plan, common.overridden(config, fixed[-1].overrides), root / "step"
+        plan, common.overridden(config, echoed[0].overrides), root / "step"
     )
     rate = plan.batch_size / (plan.ratio * step_seconds)
-    common.progress(f"a step takes {step_seconds * 1e3:.2f} ms; upstream: {rate:.0f} examples/s")
+    common.progress(f"a step takes {step_seconds * 1e3:.2f} ms; limit: {rate:.0f} examples/s")
 
+    # Within a condition, steps, fresh examples, and augmented copies grow together, so that this
+    # ranks its trials behind either limit.
     def modeled_seconds(result: dict[str, Any]) -> float:
         fresh, steps = result["fresh_examples_to_target"], result["steps_to_target"]
         return max(fresh / rate, steps * step_seconds)
@@ -292,7 +306,8 @@ def run_seeds(plan: Plan, tuned: Tuned, root: pathlib.Path) -> Results:
             overrides |= {"seed.data": 1000 + run, "seed.model": 1000 + run}
             overrides |= upstream(plan, tuned.rate)
             copies = overrides.get("echo.factor", plan.ratio)
-            every = round(config.evaluate_every_fresh_examples / copies)
+            steps = E if plan.augmentation else 1
+            every = round(steps * config.evaluate_every_fresh_examples / copies)
             overrides |= {"evaluate_every_fresh_examples": every}
             workdir = root / "paired" / condition.label.replace(" ", "") / str(run)
             result = train.train(common.overridden(config, overrides), workdir, QUIET)
@@ -325,7 +340,12 @@ def report(
 ) -> tuple[str, list[tuple[Condition, bounds.Summary]]]:
     """(text, (condition, speedup) of every condition)."""
     lines, ratios, number = [], [], "{:.2f}".format
-    place = "augmentation" if plan.augmentation else "HTTP upstream" if plan.http else "upstream"
+    place = "HTTP upstream" if plan.http else "upstream"
+    behind, limit = f"an {place}", f"the {place} delivers {tuned.rate:.0f} examples per second."
+    if plan.augmentation:
+        behind = "a slow augmentation"
+        limit = f"the host augments at most {tuned.rate:.0f} examples per second. The ideal is "
+        limit += "with repeats as good as fresh examples, and no time for augmenting on the device."
     base, *_ = chosen = conditions(plan)
     for condition in chosen:
         runs = [result for seeds in results[condition.label] for result in seeds]
@@ -350,15 +370,15 @@ def report(
     header = ["", "seconds", f"speedup over {base.label} [{name}]", ideal]
     header += ["fresh examples", "steps/s", "runs reached", "searches reached"]
     text = [
-        f"# Seconds to {plan.target:.0%} behind an {place} with R = {plan.ratio:g}",
-        f"{plan.searches} searches of {plan.trials} trials tune each condition, but those on the "
-        "device, which have the hyperparameters of the host's. The best trial of each search runs "
-        f"again with {plan.seeds} new seeds, paired with no echoing. Speedup: the geometric mean "
-        "over the seeds of a search, its median over searches, and in brackets their range, which "
-        "includes the variation of tuning; runs that missed the target give bounds. A search "
+        f"# Seconds to {plan.target:.0%} behind {behind} with R = {plan.ratio:g}",
+        f"{plan.searches} searches of {plan.trials} trials tune each condition except those on "
+        "the device, which have the hyperparameters of the host's. The best trial of each search "
+        f"runs again with {plan.seeds} new seeds, paired with no echoing. Speedup: the geometric "
+        "mean over the seeds of a search, its median over searches, and in brackets their range, "
+        "which includes the variation of tuning; runs that missed the target give bounds. A search "
         "without a trial at the target takes the one with the best value. Other columns are "
         f"medians over runs. A step takes {tuned.step_seconds * 1e3:.2f} ms at batch size "
-        f"{plan.batch_size}; the {place} delivers {tuned.rate:.0f} examples per second. "
+        f"{plan.batch_size} ({timed(plan)}, without a limit); {limit} "
         + common.machine(["jax", "grain", "numpy"]),
         common.markdown_table(header, lines),
     ]

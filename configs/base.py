@@ -329,7 +329,7 @@ FIELDS = (
         "independent streams; a multiple of the number of processes",
         Range(1, 1024),
     ),
-    # a throttled upstream (training examples only); 0 = unlimited, or off
+    # input made slow on purpose (training examples only); 0 = unlimited, or off
     Field(
         "upstream.examples_per_second",
         0.0,
@@ -361,7 +361,7 @@ FIELDS = (
         Range(0.0, 1e6),
     ),
     Field(
-        "upstream.augmented_per_second",
+        "upstream.augmented_examples_per_second",
         0.0,
         "rate limit on examples that are augmented on the host",
         Range(0.01, 1e12, zero=True),

@@ -1,4 +1,4 @@
-"""A source made slow on purpose: rates, latency, stalls, a connection over HTTP, and a timeout.
+"""Input made slow on purpose: rates, latency, stalls, a connection over HTTP, and a timeout.
 
 Echoing is for storage that is slower than the accelerator. Here the speed of the storage is a
 setting, so that claims about wall-clock time can be tested on any machine.
@@ -80,9 +80,10 @@ class Limits:
 class StoppableClock:
     """A clock that can be stopped; thread-safe.
 
-    A throttled upstream follows this clock, which is stopped while the run does not train. Examples
-    that arrive during an evaluation would take no training time, and R would not be what the limits
-    say. Therefore nothing that runs while the clock is stopped may wait for a training example.
+    A throttled upstream follows this clock, and so does augmentation with a limit. It is stopped
+    while the run does not train: examples that arrive during an evaluation would take no training
+    time, and R would not be what the limits say. Therefore nothing that runs while the clock is
+    stopped may wait for a training example.
 
     Args:
         clock: returns the seconds of a clock that never stops.
@@ -161,12 +162,11 @@ def throttled(
 def augmentation_limiter(
     config: ml_collections.ConfigDict, clock: StoppableClock | None = None
 ) -> "RateLimiter | None":
-    """What the examples that this process augments pass; None if their rate is not limited."""
-    rate, timer = config.upstream.augmented_per_second, clock or StoppableClock()
-    if not rate:
+    """The rate limiter of the examples that this process augments; None if there is no limit."""
+    if not (rate := config.upstream.augmented_examples_per_second):
         return None
-    slow = Limits(examples_per_second=rate).shared_by(jax.process_count())
-    return RateLimiter(slow, timer, timer.sleep)
+    slow, timer = Limits(examples_per_second=rate), clock or StoppableClock()
+    return RateLimiter(slow.shared_by(jax.process_count()), timer, timer.sleep)
 
 
 class RateLimiter:

@@ -176,7 +176,7 @@ def host_augmentation(
     augment.
 
     Compiles here, for the shapes of `first` and the lengths that this run will use, so that no
-    training step waits for the compiler. Afterwards it is as slow as config.upstream says.
+    training step waits for the compiler. config.upstream may limit the examples per second.
     """
     if config.augment_on == "device":
         return lambda batch: batch
@@ -199,6 +199,7 @@ def host_augmentation(
 
 
 def _slowed(augment: Stage, limiter: RateLimiter, batch: Batch) -> Batch:
+    """The batch augmented, no sooner than the limiter lets its examples pass."""
     augmented = augment(batch)
     for _ in limiter.passed([0] * len(batch.index)):  # a rate of examples, whatever their size
         pass

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import train
-from tests.helpers.processes import Pairs
+from tests.helpers.processes import ProcessPairs
 from tests.helpers.runs import NOT_OPTIMIZING, ROOT
 
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -80,6 +80,6 @@ def uninterrupted(tmp_path_factory):
 @pytest.fixture
 def two_processes():
     """Starts a command twice, as the two processes of one run; ends them, whatever happens."""
-    pairs = Pairs()
+    pairs = ProcessPairs()
     yield pairs.start
     pairs.end()

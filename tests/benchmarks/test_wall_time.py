@@ -1,5 +1,6 @@
 import functools
 import re
+from collections import Counter
 
 import pytest
 
@@ -51,22 +52,43 @@ def test_the_page_follows_from_the_runs_and_starting_again_trains_nothing(tmp_pa
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
-def test_behind_a_slow_augmentation_only_the_host_is_limited_and_reading_is_not():
+def test_a_slow_augmentation_limits_the_host_and_not_reading():
     plan = wall_time.Plan(augmentation=True)
     base, *others = conditions = wall_time.conditions(plan)
-    config = wall_time.configuration(plan)
     for condition in conditions:
         overrides = condition.overrides | wall_time.upstream(plan, 2_500.0)
-        made = common.overridden(config, overrides)
-        check.check(made)
-        assert made.upstream.augmented_per_second == 2_500.0
-        assert not throttle.limits(made).examples_per_second
+        config = common.overridden(wall_time.configuration(plan), overrides)
+        check.check(config)
+        assert throttle.limits(config).none
+        assert throttle.augmentation_limiter(config)
     assert base.overrides["echo.insertion"] == "none"
     points = {c.overrides["echo.insertion"]: c for c in others if "device" not in c.label}
     assert points.keys() == {"before_augmentation", "after_augmentation", "after_batching"}
     assert points["before_augmentation"].ideal == 1  # each copy is augmented
+    assert points["after_augmentation"].label == wall_time.timed(plan)
     (on_device,) = (c for c in others if c.overrides.get("augment_on") == "device")
     assert (on_device.search, on_device.ideal) == (base.search, plan.ratio)
+
+
+def test_the_page_of_a_slow_augmentation():
+    plan = wall_time.Plan(augmentation=True, searches=5, seeds=1)
+    seconds = {"no echoing": 12.0, "after augmentation, e = 4": 4.0}
+    results = {
+        c.label: [[_reached(seconds.get(c.label, 12.0) + search)] for search in range(5)]
+        for c in wall_time.conditions(plan)
+    }
+    tuned = wall_time.Tuned({}, Counter(), step_seconds=0.03, rate=2_500.0)
+    page, _ = wall_time.report(plan, results, tuned)
+    assert page.startswith("# Seconds to 97% behind a slow augmentation with R = 6\n")
+    assert "the host augments at most 2500 examples per second" in page
+    assert "| after augmentation, e = 4 | 6.00 | 2.33 [2.00, 3.00] | 4 |" in page
+    assert "| before augmentation, e = 4 | 14.00 | 1.00 [1.00, 1.00] | 1 |" in page
+    assert "The study" not in page
+
+
+def _reached(seconds):
+    rest = {"fresh_examples": 8_192, "step": 64, "status": "reached"}
+    return rest | {"seconds_to_target": seconds, "train_seconds": seconds}
 
 
 def _spaced(label):

@@ -124,7 +124,7 @@ def test_a_limit_is_shared_by_all_threads():
 def test_a_limit_on_augmentation_delays_each_example_that_the_host_augments(condition, augmented):
     clock, batches = Clock(), {}
     for rate in (0.0, 100.0):
-        config = mini(**condition, upstream__augmented_per_second=rate)
+        config = mini(**condition, upstream__augmented_examples_per_second=rate)
         opened = make_experiment(config)
         timer = StoppableClock(lambda: clock.now, clock.sleep)
         workload = opened.program.task.workload
@@ -249,10 +249,11 @@ def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
 
 
 @pytest.mark.slow
-def test_the_upstream_stands_still_while_a_run_evaluates(tmp_path):
-    """Evaluating after every step gives the upstream no time that training is not charged for."""
+@pytest.mark.parametrize("limit", ["examples_per_second", "augmented_examples_per_second"])
+def test_slow_input_stands_still_while_a_run_evaluates(limit, tmp_path):
+    """Evaluating after every step gives the input no time that training is not charged for."""
     config = mini()
-    config.upstream.examples_per_second = 1600.0
+    config.upstream[limit] = 1600.0
     config.budget.fresh_examples = 1600
     config.evaluate_every_fresh_examples = 32
     config.target.value = 2.0
@@ -499,4 +500,4 @@ def test_wrong_settings_are_one_sentence(fields, message):
 def test_limits_have_a_field_each():
     config = mini()
     names = {field.name for field in dataclasses.fields(Limits)} - {"seed"}
-    assert set(config.upstream) == names | {"http", "timeout", "augmented_per_second"}
+    assert set(config.upstream) == names | {"http", "timeout", "augmented_examples_per_second"}

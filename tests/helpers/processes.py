@@ -11,15 +11,15 @@ import pytest
 from tests.helpers.runs import HANGS, ROOT
 
 
-class Pairs:
-    """All processes that a test has started."""
+class ProcessPairs:
+    """All processes that a test has started, two at a time."""
 
     def __init__(self):
         self._started = []
 
     def start(self, words, second=None):
-        """Starts Python with `words` twice, or the second time with `second`; all processes so
-        far."""
+        """Starts Python with `words` twice, or the second time with `second`; returns all
+        processes started so far."""
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"

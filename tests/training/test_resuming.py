@@ -59,8 +59,8 @@ CASES = [
     Case("coco", "auto", AFTER, "small", "host", 1),
     Case("imagenet", "fixed", AFTER, "none", "host", 1, "apart"),
     Case("logistic", "auto", BATCHES, "small", "device", 1),
-    Case("logistic", "fixed", BATCHES, "none", "host", 2, "stacked"),
-    Case("lm1b", "fixed", BATCHES, "small", "host", 1, "apart"),
+    Case("lm1b", "fixed", BATCHES, "none", "host", 2, "stacked"),
+    Case("logistic", "fixed", BATCHES, "small", "host", 1, "apart"),
 ]
 
 
