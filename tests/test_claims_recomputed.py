@@ -155,6 +155,8 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (matched, ("grid/confirmation_logistic", e(4, 32), e(16, 32))),
         (matched, ("grid/confirmation_sentences", e(2, 32), f"{BATCH}_b32")),
         (matched, ("grid/confirmation_sentences", e(4, 32), e(16, 32))),
+        (matched, ("grid/confirmation_cells", e(2, 16), f"{BATCH}_b16")),
+        (matched, ("grid/confirmation_cells", e(4, 16), e(16, 16))),
         (tuned, ("grid/cells", e(4, 16), e(16, 16))),
         (tuned, ("grid/cells", e(2, 16), f"{BATCH}_b16")),
         (matched, ("grid/cells", e(2, 16), "baseline_b16")),
