@@ -52,7 +52,7 @@ from studies.executors import PoolExecutor
 from studies.search import make_study
 
 STUDY_AT_5 = 3.25  # Choi et al. 2019, figure 5: ResNet-50 on ImageNet, R about 6
-E = 4  # with --augmentation, at every insertion point
+FACTOR = 4  # with --augmentation, at every insertion point
 LANES, WORKERS = 4, 2  # trials at a time where only fresh examples and steps are read
 QUIET = Progress(quiet=True)
 
@@ -144,10 +144,10 @@ def _insertion_points(plan: Plan) -> list[Condition]:
         ("after_augmentation", 4 * plan.batch_size),
         ("after_batching", 4),
     ):
-        overrides = {"echo.insertion": insertion, "echo.factor": float(E)}
+        overrides = {"echo.insertion": insertion, "echo.factor": float(FACTOR)}
         overrides |= {"echo.shuffle_buffer": buffer}
-        label = f"{insertion.replace('_', ' ')}, e = {E}"
-        ideal = 1 if insertion == "before_augmentation" else min(E, plan.ratio)
+        label = f"{insertion.replace('_', ' ')}, e = {FACTOR}"
+        ideal = 1 if insertion == "before_augmentation" else min(FACTOR, plan.ratio)
         result.append(Condition(label, overrides, insertion, ideal))
     on_device = plain | {"augment_on": "device"}
     return [*result, Condition("no echoing, device", on_device, none.search, plan.ratio)]
@@ -176,7 +176,7 @@ def _factors(plan: Plan) -> list[Condition]:
 
 def timed(plan: Plan) -> str:
     """The label of the condition whose step, without any limit, is the one in R."""
-    return f"after augmentation, e = {E}" if plan.augmentation else f"e = {plan.factors[-1]}"
+    return f"after augmentation, e = {FACTOR}" if plan.augmentation else f"e = {plan.factors[-1]}"
 
 
 def configuration(plan: Plan) -> ConfigDict:
@@ -306,7 +306,7 @@ def run_seeds(plan: Plan, tuned: Tuned, root: pathlib.Path) -> Results:
             overrides |= {"seed.data": 1000 + run, "seed.model": 1000 + run}
             overrides |= upstream(plan, tuned.rate)
             copies = overrides.get("echo.factor", plan.ratio)
-            steps = E if plan.augmentation else 1
+            steps = FACTOR if plan.augmentation else 1
             every = round(steps * config.evaluate_every_fresh_examples / copies)
             overrides |= {"evaluate_every_fresh_examples": every}
             workdir = root / "paired" / condition.label.replace(" ", "") / str(run)
