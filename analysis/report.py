@@ -7,7 +7,6 @@ Every file is written whole or not at all, so a report can be rewritten while so
 
 import base64
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -17,21 +16,18 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import pandas as pd
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
-from matplotlib.figure import Figure
-from PIL import Image
 
 from analysis import caveats, explorer, figures, scores, tables, uncertainty
+from analysis.figures import style
 from analysis.load import LoadedStudy
 from analysis.tables import target_text
 from runs import records
 from runs.study import SECONDS, Study, plain
 
 _DPI = 200  # of the PNG files; the PDF beside each is for print
-_PALETTE = 64  # colors of a PNG file, which keeps reports in repositories small
 # Without dates in them, the same records give the same files.
 FORMATS: Mapping[str, Mapping[str, Any]] = {
     "png": {"dpi": _DPI},
@@ -69,7 +65,7 @@ def write(
     drawn = figures.of_study(loaded)
     for name, figure in drawn.items():
         for suffix, options in FORMATS.items():
-            files[f"{name}.{suffix}"] = _rendered(figure, suffix, options)
+            files[f"{name}.{suffix}"] = style.rendered(figure, suffix, **options)
             figure.set_layout_engine("none")  # the first format lays out for all
     page = markdown(loaded, conditions, effects, root, list(drawn))
     pngs = {name: content for name, content in files.items() if name.endswith(".png")}
@@ -308,15 +304,3 @@ def _explorer(explored: Mapping[str, Any]) -> str:
 
 def _web(name: str) -> str:
     return (_WEB / name).read_text(encoding="utf-8")
-
-
-def _rendered(figure: Figure, suffix: str, options: Mapping[str, Any]) -> bytes:
-    content = io.BytesIO()
-    with matplotlib.rc_context({"pdf.fonttype": 42}):  # text stays text
-        figure.savefig(content, format=suffix, **options)
-    if suffix != "png":
-        return content.getvalue()
-    small = io.BytesIO()
-    image = Image.open(content).convert("RGB").quantize(_PALETTE)
-    image.save(small, format="png", optimize=True)
-    return small.getvalue()

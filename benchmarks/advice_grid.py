@@ -134,7 +134,7 @@ def main(argv: list[str] | None = None) -> None:
         text += [f"## {kind}", table]
         text += ["{} of {} cells within 5 %.".format(*cells_within_tolerance(kinds[kind]))]
     common.publish(
-        "\n\n".join(text), options.out, functools.partial(common.save_panels, kinds, draw)
+        "\n\n".join(text), options.out, functools.partial(common.drawn_panels, kinds, draw)
     )
 
 

@@ -119,8 +119,8 @@ def main(argv: list[str] | None = None) -> None:
         header = ["e", "device busy", "upstream's examples used"]
         text += [f"## {case}", common.markdown_table(header, lines)]
     ylabel = "share of time in which\nthe device is busy"
-    save = functools.partial(common.save_panels, panels, draw, ylabel=ylabel)
-    common.publish("\n\n".join(text), options.out, save)
+    figure = functools.partial(common.drawn_panels, panels, draw, ylabel=ylabel)
+    common.publish("\n\n".join(text), options.out, figure)
 
 
 if __name__ == "__main__":

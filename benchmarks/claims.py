@@ -349,7 +349,7 @@ CLAIMS: dict[str, Problems] = {
 PROBLEMS = ("digits", "manual", "sentences", "photographs", *_GRIDS)
 
 
-def draw(cells: Mapping[str, Mapping[str, Cell]], path: pathlib.Path) -> None:
+def draw(cells: Mapping[str, Mapping[str, Cell]]) -> Figure:
     """A row per claim and a column per problem; the color is the verdict, the line the interval."""
     figure = Figure(figsize=(14.4, 0.52 * len(cells) + 1.2), layout="constrained")
     axes = figure.add_subplot()
@@ -379,7 +379,7 @@ def draw(cells: Mapping[str, Mapping[str, Cell]], path: pathlib.Path) -> None:
     for verdict, color in COLORS.items():
         axes.plot([], [], "s", ms=9, color=color, label=verdict)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=110)
+    return figure
 
 
 def _box(column: int, row: int, color: str) -> Rectangle:
@@ -418,7 +418,7 @@ def main(argv: list[str] | None = None) -> None:
         claim: {name: cell() for name, cell in problems.items()}
         for claim, problems in CLAIMS.items()
     }
-    common.publish(report(cells), options.out, lambda path: draw(cells, path))
+    common.publish(report(cells), options.out, lambda: draw(cells))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
 from configs import base
@@ -30,6 +31,7 @@ from runs import cli
 
 Plan = TypeVar("Plan")  # a frozen dataclass that holds how much a benchmark measures
 Panel = TypeVar("Panel")
+_DPI = 150  # of figures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,7 +279,7 @@ def overridden(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
 def publish(
     report: str,
     out: pathlib.Path | None,
-    draw: Callable[[pathlib.Path], None] | None = None,
+    draw: Callable[[], Figure] | None = None,
 ) -> None:
     """Prints a report; with `out`, also writes it there and saves the figure beside it."""
     print(report)
@@ -285,7 +287,7 @@ def publish(
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(f"{report}\n", encoding="utf-8")
         if draw:
-            draw(out.with_suffix(".png"))
+            save_figure(draw(), out.with_suffix(".png"))
 
 
 def machine(packages: Sequence[str]) -> str:
@@ -308,24 +310,27 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def save_panels(
+def save_figure(figure: Figure, path: pathlib.Path) -> None:
+    """Saves a figure as a PNG file."""
+    from analysis.figures import style  # which imports pandas
+
+    path.write_bytes(style.rendered(figure, dpi=_DPI))
+
+
+def drawn_panels(
     panels: Mapping[str, Panel],
     draw: Callable[[Any, Panel], None],
-    path: pathlib.Path,
     rows: int = 1,
     ylabel: str = "",
-) -> None:
-    """Saves a figure of small panels, titled by their keys.
+) -> Figure:
+    """A figure of small panels, titled by their keys.
 
     Args:
         panels: the data of each panel.
         draw: draws the data of one panel onto its Matplotlib axes.
-        path: image file.
         rows: rows of panels.
         ylabel: label of a y axis shared by all panels; '' if each has its own.
     """
-    from matplotlib.figure import Figure
-
     columns = math.ceil(len(panels) / rows)
     figure = Figure(figsize=(3.2 * columns, 3.0 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=bool(ylabel))
@@ -335,4 +340,4 @@ def save_panels(
         axes.spines[["top", "right"]].set_visible(False)
     if ylabel:
         grid[0, 0].set_ylabel(ylabel)
-    figure.savefig(path, dpi=150)
+    return figure

@@ -24,7 +24,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from scipy import stats
 
 from analysis import uncertainty
@@ -295,7 +295,7 @@ _LINES = {
 }
 
 
-def draw(table: pd.DataFrame, path: pathlib.Path) -> None:
+def draw(table: pd.DataFrame) -> Figure:
     """Cost by echo factor above, the tuned learning rate below; a column per batch size."""
 
     def panel(axes, names: tuple[str, ...], own: pd.DataFrame) -> None:
@@ -312,7 +312,7 @@ def draw(table: pd.DataFrame, path: pathlib.Path) -> None:
     sizes = list(table.groupby("batch_size"))
     panels = {f"batch size {size}": (("fresh", "steps"), own) for size, own in sizes}
     panels |= {f"batch size {size}: learning rate": (("rate",), own) for size, own in sizes}
-    common.save_panels(panels, lambda axes, drawn: panel(axes, *drawn), path, rows=2)
+    return common.drawn_panels(panels, lambda axes, drawn: panel(axes, *drawn), rows=2)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -322,7 +322,7 @@ def main(argv: list[str] | None = None) -> None:
     plan = common.plan(options, full, QUICK)
     runs = measure(plan)
     table = summarize(runs)
-    common.publish(report(table, runs, plan), options.out, lambda path: draw(table, path))
+    common.publish(report(table, runs, plan), options.out, lambda: draw(table))
     if options.out:
         runs.to_csv(options.out.with_suffix(".csv"), index=False)
 

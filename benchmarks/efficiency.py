@@ -120,8 +120,8 @@ def main(argv: list[str] | None = None) -> None:
             text += [f"## Upstream {title} placement", grid.table(rows, "{:.3f}".format)]
             text += [f"{reached} of {len(shares)} cells at {GOAL} or more."]
     ylabel = "steps per second over those\nwithout echoing (lines: min(e, R))"
-    save = functools.partial(common.save_panels, panels, draw, ylabel=ylabel)
-    common.publish("\n\n".join(text), options.out, save)
+    figure = functools.partial(common.drawn_panels, panels, draw, ylabel=ylabel)
+    common.publish("\n\n".join(text), options.out, figure)
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
     return "\n\n".join(text)
 
 
-def draw(problems: Mapping[str, Sequence[User]], path: pathlib.Path) -> None:
+def draw(problems: Mapping[str, Sequence[User]]) -> Figure:
     """The law, fitted to all curves of one tuned user of each finished problem."""
     finished = {name: users for name, users in problems.items() if len(users) >= MIN_USERS}
     figure = Figure(figsize=(11, 4), layout="constrained")
@@ -296,7 +296,7 @@ def draw(problems: Mapping[str, Sequence[User]], path: pathlib.Path) -> None:
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylabel("1 - accuracy" if user.target < 1 else "loss")
         axes.legend(frameon=False)
-    figure.savefig(path, dpi=110)
+    return figure
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -309,7 +309,7 @@ def main(argv: list[str] | None = None) -> None:
     problems = {name: users_of(name) for name in packed}
     if options.quick:
         problems = {name: everyone[:4] for name, everyone in problems.items()}
-    common.publish(report(problems), options.out, lambda path: draw(problems, path))
+    common.publish(report(problems), options.out, lambda: draw(problems))
 
 
 def _users(records: pathlib.Path, problem: str) -> list[User]:

@@ -116,7 +116,8 @@ def main(argv: list[str] | None = None) -> None:
     if not (options.out or options.references):
         parser.error("nothing to do; give --out=FILE, --references, or both")
     if options.out:
-        common.save_panels({name: name for name in CURVES}, draw, options.out, rows=2)
+        figure = common.drawn_panels({name: name for name in CURVES}, draw, rows=2)
+        common.save_figure(figure, options.out)
     if options.references:
         for name in ("lm_books", "lm_docs"):
             print(f"{name}: unigram cross-entropy {unigram_loss(name):.3f}")

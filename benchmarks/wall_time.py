@@ -39,6 +39,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
 import sweep
@@ -388,10 +389,8 @@ def report(
     return "\n\n".join(text), ratios
 
 
-def save_figure(ratios, plan: Plan, path: pathlib.Path) -> None:
-    """Saves speedup by factor, with min(e, R) as a line."""
-    from matplotlib.figure import Figure
-
+def draw(ratios, plan: Plan) -> Figure:
+    """Speedup by factor, with min(e, R) as a line."""
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.plot([1, plan.ratio, max(plan.factors)], [1, plan.ratio, plan.ratio], color="0.6")
@@ -434,7 +433,7 @@ def save_figure(ratios, plan: Plan, path: pathlib.Path) -> None:
         ylim=(0, None),
     )
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -465,8 +464,8 @@ def main(argv: list[str] | None = None) -> None:
         tuned = tune(plan, root)
         results = run_seeds(plan, tuned, root)
     text, ratios = report(plan, results, tuned)
-    draw = None if plan.augmentation else functools.partial(save_figure, ratios, plan)
-    common.publish(text, options.out, draw)
+    figure = None if plan.augmentation else functools.partial(draw, ratios, plan)
+    common.publish(text, options.out, figure)
 
 
 if __name__ == "__main__":

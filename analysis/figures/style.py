@@ -1,6 +1,7 @@
 """The style that all figures share: size, fonts, colors, units, and number formats."""
 
 import functools
+import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from PIL import Image
 
 from analysis.tables import format_of, target_text
 from runs.study import INSERTIONS, Study
@@ -22,6 +24,7 @@ COLORS = dict(zip(INSERTIONS, ("#555555", "#0072B2", "#D55E00", "#009E73"), stri
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 QUIET = "#767676"
 DOTTED = (0, (2, 2))
+_PALETTE = 64  # colors of a PNG file, which keeps figures in repositories small
 _STYLE: dict[Any, Any] = {
     "font.size": FONT,
     "font.family": "sans-serif",
@@ -97,3 +100,17 @@ def lighter(color: str, amount: float) -> tuple[float, float, float]:
     """The color mixed with white; unlike transparency it survives every vector format."""
     red, green, blue = (c + (1 - c) * amount for c in matplotlib.colors.to_rgb(color))
     return red, green, blue
+
+
+def rendered(figure: Figure, suffix: str = "png", **options: Any) -> bytes:
+    """The figure as a file of the format `suffix`; `options` are those of `Figure.savefig`."""
+    content = io.BytesIO()
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # text stays text
+        figure.savefig(content, format=suffix, **options)
+    if suffix != "png":
+        return content.getvalue()
+    small = io.BytesIO()
+    # Maximum coverage keeps the colors of small marks; the default median cut changes them.
+    image = Image.open(content).convert("RGB").quantize(_PALETTE, Image.Quantize.MAXCOVERAGE)
+    image.save(small, format="png", optimize=True)
+    return small.getvalue()

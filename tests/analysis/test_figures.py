@@ -1,9 +1,14 @@
 """The figures show the right numbers, and their texts do not overlap."""
 
+import io
+
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 
 from analysis import figures, load, scores
+from analysis.figures import style
 from runs import records
 from tests.helpers.figure_texts import assert_inside, assert_no_overlap, strings, texts
 from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, setting, write_study
@@ -42,6 +47,16 @@ def crowded(request, tmp_path):
     trials = {key: [sign * value for value in values] for key, values in trials.items()}
     target = TARGET | {"value": sign * 0.9, "mode": request.param}
     return write_study(tmp_path / "crowded", conditions, trials, target=target)
+
+
+def test_png_files_keep_the_colors_of_small_marks():
+    """A PNG file has few colors; many shades elsewhere must not take that of one dot."""
+    figure = Figure(figsize=(3, 3))
+    axes = figure.add_subplot()
+    axes.imshow(np.linspace(0, 1, 10_000).reshape(100, 100), cmap="viridis")
+    axes.plot(50, 50, "s", ms=4, color="#D55E00")
+    pixels = np.asarray(Image.open(io.BytesIO(style.rendered(figure))).convert("RGB"), int)
+    assert np.abs(pixels - (0xD5, 0x5E, 0x00)).max(-1).min() <= 10
 
 
 def test_bars_print_their_values(small):
