@@ -46,6 +46,7 @@ class Problem:
         factors: echo factors before augmentation, besides 1.
         trials: trials of each search that must not diverge.
         augments: whether examples are augmented; if not, the first two insertion points are equal.
+        buffers: sizes that the study of shuffling compares, if they differ from the mini's.
     """
 
     workload: Any
@@ -55,6 +56,7 @@ class Problem:
     factors: tuple[int, ...] = (2, 4, 16)
     trials: int = 8
     augments: bool = True
+    buffers: tuple[int, ...] = ()
 
 
 SEARCHES = 5  # per condition; the smallest number whose range covers a median above 90 %
@@ -114,6 +116,7 @@ PROBLEMS = {
         coco.MINI_SEARCH_SPACE[:2],
         batch_sizes=(16, 32),
         trials=6,
+        buffers=(0, 256),  # 256 hold more than the 205 training photographs
     ),
     "sentences": Problem(
         lm1b,
@@ -203,14 +206,19 @@ def get_studies(variant: str = ""):
         trials=problem.trials,
         searches=SEARCHES,
         augments=problem.augments,
+        buffers=problem.buffers or problem.workload.MINI_NUMBERS.buffers,
     )
     winners = json.loads(WINNERS.read_text()) if WINNERS.exists() else {}
     pairs = TEXT_PAIRS if problem.workload in (lm1b, common_crawl) else PAIRS
     studies = catalog.registered(numbers, problem.factors, pairs, winners.get(variant, {}))
     # At the larger batch size the target may be out of reach without echoing: figure 7 halves the
     # first.
-    halved = dataclasses.replace(numbers, batch_sizes=(numbers.batch_size, numbers.batch_size // 2))
+    half = numbers.batch_size // 2
+    halved = dataclasses.replace(numbers, batch_sizes=(numbers.batch_size, half))
     studies |= {name: catalog.of(halved)[name] for name in ("batch_size", "shuffle", "quality")}
+    if problem.workload.get_config("mini").model.ghost_batch_size > half:
+        # Both batch sizes normalize over equally many examples.
+        studies["batch_size"]["overrides"]["model.ghost_batch_size"] = half
     studies["controls"] = catalog.of(numbers)["controls"]
     if problem.workload is lm1b:
         study = catalog.of(numbers)["optimizer"]

@@ -19,10 +19,9 @@ def study(problem, name="grid", *overrides):
 
 
 @pytest.mark.parametrize("problem", problems.PROBLEMS)
-@pytest.mark.parametrize("name", ["grid", "pilot", "controls", "fractions", "weight_decay"])
-def test_every_condition_is_valid_at_the_corners_of_its_search(problem, name):
-    plan = study(problem, name)
-    for condition in plan.conditions:
+def test_every_condition_is_valid_at_the_corners_of_its_search(problem):
+    plans = [study(problem, name) for name in problems.get_studies(problem)]
+    for plan, condition in ((plan, condition) for plan in plans for condition in plan.conditions):
         config = trial_config(plan, condition, 0, 0)
         for unit in (0.0, 1.0):
             for axis in plan.space:
