@@ -18,10 +18,13 @@ def study(problem, name="grid", *overrides):
     return load_study(problems.get_config(problem), problems, flag, name, overrides=overrides)
 
 
-@pytest.mark.parametrize("problem", problems.PROBLEMS)
-def test_every_condition_is_valid_at_the_corners_of_its_search(problem):
-    plans = [study(problem, name) for name in problems.get_studies(problem)]
-    for plan, condition in ((plan, condition) for plan in plans for condition in plan.conditions):
+@pytest.mark.parametrize(
+    "problem, name",
+    [(problem, name) for problem in problems.PROBLEMS for name in problems.get_studies(problem)],
+)
+def test_every_condition_is_valid_at_the_corners_of_its_search(problem, name):
+    plan = study(problem, name)
+    for condition in plan.conditions:
         config = trial_config(plan, condition, 0, 0)
         for unit in (0.0, 1.0):
             for axis in plan.space:
