@@ -19,7 +19,7 @@ def study(problem, name="grid", *overrides):
 
 
 @pytest.mark.parametrize(
-    "problem, name",
+    ("problem", "name"),
     [(problem, name) for problem in problems.PROBLEMS for name in problems.get_studies(problem)],
 )
 def test_every_condition_is_valid_at_the_corners_of_its_search(problem, name):
