@@ -8,7 +8,7 @@ from configs import base, problems
 from runs import cli
 from studies.definitions import load_study
 from studies.search import trial_config
-from training.check import check
+from training.check import check, check_devices
 
 FLAG = "configs/problems.py:{}"
 
@@ -26,6 +26,7 @@ def test_every_condition_is_valid_at_the_corners_of_its_search(problem, name):
     plan = study(problem, name)
     for condition in plan.conditions:
         config = trial_config(plan, condition, 0, 0)
+        check_devices(config, 1)
         for unit in (0.0, 1.0):
             for axis in plan.space:
                 value = axis.value_at(unit)
