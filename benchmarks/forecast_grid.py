@@ -36,6 +36,7 @@ from benchmarks.forecast_accuracy import (
     table,
     tuned,
 )
+from configs import problems
 from echo.advice.forecast import Fit, Prior
 
 RESULTS = pathlib.Path("results/grid")
@@ -233,7 +234,7 @@ def unseen(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]], problem: s
     }
 
 
-def report(problems: Mapping[str, Sequence[User]]) -> str:
+def report(grids: Mapping[str, Sequence[User]]) -> str:
     text = [
         "# The forecast on the registered grid",
         "The columns are those of [forecast_accuracy](forecast_accuracy.md). The prior and the "
@@ -247,14 +248,14 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
             for user in everyone
             if len(runs := fixed_pilots(user)) > 1 and has_forecast(user, runs)
         ]
-        for name, everyone in problems.items()
+        for name, everyone in grids.items()
     }
-    for name, everyone in problems.items():
+    for name, everyone in grids.items():
         if not everyone:
             text += [f"## {name}", "No user reached the target with three factors."]
             continue
         outcomes = problem_outcomes(everyone, Prior(), GROWTH)
-        others = [example for other in problems if other != name for example in examples[other]]
+        others = [example for other in grids if other != name for example in examples[other]]
         text += [
             f"## {name}",
             table(outcomes | subsets(outcomes, everyone) | unseen(outcomes, name)),
@@ -274,9 +275,9 @@ def report(problems: Mapping[str, Sequence[User]]) -> str:
     return "\n\n".join(text)
 
 
-def draw(problems: Mapping[str, Sequence[User]]) -> Figure:
+def draw(grids: Mapping[str, Sequence[User]]) -> Figure:
     """The law, fitted to all curves of one tuned user of each finished problem."""
-    finished = {name: users for name, users in problems.items() if len(users) >= MIN_USERS}
+    finished = {name: users for name, users in grids.items() if len(users) >= MIN_USERS}
     figure = Figure(figsize=(11, 4), layout="constrained")
     for index, (name, everyone) in enumerate(finished.items()):
         axes = figure.add_subplot(1, len(finished), index + 1)
@@ -294,7 +295,8 @@ def draw(problems: Mapping[str, Sequence[User]]) -> Figure:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:.2g}")
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_ylabel("1 - accuracy" if user.target < 1 else "loss")
+        metric = problems.get_config(name).target.metric
+        axes.set_ylabel(metric if metric == "loss" else f"1 - {metric}")
         axes.legend(frameon=False)
     return figure
 
@@ -306,10 +308,10 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     users_of = functools.partial(_users, options.records)
     packed = [name for name in PROBLEMS if (options.records / f"{name}.tar.xz").exists()]
-    problems = {name: users_of(name) for name in packed}
+    grids = {name: users_of(name) for name in packed}
     if options.quick:
-        problems = {name: everyone[:4] for name, everyone in problems.items()}
-    common.publish(report(problems), options.out, lambda: draw(problems))
+        grids = {name: everyone[:4] for name, everyone in grids.items()}
+    common.publish(report(grids), options.out, lambda: draw(grids))
 
 
 def _users(records: pathlib.Path, problem: str) -> list[User]:
