@@ -127,6 +127,8 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (tuned, ("digits_quality", BEFORE, "baseline", "best_value")),
         (tuned, ("grid/quality_sentences", BEFORE, "baseline", "best_value")),
         (tuned, ("grid/quality_sentences", BATCH, "baseline", "best_value")),
+        (tuned, ("grid/quality_cells", BEFORE, "baseline", "best_value")),
+        (tuned, ("grid/quality_cells", "before_augmentation_e4", "baseline", "best_value")),
         (tuned, ("digits_controls", "baseline_steps_of_e2", "baseline")),
         (tuned, ("grid/controls_logistic", BEFORE, "baseline_steps_of_e2")),
         (tuned, ("grid/controls_logistic", BEFORE, "spaced_epochs_2")),
