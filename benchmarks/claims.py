@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis import bounds, load, scores, tables, uncertainty
-from benchmarks import common, convex_regimes
+from benchmarks import common, convex_regimes, deciding_sizes
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 KEY = ["search", "trial"]
@@ -43,6 +43,8 @@ class Cell:
             interval; NaN where there are too few pairs.
         tuned: the ratio of tuned conditions with its range, as the report prints it.
         verdict: a key of COLORS.
+        sizes: the pairs of trials and the searches that would decide (`deciding_sizes`), each with
+            the study's own number in parentheses; "-" where the cell is decided or no ratio.
     """
 
     effect: float
@@ -51,6 +53,7 @@ class Cell:
     tuned: str
     verdict: str
     differs: bool = False
+    sizes: tuple[str, str] = ("-", "-")
 
     def __str__(self) -> str:
         number = "{:+.3f}".format if self.differs else "{:.2f}".format
@@ -90,7 +93,9 @@ def against_none(study: str, condition: str) -> Callable[[], Cell]:
         rises = plan.scores_values and plan.target.mode == "above"
         claimed, contrary = sides[::-1] if rises else sides
         text = tables.effect_text(row, name)
-        return _cell(matched, text, claimed, contrary, plan.scores_values)
+        decided = _cell(matched, text, claimed, contrary, plan.scores_values)
+        baseline = plan.baseline_of(plan.condition(condition)) or ""
+        return _with_sizes(decided, study, condition, baseline)
 
     return cell
 
@@ -100,7 +105,8 @@ def between(study: str, condition: str, other: str) -> Callable[[], Cell]:
 
     def cell() -> Cell:
         effects = uncertainty.paired_effects(_pairs(study, condition, other), loaded(study).study)
-        return _by_interval(effects.iloc[0], _tuned(study, condition, other))
+        decided = _by_interval(effects.iloc[0], _tuned(study, condition, other))
+        return _with_sizes(decided, study, condition, other)
 
     return cell
 
@@ -120,7 +126,8 @@ def relative(study: str, own: tuple[str, str], base: tuple[str, str]) -> Callabl
         enough = known >= uncertainty.MIN_PAIRS
         ends = {"low": low if enough else math.nan, "high": high if enough else math.nan}
         effect = {"effect_low": balance[0], "effect_high": balance[1], **ends}
-        return _by_interval(effect, bounds.ratio(_tuned(study, *own), _tuned(study, *base)))
+        tuned = bounds.ratio(_tuned(study, *own), _tuned(study, *base))
+        return _with_sizes(_by_interval(effect, tuned), study, *own, *base)
 
     return cell
 
@@ -169,6 +176,32 @@ def _tuned(study: str, condition: str, other: str) -> tuple[np.ndarray, np.ndarr
     )
     ends = ((table[f"{score}_low"], table[f"{score}_high"]) for table in (own, base))
     return bounds.ratio(*ends)
+
+
+def _with_sizes(cell: Cell, study: str, *conditions: str) -> Cell:
+    """The cell with the sizes that would decide it, if it is an undecided ratio."""
+    if cell.verdict != "undecided" or cell.differs:
+        return cell
+    trials, plan = loaded(study).trials, loaded(study).study
+    low, high = uncertainty.trial_bounds(trials, plan)
+    counted = trials[trials["counted"]].assign(low=low, high=high)
+    sides = [counted[counted["condition"] == name].set_index(KEY) for name in conditions]
+    shared = functools.reduce(pd.Index.intersection, (side.index for side in sides))
+    ends = [
+        tuple(side.loc[shared, end].to_numpy(float) for end in ("low", "high")) for side in sides
+    ]
+    searches = deciding_sizes.searches(ends, plan.trials)
+    pairs, tuned = (deciding_sizes.ratio(taken) for taken in (ends, searches))
+    known = len(shared), len(shared.unique("search"))
+    sizes = (deciding_sizes.needed(*ratios) for ratios in (pairs, tuned))
+    texts = (f"{_size(size)} ({count})" for size, count in zip(sizes, known, strict=True))
+    return dataclasses.replace(cell, sizes=tuple(texts))
+
+
+def _size(number: float) -> str:
+    if math.isnan(number):
+        return "-"
+    return f">{deciding_sizes.LARGEST:,}" if math.isinf(number) else f"{number:,}"
 
 
 def _by_interval(effect: Mapping, tuned: tuple[np.ndarray, np.ndarray]) -> Cell:
@@ -397,17 +430,25 @@ def _position(column: int, ratio: float) -> float:
 
 def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
     rows = [
-        [claim, name, str(cell), cell.tuned or "-", cell.verdict]
+        [claim, name, str(cell), cell.tuned or "-", cell.verdict, *cell.sizes]
         for claim, problems in cells.items()
         for name, cell in problems.items()
     ]
     header = ["claim", "problem", "matched seeds [95%]", "tuned [range of searches]", "verdict"]
+    header += ["pairs to decide (so far)", "searches to decide (so far)"]
     return "\n\n".join(
         [
             "# Claims by problem",
             "Ratios of fresh examples (of seconds, or differences of best values, where the claim "
             "says so) from the records in results/, by `python -m benchmarks.claims`; "
             "[docs/claims.md](../docs/claims.md) explains them.",
+            "What would decide a ratio that is undecided: as many pairs of trials with matched "
+            "seeds, and as many searches, as find a ratio of "
+            f"{deciding_sizes.RATIO} with a probability of {deciding_sizes.POWER}, if ratios "
+            "scatter as they do here. In parentheses, the pairs and searches that there are; where "
+            "they are more, a larger difference is unlikely. Searches are resampled from the study's "
+            "trials; with three or fewer, their number is rough. Decided ratios and differences have "
+            "none.",
             common.markdown_table(header, rows),
             "![Effect, interval, and verdict of every claim on every problem](claims.png)",
         ]
