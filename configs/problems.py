@@ -221,35 +221,56 @@ def get_studies(variant: str = ""):
         studies["batch_size"]["overrides"]["model.ghost_batch_size"] = half
     studies["controls"] = catalog.of(numbers)["controls"]
     if problem.workload is lm1b:
-        study = catalog.of(numbers)["optimizer"]
-        studies |= {
-            f"optimizer_b{fields['batch_size']}": _optimizer(study, fields) for fields in _ADAMW
-        }
+        studies |= _adamw(catalog.of(numbers)["optimizer"])
     return studies
 
 
-# Budgets that let AdamW reach the same target at both batch sizes, in fresh examples.
-_ADAMW = (
-    {"batch_size": 32, "budget.fresh_examples": 8_000, "evaluate_every_fresh_examples": 125},
-    {"batch_size": 256, "budget.fresh_examples": 48_000, "evaluate_every_fresh_examples": 512},
+# One budget of fresh examples for both batch sizes: 1,000 steps of 32, or 125 of 256.
+_ADAMW = {
+    "optimizer.momentum": 0.9,
+    "optimizer.beta2": 0.98,
+    "budget.fresh_examples": 32_000,
+    "evaluate_every_fresh_examples": 32_000 // EVALUATIONS,
+}
+_ADAMW_TARGETS = {32: 4.1, 256: 4.6}  # by batch size; losses in nats, from the pilots
+_ADAMW_SPACE = (
+    {"field": "optimizer.learning_rate", "scale": "log", "min": 2e-3, "max": 0.1},
+    catalog.HORIZON | {"min": 1 / 8},
 )
+_ADAMW_PILOT = {
+    "conditions": catalog.BASELINE,
+    "space": ({**_ADAMW_SPACE[0], "min": 1e-4, "max": 3e-2}, catalog.HORIZON),
+    "score": "best_value",
+    "trials": 12,
+    "searches": 1,
+}
 
 
-def _optimizer(study: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """The catalog's study of AdamW at one batch size: two conditions, two axes, more searches.
-
-    The shuffle buffer holds eight batches.
-    """
-    echoed = catalog.echo("before_augmentation", 2, 8 * fields["batch_size"])
-    rates = (axis for axis in study["space"] if axis["field"] == "optimizer.learning_rate")
-    fixed = {"optimizer.momentum": 0.9, "optimizer.beta2": 0.98}
-    return study | {
-        "conditions": catalog.BASELINE | {"before_augmentation_e2": echoed},
-        "overrides": study["overrides"] | fixed | fields,
-        "space": (*rates, catalog.HORIZON),
-        "trials": 6,
-        "searches": 8,
-    }
+def _adamw(catalogued: dict[str, Any]) -> catalog.Studies:
+    """The catalog's study of AdamW at two batch sizes: two conditions, two axes, more searches;
+    and the pilots that determine their targets."""
+    echoed = {"before_augmentation_e2": catalog.echo("before_augmentation", 2, 1024)}
+    studies = {}
+    for size, target in _ADAMW_TARGETS.items():
+        overrides = catalogued["overrides"] | _ADAMW | {"batch_size": size}
+        studies[f"optimizer_b{size}"] = catalogued | {
+            "conditions": catalog.BASELINE | echoed,
+            "overrides": overrides | {"target.value": target},
+            "space": _ADAMW_SPACE,
+            "trials": 6,
+            "searches": 8,
+        }
+        seeds = {"target.value": 0.0, "seed.data": 1000, "seed.model": 10**7}
+        studies[f"optimizer_pilot_b{size}"] = (
+            catalogued
+            | _ADAMW_PILOT
+            | {
+                "about": "The best value of AdamW without echoing over the budget, with separate "
+                f"seeds; it determines the target of optimizer_b{size}.",
+                "overrides": overrides | seeds,
+            }
+        )
+    return studies
 
 
 def _problem(variant: str) -> Problem:
