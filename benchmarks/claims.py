@@ -323,7 +323,7 @@ CLAIMS: dict[str, Problems] = {
         "grid sentences": _larger_batches("grid/batch_size_sentences", 32, 16),
         "cells": _larger_batches("grid/batch_size_cells", 16, 8),
     },
-    "More shuffling helps, before augmentation: 1,024 examples, cells 256, or none (fig. 8)": {
+    "More shuffling helps, before augmentation: 1,024 over 0, cells 256 (fig. 8)": {
         "digits": _shuffled("digits_shuffle", _BEFORE),
         "logistic": _shuffled("grid/shuffle_logistic", _BEFORE),
         "grid sentences": _shuffled("grid/shuffle_sentences", _BEFORE),

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from analysis import load
 from configs import base, problems
 from runs import cli
 from studies.definitions import load_study
@@ -52,19 +53,27 @@ def test_the_grid_is_the_registered_one(problem):
     assert len(horizon) == (schedule != "constant")
 
 
-@pytest.mark.parametrize("problem", problems.PROBLEMS)
-def test_scores_have_a_resolution_of_5_percent(problem):
+@pytest.mark.parametrize(
+    ("problem", "name"),
+    [*((problem, "grid") for problem in problems.PROBLEMS)]
+    + [("sentences", f"optimizer_b{size}") for size in (32, 256)],
+)
+def test_scores_have_a_resolution_of_5_percent(problem, name):
     """Targets are what the baseline reaches within two thirds of its budget, and no condition needs
     less than 1 / e of a third of the budget unless echoing gains more than a factor e."""
-    plan = study(problem)
+    plan = study(problem, name)
     for condition in plan.conditions:
         config = trial_config(plan, condition, 0, 0)
         smallest = config.budget.fresh_examples / 3 / config.echo.factor
         assert config.evaluate_every_fresh_examples <= math.ceil(0.05 * smallest)
 
 
-def test_the_pilot_shares_no_seed_with_the_grid():
-    grid, pilot = study("digits"), study("digits", "pilot")
+@pytest.mark.parametrize(
+    ("problem", "name", "pilot"),
+    [("digits", "grid", "pilot")]
+    + [("sentences", f"optimizer_b{size}", f"optimizer_pilot_b{size}") for size in (32, 256)],
+)
+def test_a_pilot_shares_no_seed_with_its_study(problem, name, pilot):
     seeds = [
         {
             (kind, trial_config(plan, plan.conditions[0], search, trial).seed[kind])
@@ -72,6 +81,16 @@ def test_the_pilot_shares_no_seed_with_the_grid():
             for search in range(plan.searches)
             for trial in range(plan.max_trials)
         }
-        for plan in (grid, pilot)
+        for plan in (study(problem, name), study(problem, pilot))
     ]
     assert not seeds[0] & seeds[1]
+
+
+@pytest.mark.parametrize("size", [32, 256])
+def test_targets_of_adamw_are_the_best_losses_of_its_pilots(size):
+    """Within two thirds of the budget, rounded up to 0.05 nats, as results/protocol.md says."""
+    records = load.read(f"results/grid/optimizer_pilot_b{size}.tar.xz")
+    curves = load.curves(records.trials[records.trials["counted"]], "loss")
+    early = curves[curves["fresh_examples"] <= records.study.budget * 2 / 3]
+    target = study("sentences", f"optimizer_b{size}").target.value
+    assert target == pytest.approx(math.ceil(early["value"].min() / 0.05) * 0.05)
