@@ -102,7 +102,10 @@ def matched(name, condition, baseline):
     }
     kept = [span for span, (below, above) in signs.items() if not rejected(below, above)]
     even = [span for span, (below, above) in signs.items() if below == above]
-    middle = math.sqrt(min(a for a, _ in even) * max(b for _, b in even))
+    # where pairs share a value, the signs may pass from more above to more below at it
+    turn = min(a for (a, _), (below, above) in signs.items() if below > above)
+    low, high = (min(a for a, _ in even), max(b for _, b in even)) if even else (turn, turn)
+    middle = math.sqrt(low * high)
     return f"{middle:.2f} [{min(a for a, _ in kept):.2f}, {max(b for _, b in kept):.2f}]"
 
 
