@@ -51,6 +51,7 @@ _AHEAD = 8  # batches that a side may have read ahead
 PACKAGES = ("jax", "grain", "simplejpeg", "opencv-python-headless", "tensorflow-cpu", "torch")
 PACKAGES += ("pillow", "nvidia-nvimgcodec-cu12")
 DECODING, TF_DATA = "decoding alone", "tf.data, decode_and_crop_jpeg"
+COLORS = "echo, canvas, augmented on the host, colors too"
 HEIGHT, WIDTH = 480, 640  # of the photographs that are made if no data set is given
 
 
@@ -83,7 +84,10 @@ def main(argv: list[str] | None = None) -> None:
     files = load(options.data, plan.files)
     sides = make_sides(files, options.cores)
     common.progress(f"{len(files)} files, {np.mean([len(f) for f in files]) / 1e3:.0f} kB each")
-    differences = {name: difference(files, next(iterator)) for name, iterator in sides.items()}
+    differences = {
+        name: difference(files, next(iterator)) if name != COLORS else None
+        for name, iterator in sides.items()
+    }
     cpu_ms: dict[str, list[float]] = {name: [] for name in sides}
     measures = {
         name: measure(iterator, plan.seconds, cpu_ms[name]) for name, iterator in sides.items()
@@ -165,6 +169,7 @@ def make_sides(files: list[bytes], cores: int) -> dict[str, Iterator[np.ndarray]
         DECODING: decoding_alone(files, cores),
         "echo, crop without a canvas": this_pipeline(files, fused_decode=True),
         "echo, canvas, augmented on the host": this_pipeline(files),
+        COLORS: this_pipeline(files, color=True),
         "echo, canvas, to be augmented on the device": this_pipeline(files, device=True),
     }
     if importlib.util.find_spec("tensorflow"):
@@ -190,12 +195,15 @@ def decoding_alone(files: list[bytes], cores: int) -> Iterator[np.ndarray]:
         yield np.empty((BATCH, 0, 0, 3), np.uint8)
 
 
-def configuration(fused_decode: bool = False, device: bool = False) -> ConfigDict:
+def configuration(
+    fused_decode: bool = False, device: bool = False, color: bool = False
+) -> ConfigDict:
     config = imagenet.get_config()
     config.batch_size = BATCH
     config.budget.fresh_examples = 10**8
     config.dataset.fused_decode = fused_decode
     config.augment_on = "device" if device else "host"
+    config.augmentation.color = color
     return config
 
 

@@ -28,8 +28,9 @@ from typing import Any
 # 3: crops on the host are resized by another library, within one gray level, and the default of
 # echo.max_factor follows from the batch size (2: 16).
 # 4: the default of echo.max_factor is a quarter of the batch size (3: an eighth).
+# 5: colors on the host are distorted by another library, within one gray level.
 # Older records remain readable and are never resumed.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"

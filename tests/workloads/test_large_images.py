@@ -294,6 +294,26 @@ def test_color_distortion_changes_colors_and_keeps_gray_images_gray():
     assert jax.vmap(color.distort)(keys, images[..., :1]).shape == (64, 9, 9, 1)
 
 
+@pytest.mark.parametrize("kind", ["noise", "smooth", "dark", "gray", "one channel"])
+def test_the_host_distorts_colors_to_a_gray_level_of_dm_pix(kind):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (32, 24, 25, 3), np.uint8)
+    if kind == "smooth":
+        images = np.stack([cv2.resize(image[:4, :4], (25, 24)) for image in images])
+    elif kind == "dark":  # brightness makes pixels negative
+        images //= 10
+    elif kind == "gray":
+        images = np.repeat(images[..., :1], 3, axis=-1)
+    elif kind == "one channel":
+        images = images[..., :1]
+    keys = jax.random.split(jax.random.key(0), 32)
+    by_dm_pix = np.asarray(jax.jit(jax.vmap(color.distort))(keys, images)).astype(int)
+    on_host = color.distort_rows(images, jax.device_get(jax.vmap(color.draw)(keys)))
+    assert on_host.dtype == np.uint8
+    assert on_host.shape == images.shape
+    assert abs(on_host - by_dm_pix).max() <= 1
+
+
 # --- the mini, the whole
 
 
