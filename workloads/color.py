@@ -1,6 +1,6 @@
 """Random color distortion of images: drawn in JAX, applied by the compiled step or by the host."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ _HUE, _CONTRAST = (-0.2, 0.2), (0.5, 1.5)
 
 
 class Distortion(NamedTuple):
-    """What is drawn for an image; scalars, or arrays [B] for a batch.
+    """What is drawn for an image: numbers, or arrays [B] for a batch.
 
     Attributes:
         contrast_last: whether the contrast is adjusted after the hue instead of before it, bool.
@@ -21,11 +21,11 @@ class Distortion(NamedTuple):
         contrast: multiplies the difference of a channel from its mean.
     """
 
-    contrast_last: jax.Array
-    brightness: jax.Array
-    saturation: jax.Array
-    hue: jax.Array
-    contrast: jax.Array
+    contrast_last: Any
+    brightness: Any
+    saturation: Any
+    hue: Any
+    contrast: Any
 
 
 def draw(key: jax.Array) -> Distortion:
@@ -80,8 +80,6 @@ def distort_rows(images_BxHxWxC: np.ndarray, drawn: Distortion) -> np.ndarray:
 
 
 def _distort(image_HxWxC: np.ndarray, drawn: Distortion) -> np.ndarray:
-    import cv2  # a step that augments on the device does not need it
-
     pixels_HxWxC = image_HxWxC * np.float32(1 / 255) + np.float32(drawn.brightness)
     if image_HxWxC.shape[-1] != 3:
         pixels_HxWxC = _adjust_contrast(pixels_HxWxC, drawn.contrast)
@@ -92,15 +90,14 @@ def _distort(image_HxWxC: np.ndarray, drawn: Distortion) -> np.ndarray:
         pixels_HxWxC = _adjust_hue_and_saturation(pixels_HxWxC, 0.0, drawn.saturation)
         pixels_HxWxC = _adjust_contrast(pixels_HxWxC, drawn.contrast)
         pixels_HxWxC = _adjust_hue_and_saturation(pixels_HxWxC, drawn.hue)
-    rounded = cv2.multiply(pixels_HxWxC, (255,) * 4, dtype=cv2.CV_8U)
-    return rounded.reshape(image_HxWxC.shape)  # OpenCV drops an axis of length 1
+    return np.rint(np.clip(pixels_HxWxC, 0, 1) * 255).astype(np.uint8)
 
 
 def _adjust_hue_and_saturation(
     pixels_HxWx3: np.ndarray, hue: float, saturation: float | None = None
 ) -> np.ndarray:
     """Adds to the hue and multiplies the saturation (None leaves it)."""
-    import cv2
+    import cv2  # a step that augments on the device does not need it
 
     hsv_HxWx3 = cv2.cvtColor(pixels_HxWx3, cv2.COLOR_RGB2HSV)
     hue_HxW, saturation_HxW, value_HxW = np.moveaxis(hsv_HxWx3, -1, 0)
