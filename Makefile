@@ -7,7 +7,7 @@ DEMO := demo_out
 
 # The registered studies (results/protocol.md), search by search.
 GRID := out/grid
-PROBLEMS := digits logistic sentences cells mnist  # those whose target is registered
+PROBLEMS := digits logistic sentences documents cells mnist  # those whose target is registered
 SEARCHES := 1 2 3 4 5
 CONFIRMED := logistic sentences cells  # those with a finished grid
 

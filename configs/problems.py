@@ -141,7 +141,7 @@ PROBLEMS = {
             "model.dim": 32,
             "model.heads": 2,
             "model.mlp_dim": 128,
-            "target.value": 4.9,
+            "target.value": 4.45,
             "budget.fresh_examples": 4_000,
         },
         _RATE_AND_MOMENTUM,
