@@ -3,8 +3,8 @@
     python -m benchmarks.forecast_accuracy --out=results/forecast_accuracy.md  # about 4 minutes
     python -m benchmarks.forecast_accuracy --quick  # two trials of each problem
 
-docs/forecast.md has the protocol. Pilots are recorded curves, cut off early; what is forecast are
-the rest of them and the factors without a pilot. Priors come from the other problems.
+results/forecast_protocol.md is the protocol. Pilots are recorded curves, cut off early; what is
+forecast are the rest of them and the factors without a pilot. Priors come from the other problems.
 """
 
 import collections
@@ -545,7 +545,8 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
         "reached. Regret: seconds of the chosen factor over the fastest one's, median / 90 % / "
         "worst. Covered: cells in the 90 % interval. Within bound: users whose regret is at most "
         "the forecast's bound. The error and the coverage are those at R = 6. "
-        "[docs/forecast.md](../docs/forecast.md) has the protocol and says what follows.",
+        "[The protocol](forecast_protocol.md); [docs/forecast.md](../docs/forecast.md) says what "
+        "follows.",
     ]
     used = {}
     for name, everyone in problems.items():

@@ -3,8 +3,9 @@ measures about its gradients.
 
     python -m benchmarks.forecast_grid --out=results/forecast_grid.md  # some minutes
 
-docs/forecast.md has the protocol. The forecast is used as it ships: its prior comes from older
-studies (benchmarks.forecast_accuracy). Regressions are fitted to the other problems of the grid.
+results/forecast_protocol.md is the protocol. The forecast is used as it ships: its prior comes from
+older studies (benchmarks.forecast_accuracy). Regressions are fitted to the other problems of the
+grid.
 """
 
 import collections
@@ -240,7 +241,8 @@ def report(grids: Mapping[str, Sequence[User]]) -> str:
         "The columns are those of [forecast_accuracy](forecast_accuracy.md). The prior and the "
         "widening of the intervals are those that ship, estimated from the older problems only. "
         "The law's bends were chosen after the first results on the grid. "
-        "[docs/forecast.md](../docs/forecast.md) has the protocol and says what follows.",
+        "[The protocol](forecast_protocol.md); [docs/forecast.md](../docs/forecast.md) says what "
+        "follows.",
     ]
     examples = {
         name: [

@@ -25,7 +25,8 @@ from runs.progress import SEPARATOR, Progress, duration
 from runs.tooling import Tools
 from training.experiment import make_experiment
 
-# The pilots that everything starts with, and their numbers of evaluations (docs/forecast.md).
+# The pilots that everything starts with, and their numbers of evaluations
+# (results/forecast_protocol.md).
 FIRST: dict[float, int] = {4: 3, 16: 2}
 
 _EVALUATIONS = 64  # at least so many in the budget of a run without echoing

@@ -37,8 +37,9 @@ BEFORE = {
     "README.md": f"""{EXAMPLES}
 import tensorflow as tf
 loader, dataset = [np.zeros(128)] * 3, tf.data.Dataset.range(1_000)
+train_step = np.sum
 """,
-    "docs/auto.md": f"{EXAMPLES}running = lambda: 1",
+    "docs/auto.md": f"{EXAMPLES}import jax\nloss = jax.numpy.zeros(())",
     "docs/device.md": f"{EXAMPLES}state, train_step = 0, lambda state, batch: state + 1",
     "docs/echo.md": f"{EXAMPLES}seed, augment = 0, lambda item, seed, index, copy: item",
 }

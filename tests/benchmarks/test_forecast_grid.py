@@ -86,5 +86,15 @@ def test_two_seeds_have_the_time_of_one():
     assert set(seconds) == set(FACTORS)
     logs = [math.log(one.seconds(6.0)[4.0]) for one in seeds]
     assert seconds[4.0] == pytest.approx(math.exp(np.mean(logs)))
-    for chosen in (seeded.chosen([0], 6.0), seeded.chosen([0, 1], 6.0)):
-        assert seconds[chosen] <= 1.5 * min(seconds.values())
+    for choice in (seeded.pilots([0], 6.0), seeded.pilots([0, 1], 6.0)):
+        assert seconds[choice.factor] <= 1.5 * min(seconds.values())
+
+
+def test_the_oracle_knows_the_other_seeds_only():
+    seeds = [user("made", seed) for seed in range(3)]
+    seeded = pilot_seeds.Seeded(seeds)
+    others = pilot_seeds.Seeded(seeds[1:]).seconds(6.0)
+    assert seeded.seconds(6.0, without=0) == pytest.approx(others)
+    choice = seeded.oracle(0, 6.0)
+    assert choice.factor == min(others, key=others.get)
+    assert choice.fresh == pytest.approx(pilot_seeds.Seeded(seeds[1:]).seconds(math.inf))
