@@ -33,12 +33,12 @@ instead (`score` in study.json). docs/statistics.md defines every number.
 
 _EXAMPLES = """\
 examples:
-  python -m analysis results/cifar10                  table, figures in results/cifar10/report
-  python -m analysis results/cifar10 --target=0.95    the same trials at an easier target
-  python -m analysis runs/a runs/b --out=compared     single runs, compared
-  python -m analysis results/cifar10 --watch          the state of a running study
-  python -m analysis results/cifar10 --pack=cifar10.tar.xz      its records as one file
-  python -m analysis cifar10.tar.xz --out=report                a report from that file
+  python -m analysis out/study                        table, figures in out/study/report
+  python -m analysis out/study --target=0.95          the same trials at an easier target
+  python -m analysis out/a out/b --out=out/compared   single runs, compared
+  python -m analysis out/study --watch                the state of a running study
+  python -m analysis out/study --pack=study.tar.xz    its records as one file
+  python -m analysis study.tar.xz --out=out/report    a report from that file
 
 written to --out: report.html (self-contained), report.md, scores.csv (conditions), paired.csv
                   (effects with matched seeds), trials.csv (trials), scores.tex and paired.tex (for

@@ -1,6 +1,6 @@
 """The report of a study: tables as CSV, figures, and one page as Markdown and HTML.
 
-    report.write(loaded, "results/cifar10/report")     # what `load.read` returns
+    report.write(loaded, "out/study/report")     # what `load.read` returns
 
 Every file is written whole or not at all, so a report can be rewritten while someone reads it.
 """

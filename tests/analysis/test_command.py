@@ -110,6 +110,16 @@ def test_single_runs_are_compared(tmp_path, capsys):
     assert "echoed" in (tmp_path / "both" / "trials.csv").read_text()
 
 
+def test_the_directories_of_the_help_are_not_those_of_the_checkout():
+    lines = re.findall(r"^  python -m analysis (.*?)  ", analysis_main._EXAMPLES, re.MULTILINE)
+    assert len(lines) >= 5
+    for line in lines:
+        arguments = analysis_main.parse(line.split())
+        for name in (*arguments.directories, *filter(None, [arguments.out])):
+            top = pathlib.Path(name).parts[0]
+            assert top == "out" or name.endswith(".tar.xz"), name
+
+
 def test_help_explains_the_command():
     done = run_process("--help")
     assert done.returncode == 0
