@@ -9,10 +9,14 @@ commands in order, in one directory, with smaller numbers. A note is an HTML com
 
 import pathlib
 import re
+import shlex
+import tomllib
 
 import pytest
 
+import sweep
 import train
+from analysis import __main__ as analysis_command
 from configs import base
 from runs import cli
 from tests.helpers import pages
@@ -140,6 +144,60 @@ def test_the_flags_of_what_is_not_executed_are_allowed():
                     check(config)
                     checked += 1
     assert checked >= 9
+
+
+MEASURED = [str(p.relative_to(ROOT)) for p in sorted((ROOT / "results").glob("**/README.md"))]
+PARSERS = {"train.py": train.parse, "sweep.py": sweep.parse, "analysis": analysis_command.parse}
+
+
+@pytest.mark.parametrize("page", MEASURED)
+def test_the_blocks_of_measured_pages_are_commands_with_flags_that_exist(page):
+    checked = 0
+    for block in pages.blocks(page):
+        for words in pages.commands(block.code):
+            assert words[0] == "python", f"{page}, line {block.line}: {shlex.join(words)}"
+            script, *flags = words[2:] if words[1] == "-m" else words[1:]
+            arguments = PARSERS[script](flags)
+            if script != "analysis":
+                arguments, overrides = arguments
+                config, module = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+                check(config)
+                variant = arguments.config.partition(":")[2]
+                assert script == "train.py" or arguments.study in module.get_studies(variant)
+            checked += 1
+    assert checked >= 6
+
+
+def test_the_table_of_results_names_the_machines_that_its_pages_name():
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8").partition("## Studies")[0]
+    rows = re.findall(r"^\| \[[^]]+\]\(([^)#]+)\) \|[^|]+\|([^|]+)\|[^|]+\|$", text, re.MULTILINE)
+    assert len(rows) >= 25
+    for name, machines in rows:
+        page = ROOT / "results" / name
+        named = page.read_text(encoding="utf-8")
+        if page.name == "README.md":  # of a folder with the records of runs
+            named += "".join(path.read_text() for path in page.parent.glob("*/config.json"))
+        for machine in ("EPYC", "Xeon"):
+            assert machine not in named or machine in machines, (name, machines)
+        assert (machines.strip() == "-") == (not re.search("EPYC|Xeon", named)), name
+
+
+def test_what_pages_and_docstrings_install_exists():
+    """The library is not on the package index, where its name could be anybody's."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    sources = [ROOT / page for page in PAGES] + sorted((ROOT / "echo").glob("**/*.py"))
+    commands = [
+        (path.name, command)
+        for path in sources
+        for command in re.findall(r"pip install [^`\n;,()]+", path.read_text(encoding="utf-8"))
+    ]
+    assert len(commands) >= 5
+    for where, command in commands:
+        assert "data-echoing" not in command, where
+        for extra in re.findall(r"\.\[(\w+)\]", command):
+            assert extra in extras, where
 
 
 def test_notes_belong_to_the_next_block_only(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ the curve of any factor informs the forecasts of all factors. The law is fitted 
 examples at which the pilots reached each level, with priors from the problems of docs/forecast.md,
 which also reports how accurate the forecasts are.
 
-It requires scipy (`pip install data-echoing[forecast]`).
+It requires SciPy: `pip install ".[forecast]"` in a checkout.
 """
 
 import dataclasses
