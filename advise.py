@@ -97,7 +97,7 @@ from pipeline.streams import concatenate
 from runs import terminal, workdirs
 from runs.progress import Progress
 from studies import pilots
-from training import check, optimizer, sharding
+from training import check, memory, optimizer, sharding
 from training.experiment import Experiment, make_experiment
 from training.step import Program
 
@@ -125,8 +125,9 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
     """
     opened = make_experiment(config)
     try:
-        transfer, step = step_functions(config, opened.program)
-        return measured(config, opened, transfer, step, seconds, factors)
+        with memory.exhaustion_explained(config, opened.program.task.mesh):
+            transfer, step = step_functions(config, opened.program)
+            return measured(config, opened, transfer, step, seconds, factors)
     except (RecordError, UpstreamError) as error:
         raise cli.InputError(str(error)) from error
 

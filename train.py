@@ -77,7 +77,7 @@ from runs.clock import Clock
 from runs.metrics_writer import Recorder
 from runs.observers import Observers
 from runs.progress import Progress, Status, TimeLeft, duration, several
-from training import best_checkpoint, divergence, gradient_statistics, optimizer
+from training import best_checkpoint, divergence, gradient_statistics, memory, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Rows
 
@@ -181,7 +181,9 @@ def step_by_step(
             return
         observers = tools.observers(workdir, record["config"], progress.say)
         held.callback(observers.close)
-        run = _Run(experiment, workdir, progress, observers)
+        config, mesh = experiment.config, experiment.program.task.mesh
+        with memory.exhaustion_explained(config, mesh):
+            run = _Run(experiment, workdir, progress, observers)
         error = None
         try:
             yield None  # the input is at its position, and no batch has been taken
@@ -193,7 +195,8 @@ def step_by_step(
         except Exception as caught:
             if cli.is_disk_full(caught):
                 raise
-            status, error = "failed", f"{type(caught).__name__}: {caught}"
+            exhaustion = memory.exhaustion(caught, config, mesh)
+            status, error = "failed", exhaustion or f"{type(caught).__name__}: {caught}"
             name = f"error{jax.process_index() or ''}.txt"
             (workdir / name).write_text(traceback.format_exc())
         finally:

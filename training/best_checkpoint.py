@@ -16,6 +16,7 @@ from configs import base
 from data.sources import RecordError
 from runs import checkpoints, cli, distributed, locks, records, trial_records
 from runs.study import is_number
+from training import memory
 from training.experiment import Experiment, batches_of_test_split, make_experiment
 from training.step import TrainState
 
@@ -41,24 +42,16 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
 
     Raises:
         InputError: there is no run, it is being trained, it has no evaluated checkpoint, or a
-            record cannot be decoded.
+            record cannot be decoded, or a device has too little memory.
     """
     config, status, best = distributed.decided_by_first(lambda: _run_of(workdir))
     finished = status in records.FINISHED
     if finished and (stored := distributed.decided_by_first(lambda: _stored_evaluation(workdir))):
         return stored
     experiment = make_experiment(_configured(config, overrides))
-    state, counters = _best(workdir, experiment, best if finished else None)
-    try:  # opening a split may decode its records, evaluating it does
-        dataset = experiment.config.dataset
-        splits = {dataset.validation_split: experiment.validation}
-        if dataset.test_split:
-            splits[dataset.test_split] = batches_of_test_split(experiment)
-        values = {
-            name: experiment.program.evaluate(state, batches) for name, batches in splits.items()
-        }
-    except RecordError as error:
-        raise cli.InputError(str(error)) from error
+    with memory.exhaustion_explained(experiment.config, experiment.program.task.mesh):
+        state, counters = _best(workdir, experiment, best if finished else None)
+        values = _evaluated(experiment, state)
     arrays = _on_host({"params": state.params, "model_state": state.model_state})
     parameters = _npz(arrays)
     evaluation = {
@@ -72,6 +65,20 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         records.write_bytes(workdir / records.PARAMETERS, parameters)
         records.write_json(workdir / records.EVALUATION, evaluation)
     return evaluation
+
+
+def _evaluated(experiment: Experiment, state: TrainState) -> dict[str, dict[str, float]]:
+    """Metrics by split; raises InputError for a record that cannot be decoded."""
+    dataset, splits = experiment.config.dataset, {}
+    splits[dataset.validation_split] = experiment.validation
+    try:  # opening a split may decode its records, evaluating it does
+        if dataset.test_split:
+            splits[dataset.test_split] = batches_of_test_split(experiment)
+        return {
+            name: experiment.program.evaluate(state, batches) for name, batches in splits.items()
+        }
+    except RecordError as error:
+        raise cli.InputError(str(error)) from error
 
 
 def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, dict[str, Any] | None]:

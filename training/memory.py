@@ -1,14 +1,16 @@
 """Checks that a run fits into memory, from the shapes of its arrays, before it starts.
 
 The checks count what a run cannot do without: state, gradients, batches, and the examples that
-echoing keeps. Activations come on top. A run that passes may still run out of memory; one that does
-not pass certainly would.
+echoing keeps. Activations come on top. A run that passes may still run out of memory, which
+`exhaustion` puts into words; one that does not pass certainly would.
 """
 
+import contextlib
 import math
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -26,6 +28,9 @@ from workloads.interface import Workload
 EVALUATION_BATCHES = 4
 
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+# How JAX begins the message of an error if there is no memory left, on every platform.
+_EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 def check_state(program: Program) -> None:
@@ -98,6 +103,36 @@ def check_host_store(config: ConfigDict, held: range, item_bytes: int) -> None:
             f"numbers, of {available:,} available; lower config.echo.shuffle_buffer or the size of "
             "items"
         )
+
+
+def exhaustion(error: BaseException, config: ConfigDict, mesh: Mesh) -> str | None:
+    """A sentence about an error of JAX that a device has no memory left; None for other errors."""
+    if not isinstance(error, jax.errors.JaxRuntimeError) or _EXHAUSTED not in str(error):
+        return None
+    size = re.search(r"allocat(?:ing|e) ([\d.]+ ?\w+)", str(error))
+    needed = "more than"
+    if size:
+        needed = re.sub(r"\d{4,}", lambda digits: f"{int(digits[0]):,}", size[1]) + " at once, of"
+    remedy = "lower config.batch_size or make the network smaller"
+    if config.dtype == "float32":
+        remedy = "lower config.batch_size, make the network smaller, or set config.dtype=bfloat16"
+    return (
+        f"config.batch_size is {config.batch_size:,}, where the network of config.model in "
+        f"{config.dtype} needs {needed} each device's {of_each_device(mesh):,} bytes of memory; "
+        f"{remedy}"
+    )
+
+
+@contextlib.contextmanager
+def exhaustion_explained(config: ConfigDict, mesh: Mesh) -> Iterator[None]:
+    """Replaces an error of JAX that a device has no memory left by ConfigError."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        explanation = exhaustion(error, config, mesh)
+        if explanation is None:
+            raise
+        raise ConfigError(explanation) from error
 
 
 def example_sent(config: ConfigDict, first: Arrays, workload: Workload) -> Any:

@@ -1,17 +1,25 @@
-"""Memory of what echoing keeps on the host, checked against what there is before a run starts."""
+"""Memory: what echoing keeps is checked before a run starts, and exhaustion is put into words."""
 
+import re
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import advise
 import train
 from echo.stores import RowAllocator
 from pipeline import accounting
 from runs import cli
-from tests.helpers.runs import INSERTIONS_AND_BUFFERS, echoing, mini
+from tests.helpers.runs import INSERTIONS_AND_BUFFERS, echoing, flags, mini
 from training import memory
 from training.experiment import make_experiment
+from training.sharding import make_mesh
+from training.step import Program
+from training.stepper import Stepper
 
 MINI = "--config=configs/cifar10.py:mini"
 HUGE = "--config.echo.shuffle_buffer=1000000000000"
@@ -83,6 +91,79 @@ def test_the_numbers_kept_with_rows_are_counted(capacity):
     ]
     bytes_per_row = sum(array.nbytes for array in arrays) / capacity
     assert 0.7 * accounting.ROW_BYTES < bytes_per_row <= accounting.ROW_BYTES
+
+
+OUT_OF_MEMORY = jax.jit(lambda: jnp.ones(2**60, jnp.uint8))  # beyond any address space
+
+
+def exhaust(*_):
+    """Fails as a step or an evaluation does whose activations do not fit."""
+    jax.block_until_ready(OUT_OF_MEMORY())
+
+
+def is_the_sentence(error, dtype="float32"):
+    remedy = "lower config.batch_size or make the network smaller"
+    if dtype == "float32":
+        remedy = "lower config.batch_size, make the network smaller, or set config.dtype=bfloat16"
+    return re.fullmatch(
+        f"error: config.batch_size is 32, where the network of config.model in {dtype} needs "
+        r"1,152,921,504,606,846,976 bytes at once, of each device's [\d,]+ bytes of memory; "
+        f"{remedy}\n",
+        error,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_advice_on_a_step_beyond_the_devices_memory_is_one_sentence(dtype, capsys, monkeypatch):
+    monkeypatch.setattr(Program, "compile_train", lambda *_: exhaust)
+    words = [MINI, "--seconds=0.01", *flags(mini(dtype=dtype))]
+    assert cli.guarded(advise.main, words) == cli.WRONG_INPUT
+    assert is_the_sentence(capsys.readouterr().err, dtype)
+
+
+@pytest.mark.parametrize("place", ["step", "fetch"])
+def test_a_run_whose_step_exhausts_the_devices_memory_says_what_to_set(
+    place, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(Stepper, place, exhaust)
+    words = [MINI, f"--workdir={tmp_path / 'run'}", *flags(mini())]
+    assert cli.guarded(train.main, words) == cli.FAILED
+    *_, summary, error = capsys.readouterr().err.splitlines(keepends=True)
+    assert summary.startswith("failed: ")
+    assert is_the_sentence(error)
+    assert "RESOURCE_EXHAUSTED" in (tmp_path / "run" / "error.txt").read_text()
+
+
+def test_an_initialization_or_evaluation_beyond_the_devices_memory_is_one_sentence(
+    tmp_path, capsys, monkeypatch
+):
+    run = tmp_path / "run"
+    train.train(mini(budget__fresh_examples=320), run)
+    monkeypatch.setattr(Program, "evaluate", exhaust)
+    assert cli.guarded(train.main, [f"--evaluate={run}"]) == cli.WRONG_INPUT
+    assert is_the_sentence(capsys.readouterr().err)
+    monkeypatch.setattr(Program, "init", exhaust)
+    words = [MINI, f"--workdir={tmp_path / 'other'}", *flags(mini())]
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    assert is_the_sentence(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("message", "needed"),
+    [
+        ("Out of memory allocating 173559068520 bytes.", "173,559,068,520 bytes at once, of"),
+        ("Out of memory while trying to allocate 1048 bytes.", "1,048 bytes at once, of"),
+        ("Out of memory while trying to allocate 16.00GiB.", "16.00GiB at once, of"),
+        ("Ran out of memory in memory space hbm. Used 19.7G of 15.4G hbm.", "more than"),
+    ],
+)
+def test_what_each_platform_says_of_exhausted_memory_is_understood(message, needed):
+    config, mesh = mini(), make_mesh(0, 1)
+    error = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}")
+    assert f" needs {needed} each device's" in memory.exhaustion(error, config, mesh)
+    other = jax.errors.JaxRuntimeError(f"INTERNAL: {message}")
+    assert memory.exhaustion(other, config, mesh) is None
+    assert memory.exhaustion(RuntimeError(str(error)), config, mesh) is None
 
 
 def test_a_cgroups_limit_is_heeded_at_any_level(tmp_path):
