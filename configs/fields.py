@@ -167,7 +167,8 @@ def _quoted(value: Any, max_length: int = 80) -> str:
 
 
 def _number(x: float) -> str:
-    """A number as it can be given on the command line."""
-    if x >= 10**6 and math.log10(x).is_integer():
-        return f"1e{round(math.log10(x))}"
+    """A number as it can be given on the command line, without a long row of digits."""
+    if abs(x) >= 10**6:
+        power = math.log10(abs(x))
+        return f"{'-' * (x < 0)}1e{round(power)}" if power.is_integer() else f"{int(x):_}"
     return str(int(x)) if x == int(x) else repr(x)

@@ -6,9 +6,11 @@ accepted values near the limits are trained with.
 """
 
 import copy
+import decimal
 import fractions
 import math
 import os
+import re
 
 import jax
 import numpy as np
@@ -115,6 +117,19 @@ def test_defaults_and_ends_of_ranges_are_allowed_but_nothing_beyond(field):
             assert base.check_value(field.name, "x" * max_length) == "x" * max_length
             assert "x" * (max_length + 1) not in field.allowed
             assert ("" in field.allowed) == (min_length == 0)
+
+
+def test_the_ends_of_ranges_are_readable_and_can_be_given_as_they_are_printed():
+    for field in base.FIELDS:
+        if isinstance(field.allowed, Range):
+            printed = re.findall(r"(?:from|above|to|below) (-?[\d][\w.+-]*)", field.range_text)
+            assert [type(field.default)(decimal.Decimal(end)) for end in printed] == [
+                field.allowed.low,
+                field.allowed.high,
+            ]
+            assert not re.search(r"\d{8}", field.range_text), field.range_text
+    (target,) = (field for field in base.FIELDS if field.name == "target.value")
+    assert target.range_text == "a number from -1e30 to 1e30"
 
 
 def test_numbers_are_read_exactly():
