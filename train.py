@@ -504,8 +504,10 @@ class _Run:
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.experiment.target, self.clock.train
-        budget = self.config.budget.fresh_examples
+        budget, echo = self.config.budget.fresh_examples, self.config.echo
         done = self._fraction_done(self.policy.total_steps, budget)
+        repeats = echo.insertion != "none" and (echo.policy == "auto" or echo.factor > 1)
+        rows_per_second = at.step * self.config.batch_size / seconds if seconds else 0.0
         return Status(
             metric=target.metric,
             value=at.value,
@@ -515,7 +517,7 @@ class _Run:
             fresh_examples=at.fresh_examples,
             budget=budget,
             fresh_per_second=at.fresh_examples / seconds if seconds else 0.0,
-            rows_per_second=at.step * self.config.batch_size / seconds if seconds else 0.0,
+            rows_per_second=rows_per_second if repeats else None,
         )
 
 

@@ -32,7 +32,8 @@ class Status:
         fresh_examples: fresh examples so far.
         budget: total number of fresh examples.
         fresh_per_second: fresh examples per second of training.
-        rows_per_second: rows of batches, fresh ones and repeats, per second of training.
+        rows_per_second: rows of batches, fresh ones and repeats, per second of training; None if
+            nothing is repeated.
     """
 
     metric: str
@@ -43,17 +44,18 @@ class Status:
     fresh_examples: int
     budget: int
     fresh_per_second: float
-    rows_per_second: float
+    rows_per_second: float | None
 
     def __str__(self) -> str:
         value = "-" if self.value is None else f"{self.value:.4g}"
         left = None if self.seconds_left is None else f"{duration(self.seconds_left)} left"
+        rows = self.rows_per_second
         parts = (
             f"{self.metric} {value} ({self.goal})",
             left,
             f"input wait {self.input_wait_fraction:.0%}",
             f"{self.fresh_per_second:,.0f} fresh/s",
-            f"{self.rows_per_second:,.0f}/s with repeats",
+            None if rows is None else f"{rows:,.0f}/s with repeats",
             f"{self.fresh_examples:,} of {self.budget:,} fresh",
         )
         return SEPARATOR.join(filter(None, parts))

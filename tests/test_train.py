@@ -12,6 +12,7 @@ import pytest
 import train
 from runs import cli, clock, records
 from runs.checkpoints import Checkpoints
+from runs.progress import Progress
 from tests.helpers.runs import (
     HANGS,
     INSERTIONS_AND_BUFFERS,
@@ -117,6 +118,24 @@ def test_a_run_that_blows_up_ends_as_diverged(tmp_path):
     assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "diverged"
     words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
     assert cli.guarded(train.main, words) == cli.DIVERGED
+
+
+@pytest.mark.parametrize(
+    ("fields", "repeats"),
+    [
+        (echoing("none", 0), False),
+        (echoing("before_augmentation", 100, factor=1), False),
+        (echoing("before_augmentation", 100, factor=2), True),
+        (echoing("before_augmentation", 0, factor=1) | {"echo__policy": "auto"}, True),
+    ],
+)
+def test_the_progress_line_counts_repeats_only_if_there_are_any(fields, repeats, tmp_path):
+    lines = []
+    progress = Progress(quiet=True)
+    progress.update = lambda status: lines.append(str(status))
+    train.train(mini(**fields, budget__fresh_examples=160), tmp_path / "run", progress)
+    assert lines
+    assert all(("with repeats" in line) == repeats for line in lines)
 
 
 def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A run on disk: whole records, clocks that leave pauses out, checkpoints that come back."""
 
+import dataclasses
 import errno
 import hashlib
 import json
@@ -235,6 +236,8 @@ def test_a_status_is_one_line():
         "accuracy 0.9712 (>= 0.97) | 1 min 35 s left | input wait 8% | 5,213 fresh/s | "
         "9,400/s with repeats | 4,804 of 16,000 fresh"
     )
+    without = dataclasses.replace(status, rows_per_second=None)
+    assert str(without).endswith(" | 5,213 fresh/s | 4,804 of 16,000 fresh")
 
 
 def test_plain_output_is_throttled(capsys, monkeypatch):
