@@ -267,9 +267,9 @@ def _enabling_flags(config: ConfigDict) -> list[str]:
 
 
 def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
-    """The flags that set those `fields` that differ in `config`."""
+    """The flags that set those `fields` that differ in `config`; 4.0 is written 4."""
     return " ".join(
-        f"--config.{field}={value}"
+        f"--config.{field}={value}".removesuffix(".0")
         for field, value in fields.items()
         if cli.get_field(config, field) != value
     )

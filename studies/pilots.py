@@ -200,7 +200,7 @@ class Pilots:
 
         quiet, tools = Progress(quiet=True), Tools(trackers=())
         steps = train.step_by_step(make_experiment(config), workdir, quiet, stops, tools=tools)
-        status = self._status(f"pilot e = {factor:g}, {seed + 1} of {self._seeds}")
+        status = self._status(f"pilot e = {factor:g}, seed {seed + 1} of {self._seeds}")
         while (result := next(steps)) is None:
             self._progress.update(status)
         if asked:

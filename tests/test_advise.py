@@ -136,8 +136,14 @@ def test_the_printed_flags_make_a_valid_configuration(condition, slow, fused):
 
 def test_for_slow_augmentation_both_alternatives_are_offered():
     echoing, moved = advise.settings(mini(), advice_where(mini(), "augment"))
-    assert echoing.endswith("--config.echo.insertion=after_augmentation --config.echo.factor=4.0")
+    assert echoing.endswith("--config.echo.insertion=after_augmentation --config.echo.factor=4")
     assert moved.endswith(": --config.augment_on=device")
+
+
+def test_whole_factors_of_flags_have_no_decimal_point():
+    config = mini(**echoing("before_augmentation", 100))
+    for factor, written in ((4.0, "4"), (1.5, "1.5"), (1.0, "1"), (100.0, "100")):
+        assert advise._flags(config, {"echo.factor": factor}) == f"--config.echo.factor={written}"
 
 
 def test_the_field_that_allows_echoing_earlier_is_named():

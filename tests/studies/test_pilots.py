@@ -134,6 +134,14 @@ def test_the_command_forecasts_and_prints_flags(tmp_path, capsys):
     assert max(map(len, printed.rpartition("In flags")[0].splitlines())) <= 80
 
 
+def test_the_display_says_which_seed_of_a_factor_trains(tmp_path):
+    two = make(tmp_path, seeds=2, budget__fresh_examples=96)
+    shown = []
+    two._progress.update = shown.append
+    two._continue(4, 1, 1, lambda: False)
+    assert set(shown) == {"pilot e = 4, seed 2 of 2"}
+
+
 def test_pilots_of_an_auto_run_have_fixed_factors(tmp_path):
     auto = {"echo__policy": "auto", "echo__replay": "decisions.jsonl"}
     check.check(make(tmp_path, **auto)._pilot_config(16, 0))
