@@ -19,7 +19,7 @@ import numpy as np
 
 import advise
 from benchmarks import common, grid
-from echo.advice import profile, recommend
+from echo.advice import profile
 from pipeline import build
 from training.experiment import make_experiment
 
@@ -31,7 +31,7 @@ class Grid:
     """What is measured."""
 
     ratios: tuple[int, ...] = (1, 2, 4, 6, 8)
-    factors: tuple[int, ...] = recommend.FACTORS
+    factors: tuple[int, ...] = grid.FACTORS
     seconds: float = 1.3  # per cell and round
     rounds: int = 3
     advice_seconds: float = 0.7  # per stage and round

@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import echo
 from benchmarks import common, grid
-from echo.advice import recommend
 from training.experiment import make_experiment
 
 GOAL = 0.97
@@ -30,7 +29,7 @@ class Grid:
     """What is measured."""
 
     ratios: tuple[int, ...] = (1, 2, 4, 6, 8)
-    factors: tuple[grid.Factor, ...] = (*recommend.FACTORS, "auto")
+    factors: tuple[grid.Factor, ...] = (*grid.FACTORS, "auto")
     seconds: float = 1.5  # per cell and round
     rounds: int = 2
 

@@ -26,6 +26,7 @@ from training.experiment import Experiment
 from training.transfer import make_transfer
 
 UPSTREAMS = ("limited", "http", "cpu")
+FACTORS = (1, 2, 3, 4, 5, 6, 8)
 STEP_SECONDS = 0.016  # of the step that takes a fixed time
 HANDOVER_SECONDS = 0.001  # to assemble a batch and hand it to the step, before it is measured
 

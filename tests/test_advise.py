@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import advise
+import echo
 from benchmarks import advice_grid
 from configs import base
 from echo.advice.cost_model import StageTime, Timing
@@ -31,6 +32,19 @@ def test_the_command_prints_tables_a_recommendation_and_a_plot(tmp_path, capsys)
     recommendation = printed.rpartition("after batching")[2]  # depends on the machine
     assert re.search(r"echo|bottleneck", recommendation)
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_warns_of_timings_that_vary_too_much(monkeypatch, capsys):
+    steady = advice_where(mini(), "decode").measured
+    step = dataclasses.replace(steady.step, low=1e-4, high=8e-3)
+    timing = dataclasses.replace(steady, step=step)
+    unstable = conclude(
+        timing, advise.STAGE_BEFORE, dict.fromkeys(("decode", "augment", "batch"), 9)
+    )
+    monkeypatch.setattr(echo, "advise", lambda *_, **__: unstable)
+    assert cli.guarded(advise.main, ["--config=configs/cifar10.py:mini"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Unstable timings, so the advice may be wrong: step took 100 µs to 8 ms" in printed
 
 
 @pytest.mark.slow

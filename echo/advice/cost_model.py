@@ -39,8 +39,16 @@ class StageTime:
 
     def scaled(self, factor: float) -> "StageTime":
         """This stage in `factor` times the time."""
-        seconds, cpu_seconds = factor * self.seconds, factor * self.cpu_seconds
-        return StageTime(self.name, seconds, cpu_seconds, factor * self.limit)
+        more = self.limit_of_more
+        return StageTime(
+            name=self.name,
+            seconds=factor * self.seconds,
+            cpu_seconds=factor * self.cpu_seconds,
+            limit=factor * self.limit,
+            low=factor * self.low,
+            high=factor * self.high,
+            limit_of_more=None if more is None else factor * more,
+        )
 
     def of_more_workers(self) -> "StageTime":
         """This stage with the limit of more workers."""

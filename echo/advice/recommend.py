@@ -20,6 +20,7 @@ from echo.advice.alternatives import (
 )
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.profile import Call, available_cores, contention, stage_time
+from echo.advice.stability import warning
 from echo.advice.torch_loader import loader_stages
 from echo.spec import (
     MAX_BATCH,
@@ -31,7 +32,7 @@ from echo.spec import (
 )
 from echo.tree import nbytes
 
-FACTORS = (1, 2, 3, 4, 5, 6, 8)
+FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 # A step with this much processor time per second of its own computes on the host.
 _HOST_STEP_CORES = 0.5
@@ -42,7 +43,8 @@ _NUM_INPUTS = 8
 # Workers to consider, as a multiple of those that the loader has.
 _MORE_WORKERS = 4
 
-_MAX_NAME = 20  # characters of the name of an insertion point or a stage in a table
+# Characters of the name of an insertion point or a stage in a table.
+_MIN_NAME, _MAX_NAME = 10, 20
 
 # Limits of arguments: threads that a process can start, times that somebody waits.
 _MAX_WORKERS, _MIN_SECONDS, _MAX_SECONDS = 1024, 1e-6, 3600
@@ -57,7 +59,7 @@ _SHARED_CORES = (
     "runs on an accelerator, do not echo at such an R."
 )
 _CONTENDED = (
-    "The step computes on the processor cores that the input needs. How far they slow each other "
+    "The step computes on the processor cores that the input needs. How much each slows the other "
     "cannot be told from measurements of each: expect steps per second within a third of the "
     "prediction."
 )
@@ -106,6 +108,8 @@ class Advice:
             if there is no such insertion point.
         movable: the stage that could move to the accelerator instead of echoing after it, or None.
         reason: the recommendation in words.
+        warning: what to do about timings that vary so much that the recommendation could be another
+            one; '' if they do not.
     """
 
     measured: Timing
@@ -116,10 +120,15 @@ class Advice:
     factor: float
     movable: str | None
     reason: str
+    warning: str = ""
 
     @property
     def workers(self) -> int:
         return self.timing.workers
+
+    @property
+    def recommended(self) -> tuple[int, str | None, float]:
+        return self.workers, self.insertion, self.factor
 
     def tables(self) -> list[Table]:
         """Tables of the stage times, of the alternatives, and of the predictions for echoing."""
@@ -163,8 +172,9 @@ class Advice:
         return f"The shuffle buffer takes up to {', '.join(sizes)}."
 
     def __str__(self) -> str:
-        sentences = [textwrap.fill(text, COLUMNS) for text in (self.memory(), self.reason)]
-        return "\n\n".join([*map(_table_text, self.tables()), *sentences])
+        sentences = filter(None, (self.memory(), self.warning, self.reason))
+        filled = [textwrap.fill(text, COLUMNS) for text in sentences]
+        return "\n\n".join([*map(_table_text, self.tables()), *filled])
 
 
 def advise(
@@ -298,6 +308,24 @@ def conclude(
     max_workers: int = 0,
 ) -> Advice:
     """The advice for a measured timing; `sizes` are bytes per example after each stage."""
+    settings = (insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
+    advice = _advice_on(timing, *settings)
+    counts = {point.name: point.count for point in advice.points}
+    count = counts.get(advice.insertion or "", len(timing.stages))
+    varies = warning(timing, count, lambda changed: _advice_on(changed, *settings).recommended)
+    return dataclasses.replace(advice, warning=varies)
+
+
+def _advice_on(
+    timing: Timing,
+    insertions: Mapping[str, str],
+    sizes: Mapping[str, int],
+    factors: Sequence[float],
+    shuffle_buffer: int,
+    batch_stage: str,
+    max_workers: int,
+) -> Advice:
+    """The advice if the timing is exact."""
     names, points = [stage.name for stage in timing.stages], []
     workers = enough_workers(timing, max_workers)
     changes = alternatives(timing, max(workers, max_workers), batch_stage)
@@ -344,8 +372,13 @@ def _recommended(
     sentences = [_prediction(chosen, factor, before)]
     if factor == max(chosen.step_seconds) and chosen.ratio > factor * (1 + TOLERANCE):
         sentences.append("The input stays the bottleneck at every factor here: speed it up too.")
+    free = math.floor(10 * chosen.ratio) / 10
     if chosen.ratio <= 1:
         sentences.append(_SHARED_CORES)
+    elif factor > chosen.ratio * (1 + TOLERANCE) and timing.step_seconds(
+        chosen.count, free
+    ) <= chosen.step_seconds[factor] * (1 + TOLERANCE):
+        sentences.append(f"That is R rounded up: e = {free:g} is about as fast, and repeats less.")
     movable = None
     if all(stage.name == batch_stage for stage in timing.stages[chosen.count :]):
         sentences.append(_IDENTICAL)
@@ -470,17 +503,19 @@ def _grouped(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
         yield list(itertools.islice(inputs, length))
 
 
-def _short(name: str) -> str:
+def _short(name: str, length: int = _MAX_NAME) -> str:
     """A name for a table."""
     name = _spaced(name)
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+    return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
 def _table_text(table: Table) -> str:
     title, header, rows = table
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    first, *others = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    gap = "  " if first + sum(2 + width for width in others) <= COLUMNS else " "
+    first = min(first, max(_MIN_NAME, COLUMNS - sum(len(gap) + width for width in others)))
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+        gap.join([_short(row[0], first).ljust(first), *map(str.rjust, row[1:], others)])
         for row in [header, *rows]
     ]
     return "\n".join([title, *lines])

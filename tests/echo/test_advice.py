@@ -178,6 +178,13 @@ FIRST_CHEAP = tuple(
         (pipeline(read=1e-3), None, 1, r"not the bottleneck \(R = 1\.00\)"),
         (pipeline(read=4e-3), "before_augmentation", 4, r"factor 4: 31\.2 steps.* 4\.0\d times"),
         (pipeline(read=20e-3), "before_augmentation", 8, "stays the bottleneck at every factor"),
+        (pipeline(read=6.87e-3), "before_augmentation", 7, r"R = 6\.8\d\)\. (?!That is R rounded)"),
+        (
+            pipeline(read=2.3e-3),
+            "before_augmentation",
+            3,
+            r"\(R = 2\.30\)\. That is R rounded up: e = 2\.3 is about as fast, and repeats less",
+        ),
         (
             pipeline(augment=4e-3),
             "after_augmentation",
@@ -389,10 +396,75 @@ def test_alternatives_are_a_faster_stage_and_augmentation_on_the_accelerator():
     assert advice_on(pipeline()).alternatives == ()  # the step sets the pace
 
 
-def test_the_report_fits_80_columns_with_long_names_and_large_numbers():
+def varying(time, low, high):
+    """A stage time whose fastest and slowest rounds took `low` and `high`."""
+    return dataclasses.replace(time, low=low, high=high)
+
+
+def with_varying_step(read, low, seconds, high):
+    timing = pipeline(read=read)
+    return dataclasses.replace(timing, step=varying(stage("step", seconds), low, high))
+
+
+def with_varying_read(low, seconds, high):
+    timing = pipeline()
+    read = varying(stage("read", seconds), low, high)
+    return dataclasses.replace(timing, stages=(read, *timing.stages[1:]))
+
+
+@pytest.mark.parametrize(
+    ("timing", "message"),
+    [
+        (  # its threads competed with those of the input: R is 0.9, and would be 22
+            with_varying_step(1.125e-3, 5.06e-5, 1.25e-3, 1.89e-3),
+            r"step took 50\.6 µs to 1\.89 ms per example.*with R from 0\.6 to 22\. .*measure again",
+        ),
+        (with_varying_read(2e-3, 4e-3, 4.1e-3), r"read took 2 ms to 4\.1 ms .*R from 2 to 4\.1"),
+        (with_varying_read(0.9e-3, 0.9e-3, 3e-3), r"R from 0\.9 to 3.*torch\.set_num_threads"),
+        (with_varying_read(3e-3, 3.5e-3, 4e-3), ""),  # about the same in every round
+        (with_varying_read(1e-5, 2e-5, 3e-4), ""),  # whatever it takes, the step takes longer
+        (with_varying_read(8e-3, 20e-3, 40e-3), ""),  # e = 8 in any case
+        (with_varying_read(0.0, 4e-3, 0.0), ""),  # not known
+    ],
+)
+def test_timings_that_vary_so_much_that_the_advice_could_change_are_flagged(timing, message):
+    advice = advice_on(timing)
+    assert bool(advice.warning) == bool(message)
+    assert re.search(message, advice.warning), advice.warning
+    printed = " ".join(str(advice).split())
+    assert f"{advice.warning} {advice.reason}".strip() in printed
+    assert max(map(len, str(advice).splitlines())) <= 80
+
+
+@given(factor=st.floats(1.6, 100), place=st.integers(0, 2))
+def test_a_warning_follows_from_rounds_that_would_change_the_advice(factor, place):
+    names = ("read", "decode", "step")
+    calm = pipeline(read=2e-3, decode=2e-3)
+    parts = [*calm.stages, calm.step]
+    name = names[place]
+    (part,) = (p for p in parts if p.name == name)
+    part = varying(part, part.seconds, part.seconds * factor)
+    changed = part.scaled(factor)
+
+    def replaced(by):
+        stages = tuple(by if p.name == name else p for p in calm.stages)
+        return dataclasses.replace(calm, stages=stages, step=by if name == "step" else calm.step)
+
+    usual, slow = advice_on(replaced(part)), advice_on(replaced(changed))
+    assert bool(usual.warning) == (usual.recommended != slow.recommended)
+
+
+def test_a_scaled_stage_is_scaled_in_all_its_times():
+    time = StageTime("read", 1.0, 2.0, 3.0, 0.5, 4.0, limit_of_more=0.25)
+    assert time.scaled(2) == StageTime("read", 2.0, 4.0, 6.0, 1.0, 8.0, limit_of_more=0.5)
+    assert stage("read", 1.0).scaled(2).limit_of_more is None
+
+
+@pytest.mark.parametrize("step", [1.2345e-5, 1.2345e-6])
+def test_the_report_fits_80_columns_with_long_names_and_large_numbers(step):
     names = [f"a_stage_with_a_rather_long_name_{n}" for n in range(5)]
     stages = tuple(stage(name, 1.2345e-9) for name in names)
-    timing = pipeline(stages=stages, transfers=(), step=1.2345e-5)
+    timing = pipeline(stages=stages, transfers=(), step=step)
     insertions = {f"after {name}": name for name in names}
     advice = conclude(timing, insertions, dict.fromkeys(names, 10**6))
     assert max(map(len, str(advice).splitlines())) <= 80
