@@ -4,8 +4,8 @@
 
 runs each job without and with echo, for five seeds, one at a time in a process of its own, and
 prints a table: what `echo.advise` said, seconds until 95 % of the held-out digits are classified
-correctly, and how many times sooner that is with echo. It takes about a quarter of an hour, most of
-which the jobs wait for storage. Measure on a quiet machine: decoding and training share its cores.
+correctly, and the speedup. It takes about a quarter of an hour, most of which the jobs wait for
+storage. Measure on a quiet machine: decoding and training share its cores.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from examples import slow_storage
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOBS = ("torch_jpegs", "grain_jpegs", "jax_arrays")
-HEADER = ("job", "advice", "seconds without echo", "with echo", "times sooner", "steps")
+HEADER = ("job", "advice", "seconds without echo", "with echo", "speedup", "steps")
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"
 
 
@@ -51,7 +51,7 @@ def advice(job: str, url: str, seconds: float) -> str:
     """What `echo.advise` says of a job, in words for the table."""
     advised = importlib.import_module(f"examples.{job}").advice(url, seconds)
     workers = advised.workers, advised.measured.workers
-    first = f"{workers[0]} workers in place of {workers[1]}; " if workers[0] > workers[1] else ""
+    first = f"{workers[0]} workers instead of {workers[1]}; " if workers[0] > workers[1] else ""
     if advised.insertion is None:
         ratio = max(point.ratio for point in advised.points)
         return f"{first}do not echo (R = {ratio:.2g})"

@@ -51,7 +51,7 @@ def alternatives(timing: Timing, max_workers: int, batch_stage: str) -> list[Alt
     changes = [change for change in changes if change.timing.baseline_seconds() <= enough]
     if max_workers <= timing.workers:
         return changes
-    more = f"{max_workers} workers in place of {timing.workers}"
+    more = f"{max_workers} workers instead of {timing.workers}"
     return [Alternative(more, timing.with_workers(max_workers)), *changes]
 
 
@@ -63,13 +63,13 @@ def worker_sentence(timing: Timing, workers: int) -> str:
     if waiting > slowest.cpu_seconds:
         why = (
             f"{stage_label(slowest)} waits for {time_text(waiting)} of its "
-            f"{time_text(slowest.seconds)} per example, and more workers wait at the same time"
+            f"{time_text(slowest.seconds)} per example, and more workers would wait in parallel"
         )
     else:
         why = f"{timing.workers} do not fill the {timing.cores:.3g} processor cores"
     return (
-        f"First use {workers} workers in place of {timing.workers}: {why}. {rate(after)} steps per "
-        f"second are predicted, {before / after:.2f} times the {rate(before)} of now, with every "
+        f"First use {workers} workers instead of {timing.workers}: {why}. {rate(after)} steps per "
+        f"second are predicted, {before / after:.2f} times the current {rate(before)}, with every "
         "example fresh."
     )
 

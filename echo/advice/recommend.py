@@ -406,7 +406,7 @@ def _only_overlap(point: Point, before: float) -> str:
     return (
         f"Do not echo: nothing is gained by repeats. Let the stages {_spaced(point.name)} run on a "
         f"thread of their own, beside the workers, or add workers: {rate(after)} steps per second "
-        f"are predicted then, {before / after:.2f} times the {rate(before)} of now."
+        f"are predicted then, {before / after:.2f} times the current {rate(before)}."
     )
 
 

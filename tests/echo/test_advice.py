@@ -351,7 +351,7 @@ def waiting(limit_of_more):
 @pytest.mark.parametrize(
     ("limit_of_more", "workers", "insertion", "factor", "reason"),
     [
-        (1e-3, 8, None, 1, r"^First use 8 workers in place of 2: read waits for 7\.99 ms of its 8"),
+        (1e-3, 8, None, 1, r"^First use 8 workers instead of 2: read waits for 7\.99 ms of its 8"),
         (2e-3, 4, "before_augmentation", 2, r"First use 4 workers.* With them: Echo before"),
         (4e-3, 2, "before_augmentation", 4, "^Echo before augmentation"),  # a rate limit
         (None, 2, "before_augmentation", 4, "^Echo before augmentation"),
@@ -367,7 +367,7 @@ def test_a_reader_that_waits_wants_workers_before_echoing(
     assert re.search(reason, advice.reason)
     assert advice.measured == timing
     more = advice.alternatives[0]
-    assert more.change == "16 workers in place of 2"
+    assert more.change == "16 workers instead of 2"
     seconds = BATCH * max(1e-3, limit_of_more or 4e-3)
     assert more.timing.baseline_seconds() == pytest.approx(seconds)
 
