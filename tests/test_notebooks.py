@@ -1,6 +1,7 @@
 """The notebooks run from a clean checkout, on mini studies; they are kept with their outputs."""
 
 import collections
+import dataclasses
 import pathlib
 import re
 
@@ -8,6 +9,8 @@ import nbclient
 import nbformat
 import pytest
 
+from echo.advice.cost_model import StageTime, Timing
+from echo.advice.recommend import conclude
 from tests.helpers.runs import HANGS, optimizing
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
@@ -92,6 +95,18 @@ def test_the_stored_verdicts_are_not_noise():
         line.split()[-1] for line in lines if line.split()[-1:] in (["fewer"], ["undecided"])
     ]
     assert verdicts == ["fewer"] * 4
+
+
+def test_the_stored_report_is_that_of_the_present_advice():
+    """Up to numbers: titles, columns, and the sentence on memory."""
+    time = StageTime("read", 1e-3, 0.0, 1e-3)
+    timing = Timing((time,), (), dataclasses.replace(time, name="step"), 32, workers=1, cores=1)
+    report = conclude(timing, {"after read": "read"}, {"read": 300}, shuffle_buffer=256)
+    stored = printed(read(NAMES[2]).cells).splitlines()
+    for title, header, _ in report.tables():
+        place = stored.index(re.sub("1 workers", "4 workers", title))
+        assert stored[place + 1].split() == " ".join(header).split()
+    assert any(line.startswith("The shuffle buffer takes up to") for line in stored)
 
 
 @pytest.mark.parametrize("name", NAMES)
