@@ -7,7 +7,7 @@ import numpy as np
 
 from echo.gather_plan import PlanStore
 from echo.order import Order
-from echo.readers import Reader
+from echo.readers import FORGET_EVERY, Reader
 from echo.spec import EchoSpecError
 from echo.stores import ArrayStore, ItemStore
 
@@ -64,11 +64,13 @@ class EchoPass:
         chunk = self.reader.read(stop - start, seconds)
         if chunk is not None and len(chunk[0]):
             self._put(*chunk, self.order.copies(chunk[0]))
+        if self.num_read // FORGET_EVERY > start // FORGET_EVERY:
+            self.reader.forget_before(self.order.oldest)
         return self.num_read > start
 
     def get_state(self) -> dict[str, Any]:
         """The position of this pass: small, of fixed structure, valid in any process."""
-        return {**self.order.get_state(), **self.reader.state()}
+        return {**self.order.get_state(), **self.reader.state(self.order.oldest)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from `state`.

@@ -144,8 +144,7 @@ class EchoIterator(Iterator[T]):
     def __init__(self, source: "_Source", schedule: EchoSchedule, epoch: int):
         self.epoch = epoch
         order = FixedOrder(schedule.cursor(), 1, drop_remainder=True)
-        reader = SequentialReader(source, lambda: self._pass.order.oldest())
-        self._pass = EchoPass(reader, order, ItemStore)
+        self._pass = EchoPass(SequentialReader(source), order, ItemStore)
 
     def __next__(self) -> T:
         item, _, _ = self._pass.next()

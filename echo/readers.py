@@ -34,7 +34,7 @@ READ_AHEAD_BYTES = 2**26
 # get_state() of the parent; restoring discards at most twice that many items.
 SNAPSHOT_EVERY = 16
 # Snapshots that are no longer required are deleted after every so many items.
-_FORGET_EVERY = 64 * SNAPSHOT_EVERY
+FORGET_EVERY = 64 * SNAPSHOT_EVERY
 
 _NOTHING = np.arange(0)
 
@@ -112,9 +112,13 @@ class RandomAccessReader:
         self.next_index += len(indices)
         return indices, items
 
-    def state(self) -> dict[str, Any]:
-        """The newest state from which the pending items can be read again: here, any."""
+    def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
+        """The newest state from which items from `oldest()` on can be read again: here, any."""
+        del oldest
         return {}
+
+    def forget_before(self, oldest: Callable[[], int]) -> None:
+        """Deletes what is not required to read items from `oldest()` on: here, nothing."""
 
     def checked(self, state: dict[str, Any]) -> int | None:
         """The length of the stream according to `state`; ValueError if `rewind` cannot use it."""
@@ -256,15 +260,14 @@ class SequentialReader:
 
     Args:
         iterator: the parent's.
-        oldest: the earliest item that may have to be read again.
         read_ahead: ignored; see `BackgroundReader`.
     """
 
     stacked = False
 
-    def __init__(self, iterator: ResumableIterator, oldest: Callable[[], int], read_ahead: int = 0):
+    def __init__(self, iterator: ResumableIterator, read_ahead: int = 0):
         del read_ahead
-        self._iterator, self._oldest = iterator, oldest
+        self._iterator = iterator
         # (next index, parent's state), oldest first
         self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
         self.next_index = 0
@@ -275,8 +278,8 @@ class SequentialReader:
         del seconds
         return np.arange(self.next_index, self.next_index + needed), self._items(needed)
 
-    def state(self) -> dict[str, Any]:
-        self.forget_before(self._oldest())
+    def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
+        self.forget_before(oldest)
         index, parent = self._snapshots[0]
         return {
             "num_items": -1 if self.num_items is None else self.num_items,
@@ -312,9 +315,10 @@ class SequentialReader:
     def close(self) -> None:
         """Does nothing: the stage's iterator closes the parent's."""
 
-    def forget_before(self, oldest: int) -> None:
-        """Deletes the snapshots that are not required to read item `oldest` again."""
-        while len(self._snapshots) > 1 and self._snapshots[1][0] <= oldest:
+    def forget_before(self, oldest: Callable[[], int]) -> None:
+        """Deletes the snapshots that are not required to read items from `oldest()` on."""
+        first = oldest()
+        while len(self._snapshots) > 1 and self._snapshots[1][0] <= first:
             self._snapshots.popleft()
 
     def _items(self, n: int) -> Iterator[Any]:
@@ -329,8 +333,6 @@ class SequentialReader:
             if state is not None:  # an item follows: some parents start over from their end
                 self._snapshots.append((self.next_index, state))
             self.next_index += 1
-            if self.next_index % _FORGET_EVERY == 0:
-                self.forget_before(self._oldest())
             yield item
 
 
@@ -342,16 +344,13 @@ class BackgroundReader:
 
     Args:
         iterator: the parent's.
-        oldest: the earliest item that may have to be read again.
         read_ahead: items to read ahead, at most 64 MiB of them.
     """
 
     stacked = False
 
-    def __init__(self, iterator: ResumableIterator, oldest: Callable[[], int], read_ahead: int):
-        # Only the thread reads with it. It forgets nothing by itself: `oldest` is not thread-safe.
-        self._reader = SequentialReader(iterator, lambda: 0)
-        self._oldest = oldest
+    def __init__(self, iterator: ResumableIterator, read_ahead: int):
+        self._reader = SequentialReader(iterator)  # only the thread reads with it
         self._max_ahead = self._ahead = read_ahead
         self._pool: DaemonPool | None = None
         self._futures: collections.deque[Future] = collections.deque()  # one per item, in order
@@ -373,18 +372,19 @@ class BackgroundReader:
         if not items:
             self.num_items = self.next_index
             return _NOTHING, []
-        if self.next_index % _FORGET_EVERY == 0:
+        if self.next_index % FORGET_EVERY == 0:
             item_bytes = max(1, nbytes(items))
             self._ahead = max(1, min(self._max_ahead, READ_AHEAD_BYTES // item_bytes))
-            self._reader.forget_before(self._oldest())
         self.next_index += 1
         return np.arange(self.next_index - 1, self.next_index), items
 
-    def state(self) -> dict[str, Any]:
-        self._reader.forget_before(self._oldest())
-        return self._reader.state() | {
+    def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
+        return self._reader.state(oldest) | {
             "num_items": -1 if self.num_items is None else self.num_items
         }
+
+    def forget_before(self, oldest: Callable[[], int]) -> None:
+        self._reader.forget_before(oldest)
 
     def checked(self, state: dict[str, Any]) -> int | None:
         return self._reader.checked(state)

@@ -283,9 +283,7 @@ class _EchoIterator(grain.DatasetIterator):
         else:
             iterator = iter(parent)
             super().__init__(iterator)
-            reader = dataset.sequential_reader(
-                iterator, lambda: self._pass.order.oldest(), dataset.read_ahead
-            )
+            reader = dataset.sequential_reader(iterator, dataset.read_ahead)
         order = dataset.new_order(reader.num_items)
         self._pass = EchoPass(reader, order, lambda: dataset.new_store(reader.num_items))
 

@@ -2,6 +2,8 @@
 
 import collections
 import json
+import pickle
+import weakref
 
 import hypothesis
 import hypothesis.strategies as st
@@ -10,6 +12,7 @@ import pytest
 
 from echo import EchoSchedule, echo_iterable
 from echo.readers import SNAPSHOT_EVERY
+from tests.helpers.echo_parents import no_garbage_collector
 
 
 class Loader:
@@ -299,6 +302,25 @@ def test_copies_are_independent_of_each_other_and_of_the_source():
         copy["y"].append("changed")
     assert [batch["y"] for batch in batches] == [[i] for i in range(8)]
     assert all(batch["x"].tolist() == [i] * 3 for i, batch in enumerate(batches))
+
+
+def test_an_iterator_frees_its_items_without_the_garbage_collector():
+    iterator = iter(echo_iterable(Loader(100), 2, 9))
+    next(iterator)
+    store = weakref.ref(iterator._pass.store)
+    with no_garbage_collector():
+        del iterator
+        assert store() is None
+
+
+@pytest.mark.parametrize("outputs", [0, 7])
+def test_what_has_a_state_can_be_sent_to_a_worker_process(outputs):
+    echoed = echo_iterable(range(20), 2, 4)
+    iterator = iter(echoed)
+    for _ in range(outputs):
+        next(iterator)
+    echoed.load_state_dict(echoed.state_dict())
+    assert list(pickle.loads(pickle.dumps(echoed))) == list(iterator)
 
 
 def test_a_source_may_reuse_its_buffer():

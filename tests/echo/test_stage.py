@@ -16,7 +16,15 @@ import numpy as np
 import pytest
 
 from echo import EchoIterDataset, EchoSchedule, readers
-from tests.helpers.echo_parents import KINDS, NO_THREADS, THREADS, Source, numbers, parent_of
+from tests.helpers.echo_parents import (
+    KINDS,
+    NO_THREADS,
+    THREADS,
+    Source,
+    no_garbage_collector,
+    numbers,
+    parent_of,
+)
 from tests.helpers.runs import HANGS, ROOT
 
 
@@ -585,6 +593,17 @@ def test_items_are_released_after_their_last_copy():
         assert time.monotonic() < end
         time.sleep(0.05)
     iterator.close()
+
+
+@pytest.mark.parametrize("kind", ["map", "sequential"])
+def test_an_iterator_frees_its_items_without_the_garbage_collector(kind):
+    parent, _ = parent_of(kind, 100)
+    iterator = iter(EchoIterDataset(parent, factor=2, shuffle_buffer=9, read_options=NO_THREADS))
+    next(iterator)
+    store = weakref.ref(iterator._pass.store)
+    with no_garbage_collector():
+        del iterator
+        assert store() is None
 
 
 def test_read_ahead_of_large_items_is_bounded_in_bytes():

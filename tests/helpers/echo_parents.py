@@ -1,5 +1,7 @@
 """Data sets to echo, one for each kind of parent that the stage accepts, and what came out."""
 
+import contextlib
+import gc
 import threading
 
 import grain
@@ -71,6 +73,16 @@ KINDS = ("map", "chunks", "stacked", "sequential", "prefetched")
 def numbers(items) -> list[int]:
     """The fresh items that were emitted, one by one or in batches."""
     return [int(i) for item in items for i in np.ravel(item["y"] * -1)]
+
+
+@contextlib.contextmanager
+def no_garbage_collector():
+    """Frees only what nothing refers to, as it is between two runs of the collector."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def emit(store, numbers):
