@@ -351,28 +351,34 @@ class BackgroundReader:
 
     def __init__(self, iterator: ResumableIterator, read_ahead: int):
         self._reader = SequentialReader(iterator)  # only the thread reads with it
-        self._max_ahead = self._ahead = read_ahead
+        self._max_ahead, self._ahead = read_ahead, 0  # 0 until the size of an item is known
         self._pool: DaemonPool | None = None
         self._futures: collections.deque[Future] = collections.deque()  # one per item, in order
         self._error: BaseException | None = None
+        self._uncopied: list[Any] = []  # an item that was read, until it has been copied
         self.next_index = 0
         self.num_items: int | None = None  # known when the end has been handed over
 
     def read(self, needed: int, seconds: float | None) -> tuple[np.ndarray, list[Any]] | None:
-        """The next item; `needed` is ignored."""
+        """The next item; `needed` is ignored. After an error the next call tries again."""
         del needed
         if self.num_items is not None:
             return _NOTHING, []
         self._pool = self._pool or DaemonPool(1)
-        while len(self._futures) < self._ahead:
+        while len(self._futures) < max(1, self._ahead):
             self._futures.append(self._pool.submit(self._read_one))
         if not done_within(seconds, self._futures[0]):
             return None
-        items = self._futures.popleft().result()
+        try:
+            items = self._futures[0].result()
+        except Exception:
+            self._discard_read_ahead()  # which has nothing but this error
+            raise
+        self._futures.popleft()
         if not items:
             self.num_items = self.next_index
             return _NOTHING, []
-        if self.next_index % FORGET_EVERY == 0:
+        if not self._ahead or self.next_index % FORGET_EVERY == 0:
             item_bytes = max(1, nbytes(items))
             self._ahead = max(1, min(self._max_ahead, READ_AHEAD_BYTES // item_bytes))
         self.next_index += 1
@@ -391,9 +397,10 @@ class BackgroundReader:
 
     def rewind(self, state: dict[str, Any]) -> None:
         self._discard_read_ahead()
+        self._uncopied = []
         self._reader.rewind(state)
         self.num_items, self._reader.num_items = self._reader.num_items, None
-        self.next_index, self._error = self._reader.next_index, None
+        self.next_index = self._reader.next_index
 
     def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
         self.next_index = stop
@@ -407,13 +414,14 @@ class BackgroundReader:
             self._pool = None
 
     def _discard_read_ahead(self) -> None:
-        """Waits until the thread is idle, and discards what it has read ahead."""
+        """Waits until the thread is idle, and discards what it has read ahead, and its error."""
         for future in self._futures:
             future.cancel()
         for future in self._futures:
             if not future.cancelled():
                 done_within(None, future)
         self._futures.clear()
+        self._error = None
 
     def _read_one(self) -> list[Any]:
         if self._error is not None:
@@ -421,8 +429,11 @@ class BackgroundReader:
         if self._reader.num_items is not None:
             return []
         try:
-            _, items = self._reader.read(1)
-            return [copy.deepcopy(item) for item in items]
+            if not self._uncopied:
+                self._uncopied = list(self._reader.read(1)[1])
+            items = [copy.deepcopy(item) for item in self._uncopied]
+            self._uncopied = []
+            return items
         except BaseException as error:
             self._error = error
             raise

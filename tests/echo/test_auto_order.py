@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import echo
+from echo import readers, tree
 from echo.auto_order import Repeats
 from echo.gather_plan import NOWHERE
 from tests.helpers.runs import HANGS
@@ -361,6 +362,91 @@ def test_an_error_of_the_parent_is_raised_although_repeats_are_left(sequential):
     run.gated.dies_at = None
     run.iterator.set_state(state)
     assert run.next().index.tolist() == [4, 5, 6, 7]
+
+
+class Unreliable(Gated):
+    """Reading some of the items fails once."""
+
+    def __init__(self, n, failing):
+        super().__init__(n)
+        self.come, self.failing = n, set(failing)
+
+    def __getitem__(self, index):
+        if index in self.failing:
+            self.failing.remove(index)
+            raise OSError(f"cannot read {index}")
+        return super().__getitem__(index)
+
+
+def drained(iterator, error):
+    """All outputs, and how often there was an error before the next one."""
+    outputs, num_errors = [], 0
+    while True:
+        try:
+            outputs.append(next(iterator))
+        except StopIteration:
+            return outputs, num_errors
+        except error:
+            num_errors += 1
+            assert num_errors < 100
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_the_stream_continues_after_errors_of_the_parent(sequential):
+    parent = Unreliable(20, failing=(0, 6, 7, 19))
+    iterator = iter(stage(Sequence(parent) if sequential else parent, decisions=[4] * 5))
+    batches, num_errors = drained(iterator, OSError)
+    iterator.close()
+    assert num_errors == 4 if sequential else num_errors >= 1
+    assert [i for batch in batches for i in batch.item["i"].tolist()] == list(range(20))
+
+
+def test_an_item_that_could_not_be_copied_is_copied_again():
+    class Item:
+        failures = 0
+
+        def __init__(self, number):
+            self.number = number
+
+        def __deepcopy__(self, memo):
+            if self.failures:
+                self.failures -= 1
+                raise MemoryError
+            return Item(self.number)
+
+    made = [Item(number) for number in range(9)]
+    made[3].failures = 1
+    parent = grain.MapDataset.source(made).to_iter_dataset(grain.ReadOptions(0, 0))
+    iterator = iter(stage(parent, max_factor=1, batch_size=None, decisions=[1] * 9))
+    outputs, num_errors = drained(iterator, MemoryError)
+    iterator.close()
+    assert num_errors == 1
+    assert [output.item.number for output in outputs] == list(range(9))
+
+
+@pytest.mark.parametrize("read_ahead", [1, 50])
+def test_sequential_read_ahead_is_bounded_in_bytes_from_the_first_item_on(read_ahead, monkeypatch):
+    measured = []
+
+    def nbytes(items):
+        measured.append(items)
+        return tree.nbytes(items)
+
+    monkeypatch.setattr(readers, "nbytes", nbytes)
+    monkeypatch.setattr(readers, "READ_AHEAD_BYTES", 5 * 200)
+    parent = grain.MapDataset.range(100).map(lambda i: np.zeros(200, np.uint8))
+    parent = parent.to_iter_dataset(grain.ReadOptions(0, 0))
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=read_ahead)
+    iterator = iter(
+        echo.OpportunisticIterDataset(
+            parent, max_factor=1, shuffle_buffer=1, read_options=options, decisions=[1] * 30
+        )
+    )
+    for _ in range(30):
+        next(iterator)
+        assert len(iterator._pass.reader._futures) < min(read_ahead, 5) + 1
+    iterator.close()
+    assert len(measured) == 1
 
 
 def test_without_batches_items_may_differ_in_shape():
