@@ -1,5 +1,6 @@
 """One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,12 +33,24 @@ class EchoPass:
         self._new_store = new_store
         self.store = new_store()
         self._batches: Iterator[tuple[np.ndarray, ...]] = iter(())  # not emitted yet; see `_take`
+        self._lost: BaseException | None = None  # why the store lacks items that were read
 
     def next(self) -> tuple[Any, np.ndarray, np.ndarray]:
         """The next item, or batch, with the fresh items and the copy numbers that it contains, both
-        int64 [n]; StopIteration at the end."""
-        index, copy, taken, dropped = next(self._batches, None) or self._take()
-        item = self.store.emit(taken)
+        int64 [n]; StopIteration at the end.
+
+        After an error the next call tries again. If items were lost by it, the error is raised
+        until `set_state` has read them again.
+        """
+        if self._lost is not None:
+            raise self._lost.with_traceback(None)  # or it would get longer each time
+        batch = next(self._batches, None) or self._take()
+        index, copy, taken, dropped = batch
+        try:
+            item = self.store.emit(taken)
+        except BaseException:
+            self._batches = itertools.chain([batch], self._batches)
+            raise
         self.order.emitted(len(index))
         if len(dropped):
             self.store.drop(dropped)
@@ -60,10 +73,15 @@ class EchoPass:
 
     def read(self, stop: int, seconds: float | None = None) -> bool:
         """Moves the next fresh items to the store; see `echo.order.Intake`."""
-        start = self.num_read
+        start, stored = self.num_read, len(self.store)
         chunk = self.reader.read(stop - start, seconds)
         if chunk is not None and len(chunk[0]):
-            self._put(*chunk, self.order.copies(chunk[0]))
+            try:
+                self._put(*chunk, self.order.copies(chunk[0]))
+            except BaseException as error:
+                if self.num_read - start > len(self.store) - stored:
+                    self._lost = error
+                raise
         if self.num_read // FORGET_EVERY > start // FORGET_EVERY:
             self.reader.forget_before(self.order.oldest)
         return self.num_read > start
@@ -93,12 +111,17 @@ class EchoPass:
             raise
 
     def _restore(self, state: dict[str, Any], order: Order) -> None:
-        self.order, self._batches = order, iter(())
-        self.reader.rewind(state)
-        self.store = self._new_store()
-        pending = order.pending()
-        for indices, items in self.reader.read_again(list(pending), order.admitted):
-            self._put(indices, items, np.asarray([pending[index] for index in indices.tolist()]))
+        self.order, self._batches, self._lost = order, iter(()), None
+        try:
+            self.reader.rewind(state)
+            self.store = self._new_store()
+            pending = order.pending()
+            for indices, items in self.reader.read_again(list(pending), order.admitted):
+                copies = np.asarray([pending[index] for index in indices.tolist()])
+                self._put(indices, items, copies)
+        except BaseException as error:
+            self._lost = error
+            raise
 
     def _put(self, indices: np.ndarray, items: Any, copies: np.ndarray) -> None:
         if self.reader.stacked:

@@ -75,20 +75,20 @@ class PlanStore:
 
     def emit(self, taken: np.ndarray) -> GatherPlan:
         """The plan that places all new items and gathers a batch of rows."""
-        new, self._new = self._new, []
-        count = sum(len(rows) for _, rows, _ in new)
+        count = sum(len(rows) for _, rows, _ in self._new)
         rounds = -(-count // self._round_size)
         padded = rounds * self._round_size
         arrays = [np.zeros((padded, *shape), dtype) for shape, dtype in self._layout.specs]
         rows = np.arange(NOWHERE, NOWHERE + padded, dtype=np.int32)
         numbers = np.zeros(padded, np.int64)
         start = 0
-        for leaves, new_rows, new_numbers in new:
+        for leaves, new_rows, new_numbers in self._new:
             stop = start + len(new_rows)
             for array, leaf in zip(arrays, leaves, strict=True):
                 array[start:stop] = leaf
             rows[start:stop], numbers[start:stop] = new_rows, new_numbers
             start = stop
+        self._new = []
         *items, rows, numbers = (
             array.reshape(rounds, 1, self._round_size, *array.shape[1:])
             for array in (*arrays, rows, numbers)

@@ -224,6 +224,17 @@ def test_items_before_an_error_are_in_the_next_plan():
     assert len(store) == 0
 
 
+def test_a_plan_that_could_not_be_made_contains_its_items_in_the_next_attempt(monkeypatch):
+    store = gather_plan.PlanStore(4, round_size=3)
+    store.put(np.arange(3), [np.int32(5), np.int32(6), np.int32(7)], np.ones(3, int))
+    (taken,) = store.take(np.arange(3)[None])
+    with monkeypatch.context() as patched:
+        patched.setattr(gather_plan.np, "arange", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.emit(taken)
+    assert store.emit(taken).items.tolist() == [[[5, 6, 7]]]
+
+
 def test_an_item_in_a_reused_buffer_is_copied_at_once():
     buffer = np.zeros(2, np.int32)
 

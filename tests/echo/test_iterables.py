@@ -3,6 +3,7 @@
 import collections
 import json
 import pickle
+import threading
 import weakref
 
 import hypothesis
@@ -332,6 +333,14 @@ def test_a_source_may_reuse_its_buffer():
 
     outputs = [array.tolist() for array in echo_iterable(reusing(), 2, 6, seed=3)]
     assert outputs == [[i] * 3 for i in schedule_says(2, 6, 3, 20)]
+
+
+def test_an_item_that_cannot_be_copied_is_an_error_each_time():
+    iterator = iter(echo_iterable([0, {"lock": threading.Lock()}, 2], 2))
+    assert [next(iterator), next(iterator)] == [0, 0]
+    for _ in range(3):
+        with pytest.raises(TypeError, match="cannot pickle"):
+            next(iterator)
 
 
 def test_an_error_of_the_source_is_raised_when_its_item_is_due():

@@ -452,6 +452,104 @@ def test_a_parent_may_change_a_state_that_it_returned():
     grain.experimental.assert_equal_output_after_checkpoint(EchoIterDataset(parent, factor=2))
 
 
+class Misshapen(Source):
+    """Item 5 has another shape, as long as it is `wrong`."""
+
+    wrong = True
+
+    def __getitem__(self, index):
+        item = super().__getitem__(index)
+        return item | {"x": np.zeros(4, np.int64)} if self.wrong and index == 5 else item
+
+
+@pytest.mark.parametrize("kind", ["map", "sequential"])
+@pytest.mark.parametrize("placement", ["host", "device"])
+@pytest.mark.parametrize("options", [NO_THREADS, THREADS])
+def test_a_refused_item_is_the_same_error_each_time_until_it_is_restored(kind, placement, options):
+    parent, source = parent_of(kind, 30, Misshapen)
+    dataset = EchoIterDataset(
+        parent,
+        factor=2,
+        shuffle_buffer=3,
+        batch_size=2,
+        annotate=True,
+        read_options=options,
+        placement=placement,
+    )
+    iterator, emitted, lengths = iter(dataset), [], set()
+    with pytest.raises(ValueError, match="fresh item 5 has leaves"):
+        emitted.extend(i for output in iterator for i in output.index.tolist())
+    for _ in range(3):
+        with pytest.raises(ValueError, match="fresh item 5 has leaves") as caught:
+            next(iterator)
+        lengths.add(len(caught.traceback))
+    assert len(lengths) == 1
+    state = iterator.get_state()
+    iterator.set_state(state)
+    with pytest.raises(ValueError, match="fresh item 5 has leaves"):
+        next(iterator)
+    source.wrong = False
+    iterator.set_state(state)
+    emitted += [i for output in iterator for i in output.index.tolist()]
+    iterator.close()
+    assert emitted == schedule_says(2, 3, 0, 30)
+
+
+@pytest.mark.parametrize("options", [NO_THREADS, THREADS])
+def test_a_copy_that_failed_is_emitted_by_the_next_call(options):
+    class Item:
+        """A number, whose copy number `fails_at`, of all, fails."""
+
+        num_copies, fails_at = 0, 0
+
+        def __init__(self, number):
+            self.number = number
+
+        def __deepcopy__(self, memo):
+            Item.num_copies += 1
+            if Item.num_copies == Item.fails_at:
+                raise MemoryError
+            return Item(self.number)
+
+    parent = grain.MapDataset.source([Item(number) for number in range(8)])
+    for fails_at in range(1, 17):  # in the store, which copies each item twice
+        Item.num_copies, Item.fails_at, emitted, errors = 0, fails_at, [], 0
+        iterator = iter(EchoIterDataset(parent, factor=2, read_options=options))
+        state = iterator.get_state()
+        while errors < 3:
+            try:
+                item = next(iterator, None)
+            except MemoryError:
+                errors += 1
+                continue
+            if item is None:
+                break
+            emitted.append(item.number)
+            state = iterator.get_state()
+        if errors == 3:  # it could not be stored: the chunk that it is from is read again
+            iterator.set_state(state)
+            emitted += [item.number for item in iterator]
+        iterator.close()
+        assert errors in (1, 3)
+        assert emitted == schedule_says(2, 0, 0, 8)
+
+
+def test_after_a_restore_that_failed_nothing_is_emitted_until_one_works():
+    parent, source = parent_of("map", 30, lambda n: Flaky(n, failing=()))
+    dataset = EchoIterDataset(parent, factor=2, shuffle_buffer=6, read_options=NO_THREADS)
+    iterator = iter(dataset)
+    for _ in range(20):
+        next(iterator)
+    state = iterator.get_state()
+    source.failures[min(iterator._pass.order.pending())] = 2  # there, and on the way back
+    for failing in (lambda: iterator.set_state(state), lambda: next(iterator)):
+        with pytest.raises(OSError, match="cannot read"):
+            failing()
+    assert iterator.get_state() == state
+    iterator.set_state(state)
+    assert numbers(iterator) == schedule_says(2, 6, 0, 30)[20:]
+
+
 @pytest.mark.parametrize("options", [NO_THREADS, THREADS])
 def test_a_persistent_error_is_raised_each_time(options):
     parent = flaky_parent("map", failing=(20,), times=10**9)
