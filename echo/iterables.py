@@ -123,9 +123,11 @@ class EchoIterable(Iterable[T]):
 
     def _begin(self, epoch: int) -> "EchoIterator[T]":
         """A new pass from the start."""
-        if self._parent_was_loaded and hasattr(self._iterable, "set_epoch"):
-            # Hugging Face starts every pass of an epoch from the last state that was loaded.
-            self._iterable.load_state_dict({})
+        parent = self._iterable
+        # Hugging Face starts every pass of an epoch from the last state that was loaded.
+        keeps_state = hasattr(parent, "set_epoch") and hasattr(parent, "load_state_dict")
+        if self._parent_was_loaded and keeps_state and not isinstance(parent, EchoIterable):
+            parent.load_state_dict({})
         self._parent_was_loaded = False
         schedule = self._schedule
         if self._reshuffle and epoch:

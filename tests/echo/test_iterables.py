@@ -203,6 +203,31 @@ def test_the_same_order_on_each_pass_resumes_too():
         assert list(kept) == whole  # the loaded state does not count again
 
 
+class Numbered(list):
+    """Is told of epochs, and has no state."""
+
+    def set_epoch(self, epoch):
+        """Changes nothing."""
+
+
+@pytest.mark.parametrize("parent", [Numbered, lambda items: echo_iterable(items, 2, 3)])
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_passes_after_one_that_was_resumed_begin_at_the_start(parent, first):
+    def make():
+        return echo_iterable(parent(range(6)), 2, 3)
+
+    echoed = make()
+    passes = [list(echoed) for _ in range(3)]
+    for cut in range(len(passes[0]) + 1):
+        echoed = make()
+        assert [list(echoed) for _ in range(first)] == passes[:first]
+        iterator = iter(echoed)
+        head = [next(iterator) for _ in range(cut)]
+        resumed = make()
+        resumed.load_state_dict(json.loads(json.dumps(echoed.state_dict())))
+        assert [head + list(resumed), list(resumed)] == passes[first : first + 2]
+
+
 @pytest.mark.parametrize("read", [0, 1, 30])
 def test_a_state_of_another_epoch_is_discarded(read):
     echoed = echo_iterable(Lazy(40), 2, 20)
