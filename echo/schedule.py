@@ -116,11 +116,11 @@ class EchoSchedule:
         echoed = num_outputs + self.slots - 1
         return echoed if num_fresh is None else min(echoed, self.num_outputs(num_fresh))
 
-    def _fresh_of(self, echoed):
+    def _fresh_of(self, echoed) -> Any:
         """The fresh item at an echoed position p (or array): the largest i with floor(i*e) <= p."""
         return _scale(echoed + 1, self._denominator, self._numerator, -1)
 
-    def _first_echoed(self, fresh):
+    def _first_echoed(self, fresh) -> Any:
         """The first echoed position of fresh item i (or array): floor(i*e)."""
         return _scale(fresh, self._numerator, self._denominator)
 
@@ -172,10 +172,13 @@ class EchoCursor:
         """What `take` would return."""
         start, stop = self._taken, self._taken + n
         if stop > len(self._fresh):
-            self._fresh, self._copy = self._fresh[start:], self._copy[start:]
+            blocks = [(self._fresh[start:], self._copy[start:])]
+            num_ahead = len(self._fresh) - start
+            while num_ahead < n and len((block := self._block(self.position + num_ahead))[0]):
+                blocks.append(block)
+                num_ahead += len(block[0])
+            self._fresh, self._copy = map(np.concatenate, zip(*blocks, strict=True))
             self._taken, start, stop = 0, 0, n
-            while stop > len(self._fresh) and self._compute_more():
-                pass
         return self._fresh[start:stop], self._copy[start:stop]
 
     def skip(self, n: int) -> None:
@@ -221,9 +224,9 @@ class EchoCursor:
         waiting = self.schedule._fresh_of(int(self._contents.min(initial=_MAX_INT64)))
         return min(waiting, int(self._fresh[self._taken :].min(initial=_MAX_INT64)))
 
-    def _compute_more(self) -> bool:
-        """Computes more outputs; False at the end of a finite stream."""
-        start = self.position - self._taken + len(self._fresh)
+    def _block(self, start: int) -> tuple[np.ndarray, np.ndarray]:
+        """The fresh items and copy numbers of the next outputs, from `start` on, which have not
+        been computed yet; empty at the end of a finite stream."""
         drain_from = None if self.total is None else max(0, self.total - self.schedule.slots)
         if drain_from is not None and start >= drain_from:
             echoed = self._drain(start)
@@ -231,10 +234,7 @@ class EchoCursor:
             stop = start + _BLOCK if drain_from is None else min(start + _BLOCK, drain_from)
             echoed = self._stream(start, stop)
         fresh = self.schedule._fresh_of(echoed)
-        copy = echoed - self.schedule._first_echoed(fresh)
-        self._fresh = np.concatenate([self._fresh, fresh])
-        self._copy = np.concatenate([self._copy, copy])
-        return len(echoed) > 0
+        return fresh, echoed - self.schedule._first_echoed(fresh)
 
     def _stream(self, start: int, stop: int) -> np.ndarray:
         """Echoed positions of outputs while the buffer is refilled: draw a slot, emit, refill."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from echo import EchoSchedule
+from echo.schedule import _BLOCK
 
 examples = hypothesis.settings(max_examples=200, deadline=None)
 
@@ -193,6 +194,24 @@ def test_without_a_buffer_copies_are_adjacent():
     assert outputs_of(EchoSchedule(1.5, 1), num_fresh=4) == outputs_of(
         EchoSchedule(1.5), num_fresh=4
     )
+
+
+def test_many_outputs_at_once_are_copied_once(monkeypatch):
+    copied, concatenate = [], np.concatenate
+
+    def counting(arrays):
+        copied.append(len(joined := concatenate(arrays)))
+        return joined
+
+    n = 20 * _BLOCK
+    cursor = EchoSchedule("2.7", 50, seed=1).cursor()
+    parts = [cursor.take(n // 40) for _ in range(40)]
+    cursor = EchoSchedule("2.7", 50, seed=1).cursor()
+    monkeypatch.setattr(np, "concatenate", counting)
+    outputs = cursor.take(n)
+    assert sum(copied) < 3 * n  # items and copy numbers, and the keys of the draws
+    for at_once, each in zip(outputs, zip(*parts, strict=True), strict=True):
+        np.testing.assert_array_equal(at_once, concatenate(each))
 
 
 def test_starting_late_does_not_scan_from_the_start(monkeypatch):
