@@ -31,6 +31,9 @@ class EchoSpecError(ValueError):
         super().__init__(f"{field} is {_abbreviated(value)}; allowed: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
+    def __reduce__(self) -> tuple:  # by default it would be made from its message alone
+        return type(self), (self.field, self.value, self.allowed)
+
 
 def exact_factor(factor: object) -> fractions.Fraction:
     """The echoing factor as the exact decimal that was written: 1.1 is 11/10, not a binary float.

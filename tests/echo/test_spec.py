@@ -2,6 +2,7 @@
 
 import decimal
 import fractions
+import pickle
 
 import numpy as np
 import pytest
@@ -29,6 +30,15 @@ def test_a_wrong_value_is_an_error_that_names_it(field, value, allowed):
     assert (raised.value.field, raised.value.value) == (field, value)
     assert str(raised.value).startswith(f"{field} is {value!r}; allowed: {allowed}")
     assert isinstance(raised.value, ValueError)
+
+
+def test_an_error_can_be_raised_in_another_process():
+    with pytest.raises(echo.EchoSpecError) as raised:
+        echo.EchoSchedule(0.5)
+    received = pickle.loads(pickle.dumps(raised.value))
+    assert isinstance(received, echo.EchoSpecError)
+    assert str(received) == str(raised.value)
+    assert (received.field, received.value) == ("factor", 0.5)
 
 
 @pytest.mark.parametrize("value", ["gpu", None, 1, ["host"]])
