@@ -114,9 +114,12 @@ class _Iterator(grain.DatasetIterator):
         super().__init__(parts)
         self._dataset, self._parts = dataset, parts
         self._taken = 0
+        # Where to return to after an error, which some streams may have passed.
         self._state_before_failure: dict[str, Any] | None = None
 
     def __next__(self) -> Batch:
+        if self._state_before_failure is not None:
+            self.set_state(self._state_before_failure)
         counter = self._dataset.counter
         if counter.ended(self._taken):
             raise StopIteration
@@ -124,7 +127,7 @@ class _Iterator(grain.DatasetIterator):
         try:
             batch = counter.combine(self._taken + 1, self._next_blocks())
         except Exception:
-            self._state_before_failure = before  # some streams may have advanced
+            self._state_before_failure = before
             raise
         self._taken += 1
         return batch
@@ -149,9 +152,10 @@ class _Iterator(grain.DatasetIterator):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from `state`, which may contain more streams than this process holds."""
-        self._taken, self._state_before_failure = state["batches"], None
+        self._state_before_failure = self.get_state()
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
             part.set_state(state["streams"][str(stream)])
+        self._taken, self._state_before_failure = state["batches"], None
 
     def close(self) -> None:
         super().close()

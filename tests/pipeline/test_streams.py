@@ -1,0 +1,91 @@
+"""Streams that are concatenated into batches: what an error in one of them leaves."""
+
+import grain
+import numpy as np
+import pytest
+
+from pipeline.map_datasets import Batch
+from pipeline.streams import ConcatenatedStreams, concatenate
+
+NUM_BATCHES = 6
+
+
+class Counter:
+    """The part of `pipeline.streams.Streams` that concatenating uses."""
+
+    read_ahead = True
+
+    def ended(self, taken):
+        return False  # `combine` finds out
+
+    def combine(self, number, blocks):
+        if blocks is None:
+            raise StopIteration
+        return concatenate(list(blocks.values()))
+
+
+class Flaky:
+    """Block i of a stream is `10 * stream + i`. Reading a block fails as often as `failures`
+    says."""
+
+    def __init__(self, stream):
+        self.stream, self.failures = stream, {}
+
+    def __call__(self, i):
+        if self.failures.get(i):
+            self.failures[i] -= 1
+            raise OSError(f"cannot read {i}")
+        row = np.array([10 * self.stream + i])
+        return Batch({"x": row}, row, np.array([0]), i + 1)
+
+
+def two_streams():
+    """An iterator over the batches of two streams, the first of which has a block more, and what
+    each stream reads with."""
+    reads = [Flaky(0), Flaky(1)]
+    blocks = [grain.MapDataset.range(NUM_BATCHES + 1 - read.stream).map(read) for read in reads]
+    parts = dict(enumerate(b.to_iter_dataset(grain.ReadOptions(0, 0)) for b in blocks))
+    return iter(ConcatenatedStreams(parts, 2, Counter(), "echo")), reads
+
+
+def rows(iterator):
+    """The rows of each batch, and the message of each error."""
+    while True:
+        try:
+            yield next(iterator).data["x"].tolist()
+        except StopIteration:
+            return
+        except OSError as error:
+            yield str(error)
+
+
+BATCHES = [[i, 10 + i] for i in range(NUM_BATCHES)]
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+def test_after_an_error_in_one_stream_all_of_them_continue_with_the_same_batch(stream):
+    iterator, reads = two_streams()
+    reads[stream].failures = {2: 1}
+    expected = [*BATCHES[:2], "cannot read 2", *BATCHES[2:]]
+    assert list(rows(iterator)) == expected
+
+
+def test_after_a_restore_that_failed_in_one_stream_no_stream_has_moved():
+    iterator, _ = two_streams()
+    start = iterator.get_state()
+    assert [next(iterator).data["x"].tolist() for _ in range(3)] == BATCHES[:3]
+    state = iterator.get_state()
+    damaged = {"batches": 0, "streams": {"0": start["streams"]["0"]}}
+    with pytest.raises(KeyError):
+        iterator.set_state(damaged)
+    assert iterator.get_state() == state
+    assert list(rows(iterator)) == BATCHES[3:]
+
+
+def test_a_stream_that_is_longer_does_not_run_ahead_at_the_end():
+    iterator, _ = two_streams()
+    assert list(rows(iterator)) == BATCHES
+    state = iterator.get_state()
+    for _ in range(3):
+        assert next(iterator, None) is None
+        assert iterator.get_state() == state
