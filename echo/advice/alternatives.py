@@ -87,8 +87,9 @@ def rate(seconds: float) -> str:
 def time_text(seconds: float) -> str:
     """Seconds with three digits and a unit: '12.3 µs'."""
     for unit, scale in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
+        digits = f"{seconds * scale:.3g}"
+        if float(digits) >= 1:  # 0.9996 ms is '1 ms', not '1e+03 µs'
+            return f"{digits} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
 

@@ -488,13 +488,22 @@ class _Cycle:
 
     def __init__(self, iterable: Iterable[Any]):
         self._iterable, self._iterator = iterable, iter(iterable)
+        self._count = 0  # of the items so far
 
     def __next__(self) -> Any:
         for _ in range(2):
             try:
-                return next(self._iterator)
+                item = next(self._iterator)
             except StopIteration:
                 self._iterator = iter(self._iterable)
+            else:
+                self._count += 1
+                return item
+        if self._count:
+            raise ValueError(
+                f"stages is a {type(self._iterable).__name__} that ended after {self._count} "
+                "batches and cannot be iterated over again; give a list of batches, or a loader"
+            )
         raise ValueError("stages is an iterable without batches; give one that has some")
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import echo
 from echo.advice import profile
-from echo.advice.alternatives import TOLERANCE, rate
+from echo.advice.alternatives import TOLERANCE, rate, time_text
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import FACTORS, conclude
 
@@ -642,6 +642,28 @@ def test_arguments_that_do_not_match_the_stages_are_refused(fields, message):
 def test_an_empty_iterable_is_refused():
     with pytest.raises(ValueError, match="without batches"):
         echo.advise(iter(()), len, batch_size=8)
+
+
+def test_a_generator_that_ends_during_the_measurement_is_refused_for_a_list():
+    batches = (np.zeros((8, 2)) for _ in range(3))
+    with pytest.raises(ValueError, match=r"a generator that ended after 3 .*give a list of batch"):
+        echo.advise(batches, len, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12.34, "12.3 s"),
+        (0.9996, "1 s"),
+        (0.9994, "999 ms"),
+        (0.99996e-3, "1 ms"),
+        (0.9996e-6, "1 µs"),
+        (2e-10, "0.2 ns"),
+        (0, "0 ns"),
+    ],
+)
+def test_times_have_three_digits_and_no_powers_of_ten(seconds, text):
+    assert time_text(seconds) == text
 
 
 def test_cores_are_at_least_one_and_no_more_than_there_are():
