@@ -72,11 +72,6 @@ class ArrayStore:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of one item, 0 before the first has been put."""
-        return sum(leaf[:1].nbytes for leaf in self._leaves)
-
     def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
         """Stores items.
 
@@ -144,21 +139,19 @@ class RowAllocator:
 
     Args:
         capacity: the maximum number of items that can be pending at once.
-
-    Attributes:
-        peak: the maximum number of rows ever in use together.
     """
 
     def __init__(self, capacity: int):
         self.capacity = capacity
-        self.peak = 0
         self._free = np.arange(capacity - 1, -1, -1)  # a stack; its top is at _num_free - 1
         self._num_free = capacity
         self._left = np.zeros(capacity, np.int64)  # copies left, by row
         self._fresh = np.zeros(capacity, np.int64)  # fresh item, by row
         # A hash table: the row of fresh item i is at i modulo the length, a power of two. Where two
-        # pending items would collide, the length doubles. `capacity` marks an empty place.
-        self._row_of = np.full(1 << (2 * capacity).bit_length(), capacity)
+        # pending items would collide, the length doubles. `capacity` marks an empty place. Most
+        # places are empty, so they have the fewest bytes that can tell all rows apart.
+        places = 1 << (2 * capacity).bit_length()
+        self._row_of = np.full(places, capacity, np.min_scalar_type(capacity))
 
     def __len__(self) -> int:
         return self.capacity - self._num_free
@@ -178,7 +171,6 @@ class RowAllocator:
         if not len(rows):
             return
         self._num_free -= len(rows)
-        self.peak = max(self.peak, len(self))
         self._left[rows] = copies
         self._fresh[rows] = fresh
         places = self._places(fresh)
@@ -186,12 +178,13 @@ class RowAllocator:
         if collide or (self._row_of[places] != self.capacity).any():
             self._grow_table()
         else:
-            self._row_of[places] = rows
+            # An assignment that converts would release the lock that a reading thread waits for.
+            self._row_of[places] = rows.astype(self._row_of.dtype)
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
         """The rows of items (int64 [...], repeats allowed); counts one copy per mention. They keep
         their items until others are put."""
-        rows = self._row_of[self._places(fresh)]
+        rows = self._row_of[self._places(fresh)].astype(np.int64)
         np.subtract.at(self._left, rows, 1)
         spent = np.sort(rows[self._left[rows] == 0])
         first = np.ones(len(spent), bool)  # of its kind; np.unique takes many times longer
@@ -218,6 +211,6 @@ class RowAllocator:
         rows = np.flatnonzero(self._left)
         places = np.empty(0, np.int64)
         while len(np.unique(places)) < len(rows):
-            self._row_of = np.full(2 * len(self._row_of), self.capacity)
+            self._row_of = np.full(2 * len(self._row_of), self.capacity, self._row_of.dtype)
             places = self._places(self._fresh[rows])
         self._row_of[places] = rows

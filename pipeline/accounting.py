@@ -173,7 +173,9 @@ def store_size(config: ConfigDict, held: range) -> StoreSize:
     return StoreSize(outputs, rows, counts[0].schedule.max_admitted(outputs))
 
 
-ROW_BYTES = 56  # of echo.stores.RowAllocator per row, at most
+# Of echo.stores.RowAllocator per row: 24, and 4 for each place of its table. Places are up to twice
+# the distance of pending items, which is about slots * ln(outputs): 21 slots in 10^9 outputs.
+ROW_BYTES = 24 + 4 * 2 * 21
 SLOT_BYTES = 16  # of two cursors per slot: the stage's and the diagnostics'
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import advise
+import echo
 import train
 from echo.stores import RowAllocator
 from pipeline import accounting
@@ -86,11 +87,24 @@ def _stages(iterator):
 
 @given(capacity=st.integers(1, 100_000))
 def test_the_numbers_kept_with_rows_are_counted(capacity):
-    arrays = [
-        value for value in vars(RowAllocator(capacity)).values() if isinstance(value, np.ndarray)
-    ]
-    bytes_per_row = sum(array.nbytes for array in arrays) / capacity
-    assert 0.7 * accounting.ROW_BYTES < bytes_per_row <= accounting.ROW_BYTES
+    assert bytes_per_row(RowAllocator(capacity)) <= accounting.ROW_BYTES
+
+
+@pytest.mark.parametrize(("factor", "slots"), [(1, 1_000), (1, 10_000), (1, 70_000), (2, 70_000)])
+def test_they_are_counted_also_when_pending_items_are_far_apart(factor, slots):
+    schedule, outputs, num_read = echo.EchoSchedule(factor, slots), 1_000, 0
+    cursor, rows = schedule.cursor(), RowAllocator(schedule.max_pending(outputs))
+    for _ in range(20 * slots // outputs):
+        fresh = np.arange(num_read, schedule.admitted(cursor.position + outputs))
+        num_read += len(fresh)
+        rows.occupy(rows.next_free(len(fresh)), fresh, np.full(len(fresh), factor))
+        rows.take(cursor.take(outputs)[0])
+    assert 0.2 * accounting.ROW_BYTES < bytes_per_row(rows) <= accounting.ROW_BYTES
+
+
+def bytes_per_row(rows):
+    arrays = [value for value in vars(rows).values() if isinstance(value, np.ndarray)]
+    return sum(array.nbytes for array in arrays) / rows.capacity
 
 
 OUT_OF_MEMORY = jax.jit(lambda: jnp.ones(2**60, jnp.uint8))  # beyond any address space
