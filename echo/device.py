@@ -186,7 +186,7 @@ def _programs(mesh: Mesh, shapes: tuple, batches: bool, enter: Enter | None):
     def gather(stored, rows):
         leaves, structure = jax.tree.flatten(stored)
         gathered = [
-            _gather(leaf, rows).reshape(-1, *shape[merged:])
+            _gather(leaf, rows).reshape(rows.size * math.prod(shape[:merged]), *shape[merged:])
             for leaf, shape in zip(leaves, shapes, strict=True)
         ]
         return jax.tree.unflatten(structure, gathered)
@@ -199,7 +199,7 @@ def _programs(mesh: Mesh, shapes: tuple, batches: bool, enter: Enter | None):
 def _entered(enter: Enter, items: Any, fresh: jax.Array) -> Any:
     """Applies `enter` to items whose first axes are those of `fresh`."""
     axes = fresh.ndim
-    examples = jax.tree.map(lambda x: x.reshape(-1, *x.shape[axes:]), items)
+    examples = jax.tree.map(lambda x: x.reshape(fresh.size, *x.shape[axes:]), items)
     entered = enter(examples, fresh.reshape(-1))
     return jax.tree.map(lambda x: x.reshape(*fresh.shape, *x.shape[1:]), entered)
 

@@ -141,6 +141,21 @@ def test_batches_are_items_too():
         np.testing.assert_array_equal(batch["y"], wanted["y"])
 
 
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("enter", [None, lambda examples, fresh: examples])
+def test_items_may_have_leaves_without_elements(batches, enter):
+    parent = grain.MapDataset.range(8).map(lambda i: {"x": np.int32(i), "none": np.zeros((0, 3))})
+    parent, rows = (parent.batch(2), (2,)) if batches else (parent, ())
+    options = {"factor": 2, "batch_size": None if batches else 2}
+    stage = EchoIterDataset(parent, **options, placement="device")
+    item = {"x": np.zeros(rows, np.int32), "none": np.zeros((*rows, 0, 3))}
+    store = DeviceStore(item, stage.store_rows(), stage.round_size, batches=batches, enter=enter)
+    for wanted, plan in zip(EchoIterDataset(parent, **options), stage, strict=True):
+        batch = store.apply(plan)
+        assert batch["x"].tolist() == wanted["x"].tolist()
+        assert batch["none"].shape == wanted["none"].shape == (2, 0, 3)
+
+
 def _crop_and_number(examples, fresh):
     return {"x": examples["x"][:, :2], "number": fresh.astype(jnp.int32)}
 
