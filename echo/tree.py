@@ -23,6 +23,8 @@ class Structure:
             self._keys = tuple(range(len(example)))
         self._key_set = frozenset(self._keys or ())
         self._parts = [(key, Structure(example[key])) for key in self._keys or ()]
+        flat = isinstance(example, dict) and all(part._keys is None for _, part in self._parts)
+        self._flat_keys = self._keys if flat else None  # of a dict of leaves, as most examples are
 
     def leaves(self, item: Any) -> list[Any]:
         """The leaves of `item`, always in the order of the first example.
@@ -49,6 +51,8 @@ class Structure:
 
     def build(self, leaves: list[Any]) -> Any:
         """An item of this structure with these leaves."""
+        if self._flat_keys is not None:
+            return dict(zip(self._flat_keys, leaves, strict=True))
         return self._build(iter(leaves))
 
     def _collect(self, item: Any, leaves: list[Any]) -> None:

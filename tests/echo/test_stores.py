@@ -173,5 +173,8 @@ def test_a_structure_rebuilds_items_from_leaves():
     structure = Structure(item)
     assert structure.leaves(item) == [1, 2, 3, 4]
     assert structure.build([1, 2, 3, 4]) == item
+    assert list(Structure({"b": 1, "a": 2}).build([3, 4]).items()) == [("b", 3), ("a", 4)]
+    with pytest.raises(ValueError, match="longer"):
+        Structure({"b": 1, "a": 2}).build([3, 4, 5])
     assert Structure(5).leaves(6) == [6]
     assert Structure(5).build([6]) == 6
