@@ -7,6 +7,7 @@
 the conditions of a study.
 """
 
+import concurrent.futures
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -38,6 +39,10 @@ from pipeline.streams import ConcatenatedStreams, FixedStreams, Streams
 
 # Augmentation is compiled for these numbers of examples only; fewer are padded up to one of them.
 _LENGTHS = (8, CHUNK)
+
+# XLA's CPU client runs in order what one thread dispatches. On the training loop's own thread,
+# which decides batches under echo.policy=auto, augmentation would wait for the running step.
+_AUGMENTING = concurrent.futures.ThreadPoolExecutor(CORES, thread_name_prefix="augment")
 
 
 class StageFunctions(Protocol):
@@ -185,7 +190,7 @@ def host_augmentation(
 
     def augment(batch: Batch) -> Batch:
         with TraceAnnotation("augment"):
-            return batch._replace(data=apply(functions, seed, batch))
+            return batch._replace(data=_AUGMENTING.submit(apply, functions, seed, batch).result())
 
     lengths = set(_LENGTHS)
     if config.echo.insertion == "before_augmentation":

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import train
 import workloads
 from data import digits, sources, splits
 from data.splits import open_data
-from pipeline import accounting, map_datasets
+from pipeline import accounting, build, map_datasets
 from runs import cli
 from tests.helpers.runs import INSERTIONS_AND_BUFFERS, ROOT, batches_of, echoing, mini
 from training.experiment import make_experiment
@@ -145,6 +146,26 @@ def test_prefetching_changes_neither_batches_nor_counts(prefetch):
     assert [b.fresh_examples for b in shown] == [b.fresh_examples for b in wanted]
     for left, right in zip(shown, wanted, strict=True):
         np.testing.assert_array_equal(left.data["image"], right.data["image"])
+
+
+@pytest.mark.parametrize("by_xla", [True, False])
+def test_augmentation_runs_on_threads_of_its_own(by_xla):
+    """XLA's CPU client would let it wait for the step that the loop's thread has dispatched."""
+    threads = []
+
+    class Functions:
+        def augment(self, data, seed, index_B, copy_B):
+            threads.append(threading.current_thread())  # of the tracing, for XLA
+            return data
+
+    if not by_xla:
+        Functions.augment_on_host = Functions.augment
+    first = {"image": np.zeros((1, 2, 2, 1), np.uint8)}
+    augment = build.host_augmentation(mini(), Functions(), first)
+    zeros = np.zeros(1, np.int64)
+    augment(map_datasets.Batch(first, zeros, zeros, 0))
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 def test_evaluation_counts_every_example_once():
