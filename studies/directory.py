@@ -14,13 +14,18 @@ from studies.trial import finished_result
 from studies.trial_queue import SearchQueue
 
 # What may differ between two launches on one directory: a study may grow.
-_MAY_CHANGE = ("trials", "max_trials", "searches", "config")
+_SIZES = ("trials", "max_trials", "searches")
+_MAY_CHANGE = (*_SIZES, "config")
 
 
-def open_study(study: Study, study_dir: pathlib.Path) -> None:
+def open_study(study: Study, study_dir: pathlib.Path) -> str:
     """Writes study.json, or checks that the existing one is of this study, which may have grown.
 
-    A finished study of another schema version is left unchanged.
+    A study never shrinks, since that would change its results. A finished study of another schema
+    version is left unchanged.
+
+    Returns:
+        A sentence if the study there has more trials or searches than this launch; else ''.
 
     Raises:
         cli.InputError: the directory contains something else, or an unfinished study of another
@@ -37,7 +42,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> None:
             raise cli.InputError(
                 workdirs.version_sentence(study_dir, existing, "study", "--outdir")
             )
-        return
+        return ""
     fixed = set(plan) - set(_MAY_CHANGE)
     if changed := [name for name in sorted(fixed) if existing.get(name) != plan[name]]:
         raise cli.InputError(
@@ -45,8 +50,24 @@ def open_study(study: Study, study_dir: pathlib.Path) -> None:
             "give another --outdir"
         )
     records.remove_stale(study_dir)
+    there = {name: existing.get(name) for name in _SIZES}
+    larger = {name: n for name, n in there.items() if type(n) is int and n > plan[name]}
+    plan |= larger
     if any(existing.get(name) != plan[name] for name in _MAY_CHANGE):
         records.write_json(study_dir / records.STUDY, plan | environment.describe(train.ROOT))
+    return _larger_than(study, study_dir, larger)
+
+
+def _larger_than(study: Study, study_dir: pathlib.Path, larger: dict[str, int]) -> str:
+    """The sentence that `open_study` returns; `larger` are the sizes of the study on disk that
+    exceed those of `study`."""
+    words = {"trials": "trials per search", "searches": "searches per condition"}
+    kept = [
+        f"{larger[name]} {what}, of which this launch runs {getattr(study, name)}"
+        for name, what in words.items()
+        if name in larger
+    ]
+    return f"the study in {study_dir} keeps its {', and its '.join(kept)}" if kept else ""
 
 
 def _read(study_dir: pathlib.Path) -> dict[str, Any] | None:

@@ -57,7 +57,8 @@ def run(
     search.check(study, lanes)
     executor = make_executor(study, study_dir, progress)
     try:
-        distributed.decided_by_first(lambda: open_study(study, study_dir))
+        if note := distributed.decided_by_first(lambda: open_study(study, study_dir)):
+            progress.say(note)
         return _Launch(study, study_dir, progress, executor, lanes, shard, stacked, tools).run()
     finally:
         progress.close()

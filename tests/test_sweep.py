@@ -132,6 +132,34 @@ def test_finished_trials_are_kept_and_a_study_can_grow(tmp_path):
     assert (outdir / "baseline" / "0" / "1" / records.RESULT).exists()
 
 
+def test_a_study_never_shrinks(tmp_path):
+    """Its results would change: the analysis counts as many trials and searches as study.json
+    says."""
+    said = [
+        open_study(study(trials=trials, searches=searches), tmp_path)
+        for trials, searches in ((2, 3), (2, 2), (1, 3), (4, 1))
+    ]
+    keeps = f"the study in {tmp_path} keeps its "
+    assert said == [
+        "",
+        f"{keeps}3 searches per condition, of which this launch runs 2",
+        f"{keeps}2 trials per search, of which this launch runs 1",
+        f"{keeps}3 searches per condition, of which this launch runs 1",
+    ]
+    plan = records.read_json(tmp_path / records.STUDY)
+    sizes = {"trials": 4, "max_trials": 4 * MAX_TRIALS_FACTOR, "searches": 3}
+    assert sizes.items() <= plan.items()
+
+
+def test_a_launch_of_fewer_trials_says_so_and_leaves_the_study_as_it_is(finished_study, tmp_path):
+    directory, notes = shutil.copytree(finished_study, tmp_path / "study"), RecordedProgress()
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    assert sweep.run(study(trials=1, conditions=("baseline",)), directory, notes) == "finished"
+    assert {path: path.read_bytes() for path in before} == before
+    (line,) = notes.lines
+    assert line.endswith("keeps its 2 trials per search, of which this launch runs 1")
+
+
 def test_diverged_trials_are_replaced_up_to_the_limit(tmp_path, monkeypatch):
     started = []
 
@@ -334,7 +362,7 @@ def test_concurrent_first_launches_create_one_study(tmp_path):
     assert [launch.exitcode for launch in launches] == [0] * 8
     for directory in tmp_path.iterdir():
         assert [path.name for path in (directory / "study").iterdir()] == [records.STUDY]
-        assert records.read_json(directory / "study" / records.STUDY)["trials"] in (1, 2)
+        assert records.read_json(directory / "study" / records.STUDY)["trials"] == 2
 
 
 def _replaced(path, content):
