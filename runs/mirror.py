@@ -6,6 +6,7 @@ checkpoints are removed last.
 
 import contextlib
 import datetime
+import json
 import os
 import pathlib
 import shutil
@@ -20,6 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 from runs import records
 from runs.cli import InputError
 from runs.observers import Observer
+from runs.study import MAY_CHANGE
 
 # Waits before the last copy is tried again.
 _RETRY_SECONDS = (1.0, 5.0)
@@ -110,10 +112,20 @@ class Mirror(Observer):
     def _check_is_copy(self, filesystem: Any, root: str) -> None:
         """Raises InputError if the URL has the copy of another run or study."""
         for name in (records.CONFIG, records.STUDY):
-            if filesystem.exists(f"{root}/{name}"):  # these files never change
+            if filesystem.exists(f"{root}/{name}"):
                 there = filesystem.cat_file(f"{root}/{name}")
-                if there != records.read_bytes(self._directory / name):
+                if _fixed(name, there) != _fixed(name, records.read_bytes(self._directory / name)):
                     raise InputError(f"{name} there is of another run; give another --mirror")
+
+
+def _fixed(name: str, content: bytes | None) -> Any:
+    """What never changes in config.json or study.json. A launch that extends a study writes the
+    latter again, with its own origin."""
+    if name == records.STUDY and content is not None:
+        with contextlib.suppress(ValueError, AttributeError):  # it is damaged
+            written = (*MAY_CHANGE, "commit", "packages", "hardware")
+            return {k: value for k, value in json.loads(content).items() if k not in written}
+    return content
 
 
 def check(url: str, directory: pathlib.Path) -> None:

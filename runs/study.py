@@ -28,6 +28,11 @@ INSERTIONS = {
 # arXiv 1811.03600), so a search may run this many times as many trials as must count.
 MAX_TRIALS_FACTOR = 2
 
+# What a later launch may change in study.json, besides its origin (commit, packages, hardware): a
+# study may grow.
+SIZES = ("trials", "max_trials", "searches")
+MAY_CHANGE = (*SIZES, "config")
+
 EDGE = 0.05  # share of an axis that counts as near its end
 
 _ECHO = ("insertion", "policy", "factor", "max_factor", "shuffle_buffer")

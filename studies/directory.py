@@ -8,14 +8,10 @@ from typing import Any
 import train
 from data.splits import open_data
 from runs import cli, environment, records, workdirs
-from runs.study import Study
+from runs.study import MAY_CHANGE, SIZES, Study
 from studies.search import searches_in_order
 from studies.trial import finished_result
 from studies.trial_queue import SearchQueue
-
-# What may differ between two launches on one directory: a study may grow.
-_SIZES = ("trials", "max_trials", "searches")
-_MAY_CHANGE = (*_SIZES, "config")
 
 
 def open_study(study: Study, study_dir: pathlib.Path) -> str:
@@ -37,23 +33,23 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
     with cli.writing_to(study_dir):
         existing = _read(study_dir) or _create(study_dir, plan | environment.describe(train.ROOT))
     if records.schema_version(existing) != records.SCHEMA_VERSION:
-        changed = workdirs.differences_in_shared(existing, plan, (*_MAY_CHANGE, "schema_version"))
+        changed = workdirs.differences_in_shared(existing, plan, (*MAY_CHANGE, "schema_version"))
         if changed or not _is_finished(study, study_dir):
             raise cli.InputError(
                 workdirs.version_sentence(study_dir, existing, "study", "--outdir")
             )
         return ""
-    fixed = set(plan) - set(_MAY_CHANGE)
+    fixed = set(plan) - set(MAY_CHANGE)
     if changed := [name for name in sorted(fixed) if existing.get(name) != plan[name]]:
         raise cli.InputError(
             f"{study_dir} holds a study of another plan, which differs in {', '.join(changed)}; "
             "give another --outdir"
         )
     records.remove_stale(study_dir)
-    there = {name: existing.get(name) for name in _SIZES}
+    there = {name: existing.get(name) for name in SIZES}
     larger = {name: n for name, n in there.items() if type(n) is int and n > plan[name]}
     plan |= larger
-    if any(existing.get(name) != plan[name] for name in _MAY_CHANGE):
+    if any(existing.get(name) != plan[name] for name in MAY_CHANGE):
         records.write_json(study_dir / records.STUDY, plan | environment.describe(train.ROOT))
     return _larger_than(study, study_dir, larger)
 

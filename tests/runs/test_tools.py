@@ -14,6 +14,7 @@ import train
 from runs import cli, records, tooling
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
+from studies.directory import open_study
 from tests.helpers.runs import RESNET, echoing, mini, records_of, stop_at
 from tests.helpers.small_studies import RecordedProgress, study
 
@@ -212,6 +213,21 @@ def test_the_copy_of_another_run_is_never_overwritten(tmp_path, monkeypatch):
     said = copied(ours, theirs)
     assert "config.json there is of another run; give another --mirror" in said[0]
     assert content(theirs) == {"config.json": b'{"a": 1}'}
+
+
+def test_a_study_that_has_grown_is_still_its_own_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr("runs.mirror._RETRY_SECONDS", ())
+    outdir, copy = tmp_path / "study", tmp_path / "copy"
+    for plan in (study(trials=1), study(trials=2, searches=3)):
+        open_study(plan, outdir)
+        record = records.read_json(outdir / records.STUDY)
+        records.write_json(outdir / records.STUDY, record | {"commit": "a" * plan.trials})
+        assert not copied(outdir, copy)
+        assert content(copy) == content(outdir)
+    other = tmp_path / "other"
+    open_study(study(trials=2, searches=3, batch_size=64), other)
+    assert "study.json there is of another run" in copied(other, copy)[0]
+    assert content(copy) == content(outdir)
 
 
 def test_a_failed_copy_is_one_warning_and_is_tried_again(tmp_path, monkeypatch):
