@@ -303,7 +303,7 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
     hparams = trial.search.get("hparams")
     if hparams is None and study.space:
         raise ValueError(f"{records.HPARAMS} is missing")
-    hparams = _optimizer_numbers(config) if hparams is None else hparams
+    hparams = _optimizer_settings(config) if hparams is None else hparams
     _check_hparams(hparams, study)
     commit = trial.config.get("commit")
     return {
@@ -344,10 +344,15 @@ def _check_hparams(hparams: Mapping[str, Any], study: Study) -> None:
             raise ValueError(f"{records.HPARAMS}: {axis.field} is {short(value)}, not a number")
 
 
-def _optimizer_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer's numbers of a run that is not part of a search."""
-    optimizer = config.get("optimizer") or {}
-    return {f"optimizer.{key}": value for key, value in optimizer.items() if is_number(value)}
+def _optimizer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and names of the optimizer and its schedule, of a run that is not part of a
+    search."""
+    settings: dict[str, Any] = {}
+    for group in ("optimizer", "optimizer.schedule"):
+        for key, value in (nested(config, group) or {}).items():
+            if is_number(value) or isinstance(value, str):
+                settings[f"{group}.{key}"] = value if is_number(value) else plain(value)
+    return settings
 
 
 def _score(result: Mapping, validation: Sequence[Mapping], target: records.Target) -> dict:

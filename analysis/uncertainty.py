@@ -22,6 +22,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special
 
+from analysis.load import hyperparameters
+from analysis.scores import is_shared
 from runs.study import SECONDS, Study
 
 LEVEL = 0.9  # share of resampled searches in the band of `score_by_trials`
@@ -91,21 +93,26 @@ def best_of(best_first: np.ndarray, n: int, quantile: float) -> float:
 
 
 def pairs(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """Pairs of counted trials of a condition and its baseline with matched seeds (data and model).
+    """Pairs of counted trials of a condition and its baseline with matched seeds (data and model)
+    and the same hyperparameters, so that they compare conditions without the effect of tuning.
 
-    Each condition must have exactly one trial with these seeds. Within a study, such trials share
-    their hyperparameters too, so pairs compare conditions without the effect of tuning.
+    Each condition must have exactly one such trial. If seconds are scored, trials that shared input
+    or cores with others form no pairs.
 
     Returns:
         One row per pair: condition, label, insertion, search, reached, baseline_reached,
         effect_low, effect_high: bounds of the ratio of the two (the difference of best values); 0
         if the baseline did not reach the target, infinite if the condition did not.
     """
-    key = ["search", "model_seed"]
+    seeds = ["search", "model_seed"]
+    key = [*seeds, *hyperparameters(trials)]
     low, high = trial_bounds(trials, study)
     names = ["condition", "label", "insertion", *key]
-    counted = trials.loc[trials["counted"], names].assign(low=low, high=high)
-    counted = counted.dropna(subset=[*key, "low"])
+    paired_up = trials["counted"]
+    if study.score == SECONDS:
+        paired_up = paired_up & ~is_shared(trials)
+    counted = trials.loc[paired_up, names].assign(low=low, high=high)
+    counted = counted.dropna(subset=[*seeds, "low"])
     counted = counted.drop_duplicates(["condition", *key], keep=False)
     tables = []
     for condition in study.conditions:

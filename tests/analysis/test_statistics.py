@@ -1,5 +1,6 @@
 """The statistics of a study against scipy and against values computed by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -242,6 +243,22 @@ def test_best_values_are_compared_by_differences(tmp_path):
     assert effect["effect_low"] == pytest.approx(0.035)
     assert (effect["low"], effect["high"]) == pytest.approx((0.0, 0.07))  # 3rd and 10th of 12
     assert effect["verdict"] == "undecided"
+
+
+def test_seconds_of_trials_that_shared_cores_form_no_pairs(tmp_path):
+    loaded, effect = paired_study(tmp_path / "s", [(20, 10)] * 12, score="seconds")
+    assert (effect["pairs"], effect["verdict"]) == (12, "faster")
+    for numbers, left in (((0, 3), 10), (range(12), 0)):
+        for number in numbers:
+            path = tmp_path / "s" / "before_e2" / "0" / str(number) / records.HPARAMS
+            records.write_json(path, records.read_json(path) | {"workers": 2})
+        loaded = load.read(tmp_path / "s")
+        paired = uncertainty.pairs(loaded.trials, loaded.study)
+        assert len(paired) == left
+    assert uncertainty.paired_effects(paired, loaded.study).empty
+    assert "paired_effects" not in figures.of_study(loaded)
+    by_examples = dataclasses.replace(loaded.study, score="fresh_examples")
+    assert len(uncertainty.pairs(loaded.trials, by_examples)) == 12
 
 
 def test_signs_are_counted_by_search(tmp_path):

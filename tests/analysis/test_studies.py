@@ -184,6 +184,28 @@ def test_runs_with_equal_seeds_in_one_condition_form_no_pairs(tmp_path):
     assert (pair.effect_low, pair.effect_high) == (1, math.inf)  # in (100, 200] over (0, 100]
 
 
+def test_runs_are_paired_only_with_runs_of_the_same_optimizer(tmp_path):
+    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
+    linear = {"name": "linear", "horizon_fresh_examples": 500}
+    for number, (base, echoed) in enumerate(
+        [
+            ({"learning_rate": 0.1}, {"learning_rate": 0.1}),
+            ({"learning_rate": 0.2}, {"learning_rate": 0.2}),  # the same seeds again
+            ({"learning_rate": 0.3}, {"learning_rate": 0.4}),
+            ({"name": "adamw", "beta2": 0.9}, {"name": "nesterov", "beta2": 0.9}),
+            ({"schedule": linear}, {"schedule": linear | {"horizon_fresh_examples": 0}}),
+        ]
+    ):
+        write_trial(tmp_path / f"{number}", [0.9], settings=config(optimizer=base))
+        settings = config(optimizer=echoed, echo=echo)
+        write_trial(tmp_path / f"{number}_echoed", [0.1, 0.9], settings=settings)
+    loaded = load.read(tmp_path)
+    paired = uncertainty.pairs(loaded.trials, loaded.study)
+    assert paired["effect_low"].tolist() == [1, 1]
+    (row,) = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")[1:]
+    assert row["untuned_count"] == 1  # the baseline's best run has learning rate 0.1
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("coarse_figures")
 @pytest.mark.parametrize(("mode", "best"), [("above", 0.8), ("below", 0.3)])
