@@ -56,7 +56,7 @@ def study_of(
         target: a value at which runs with targets of different values are judged.
 
     Raises:
-        InputError: the runs have different targets, so one score cannot compare them.
+        InputError: the runs have different targets or data sets, so one score cannot compare them.
     """
     configs = [snapshot["config"] for snapshot in snapshots]
     targets = list(dict.fromkeys(parse_target(config["target"]) for config in configs))
@@ -69,6 +69,13 @@ def study_of(
             else "give --target=X to judge all of them at one value"
         )
         raise InputError(f"these runs have different targets ({listed}); {advice}")
+    datasets = [snapshot.get("dataset") or {} for snapshot in snapshots]
+    names = {str(d["fingerprint"]): d.get("name") for d in datasets if d.get("fingerprint")}
+    if len(names) > 1:
+        listed = "; ".join(plain(f"{name}, fingerprint {hashed}") for hashed, name in names.items())
+        raise InputError(
+            f"these runs have different data sets ({listed}); analyze those of one at a time"
+        )
     conditions = {condition.name: condition for condition in map(condition_of, snapshots)}
     ordered = sorted(conditions.values(), key=_presentation)
     without_echo = [condition.name for condition in ordered if condition.insertion == "none"]

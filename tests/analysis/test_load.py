@@ -339,6 +339,24 @@ def test_single_runs_of_different_metrics_are_refused(tmp_path):
             load.read(tmp_path, target)
 
 
+def test_a_run_that_is_given_by_several_paths_counts_once(tmp_path, monkeypatch):
+    write_trial(tmp_path / "out" / "a", [0.1])
+    (tmp_path / "link").symlink_to(tmp_path / "out" / "a")
+    monkeypatch.chdir(tmp_path)
+    for paths in (["out", "out/a"], ["out", tmp_path / "link"], ["out/a", tmp_path / "out" / "a"]):
+        assert len(load.read(paths).trials) == 1
+
+
+def test_single_runs_of_different_data_are_refused(tmp_path):
+    for name, hashed in (("a", "12ab"), ("b", "12ab"), ("c", None), ("d", "34cd")):
+        dataset = {"name": "digits"} | ({"fingerprint": hashed} if hashed else {})
+        write_trial(tmp_path / name, [0.1], dataset=dataset)
+    assert len(load.read([tmp_path / name for name in "abc"]).trials) == 3
+    says = r"data sets \(digits, fingerprint 12ab; digits, fingerprint 34cd\); analyze .* at a time$"
+    with pytest.raises(InputError, match=says):
+        load.read(tmp_path)
+
+
 def test_runs_of_different_targets_are_compared_at_a_given_one(tmp_path):
     harder = TARGET | {"value": 0.95}
     echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
