@@ -55,11 +55,16 @@ def _set_aside(loaded: LoadedStudy, root: str | os.PathLike | None) -> Iterable[
 def _baseline(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     if loaded.study.scores_values:
         return
-    base = table[table["condition"] == loaded.study.baseline]
+    base = table[table["condition"].isin(table["baseline"])]  # one for each batch size
     if base.empty:
         yield "No condition is the baseline, so there are no ratios and no ideals."
-    elif base["searches_reached"].iloc[0] == 0:
-        yield "The baseline never reached the target, so there are no ratios and no ideals."
+    missed = base[base["searches_reached"] == 0]
+    if len(missed):
+        which = f" ({'; '.join(missed['label'])})" if len(base) > 1 else ""
+        yield (
+            f"The baseline{which} never reached the target, so ratios to it are upper bounds or "
+            "unknown, and it gives no ideals."
+        )
 
 
 def _not_reached(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:

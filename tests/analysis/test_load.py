@@ -352,7 +352,7 @@ def test_single_runs_of_different_data_are_refused(tmp_path):
         dataset = {"name": "digits"} | ({"fingerprint": hashed} if hashed else {})
         write_trial(tmp_path / name, [0.1], dataset=dataset)
     assert len(load.read([tmp_path / name for name in "abc"]).trials) == 3
-    says = r"data sets \(digits, fingerprint 12ab; digits, fingerprint 34cd\); analyze .* at a time$"
+    says = r"data sets \(digits, fingerprint 12ab; digits, fingerprint 34cd\); analyze .* at a time"
     with pytest.raises(InputError, match=says):
         load.read(tmp_path)
 
@@ -491,6 +491,23 @@ def test_caveats_of_a_small_study(small):
     assert "range but no interval" in text
     assert "training examples" not in text  # 1000 fresh examples are less than an epoch
     assert "hardware" not in text
+
+
+def test_a_baseline_that_never_reached_the_target_is_a_caveat(tmp_path):
+    values = {("baseline", 0, 0): [0.1] * 4, ("before_e2", 0, 0): [0.1, 0.9]}
+    values |= {("b40", 0, 0): [0.9], ("b40_e2", 0, 0): [0.9]}
+    at_40 = [
+        condition | {"name": name, "overrides": condition["overrides"] | {"batch_size": 40}}
+        for condition, name in ((BASELINE, "b40"), (BEFORE, "b40_e2"))
+    ]
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE, *at_40], values, searches=1)
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    ratios = [tables.effect_text(row, "ratio") for row in table.to_dict("records")]
+    assert ratios[1].startswith("≤0.50")
+    assert ratios[3] == "1.00"
+    (note,) = [note for note in caveats.find(loaded) if "baseline" in note and "ratios" in note]
+    assert note.startswith("The baseline (no echoing (baseline)) never reached the target, so rat")
 
 
 def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
