@@ -75,10 +75,11 @@ def _read(directory: pathlib.Path, target: float | None, rows: load.Rows) -> Loa
 
 
 def ended(loaded: LoadedStudy) -> bool:
-    """Whether each planned search has its trials, or has run as many as it may."""
+    """Whether each planned search has its trials, or has run as many as it may. A single run that
+    was preempted has not ended: it is to be resumed."""
     study = loaded.study
     if not study.trials:
-        return not (loaded.trials["status"] == UNFINISHED).any()
+        return not loaded.trials["status"].isin((UNFINISHED, "preempted")).any()
     searches = scores.search_scores(loaded.trials, study)
     done = (searches["counted"] >= study.trials) | (searches["ended"] >= study.max_trials)
     return int(done.sum()) >= len(study.conditions) * study.searches

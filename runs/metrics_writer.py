@@ -10,6 +10,8 @@ from runs.observers import Observer
 class Recorder:
     """Writes a run's `metrics.jsonl` and `result.json`.
 
+    Removes the result of an interruption from which the run resumes, since it has not ended now.
+
     Args:
         workdir: the run's directory.
         keep_bytes: see records.LinesWriter.
@@ -24,6 +26,7 @@ class Recorder:
         self.active = distributed.is_first()
         if self.active:
             self._metrics = records.LinesWriter(workdir / records.METRICS, keep_bytes)
+            (workdir / records.RESULT).unlink(missing_ok=True)
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record: `step`, `fresh_examples`, `split`, and numbers by name."""

@@ -14,6 +14,7 @@ from runs import cli, clock, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
 from tests.helpers.runs import (
+    EIGHT_STEPS,
     HANGS,
     INSERTIONS_AND_BUFFERS,
     assert_equal_runs,
@@ -156,6 +157,16 @@ def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_pat
     assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
     monkeypatch.undo()
     assert train.train(mini(), tmp_path / "run")["status"] == "exhausted"
+
+
+def test_a_run_has_no_result_while_it_trains_again(tmp_path):
+    config, found = mini(**EIGHT_STEPS), []
+    assert train.train(config, tmp_path, on_step=stop_at(3))["status"] == "preempted"
+    result = tmp_path / records.RESULT
+    assert result.exists()
+    train.train(config, tmp_path, on_step=lambda step: found.append((step, result.exists())))
+    assert found == [(step, False) for step in range(4, 9)]
+    assert records.read_json(result)["status"] == "exhausted"
 
 
 def test_a_finished_run_says_so_and_changes_nothing(uninterrupted, capsys):

@@ -307,6 +307,17 @@ def test_watch_continues_until_the_study_has_ended(tmp_path, capsys, monkeypatch
     assert lines[0].endswith("3 running")
 
 
+def test_watch_waits_for_a_run_that_was_preempted(tmp_path, capsys, monkeypatch):
+    write_trial(tmp_path / "run", [0.1], "preempted")
+    result = tmp_path / "run" / records.RESULT
+    ended = records.read_json(result) | {"status": "exhausted"}
+    events = [result.unlink, lambda: records.write_json(result, ended)]  # it resumes, and ends
+    monkeypatch.setattr(watch.time, "sleep", lambda _: events.pop(0)())
+    assert run([str(tmp_path / "run"), "--watch"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[2] for line in lines] == ["0 running", "1 running", "0 running"]
+
+
 def test_watch_before_the_first_trial(tmp_path, capsys, monkeypatch):
     root = write_study(tmp_path / "s", [BASELINE], {})
 
