@@ -132,13 +132,15 @@ def _train(
     condition = study.condition(unit.condition)
     if distributed.is_first():
         for trial, workdir in zip(trials, trial_dirs, strict=True):
+            before = _shared_before(workdir)
+            stacked = unit.stacked and len(trials) > 1
             record = {
                 "condition": unit.condition,
                 "search": unit.search,
                 "trial": trial,
-                "lanes": len(trials),
-                "stacked": unit.stacked and len(trials) > 1,
-                "workers": unit.workers,
+                "lanes": max(len(trials), before.get("lanes") or 1),
+                "stacked": stacked or bool(before.get("stacked")),
+                "workers": max(unit.workers, before.get("workers") or 1),
                 "hparams": search.point(study.space, unit.search, trial),
             }
             records.write_json(workdir / records.HPARAMS, record)
@@ -148,6 +150,14 @@ def _train(
         distributed.raise_if_failed(result, trial_dirs[0])
         return [result]
     return lanes.train(configs, trial_dirs, progress, unit.stacked, tools=unit.tools)
+
+
+def _shared_before(workdir: pathlib.Path) -> dict[str, Any]:
+    """The hparams.json of a trial that resumes, whose clocks and numbers include what it shared
+    before the interruption; empty for one that starts, or starts over."""
+    checkpoints = (workdir / records.CHECKPOINTS).glob("*")
+    resumes = any(path.name.isdecimal() for path in checkpoints)
+    return trial_records.read_hparams(workdir) if resumes else {}
 
 
 def _set_aside(workdir: pathlib.Path) -> str:
