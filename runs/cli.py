@@ -69,13 +69,16 @@ class DiskFull(Failed):
     """A disk is full; the message says which."""
 
 
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error or one of its causes is a full disk or an exhausted quota."""
     while error is not None:
-        # Orbax passes on only the text of the system's error
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        if getattr(error, "errno", None) in _DISK_FULL:
             return True
-        if os.strerror(errno.ENOSPC) in str(error):
+        # Orbax passes on only the text of the system's error
+        if any(os.strerror(code) in str(error) for code in _DISK_FULL):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -90,8 +93,8 @@ def disk_full_named(where: pathlib.Path) -> Iterator[None]:
         if isinstance(error, DiskFull) or not is_disk_full(error):
             raise
         raise DiskFull(
-            f"no space is left on the disk of {where}; free some and start the same command "
-            "again to resume"
+            f"no space is left on the disk of {where}, or your quota is used up; free some and "
+            "start the same command again to resume"
         ) from error
 
 
@@ -140,6 +143,23 @@ _WRONG_PATH = (
 )
 
 
+def explained(error: Exception) -> Exception:
+    """The InputError or Failed that says what an error of files means; any other error itself."""
+    if isinstance(error, InputError | Failed):
+        return error
+    if isinstance(error, records.Damaged):
+        return InputError(str(error))
+    if is_disk_full(error):
+        return DiskFull(
+            "no space is left on the disk, or your quota is used up; free some and start the "
+            "same command again"
+        )
+    if isinstance(error, OSError) and error.errno in _WRONG_PATH:
+        where = f": {_shortened(str(error.filename))}" if error.filename else ""
+        return InputError(f"{error.strerror}{where}; give another path")
+    return error
+
+
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, whether or not its output can be written.
 
@@ -150,15 +170,12 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
     signals.install(signals.raise_once)
     try:
         return main(sys.argv[1:] if argv is None else argv)
-    except (InputError, Failed, records.Damaged) as error:
-        terminal.write(f"error: {plain(str(error))}", sys.stderr)
-        return FAILED if isinstance(error, Failed) else WRONG_INPUT
-    except OSError as error:
-        if error.errno not in _WRONG_PATH:
+    except Exception as error:
+        known = explained(error)
+        if not isinstance(known, InputError | Failed):
             raise
-        where = f": {_shortened(str(error.filename))}" if error.filename else ""
-        terminal.write(f"error: {error.strerror}{where}; give another path", sys.stderr)
-        return WRONG_INPUT
+        terminal.write(f"error: {plain(str(known))}", sys.stderr)
+        return FAILED if isinstance(known, Failed) else WRONG_INPUT
     except KeyboardInterrupt:
         terminal.write("interrupted", sys.stderr)
         return signals.INTERRUPTED

@@ -119,7 +119,8 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         progress = Progress(quiet=True)
         outcome = run_unit(study, unit, study_dir, progress)
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
-    except Exception as error:
+    except Exception as caught:
+        error = cli.explained(caught)
         kind = cli.InputError if isinstance(error, cli.InputError) else type(error)
         return Outcome({}, error=str(error) or repr(error), kind=kind.__name__)
 

@@ -1,5 +1,7 @@
 """The command line: help that teaches, and one sentence with exit code 2 for what is wrong."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -134,6 +136,24 @@ def test_a_directory_with_something_else_is_refused(tmp_path, capsys):
     assert cli.guarded(train.main, words) == cli.WRONG_INPUT
     assert "contains no run" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+DISK_FULL = [
+    *(OSError(code, os.strerror(code)) for code in (errno.ENOSPC, errno.EDQUOT)),
+    # as Orbax passes it on
+    *(ValueError(f"writing x: {os.strerror(code)}") for code in (errno.ENOSPC, errno.EDQUOT)),
+]
+
+
+@pytest.mark.parametrize("error", DISK_FULL, ids=str)
+def test_a_full_disk_ends_any_command_with_one_sentence(error, capsys):
+    def writes(argv):
+        raise error
+
+    assert cli.guarded(writes, []) == cli.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith("error: no space is left on the disk, or your quota is used up; free")
+    assert said.count("\n") == 1
 
 
 def test_fields_take_the_types_of_their_defaults():

@@ -387,7 +387,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     said = [line for line in run.stderr.splitlines() if "input wait" not in line]
     assert run.returncode == cli.FAILED, said
     assert len(said) == 1, said
-    assert said[0].startswith(f"error: no space is left on the disk of {small / 'run'}; free some")
+    assert said[0].startswith(f"error: no space is left on the disk of {small / 'run'}, or your ")
 
 
 def test_ctrl_c_during_the_imports_of_a_command_is_quiet():

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import multiprocessing
 import os
@@ -238,13 +239,18 @@ def test_lanes_write_what_separate_trials_write(tmp_path):
     assert together == [2, 2, 1] * 2
 
 
-def test_full_disk_stops_the_study_with_one_sentence(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), ValueError(os.strerror(errno.EDQUOT))],
+    ids=str,
+)
+def test_full_disk_stops_the_study_with_one_sentence(error, tmp_path, monkeypatch):
     directory, fsync, calls = tmp_path / "study", os.fsync, []
 
     def full(descriptor):
         calls.append(descriptor)
         if len(calls) > 6:
-            raise OSError(28, os.strerror(28))
+            raise error
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)

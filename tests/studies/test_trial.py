@@ -1,8 +1,13 @@
-"""One unit of a study's work: what its records say of how it was trained."""
+"""One unit of a study's work: what its records say, and the errors of a worker."""
 
+import errno
+import os
 import shutil
 
-from runs import records, trial_records
+import pytest
+
+from runs import cli, records, trial_records
+from studies import trial
 from studies.trial import Unit, run_unit
 from tests.helpers.runs import on_each_step, stop_at_call
 from tests.helpers.small_studies import QUIET, study
@@ -16,8 +21,28 @@ def test_a_resumed_trial_keeps_the_mark_of_what_it_shared(tmp_path):
     assert [result["status"] for result in together.values()] == ["preempted"] * 2
     shutil.rmtree(unit.workdir(1, tmp_path) / records.CHECKPOINTS)  # so that it starts over
     shared = []
-    for trial in trials:
-        run_unit(plan, Unit("baseline", 0, (trial,)), tmp_path, QUIET)
-        record = trial_records.read_hparams(unit.workdir(trial, tmp_path))
+    for number in trials:
+        run_unit(plan, Unit("baseline", 0, (number,)), tmp_path, QUIET)
+        record = trial_records.read_hparams(unit.workdir(number, tmp_path))
         shared.append([record[name] for name in ("lanes", "stacked", "workers")])
     assert shared == [[2, True, 3], [1, False, 1]]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (OSError(errno.EROFS, os.strerror(errno.EROFS), "/x"), cli.InputError, "Read-only .*: /x;"),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), cli.DiskFull, "or your quota is used"),
+        (records.Damaged("hparams.json is not a file"), cli.InputError, "^hparams.json is not a"),
+        (ZeroDivisionError("division by zero"), RuntimeError, "^division by zero$"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else None,
+)
+def test_an_error_of_a_worker_is_that_of_a_single_process(error, kind, says, tmp_path, monkeypatch):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(trial, "run_unit", fails)
+    outcome = trial.attempt(study(), Unit("baseline", 0, (0,)), tmp_path)
+    with pytest.raises(kind, match=says):
+        outcome.checked()
