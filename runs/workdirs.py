@@ -154,8 +154,9 @@ def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
 def misplaced(workdir: pathlib.Path) -> list[tuple[pathlib.Path, str]]:
     """Entries of a run's directory that are of another kind than a run's, and what they should be:
     'a file' or 'a directory'."""
+    files = (records.LOCK, records.METRICS, records.DECISIONS)  # opened without `read_bytes`
     kinds = (
-        (records.LOCK, "a file", pathlib.Path.is_file),
+        *((name, "a file", pathlib.Path.is_file) for name in files),
         (records.CHECKPOINTS, "a directory", pathlib.Path.is_dir),
         (records.DAMAGED, "a directory", pathlib.Path.is_dir),
     )

@@ -1,5 +1,7 @@
 """A run's directory in which something else has the name of a run's file or directory."""
 
+import os
+
 import pytest
 
 import sweep
@@ -9,12 +11,17 @@ from studies.directory import open_study
 from tests.helpers.runs import mini
 from tests.helpers.small_studies import RecordedProgress, study
 
-WRONG = {records.LOCK: "a file", records.CHECKPOINTS: "a directory", records.DAMAGED: "a directory"}
+WRONG = {
+    **dict.fromkeys((records.LOCK, records.METRICS, records.DECISIONS), "a file"),
+    **dict.fromkeys((records.CHECKPOINTS, records.DAMAGED), "a directory"),
+}
 
 
 def misplace(workdir, name):
     workdir.mkdir(parents=True)
-    if WRONG[name] == "a file":
+    if name == records.METRICS:
+        os.mkfifo(workdir / name)  # whoever opens it waits
+    elif WRONG[name] == "a file":
         (workdir / name).mkdir()
     else:
         (workdir / name).write_text("mine")
