@@ -21,6 +21,7 @@ from echo.diagnostics import CopyDiagnostics
 from pipeline.auto_streams import AutoStreams
 from pipeline.map_datasets import Batch
 from runs import cli, distributed, records
+from runs.study import short
 from training.optimizer import Hyperparameters
 from training.step import Program, Rows
 from training.stepper import Stepper
@@ -95,16 +96,35 @@ def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
     if not path:
         return None
     try:
-        rows = [record["fresh"] for record in records.read_lines(path)]
-        if not rows:
+        lines = records.read_lines(path)
+        if not lines:
             raise ValueError("it is empty")
-        return np.asarray(rows, np.int64).reshape(len(rows), config.echo.streams)
+        for step, line in enumerate(lines, start=1):
+            _check_decision(config, step, line)
+        return np.asarray([line["fresh"] for line in lines], np.int64)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise cli.InputError(
-            f"config.echo.replay is {path!r}, which holds no decisions of a run with "
-            f"echo.streams={config.echo.streams} ({error}); allowed: {records.DECISIONS} of a run "
-            "with echo.policy=auto"
+            f"config.echo.replay is {path!r}, which holds no decisions of a run with batch_size="
+            f"{config.batch_size} and echo.streams={config.echo.streams} ({error}); allowed: "
+            f"{records.DECISIONS} of a run with echo.policy=auto"
         ) from error
+
+
+def _check_decision(config: ConfigDict, step: int, line: dict[str, Any]) -> None:
+    """Raises ValueError or KeyError unless it is a decision for that step of such a run."""
+    rows, fresh = config.batch_size // config.echo.streams, line["fresh"]
+    in_parts = config.echo.insertion != "after_batching"
+    allowed = range(rows + 1) if in_parts else (0, rows)
+    if line["step"] != step:
+        raise ValueError(f"line {step} is of step {short(line['step'])}")
+    if not isinstance(fresh, list) or len(fresh) != config.echo.streams:
+        raise ValueError(f"step {step} takes {short(fresh)}")
+    for number in fresh:
+        if type(number) is not int or number not in allowed:
+            raise ValueError(
+                f"step {step} takes {short(number)} fresh examples in a stream, not 0 "
+                f"{'to' if in_parts else 'or'} {rows}"
+            )
 
 
 class _PacedStepper(Stepper):

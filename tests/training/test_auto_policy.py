@@ -175,10 +175,34 @@ def test_wrong_settings_are_one_sentence(fields, message):
         make_experiment(mini(**settings | fields))
 
 
-def test_decisions_for_another_number_of_streams_are_wrong_input(tmp_path):
-    replay = decisions_file(tmp_path / "decisions", [[16, 16]])
-    with pytest.raises(cli.InputError, match=r"echo\.streams=1"):
+@pytest.mark.parametrize(
+    ("decisions", "says"),
+    [
+        ([[32], [16, 16]], r"step 2 takes \[16, 16\]"),  # of another number of streams
+        ([32], "step 1 takes 32"),
+        ([[32], [33]], "step 2 takes 33 fresh examples in a stream, not 0 to 32"),
+        ([[32], [-5]], "step 2 takes -5"),
+        ([[10**24]], "step 1 takes 10+ fresh"),
+        ([[1.7]], "step 1 takes 1.7"),
+        ([[True]], "step 1 takes True"),
+        ([["32"]], "step 1 takes '32'"),
+    ],
+    ids=str,
+)
+def test_decisions_that_such_a_run_cannot_take_are_wrong_input(decisions, says, tmp_path):
+    replay = decisions_file(tmp_path / "decisions", decisions)
+    with pytest.raises(cli.InputError, match=rf"echo\.streams=1 \({says}.*\); allowed: echo_d"):
         make_experiment(auto(echo__replay=replay))
+
+
+def test_decisions_of_other_steps_or_parts_of_batches_are_wrong_input(tmp_path):
+    path = tmp_path / "decisions"
+    path.write_text('{"step": 1, "fresh": [32]}\n{"step": 1, "fresh": [32]}\n')
+    with pytest.raises(cli.InputError, match="line 2 is of step 1"):
+        make_experiment(auto(echo__replay=str(path)))
+    replay = decisions_file(tmp_path / "parts", [[32], [17]])
+    with pytest.raises(cli.InputError, match="takes 17 fresh examples in a stream, not 0 or 32"):
+        make_experiment(auto("after_batching", 4, echo__replay=replay))
 
 
 def test_the_command_says_what_is_wrong(tmp_path, capsys):
