@@ -44,6 +44,13 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         InputError: there is no run, it is being trained, it has no evaluated checkpoint, or a
             record cannot be decoded, or a device has too little memory.
     """
+    for override in overrides:
+        name = override.removeprefix("--config.").partition("=")[0]
+        if name not in base.MAY_CHANGE_ON_RESUME:
+            raise cli.InputError(
+                f"config.{name} cannot be given with --evaluate, which uses the run's own; "
+                f"allowed: {', '.join(base.MAY_CHANGE_ON_RESUME)}"
+            )
     config, status, best = distributed.decided_by_first(lambda: _run_of(workdir))
     finished = status in records.FINISHED
     if finished and (stored := distributed.decided_by_first(lambda: _stored_evaluation(workdir))):
@@ -139,13 +146,6 @@ def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ConfigDict:
             f"the run's configuration is not of this version ({error}); use the commit in its "
             f"{records.CONFIG}"
         ) from error
-    for override in overrides:
-        name = override.removeprefix("--config.").partition("=")[0]
-        if name not in base.MAY_CHANGE_ON_RESUME:
-            raise cli.InputError(
-                f"config.{name} cannot be given with --evaluate, which uses the run's own; "
-                f"allowed: {', '.join(base.MAY_CHANGE_ON_RESUME)}"
-            )
     cli.override(config, overrides, base.FIELDS)
     return config
 

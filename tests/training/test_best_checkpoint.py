@@ -174,6 +174,14 @@ def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, fini
     assert error.count("\n") == 1
 
 
+def test_fields_are_checked_although_the_evaluation_is_stored(finished, capsys):
+    assert evaluate(finished) == cli.OK
+    capsys.readouterr()
+    assert evaluate(finished, "--config.batch_size=64") == cli.WRONG_INPUT
+    assert "config.batch_size cannot be given with --evaluate" in capsys.readouterr().err
+    assert evaluate(finished, "--config.prefetch=0") == cli.OK
+
+
 def test_a_test_record_that_cannot_be_decoded_is_one_sentence(finished, capsys, monkeypatch):
     opened = splits.open_source
 
