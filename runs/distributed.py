@@ -21,6 +21,7 @@ from jax.experimental import multihost_utils
 
 from runs import terminal
 from runs.cli import FAILED, Failed, InputError
+from runs.study import short
 
 # Set by the user or a custom launcher. JAX itself reads only the first.
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -119,24 +120,32 @@ def detect(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _explicit(environment: Mapping[str, str], given: list[str]) -> dict[str, Any] | None:
-    missing = [name for name in (ADDRESS, COUNT, INDEX) if name not in given]
-    if missing or not all(environment[name].isdigit() for name in (COUNT, INDEX)):
+    address, count, index = (environment.get(name, "") for name in (ADDRESS, COUNT, INDEX))
+    numbered = _is_number(count) and _is_number(index)
+    if address and numbered and not _several(count):
+        return None
+    host, _, port = address.rpartition(":")
+    if not (host and _is_number(port) and numbered and int(index) < int(count)):
+        listed = ", ".join(f"{name}={short(environment[name])}" for name in given)
         raise InputError(
-            f"{', '.join(given)} are set, which is not sufficient to join other processes; set "
+            f"the environment has {listed}, with which this process cannot join others; set "
             f"{ADDRESS}=HOST:PORT, {COUNT}=N and {INDEX}=0..N-1, or none of them"
         )
-    if not _several(environment[COUNT]):
-        return None
     return {
-        "coordinator_address": environment[ADDRESS],
-        "num_processes": int(environment[COUNT]),
-        "process_id": int(environment[INDEX]),
+        "coordinator_address": address,
+        "num_processes": int(count),
+        "process_id": int(index),
         "cluster_detection_method": "deactivate",
     }
 
 
 def _several(count: str | None) -> bool:
-    return count is not None and count.isdigit() and int(count) > 1
+    return count is not None and _is_number(count) and int(count) > 1
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a whole number of a sensible length; '²' and 5,000 digits are not."""
+    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def is_first() -> bool:

@@ -69,8 +69,29 @@ def test_processes_can_be_numbered_by_hand():
     wanted = distributed.detect(BY_HAND | {"JAX_NUM_PROCESSES": "2"})
     assert wanted["coordinator_address"] == "host:1234"
     assert (wanted["num_processes"], wanted["process_id"]) == (2, 1)
-    with pytest.raises(cli.InputError, match="JAX_NUM_PROCESSES=N"):
-        distributed.detect(BY_HAND)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"JAX_NUM_PROCESSES": "two"},
+        {"JAX_NUM_PROCESSES": "²"},
+        {"JAX_NUM_PROCESSES": "9" * 5000},
+        {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"},
+        {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "host"},
+        {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": ":1234"},
+        {"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "host:port"},
+    ],
+    ids=lambda wrong: " ".join(wrong.values())[:20],
+)
+def test_wrong_numbers_and_addresses_are_one_sentence(wrong):
+    with pytest.raises(cli.InputError, match=r"JAX_COORDINATOR_ADDRESS=HOST:PORT, .*=N and .*=0"):
+        distributed.detect(BY_HAND | wrong)
+
+
+def test_a_launcher_with_a_number_that_is_none_starts_a_single_process():
+    assert distributed.detect(SLURM | {"SLURM_NTASKS": "²"}) is None
 
 
 # 102: slots that four streams cannot share evenly; 699: streams of different lengths
