@@ -159,7 +159,7 @@ class _Launch:
             elif result is None:
                 queue.postpone(trial)  # it had not started, or took too long to save
             elif result == HELD:
-                queue.postpone(trial, _HELD_SECONDS)
+                queue.hold(trial, _HELD_SECONDS)
             elif result["status"] == "preempted":
                 queue.postpone(trial)
             else:

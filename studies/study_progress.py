@@ -94,7 +94,7 @@ class StudyProgress:
             seconds_left=self.seconds_left(),
             running=self._running(),
             diverged=self._diverged,
-            held=sum(len(queue.postponed) for queue in self._queues),
+            held=sum(len(queue.held) for queue in self._queues),
         )
 
     def _counts(self) -> tuple[int, int]:

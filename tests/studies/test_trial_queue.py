@@ -86,6 +86,20 @@ def test_time_left_weights_trials_by_their_steps():
     assert progress.status() == dataclasses.replace(progress.status(), seconds_left=None)
 
 
+def test_only_trials_of_other_launches_are_held():
+    now = [0.0]
+    queue = SearchQueue("a", 0, 3, 6, clock=lambda: now[0])
+    progress = StudyProgress([queue], {"a": 10})
+    assert queue.take(3) == (0, 1, 2)
+    queue.postpone(0)  # it was stopped, or has lost its worker
+    assert "held" not in str(progress.status())
+    queue.hold(1, 2.0)
+    assert str(progress.status()).endswith("1 running | 0 diverged | 1 held by other launches")
+    now[0] = 3.0
+    assert queue.take(2) == (0, 1)
+    assert progress.status().held == 0
+
+
 def test_lock_is_exclusive_and_released_when_its_owner_is_killed(tmp_path):
     path = tmp_path / "lock"
     program = (
