@@ -52,6 +52,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     given = [name for name in ("config", "workdir") if getattr(arguments, name)]
     if arguments.evaluate and given:
         parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
+    tools = ("tracker", "mirror", "profile")
+    unused = [f"--{name}" for name in tools if getattr(arguments, name) != parser.get_default(name)]
+    if arguments.evaluate and unused:
+        parser.error(f"--evaluate trains nothing to follow; leave out {', '.join(unused)}")
     if not arguments.evaluate:
         missing = [f"--{name}" for name in ("config", "workdir") if name not in given]
         if missing:

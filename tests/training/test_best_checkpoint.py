@@ -165,6 +165,8 @@ def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
         (["--config=configs/cifar10.py"], "--evaluate takes the run's own configuration"),
         (["--config.batch_size=64"], "config.batch_size cannot be given with --evaluate"),
         (["--config.mesh.data=64"], "config.mesh is data=64"),
+        (["--profile=1:2", "--mirror=there"], "nothing to follow; leave out --mirror, --profile;"),
+        (["--tracker=none"], "--evaluate trains nothing to follow; leave out --tracker;"),
     ],
 )
 def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, finished, capsys):
