@@ -94,7 +94,7 @@ from echo.advice.recommend import FACTORS, Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
-from runs import terminal, workdirs
+from runs import distributed, terminal, workdirs
 from runs.progress import Progress
 from studies import pilots
 from training import check, memory, optimizer, sharding
@@ -344,6 +344,7 @@ def _drawn(advice: Advice, style: Any) -> Any:
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    distributed.check_devices()
     if arguments.pilot:  # before the minute that measuring takes
         pilots.target_loss(config)
         workdirs.check_apart(arguments.pilot, config, "--pilot")

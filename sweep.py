@@ -150,6 +150,7 @@ def main(argv: Sequence[str]) -> int:
     )
     _check_shard(arguments.shard, len(study.conditions) * study.searches)
     if arguments.dry_run:
+        distributed.check_devices()
         search.check(study, arguments.lanes)
         terminal.write(describe.dry_run(study))
         return cli.OK

@@ -51,12 +51,14 @@ def initialize() -> None:
     JAX ends this process after five minutes.
 
     Raises:
-        InputError: the launcher's variables are incomplete or wrong.
+        InputError: the launcher's variables are incomplete or wrong, or a single process has no
+            device of JAX_PLATFORMS.
     """
     if jax.distributed.is_initialized():
         return
     arguments = detect(os.environ)
     if arguments is None:
+        check_devices()
         return
     says = f"waiting for the other processes of this run, at most {_JOIN_SECONDS} s"
     waits = threading.Timer(_SILENT_SECONDS, terminal.write, (says, sys.stderr))
@@ -76,6 +78,21 @@ def initialize() -> None:
         leaving = threading.Event()
         atexit.register(leaving.set)  # runs before JAX disconnects, after which process 0 may end
         threading.Thread(target=_end_with_first, args=(leaving,), daemon=True).start()
+
+
+def check_devices() -> None:
+    """Initializes JAX's devices; raises InputError if there are none of JAX_PLATFORMS."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter for "cuda" without a GPU
+        if not (platforms := jax.config.jax_platforms):
+            raise
+        text, _, _ = str(error).partition(" (set JAX_PLATFORMS")
+        reason = " ".join(text.split()) or "there is no GPU"
+        raise InputError(
+            f"JAX finds no device for JAX_PLATFORMS={platforms} ({reason}); set it to what this "
+            "machine has, such as cpu, or leave it unset"
+        ) from error
 
 
 def _end_with_first(leaving: threading.Event) -> None:

@@ -4,9 +4,13 @@ import errno
 import os
 import subprocess
 import sys
+import types
 
+import jax
 import pytest
 
+import advise
+import sweep
 import train
 from configs import base
 from runs import cli
@@ -154,6 +158,40 @@ def test_a_full_disk_ends_any_command_with_one_sentence(error, capsys):
     said = capsys.readouterr().err
     assert said.startswith("error: no space is left on the disk, or your quota is used up; free")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Unable to initialize 'x'"), AssertionError()])
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (train, ["--workdir={tmp}/run"]),
+        (sweep, ["--study=demo", "--outdir={tmp}/study"]),
+        (sweep, ["--study=demo", "--dry-run"]),
+        (advise, []),
+    ],
+)
+def test_a_platform_without_a_device_is_one_sentence(
+    command, words, error, tmp_path, capsys, monkeypatch
+):
+    def devices(*_):
+        raise error
+
+    monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setattr(jax, "config", types.SimpleNamespace(jax_platforms="x"))
+    words = ["--config=configs/cifar10.py:mini", *(w.format(tmp=tmp_path) for w in words)]
+    assert cli.guarded(command.main, words) == cli.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith("error: JAX finds no device for JAX_PLATFORMS=x (")
+    assert said.count("\n") == 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_platform_that_does_not_exist_is_one_sentence(tmp_path):
+    words = ("--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}")
+    done = run_command("train.py", *words, env=os.environ | {"JAX_PLATFORMS": "abacus"})
+    assert done.returncode == cli.WRONG_INPUT
+    assert "error: JAX finds no device for JAX_PLATFORMS=abacus (Unable to" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_fields_take_the_types_of_their_defaults():
