@@ -85,7 +85,7 @@ def check_devices() -> None:
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter for "cuda" without a GPU
-        if not (platforms := jax.config.jax_platforms):
+        if not (platforms := os.environ.get("JAX_PLATFORMS")):
             raise
         text, _, _ = str(error).partition(" (set JAX_PLATFORMS")
         reason = " ".join(text.split()) or "there is no GPU"

@@ -4,7 +4,6 @@ import errno
 import os
 import subprocess
 import sys
-import types
 
 import jax
 import pytest
@@ -177,7 +176,7 @@ def test_a_platform_without_a_device_is_one_sentence(
         raise error
 
     monkeypatch.setattr(jax, "devices", devices)
-    monkeypatch.setattr(jax, "config", types.SimpleNamespace(jax_platforms="x"))
+    monkeypatch.setenv("JAX_PLATFORMS", "x")
     words = ["--config=configs/cifar10.py:mini", *(w.format(tmp=tmp_path) for w in words)]
     assert cli.guarded(command.main, words) == cli.WRONG_INPUT
     said = capsys.readouterr().err
