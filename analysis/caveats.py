@@ -58,12 +58,10 @@ def _baseline(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     base = table[table["condition"].isin(table["baseline"])]  # one for each batch size
     if base.empty:
         yield "No condition is the baseline, so there are no ratios and no ideals."
-    missed = base[base["searches_reached"] == 0]
-    if len(missed):
-        which = f" ({'; '.join(missed['label'])})" if len(base) > 1 else ""
+    elif not base["searches_reached"].any():
         yield (
-            f"The baseline{which} never reached the target, so ratios to it are upper bounds or "
-            "unknown, and it gives no ideals."
+            "The baseline never reached the target, so ratios are upper bounds or unknown, and "
+            "there are no ideals."
         )
 
 
