@@ -38,6 +38,9 @@ MAX_REGRET = 1.5
 # The bound on the regret up to which the answer is clear.
 CLEAR_REGRET = 1.1
 
+# No pilot falls behind this share of the seconds of the one that is extended.
+_LEAST_SHARE = 0.25
+
 # A factor whose chance to be faster than the best one is below this needs no further pilot.
 _CONTENDER = 0.1
 
@@ -136,7 +139,8 @@ class Forecast:
             95 % probability under the fitted law.
         doubt: why the evidence is not enough, or "".
         next_factor: the factor whose pilot to extend (or start) next; None if the answer is clear.
-            A pilot that has not left the start of its curve comes before a longer one.
+            A pilot that has not left the start of its curve comes before a longer one, and so does
+            one that has taken less than a quarter of its seconds.
         noise: standard deviation of log fresh examples around the fitted law.
     """
 
@@ -229,7 +233,7 @@ def forecast(
     if not doubt and regret <= CLEAR_REGRET:
         following = None
     if following is not None:
-        following = _least_started(runs, target, factors, following, step_seconds or {})
+        following = _least_started(runs, target, factors, following, reached, step_seconds or {})
     return Forecast(cells, factors[best], regret, doubt, following, fit.noise)
 
 
@@ -283,12 +287,16 @@ def _least_started(
     target: float,
     factors: Sequence[float],
     following: float,
+    reached: set[float],
     step_seconds: Mapping[float, float],
 ) -> float:
-    """The factor whose pilot to extend: `following`, or of the pilots that have taken fewer seconds
-    and are still in their transient, which says nothing about later, the one with the fewest."""
+    """The factor whose pilot to extend: `following`, or the one with the fewest seconds of those
+    that lag behind it: that have taken fewer seconds and are still in their transient, which says
+    nothing about later, or less than _LEAST_SHARE of its seconds. On a plateau the law is fitted to
+    what all pilots share, and the one that would leave it first may look hopeless."""
     top = _transient_end(runs, target)
-    seconds, started = dict.fromkeys(factors, 0.0), {following}
+    seconds = dict.fromkeys(factors, 0.0)
+    shares = dict.fromkeys(factors, 1.0)  # of the seconds of `following`
     for run in runs:
         usable = _usable(run)
         if run.factor in seconds and usable.any():
@@ -297,9 +305,11 @@ def _least_started(
             )
             seconds[run.factor] += float(last)
             if run.loss[usable].min() <= top:
-                started.add(run.factor)
+                shares[run.factor] = _LEAST_SHARE
     behind = [
-        e for e, spent in seconds.items() if e not in started and 0 < spent < seconds[following]
+        e
+        for e, spent in seconds.items()
+        if e not in reached and 0 < spent < shares[e] * seconds[following]
     ]
     return min(behind, key=lambda e: seconds[e], default=following)
 

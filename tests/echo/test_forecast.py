@@ -308,3 +308,23 @@ def test_a_pilot_leaves_its_start_before_another_is_extended():
     guess, following = extended(resting(1.1 * long.fresh_examples[-1]))
     assert guess == 1
     assert following != 16  # it has had its chance
+
+
+def test_no_pilot_falls_behind_a_quarter_of_the_seconds_of_another():
+    """On a plateau, a pilot that would leave it first may look hopeless."""
+    long = law_run(1, 0.6 * law_examples(TARGET, 1))
+    level = 0.99 * TARGET * (3.0 / TARGET) ** 0.7  # just past the transient, 30 % of the way
+
+    def resting(until):
+        fresh = np.linspace(32, until, 4)
+        return Run(16, fresh, fresh * 16 / BATCH, [3.0, level, level, level])
+
+    def extended(other):
+        seconds = {1: float(BATCH), 16: BATCH / 16}
+        answer = forecast([long, other], TARGET, batch_size=BATCH, step_seconds=seconds)
+        return answer.factor, answer.next_factor
+
+    for share, expected in ((0.2, True), (0.4, False)):
+        guess, following = extended(resting(share * long.fresh_examples[-1]))
+        assert guess == 1
+        assert (following == 16) == expected
