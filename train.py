@@ -32,7 +32,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
     add("--config", help="FILE[:VARIANT], such as configs/cifar10.py")
-    add("--workdir", type=cli.directory, help="the run's directory; start it again to resume")
+    add("--workdir", type=cli.directory, help="the run's directory; run the same command to resume")
     add(
         "--evaluate",
         metavar="WORKDIR",

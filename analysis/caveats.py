@@ -24,7 +24,7 @@ COARSE = 0.05  # the distance between evaluations, as a share of a score
 
 
 def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str]:
-    """Every caveat of a study, the gravest first. Paths are relative to `root`."""
+    """Every caveat of a study, the most serious first. Paths are relative to `root`."""
     searches = scoring.search_scores(loaded.trials, loaded.study)
     table = scoring.condition_scores(loaded.trials, loaded.study)
     return [

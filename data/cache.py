@@ -1,6 +1,6 @@
 """Files that are computed once from a data set and kept: written atomically, by the first process.
 
-Beside each file lies its SHA-256 in the format of `sha256sum --check`. A file without one was
+Next to each file is its SHA-256 in the format of `sha256sum --check`. A file without one was
 written by an earlier version and is used as it is.
 """
 

@@ -2,7 +2,7 @@
 
 Both are read with pyarrow, which TFDS requires anyway. A saved data set is mapped into memory, so
 that a record is read alone. Parquet has to decode hundreds of records to read one, so each file is
-first rewritten as an Arrow file, once, in config.dataset.cache_dir or in .cache beside the data.
+first rewritten as an Arrow file, once, in config.dataset.cache_dir or in .cache next to the data.
 """
 
 import bisect

@@ -186,7 +186,7 @@ def _open_texts(dataset: Any, split: str, open_split: Callable) -> tuple[Texts, 
 
 
 def _cache_directory(dataset: Any) -> pathlib.Path | None:
-    """By default a directory beside the data; None for text that ships with Python."""
+    """By default a directory next to the data; None for text that ships with Python."""
     if dataset.cache_dir:
         return pathlib.Path(dataset.cache_dir).expanduser()
     if dataset.name in python_text.NAMES:

@@ -87,7 +87,7 @@ def cached(
 
     Args:
         documents: the training split, records with a `text`.
-        settings: see `training_settings`; written beside the vocabulary as JSON.
+        settings: see `training_settings`; written next to the vocabulary as JSON.
         directory: None trains without writing.
 
     Raises:

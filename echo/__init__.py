@@ -6,7 +6,7 @@
     dataset = tf_dataset.apply(echo.tf_data.echo(factor=2, shuffle_buffer=10_000))
     batches = echo.OpportunisticIterDataset(grain_dataset, max_factor=8, shuffle_buffer=10_000)
 
-The only hard dependency is numpy. Grain, JAX and TensorFlow are imported on first use of a name
+The only hard dependency is NumPy. Grain, JAX, and TensorFlow are imported on first use of a name
 that requires them.
 """
 

@@ -41,8 +41,8 @@ class DeviceStore:
         mesh: None uses one device. With several processes each process stores the items of its own
             streams, and the batches are global.
         batches: whether an item is itself a batch, with examples along a first axis.
-        enter: applied on the device to new items before they are stored. Hashable; equal functions
-            share compiled programs.
+        enter: applied on the device to new items before they are stored. It must be hashable; equal
+            functions share compiled programs.
 
     Raises:
         ValueError: a count or a mesh that is not allowed.

@@ -89,7 +89,7 @@ class EchoIterable(Iterable[T]):
         """Numbers the next pass, here and in the iterable if that has a `set_epoch` too.
 
         With worker processes call it before each pass: PyTorch starts new ones, which cannot count
-        passes. A state that was loaded is discarded if it is of another epoch.
+        passes. A loaded state is discarded if it belongs to another epoch.
         """
         self.epoch = checked_integer("epoch", epoch, 0, MAX_POSITION)
         if self._waiting is not None and self._waiting.epoch != epoch:
@@ -98,7 +98,7 @@ class EchoIterable(Iterable[T]):
             self._iterable.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the newest pass, which is small, beside one state of the iterable.
+        """The position of the newest pass: small, plus one state of the iterable.
 
         If the iterable has a `state_dict`, a resumed pass reads it again from just before the
         oldest pending item, otherwise from its start. It must then yield the same items.

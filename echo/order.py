@@ -56,8 +56,8 @@ class Order(Protocol):
 
     def next(self, intake: Intake) -> Emission:
         """Reads what the next batch requires; StopIteration at the end. Returns it, and any batches
-        after it that are settled and require no reading. Not called again before all of them have
-        been emitted."""
+        after it that are settled and require no reading. It is not called again until all
+        of them have been emitted."""
         ...
 
     def emitted(self, n: int) -> None:

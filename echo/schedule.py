@@ -4,7 +4,7 @@ Two integer sequences describe it:
 
 * The *echoed stream*: fresh item i fills the echoed positions floor(i*e) .. floor((i+1)*e) - 1, so
   that any first k items have floor(k*e) copies in all (error diffusion, no coin flips).
-* The *output stream*: the echoed stream behind a streaming shuffle buffer of S slots. Before output
+* The *output stream*: the echoed stream after a streaming shuffle buffer of S slots. Before output
   t the buffer is filled. Then the item in slot r_t is emitted, and its slot is the next one to
   fill.
 

@@ -115,7 +115,7 @@ class _EchoStage(grain.IterDataset, abc.ABC):
 class EchoIterDataset(_EchoStage):
     """Repeats each item of a Grain data set about `factor` times, mixed by a shuffle buffer.
 
-    The parent produces each fresh item once: a MapDataset is read ahead on threads, an IterDataset
+    The parent produces each fresh item once. A MapDataset is read ahead on threads, an IterDataset
     when an item is required (append Grain's own prefetch to it). Copies share no memory with each
     other or with the parent's items; an IterDataset may even reuse the memory of its last item. The
     state is small: a position and the stage's settings (and an IterDataset's own state).
@@ -178,7 +178,7 @@ class EchoIterDataset(_EchoStage):
 
 class OpportunisticIterDataset(_EchoStage):
     """Emits each fresh item of a Grain data set at once; repeats stored ones instead of waiting.
-    The stage of `echo.policy=auto`.
+    This is the stage of `echo.policy=auto`.
 
     Fresh items that are ready fill a batch first, in order. Stored ones, least repeated first, fill
     the rest, up to `max_factor` copies of each. Only if those do not suffice does the batch wait
@@ -186,7 +186,7 @@ class OpportunisticIterDataset(_EchoStage):
     fast input the output is exactly the parent in batches.
 
     The stream ends when less than a batch of fresh items is left. Do not put a prefetch thread
-    after it: that would ask, and so decide, before a batch is required.
+    after it: it would request, and so decide, a batch before it is required.
 
     Args:
         parent: a MapDataset or IterDataset. Over batches this is batch echoing.
@@ -200,9 +200,9 @@ class OpportunisticIterDataset(_EchoStage):
         read_options: threads and read-ahead, in items; both at least 1.
         slack: returns the seconds that a batch may wait for more fresh items before it asks again;
             0 or less if it is required now. None: it is always required at once.
-        limit: returns the number of fresh items to emit at most up to and with the next batch, so
-            that one of several streams does not run ahead. A batch exceeds it only if stored items
-            do not suffice. None: no limit.
+        limit: returns the maximum number of fresh items to emit up to and including the next batch,
+            so that one of several streams does not run ahead. A batch exceeds it only if stored
+            items do not suffice. None: no limit.
         decisions: the number of fresh items in each batch of an earlier run. The stream repeats
             that run and ends with it.
         earlier: called with the number of a batch, from 0, returns its decision if it was emitted

@@ -113,8 +113,8 @@ class ArrayStore:
         self.rows.occupy(rows, fresh, copies)
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
-        """Takes a copy of the items `fresh` (int64 [batches, n], repeats allowed) for each mention.
-        Returns what to call `emit` with, a row for each batch, before more items are put."""
+        """Takes a copy of an item for each time that `fresh` (int64 [batches, n]) lists it. Returns
+        the arguments for `emit`, a row for each batch, to be used before more items are put."""
         return self.rows.take(fresh)
 
     def emit(self, taken: np.ndarray) -> Any:
@@ -182,8 +182,8 @@ class RowAllocator:
             self._row_of[places] = rows.astype(self._row_of.dtype)
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
-        """The rows of items (int64 [...], repeats allowed); counts one copy per mention. They keep
-        their items until others are put."""
+        """The rows of items (int64 [...], repeats allowed); each occurrence takes a copy. The
+        rows keep their items until others are put."""
         rows = self._row_of[self._places(fresh)].astype(np.int64)
         np.subtract.at(self._left, rows, 1)
         spent = np.sort(rows[self._left[rows] == 0])

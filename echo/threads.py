@@ -1,4 +1,4 @@
-"""Daemon threads: a pool, and a group that runs beside a block.
+"""Daemon threads: a pool, and a group that runs alongside a block.
 
 Daemon threads do not keep a program alive. One that ends, perhaps with an error, does not first
 wait for everything that a slow source was asked to read.
@@ -29,7 +29,7 @@ def done_within(seconds: float | None, future: Future) -> bool:
 
 @contextlib.contextmanager
 def running(function: Callable[[int], None], num_threads: int) -> Iterator[list[Future]]:
-    """Runs function(0), function(1), ... on threads beside the `with` block.
+    """Runs function(0), function(1), ... on threads alongside the `with` block.
 
     Yields:
         The future of each call.

@@ -1,4 +1,4 @@
-"""What echo gains in the jobs of this folder, behind storage that is really slow.
+"""What echo gains in the jobs of this folder, with storage that is really slow.
 
     python -m examples.compare --out README.md examples/README.md
 

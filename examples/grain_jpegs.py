@@ -1,4 +1,4 @@
-"""Digits as JPEGs behind slow storage, with Grain and JAX."""
+"""Digits as JPEGs on slow storage, with Grain and JAX."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Digits as JPEGs behind slow storage, with a PyTorch DataLoader."""
+"""Digits as JPEGs on slow storage, with a PyTorch DataLoader."""
 
 import time
 

@@ -62,7 +62,7 @@ class InputError(Exception):
 
 
 class Failed(Exception):
-    """The command cannot go on; the message is one sentence that says why, and what to do."""
+    """The command cannot continue; the message is one sentence that says why, and what to do."""
 
 
 class DiskFull(Failed):

@@ -216,7 +216,7 @@ def check_same(values: Mapping[str, Any]) -> None:
 def raise_if_failed(result: Mapping[str, Any], workdir: pathlib.Path) -> None:
     """Raises Failed if there are several processes, and a run has failed in this one.
 
-    The others may still wait for it in that run, so it must not go on to another.
+    The others may still wait for it in that run, so it must not move on to another.
     """
     if result["status"] == "failed" and jax.process_count() > 1:
         raise Failed(

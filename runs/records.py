@@ -114,7 +114,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 
 @contextlib.contextmanager
 def temporary_file(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
-    """A file with `content` beside `path`, for the caller to rename or link; removed on exit.
+    """A file with `content` next to `path`, for the caller to rename or link; removed on exit.
 
     Its name is random, since process numbers repeat between containers and machines.
     """

@@ -219,7 +219,7 @@ def _make_directory(workdir: pathlib.Path) -> list[tuple[pathlib.Path, str, path
 
 
 def _moved_away(path: pathlib.Path, workdir: pathlib.Path) -> pathlib.Path:
-    """Moves a trial's directory, or something in it, to a new path beside that directory."""
+    """Moves a trial's directory, or something in it, to a new path next to that directory."""
     name = path.relative_to(workdir.parent).as_posix().replace("/", "-")
     moved_to = workdir.with_name(f"{records.DAMAGED}-{name}.{secrets.token_hex(4)}")
     with contextlib.suppress(FileNotFoundError):  # a concurrent launch moved it

@@ -118,8 +118,8 @@ class Timing:
         wait for each other. Both losses are subtracted from the cores: processor time beyond what
         the work takes alone, and time that the two sides would use, each at its own pace, but do
         not get. If they can fill the cores, `useful` cores are left. If not (a step on an
-        accelerator, an upstream that waits), idle cores are no loss, and only little of the little
-        processor time in use can be lost. Unlike a ratio, a difference leaves such cores as they
+        accelerator, an upstream that waits), idle cores are no loss, and little can be lost because
+        little processor time is in use. Unlike a ratio, a difference leaves such cores as they
         are, however noisy the measurement is.
 
         Args:

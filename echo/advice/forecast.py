@@ -38,7 +38,7 @@ MAX_REGRET = 1.5
 # The bound on the regret up to which the answer is clear.
 CLEAR_REGRET = 1.1
 
-# No pilot falls behind this share of the seconds of the one that is extended.
+# No pilot gets less than this share of the seconds of the one that is extended.
 _LEAST_SHARE = 0.25
 
 # A factor whose chance to be faster than the best one is below this needs no further pilot.
@@ -290,10 +290,13 @@ def _least_started(
     reached: set[float],
     step_seconds: Mapping[float, float],
 ) -> float:
-    """The factor whose pilot to extend: `following`, or the one with the fewest seconds of those
-    that lag behind it: that have taken fewer seconds and are still in their transient, which says
-    nothing about later, or less than _LEAST_SHARE of its seconds. On a plateau the law is fitted to
-    what all pilots share, and the one that would leave it first may look hopeless."""
+    """The factor whose pilot to extend: `following`, or a pilot that lags behind it; of several,
+    the one with the fewest seconds.
+
+    A pilot lags behind if it has taken less than _LEAST_SHARE of the seconds, or if it has taken
+    fewer seconds and is still in its transient, which says nothing about later. On a plateau the
+    law is fitted to what all pilots share, and the one that would leave it first may look hopeless.
+    """
     top = _transient_end(runs, target)
     seconds = dict.fromkeys(factors, 0.0)
     shares = dict.fromkeys(factors, 1.0)  # of the seconds of `following`

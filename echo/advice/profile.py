@@ -115,7 +115,7 @@ def contention(
 
     Args:
         ahead: what each of `workers` threads calls in turn, in proportion to the examples per call.
-        behind: what this thread calls meanwhile, likewise.
+        behind: what this thread calls meanwhile, in the same proportion.
         workers: threads.
         seconds: how long to measure, approximately; in any case until each thread has completed a
             call. A longer call that completes after the others have stopped counts too.

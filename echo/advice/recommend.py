@@ -1,4 +1,4 @@
-"""Whether, where and how much to echo: measures a pipeline, predicts, and explains."""
+"""Whether, where, and how much to echo: measures a pipeline, predicts, and explains."""
 
 import dataclasses
 import itertools
@@ -60,7 +60,7 @@ _SHARED_CORES = (
 )
 _CONTENDED = (
     "The step computes on the processor cores that the input needs. How much each slows the other "
-    "cannot be told from measurements of each: expect steps per second within a third of the "
+    "cannot be predicted from measurements of each: expect steps per second within a third of the "
     "prediction."
 )
 _WORTH = (
@@ -108,8 +108,8 @@ class Advice:
             if there is no such insertion point.
         movable: the stage that could move to the accelerator instead of echoing after it, or None.
         reason: the recommendation in words.
-        warning: what to do about timings that vary so much that the recommendation could be another
-            one; '' if they do not.
+        warning: what to do about timings that vary so much that the recommendation could change; ''
+            if they do not.
     """
 
     measured: Timing
@@ -193,14 +193,14 @@ def advise(
     seconds: float = 1.0,
     stored: Callable[[Any], Any] = lambda item: item,
 ) -> Advice:
-    """Measures a pipeline and a step, and recommends whether, where and how much to echo.
+    """Measures a pipeline and a step, and recommends whether, where, and how much to echo.
 
     Args:
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
-            1, ...), each other one the result of the one before it. They are called from several
-            threads. Or a PyTorch DataLoader over a data set with random access, of which reading,
-            `transform`, and batching are measured in this process. Or another iterable of batches,
-            which allows only R after batching.
+            1, ...), and each other one takes the result of the one before it. They are called from
+            several threads. Alternatively, a PyTorch DataLoader over a data set with random access,
+            whose reading, `transform`, and batching are measured in this process; or any other
+            iterable of batches, which allows only R after batching.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays.
         batch_size: examples per step.
@@ -214,8 +214,8 @@ def advise(
         shuffle_buffer: examples in the buffer, for its memory.
         workers: threads or processes that your loader runs; 0 = those of a DataLoader, otherwise as
             many as cores.
-        max_workers: the maximum number of workers to recommend; 0 = four times those that run. More
-            are measured as threads.
+        max_workers: the maximum number of workers to recommend; 0 = four times as many as run.
+            Additional workers are measured as threads.
         cores: the number of processor cores; 0 = measured, less the loss under contention between
             stages and step (Timing.under_contention).
         seconds: how long to measure each stage, approximately; at most an hour.

@@ -1,4 +1,4 @@
-"""Whether the rounds of a measurement vary so much that the advice could be another one."""
+"""Whether the rounds of a measurement vary so much that the advice could change."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

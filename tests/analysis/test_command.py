@@ -205,7 +205,7 @@ def test_packing_keeps_every_float32_and_damage(small, tmp_path):
 
 @pytest.mark.parametrize("number", [3, 250, 251, 252, 253, 400])
 def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, number):
-    """Behind an echo of factor 4 four evaluations share a number of fresh examples; a score lies
+    """With an echo factor of 4, four evaluations share a number of fresh examples; a score lies
     between the first evaluation at the target and the last one with fewer fresh examples."""
     values = 0.95 * np.sin(np.linspace(0.01, 3, number))  # passes the target, is best, and falls
     study = write_study(tmp_path / "study", [BASELINE], {("baseline", 0, 0): values})

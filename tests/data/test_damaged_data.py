@@ -281,7 +281,7 @@ DAMAGED_RECORDS = {
 
 
 def _with_record(directory, split, number, record):
-    """Writes a split anew with another record `number`."""
+    """Rewrites a split with another record `number`."""
     rows = tfds_data.pictures(SPLITS[split])
     serialized = [tfds_data.example(**row) for row in rows]
     serialized[number] = record if isinstance(record, bytes) else tfds_data.example(**record)

@@ -230,7 +230,7 @@ def test_the_recommendation(timing, insertion, factor, message):
     advice = advice_on(timing)
     assert (advice.insertion, advice.factor) == (insertion, factor)
     assert re.search(message, advice.reason), advice.reason
-    assert ("cannot be told" in advice.reason) == (timing.step.cpu_seconds > 0)  # on the host
+    assert ("cannot be predicted" in advice.reason) == (timing.step.cpu_seconds > 0)  # on the host
     assert advice.reason in " ".join(str(advice).split())
     assert max(map(len, str(advice).splitlines())) <= 80
 
@@ -357,7 +357,7 @@ def waiting(limit_of_more):
         (None, 2, "before_augmentation", 4, "^Echo before augmentation"),
     ],
 )
-def test_a_reader_that_waits_wants_workers_before_echoing(
+def test_a_reader_that_waits_needs_workers_before_echoing(
     limit_of_more, workers, insertion, factor, reason
 ):
     timing = waiting(limit_of_more)
@@ -506,7 +506,7 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
         shuffle_buffer=10,
     )
     assert lengths == {32}
-    assert len(threads) == 12  # alone, then three and five at once, then three beside the step
+    assert len(threads) == 12  # alone, then three and five at once, then three alongside the step
     assert [t.name for t in advice.timing.stages] == ["read", "decode", "batch"]
     assert [p.name for p in advice.points] == ["after read", "after decode", "after batch"]
     assert {p.item_bytes for p in advice.points} == {8}

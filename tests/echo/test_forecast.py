@@ -310,7 +310,7 @@ def test_a_pilot_leaves_its_start_before_another_is_extended():
     assert following != 16  # it has had its chance
 
 
-def test_no_pilot_falls_behind_a_quarter_of_the_seconds_of_another():
+def test_no_pilot_gets_less_than_a_quarter_of_the_seconds_of_another():
     """On a plateau, a pilot that would leave it first may look hopeless."""
     long = law_run(1, 0.6 * law_examples(TARGET, 1))
     level = 0.99 * TARGET * (3.0 / TARGET) ** 0.7  # just past the transient, 30 % of the way

@@ -204,7 +204,7 @@ def test_the_same_order_on_each_pass_resumes_too():
 
 
 class Numbered(list):
-    """Is told of epochs, and has no state."""
+    """Is notified of epochs, and has no state."""
 
     def set_epoch(self, epoch):
         """Changes nothing."""

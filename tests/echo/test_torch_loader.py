@@ -70,7 +70,7 @@ def test_loaders_without_random_access_are_iterated_over():
     assert loader_stages([1, 2]) is None
 
 
-def test_a_loader_that_waits_wants_workers_first():
+def test_a_loader_that_waits_needs_workers_first():
     def slow(image):
         time.sleep(0.02)
         return image

@@ -59,8 +59,8 @@ def images_table(numbers: range, image: str = "image", **features: Any) -> pa.Ta
 
 def described(table: pa.Table, features: dict[str, Any]) -> pa.Table:
     """The table with what `datasets` says of its columns."""
-    told = json.dumps({"info": {"features": features}})
-    return table.replace_schema_metadata({"huggingface": told})
+    described = json.dumps({"info": {"features": features}})
+    return table.replace_schema_metadata({"huggingface": described})
 
 
 def save_to_disk(root: pathlib.Path, splits: dict[str, pa.Table], files: int = 2) -> pathlib.Path:

@@ -406,7 +406,7 @@ with signals.stop_requested() as stop:
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("when", ["before the first step", "after saving"])
 def test_processes_stop_at_the_same_call_whatever_the_step(when, two_processes, tmp_path):
-    """JAX's service misses a stop if the numbers that it is told go back or start at a step."""
+    """JAX's service misses a stop if the numbers that it receives go back or start at a step."""
     both = two_processes(["-c", STOP, str(tmp_path / "checkpoints"), when])
     said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
     expected = "[4]" if when == "after saving" else "[1]"

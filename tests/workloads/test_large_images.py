@@ -22,7 +22,7 @@ from training.check import ConfigError, check
 from training.experiment import make_experiment
 from workloads import color, crops, decoding, large_images
 
-# The mini, shrunk to seconds, as one workload throughout, since each compiles anew. A ResNet-10,
+# The mini, shrunk to seconds, as one workload throughout, since each compiles again. A ResNet-10,
 # one block a stage, compiles in half the time of a ResNet-18.
 SMALL = SHRUNK | {
     "dataset.canvas": 96,
