@@ -24,11 +24,12 @@ Give the directory of one study (with study.json), or directories of single runs
 for config.json and metrics.jsonl). Single runs with equal echo settings and batch size form one
 condition; runs with equal data seeds form one search (within one schema version).
 
-A trial scores the fresh examples at its first evaluation that reaches the target, a search the
-smallest score of its counted trials, a condition the median over its searches. A search that never
-reached the target scores more than its trials had used, written ">12,000". Ratios to the baseline
-are medians over pairs of searches. A study may score seconds, or the best value within the budget,
-instead (`score` in study.json). docs/statistics.md defines every number.
+The score of a trial is the fresh examples at its first evaluation that reaches the target. The
+score of a search is the smallest of its counted trials, and that of a condition the median over
+its searches. If a search never reached the target, its score is above what its trials had used,
+written ">12,000". Ratios to the baseline are medians over pairs of searches. A study may score
+seconds, or the best value within the budget, instead (`score` in study.json). docs/statistics.md
+defines every number.
 """
 
 _EXAMPLES = """\

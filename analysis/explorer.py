@@ -59,7 +59,7 @@ def data(loaded: LoadedStudy) -> dict[str, Any] | None:
         "trials": _trials(loaded, finite),
         "measure": measures.index(study.score) if study.score in measures else 0,
         "start": targets.index(target) if target in targets else len(targets) // 2,
-        "targets": [_at_target(each, measures) for each in judged],
+        "targets": [_at_target(at_target, measures) for at_target in judged],
     }
 
 

@@ -249,8 +249,8 @@ def _study(root: pathlib.Path) -> tuple[Study, _Places, SetAside]:
 
 def _runs(roots: Sequence[pathlib.Path], target: float | None) -> tuple[Study, _Places, SetAside]:
     snapshots, set_aside = {}, []
-    found = (path for root in roots for path in _run_directories(root))
-    for path in sorted({path.resolve(): path for path in found}.values()):
+    directories = (path for root in roots for path in _run_directories(root))
+    for path in sorted({path.resolve(): path for path in directories}.values()):
         try:
             snapshot = trial_records.read_config(path)
             single_runs.check(snapshot)

@@ -99,8 +99,8 @@ class Instruction:
     @property
     def called(self) -> list[str]:
         """Names of the computations that it calls."""
-        found = [many or one for many, one in _CALLED.findall(self.attributes)]
-        return [name.strip().lstrip("%") for names in found for name in names.split(",")]
+        lists = [many or one for many, one in _CALLED.findall(self.attributes)]
+        return [name.strip().lstrip("%") for names in lists for name in names.split(",")]
 
 
 Computation = dict[str, Instruction]  # by name, in order

@@ -4,8 +4,8 @@
     python train.py --config=configs/cifar10.py:mini --workdir=DIR     (no download, one minute)
     python sweep.py --config=configs/cifar10.py:mini --study=demo --outdir=DIR
 
-From the paper: model, batch size 128, Nesterov momentum, linear decay. Recalled, not verified: the
-target of 91 % top-1, augmentation (pad 4, crop, flip), plain batch norm. Our choice, since the
+From the paper: model, batch size 128, Nesterov momentum, linear decay. From memory, not verified:
+the target of 91% top-1, augmentation (pad 4, crop, flip), plain batch norm. Our choice, since the
 paper does not specify them: budget, weight decay, 45,000 / 5,000 images for training and
 validation, and the search ranges, which follow Shallue et al. (2018). Full size requires an
 accelerator.

@@ -7,12 +7,12 @@
 Other data sets with the same features need only --config.dataset.name=NAME; the number of classes
 is read from them. Full size requires accelerators and enough host cores to decode several hundred
 photographs per second. Neither its time nor its score has been measured here; the target is what
-the paper's baseline reached, as recalled. By arithmetic, a step takes 91.5 GFLOP per image
+the paper's baseline reached, quoted from memory. By arithmetic, a step takes 91.5 GFLOP per image
 (benchmarks/step_time.py counts them) and 100 epochs 1.1e18 FLOP: 3 hours at 100 TFLOP/s, a fifth of
 the peak of a TPU v3-8 (8 x 61.5).
 
-From the paper: SSD, batch size 256, heavy-ball momentum, linear warmup, then two step decays.
-Recalled, not verified: mAP 0.24, warmup of 3.5 epochs, ghost batches of 128, crop, flip, and color
+From the paper: SSD, batch size 256, heavy-ball momentum, linear warmup, then two step decays. From
+memory, not verified: mAP 0.24, warmup of 3.5 epochs, ghost batches of 128, crop, flip, and color
 distortion. From the MLPerf training benchmark: 300 pixels, 8,732 default boxes, the ResNet-34
 backbone, weight decay. From SSD's authors: the random crop, the loss, matching, suppression.
 

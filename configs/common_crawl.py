@@ -5,15 +5,15 @@
     python sweep.py --config=configs/common_crawl.py --study=demo --outdir=DIR
 
 From the paper: Transformer, batch size 1024, Nesterov momentum, constant learning rate, no
-augmentation. Recalled, not verified: the base size and the target, a cross-entropy of 3.9 nats per
-token. Our choice, since the paper does not specify them: C4's English part for "Common Crawl",
+augmentation. From memory, not verified: the base size and the target, a cross-entropy of 3.9 nats
+per token. Our choice, since the paper does not specify them: C4's English part for "Common Crawl",
 windows of 256 tokens (each token of a document is predicted once, without context from earlier
 windows; loss and metrics ignore the padding of the last window), 32,000 unigram pieces, learning
 rate and momentum, a budget of 30 million windows, the search ranges, and the shuffle buffers.
 
-Training uses 4 % of C4, about 15 million documents and 30 million windows, so the budget is one
+Training uses 4% of C4, about 15 million documents and 30 million windows, so the budget is one
 pass. Mapping examples to windows takes the length of every document in tokens. Lengths are counted
-once and cached next to the data, 4 bytes per document, in about 26 core-minutes for 4 % and 11
+once and cached next to the data, 4 bytes per document, in about 26 core-minutes for 4% and 11
 core-hours for all of C4. `--config.dataset.text=sentences` uses only the first window of each
 document, which needs no counting.
 

@@ -4,12 +4,12 @@
     python train.py --config=configs/imagenet.py:mini --workdir=DIR    (no download, a minute)
     python sweep.py --config=configs/imagenet.py:mini --study=demo --outdir=DIR
 
-From the paper: ResNet-50, batch size 1024, Nesterov momentum, linear decay. Recalled, not verified:
-the target of 75 % top-1 (published ResNet-50s reach about 76 % in 90 epochs), ghost batches of 32,
-random-resized crops with flips and color distortion. Our choice, since the paper does not specify
-them: budget, weight decay, crops of 8 to 100 % of the area at 224 pixels, the center crop of 224 of
-256 for evaluation, no color distortion by default (config.augmentation.color), and the search
-ranges, which follow Shallue et al. (2018).
+From the paper: ResNet-50, batch size 1024, Nesterov momentum, linear decay. From memory, not
+verified: the target of 75% top-1 (published ResNet-50s reach about 76% in 90 epochs), ghost batches
+of 32, random-resized crops with flips and color distortion. Our choice, since the paper does not
+specify them: budget, weight decay, crops of 8 to 100% of the area at 224 pixels, the center crop of
+224 of 256 for evaluation, no color distortion by default (config.augmentation.color), and the
+search ranges, which follow Shallue et al. (2018).
 
 Full size has not been run here, so the target has not been verified. By arithmetic, a step takes
 23.7 GFLOP per image (benchmarks/step_time.py counts them), so 90 epochs of 1,281,167 images take
@@ -20,7 +20,7 @@ The canvas of 384 pixels is our choice: a typical ImageNet photograph of 500 x 3
 augmentation can set config.dataset.fused_decode, which crops the original pixels.
 
 The mini encodes scikit-learn's digits as JPEGs of 21 to 74 pixels per side. Its crops are at least
-35 % of the area, so that digits stay recognizable. It reaches 0.96 after about half its budget.
+35% of the area, so that digits stay recognizable. It reaches 0.96 after about half its budget.
 """
 
 from typing import Any

@@ -5,13 +5,13 @@
     python sweep.py --config=configs/lm1b.py --study=factor --outdir=DIR
 
 From the paper: Transformer, batch size 1024 (also 4096: --config.batch_size=4096), Nesterov
-momentum, constant learning rate, no augmentation. Recalled, not verified: the base size (6 layers
-of 512, 8 heads, 2048) and the target, a cross-entropy of 3.9 nats per token. Our choice, since the
-paper does not specify them: 32,000 unigram pieces, 64 tokens per example (longer sentences are
-truncated; loss and metrics ignore padding), learning rate and momentum, a budget of one pass over
-the 30 million sentences, 20 % of the held-out sentences for validation, the search ranges, and the
-shuffle buffers. The loss depends on the vocabulary, so 3.9 here need not equal the paper's 3.9.
-There is no clipping, weight decay, or dropout.
+momentum, constant learning rate, no augmentation. From memory, not verified: the base size (6
+layers of 512, 8 heads, 2048) and the target, a cross-entropy of 3.9 nats per token. Our choice,
+since the paper does not specify them: 32,000 unigram pieces, 64 tokens per example (longer
+sentences are truncated; loss and metrics ignore padding), learning rate and momentum, a budget of
+one pass over the 30 million sentences, 20% of the held-out sentences for validation, the search
+ranges, and the shuffle buffers. The loss depends on the vocabulary, so 3.9 here need not equal the
+paper's 3.9. There is no clipping, weight decay, or dropout.
 
 configs/common_crawl.py, problems.py, and real_data.py start from this file: a change of a default
 here changes theirs.

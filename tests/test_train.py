@@ -72,9 +72,9 @@ def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer
     assert result["step"] == copies // 32
     assert result["fresh_examples"] == 640
     for record in lines:
-        shown, e = record["step"] * 32, config.echo.factor
+        emitted, e = record["step"] * 32, config.echo.factor
         if example_echoing:  # buffer - 1 echoed examples have entered besides those emitted
-            echoed = min(shown + max(buffer, 1) - 1, copies)
+            echoed = min(emitted + max(buffer, 1) - 1, copies)
             assert record["fresh_examples"] == -(-echoed * 2 // 5)
         else:  # whole batches
             echoed = min(record["step"] + max(buffer, 1) - 1, copies // 32)

@@ -26,7 +26,7 @@ def by_copy(batches):
     for batch in batches:
         keys = zip(batch.index.tolist(), batch.copy.tolist(), strict=True)
         for key, image in zip(keys, batch.data["image"], strict=True):
-            assert key not in rows, f"shown twice: {key}"
+            assert key not in rows, f"emitted twice: {key}"
             rows[key] = image
     return rows
 
@@ -62,8 +62,8 @@ def test_copies_are_re_augmented_before_augmentation_and_equal_after_it():
 
 
 def test_batch_echoing_repeats_whole_batches():
-    shown = batches_of(mini(**echoing("after_batching", 0, factor=2)))
-    for first, second in zip(shown[::2], shown[1::2], strict=True):
+    emitted = batches_of(mini(**echoing("after_batching", 0, factor=2)))
+    for first, second in zip(emitted[::2], emitted[1::2], strict=True):
         np.testing.assert_array_equal(first.data["image"], second.data["image"])
         np.testing.assert_array_equal(first.index, second.index)
         assert first.fresh_examples == second.fresh_examples
@@ -141,10 +141,10 @@ def test_the_seed_of_the_data_decides_the_order():
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
 def test_prefetching_changes_neither_batches_nor_counts(prefetch):
     config = mini(**echoing("before_augmentation", 64), prefetch=prefetch)
-    shown = batches_of(config)
-    wanted = batches_of(mini(**echoing("before_augmentation", 64)))
-    assert [b.fresh_examples for b in shown] == [b.fresh_examples for b in wanted]
-    for left, right in zip(shown, wanted, strict=True):
+    actual = batches_of(config)
+    expected = batches_of(mini(**echoing("before_augmentation", 64)))
+    assert [b.fresh_examples for b in actual] == [b.fresh_examples for b in expected]
+    for left, right in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(left.data["image"], right.data["image"])
 
 

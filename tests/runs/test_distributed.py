@@ -131,13 +131,13 @@ class Threads:
     """An exchange between threads, which stand for processes."""
 
     def __init__(self, number):
-        self._told, self._barrier = [None] * number, threading.Barrier(number, timeout=HANGS)
+        self._values, self._barrier = [None] * number, threading.Barrier(number, timeout=HANGS)
 
     def of(self, number):
-        def exchange(told):
-            self._told[number] = told
+        def exchange(value):
+            self._values[number] = value
             self._barrier.wait()
-            everywhere = list(self._told)
+            everywhere = list(self._values)
             self._barrier.wait()
             return everywhere
 
