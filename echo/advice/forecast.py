@@ -39,7 +39,7 @@ MAX_REGRET = 1.5
 CLEAR_REGRET = 1.1
 
 # No pilot gets less than this share of the seconds of the one that is extended.
-_LEAST_SHARE = 0.25
+_MIN_SHARE = 0.25
 
 # A factor whose chance to be faster than the best one is below this needs no further pilot.
 _CONTENDER = 0.1
@@ -293,7 +293,7 @@ def _least_started(
     """The factor whose pilot to extend: `following`, or a pilot that lags behind it; of several,
     the one with the fewest seconds.
 
-    A pilot lags behind if it has taken less than _LEAST_SHARE of the seconds, or if it has taken
+    A pilot lags behind if it has taken less than _MIN_SHARE of the seconds, or if it has taken
     fewer seconds and is still in its transient, which says nothing about later. On a plateau the
     law is fitted to what all pilots share, and the one that would leave it first may look hopeless.
     """
@@ -308,7 +308,7 @@ def _least_started(
             )
             seconds[run.factor] += float(last)
             if run.loss[usable].min() <= top:
-                shares[run.factor] = _LEAST_SHARE
+                shares[run.factor] = _MIN_SHARE
     behind = [
         e
         for e, spent in seconds.items()
