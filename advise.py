@@ -363,7 +363,7 @@ def _report_pilots(config: ConfigDict, advice: Advice, arguments: argparse.Names
     try:
         result = run_pilots(config, advice, arguments, progress)
     except train.Preempted:
-        progress.say(f"stopped; start the same command again to continue in {arguments.pilot}")
+        progress.say(f"stopped; run the same command again to continue in {arguments.pilot}")
         return cli.PREEMPTED
     finally:
         progress.close()

@@ -115,7 +115,7 @@ class Mirror(Observer):
             if filesystem.exists(f"{root}/{name}"):
                 there = filesystem.cat_file(f"{root}/{name}")
                 if _fixed(name, there) != _fixed(name, records.read_bytes(self._directory / name)):
-                    raise InputError(f"{name} there is of another run; give another --mirror")
+                    raise InputError(f"{name} there belongs to another run; give another --mirror")
 
 
 def _fixed(name: str, content: bytes | None) -> Any:

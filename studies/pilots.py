@@ -153,7 +153,7 @@ class Pilots:
         try:
             answer = self.answer()
         except ValueError as error:
-            return self._shortest(f"the pilots in {self._directory} do not suffice: {error}")
+            return self._shortest(f"the pilots in {self._directory} are not enough: {error}")
         factor = answer.forecast.next_factor
         unfinished = [seed for seed in range(self._seeds) if not self._finished(factor, seed)]
         if factor is None or not unfinished:

@@ -248,6 +248,6 @@ def _damage(study: Study, unit: Unit, trial: int, workdir: pathlib.Path) -> str 
         changed = workdirs.differences(
             recorded.get("config") or {}, json.loads(json.dumps(config)), base.MAY_CHANGE_ON_RESUME
         )
-        return f"{records.CONFIG} is of another trial: {changed[0]}" if changed else None
+        return f"{records.CONFIG} belongs to another trial: {changed[0]}" if changed else None
     except records.Damaged as error:
         return str(error)

@@ -37,7 +37,7 @@ def warning(timing: Timing, count: int, verdict: Callable[[Timing], Any]) -> str
         f"Unstable timings, so the advice may be wrong: {stage_label(part)} took "
         f"{time_text(part.low)} to {time_text(part.high)} per example in different rounds{between}."
         " Other work on the machine may be the cause, or threads of the step and of the loader "
-        "that compete for its cores: measure again, and if that does not help, with fewer threads "
+        "that compete for its cores. Measure again; if that does not help, use fewer threads "
         "(torch.set_num_threads, OMP_NUM_THREADS)."
     )
 

@@ -417,7 +417,7 @@ def with_varying_read(low, seconds, high):
     [
         (  # its threads competed with those of the input: R is 0.9, and would be 22
             with_varying_step(1.125e-3, 5.06e-5, 1.25e-3, 1.89e-3),
-            r"step took 50\.6 µs to 1\.89 ms per example.*with R from 0\.6 to 22\. .*measure again",
+            r"step took 50\.6 µs to 1\.89 ms per example.*with R from 0\.6 to 22\. .*Measure again",
         ),
         (with_varying_read(2e-3, 4e-3, 4.1e-3), r"read took 2 ms to 4\.1 ms .*R from 2 to 4\.1"),
         (with_varying_read(0.9e-3, 0.9e-3, 3e-3), r"R from 0\.9 to 3.*torch\.set_num_threads"),

@@ -211,7 +211,7 @@ def test_the_copy_of_another_run_is_never_overwritten(tmp_path, monkeypatch):
     theirs = directory(tmp_path / "theirs", **{"config.json": '{"a": 1}'})
     ours = directory(tmp_path / "ours", **{"config.json": '{"a": 2}'})
     said = copied(ours, theirs)
-    assert "config.json there is of another run; give another --mirror" in said[0]
+    assert "config.json there belongs to another run; give another --mirror" in said[0]
     assert content(theirs) == {"config.json": b'{"a": 1}'}
 
 
@@ -226,7 +226,7 @@ def test_a_study_that_has_grown_is_still_its_own_copy(tmp_path, monkeypatch):
         assert content(copy) == content(outdir)
     other = tmp_path / "other"
     open_study(study(trials=2, searches=3, batch_size=64), other)
-    assert "study.json there is of another run" in copied(other, copy)[0]
+    assert "study.json there belongs to another run" in copied(other, copy)[0]
     assert content(copy) == content(outdir)
 
 
