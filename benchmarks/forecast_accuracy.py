@@ -171,9 +171,11 @@ def adaptive_pilots(user: User, ratio: float, prior: Prior, growth: float = 0.0)
             answered = runs
         if following is None:
             return answered
-        grown = max(2, math.ceil((1 + growth) * points.get(following, 0)))
-        more = points | {following: max(grown, points.get(following, 0) + 1)}
-        if more[following] > len(user.runs[following].loss) or cost(more) > user.baseline:
+        so_far = points.get(following, 0)
+        grown = max(2, so_far + 1, math.ceil((1 + growth) * so_far))
+        # a run ends at its target, or at its budget
+        more = points | {following: min(grown, len(user.runs[following].loss))}
+        if more == points or cost(more) > user.baseline:
             return answered
         points = more
 
