@@ -155,8 +155,10 @@ class Seeded:
                 return answer
             shorter = min(((following, s) for s in seeds), key=lambda key: points.get(key, 0))
             length = points.get(shorter, 0)
-            more = points | {shorter: max(2, length + 1, math.ceil((1 + GROWTH) * length))}
-            if more[shorter] > len(run_of(shorter).loss) or cost(more) > limit:
+            grown = max(2, length + 1, math.ceil((1 + GROWTH) * length))
+            # a run ends at its target, or at its budget
+            more = points | {shorter: min(grown, len(run_of(shorter).loss))}
+            if more == points or cost(more) > limit:
                 return answer
             points = more
 

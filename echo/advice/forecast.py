@@ -38,9 +38,6 @@ MAX_REGRET = 1.5
 # The bound on the regret up to which the answer is clear.
 CLEAR_REGRET = 1.1
 
-# No pilot gets less than this share of the seconds of the one that is extended.
-_MIN_SHARE = 0.25
-
 # A factor whose chance to be faster than the best one is below this needs no further pilot.
 _CONTENDER = 0.1
 
@@ -139,8 +136,7 @@ class Forecast:
             95 % probability under the fitted law.
         doubt: why the evidence is not enough, or "".
         next_factor: the factor whose pilot to extend (or start) next; None if the answer is clear.
-            A pilot that has not left the start of its curve comes before a longer one, and so does
-            one that has taken less than a quarter of its seconds.
+            A pilot of a larger factor that has taken fewer seconds comes first.
         noise: standard deviation of log fresh examples around the fitted law.
     """
 
@@ -233,7 +229,7 @@ def forecast(
     if not doubt and regret <= CLEAR_REGRET:
         following = None
     if following is not None:
-        following = _least_started(runs, target, factors, following, reached, step_seconds or {})
+        following = _furthest_behind(runs, factors, following, reached, step_seconds or {})
     return Forecast(cells, factors[best], regret, doubt, following, fit.noise)
 
 
@@ -282,37 +278,27 @@ def _next_factor(factors, best: int, reached: set[float], chances) -> float | No
     return contender if contender and open_[contender] >= _CONTENDER else None
 
 
-def _least_started(
+def _furthest_behind(
     runs: Sequence[Run],
-    target: float,
     factors: Sequence[float],
     following: float,
     reached: set[float],
     step_seconds: Mapping[float, float],
 ) -> float:
-    """The factor whose pilot to extend: `following`, or a pilot that lags behind it; of several,
-    the one with the fewest seconds.
-
-    A pilot lags behind if it has taken less than _MIN_SHARE of the seconds, or if it has taken
-    fewer seconds and is still in its transient, which says nothing about later. On a plateau the
-    law is fitted to what all pilots share, and the one that would leave it first may look hopeless.
-    """
-    top = _transient_end(runs, target)
+    """The factor whose pilot to extend: `following`, or a larger one whose pilots have taken fewer
+    seconds, the shortest first. What the repeats of a factor cost shows in its own pilots only. On
+    a plateau, which the larger factor leaves first, it looks hopeless until then."""
     seconds = dict.fromkeys(factors, 0.0)
-    shares = dict.fromkeys(factors, 1.0)  # of the seconds of `following`
     for run in runs:
-        usable = _usable(run)
-        if run.factor in seconds and usable.any():
-            last = (
-                run.steps[-1] * step_seconds[run.factor] if step_seconds else run.fresh_examples[-1]
-            )
+        if run.factor in seconds:
+            last = run.fresh_examples[-1]
+            if step_seconds:
+                last = run.steps[-1] * step_seconds[run.factor]
             seconds[run.factor] += float(last)
-            if run.loss[usable].min() <= top:
-                shares[run.factor] = _MIN_SHARE
     behind = [
         e
         for e, spent in seconds.items()
-        if e not in reached and 0 < spent < shares[e] * seconds[following]
+        if e > following and e not in reached and 0 < spent < seconds[following]
     ]
     return min(behind, key=lambda e: seconds[e], default=following)
 
@@ -342,18 +328,12 @@ def fresh_examples_at(run: Run, level: float) -> float | None:
     return float(fresh[after - 1] * (fresh[after] / fresh[after - 1]) ** share)
 
 
-def _transient_end(runs: Sequence[Run], target: float) -> float:
-    """The loss at which the transient of these runs ends."""
-    curves = [run.loss[_usable(run)] for run in runs]
-    first = max((curve[0] for curve in curves if len(curve)), default=target)
-    return target * (first / target) ** (1 - _TRANSIENT)
-
-
 def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
     """Levels of the loss between the end of the transient and the lowest loss of all runs."""
     curves = [run.loss[_usable(run)] for run in runs]
     lowest = max(min((curve.min() for curve in curves if len(curve)), default=target), target)
-    top = _transient_end(runs, target)
+    first = max((curve[0] for curve in curves if len(curve)), default=target)
+    top = target * (first / target) ** (1 - _TRANSIENT)
     return np.geomspace(lowest, max(top, 1.05 * lowest), _LEVELS)
 
 

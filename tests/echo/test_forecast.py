@@ -291,40 +291,29 @@ def test_the_report_has_a_line_for_each_factor():
     assert sum(line.endswith("*") for line in lines) == 1
 
 
-def test_a_pilot_leaves_its_start_before_another_is_extended():
+def test_a_larger_factor_keeps_up_with_the_one_that_is_extended():
+    """It shows what repeats cost; and on a plateau, which it leaves first, it looks hopeless."""
     long = law_run(1, 0.5 * law_examples(TARGET, 1))
 
-    def resting(until):
-        fresh = np.linspace(32, until, 4)
-        return Run(16, fresh, fresh * 16 / BATCH, [3.0, 2.99, 2.98, 2.97])
+    def resting(factor, share):
+        fresh = np.linspace(32, share * long.fresh_examples[-1], 4)
+        return Run(factor, fresh, fresh * factor / BATCH, [3.0, 0.26, 0.25, 0.25])
 
-    def extended(other):
-        seconds = {1: float(BATCH), 16: BATCH / 16}
-        answer = forecast([long, other], TARGET, batch_size=BATCH, step_seconds=seconds)
+    def extended(*others):
+        runs = [long, *others]
+        factors = {run.factor for run in runs}
+        answer = forecast(runs, TARGET, batch_size=BATCH, factors=factors)
         return answer.factor, answer.next_factor
 
-    guess, following = extended(resting(0.1 * long.fresh_examples[-1]))
-    assert (guess, following) == (1, 16)
-    guess, following = extended(resting(1.1 * long.fresh_examples[-1]))
-    assert guess == 1
-    assert following != 16  # it has had its chance
+    assert extended(resting(16, 0.9)) == (1, 16)
+    assert extended(resting(16, 1.1))[1] != 16
+    # two seeds have taken these seconds together
+    assert extended(resting(16, 0.6), resting(16, 0.6))[1] != 16
+    assert extended(resting(16, 0.3), resting(8, 0.6))[1] == 16  # the shortest comes first
+    assert extended(resting(16, 0.6), resting(8, 0.3))[1] == 8
 
 
-def test_no_pilot_gets_less_than_a_quarter_of_the_seconds_of_another():
-    """On a plateau, a pilot that would leave it first may look hopeless."""
-    long = law_run(1, 0.6 * law_examples(TARGET, 1))
-    level = 0.99 * TARGET * (3.0 / TARGET) ** 0.7  # just past the transient, 30 % of the way
-
-    def resting(until):
-        fresh = np.linspace(32, until, 4)
-        return Run(16, fresh, fresh * 16 / BATCH, [3.0, level, level, level])
-
-    def extended(other):
-        seconds = {1: float(BATCH), 16: BATCH / 16}
-        answer = forecast([long, other], TARGET, batch_size=BATCH, step_seconds=seconds)
-        return answer.factor, answer.next_factor
-
-    for share, expected in ((0.2, True), (0.4, False)):
-        guess, following = extended(resting(share * long.fresh_examples[-1]))
-        assert guess == 1
-        assert (following == 16) == expected
+def test_a_smaller_factor_may_stay_behind():
+    short, long = law_run(1, 0.1 * law_examples(TARGET, 1)), law_run(4, law_examples(0.11, 4))
+    answer = forecast([short, long], TARGET, batch_size=BATCH)
+    assert (answer.factor, answer.next_factor) == (4, 4)
