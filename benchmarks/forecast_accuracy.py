@@ -515,7 +515,8 @@ def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict
     runs = [run for factor, run in user.runs.items() if factor != without]
     fit = Fit.to(runs, user.target, user.batch_size, prior)
     factors = list(user.runs)
-    return dict(zip(factors, np.median(fit.draws(factors, user.target, 0), axis=1), strict=True))
+    log_used = np.median(fit.draws(factors, user.target, 0), axis=1)
+    return dict(zip(factors, fit.prefill + np.exp(log_used), strict=True))
 
 
 def table(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]]) -> str:

@@ -208,22 +208,26 @@ def forecast(
     if not factors:
         raise ValueError("the pilots of all factors diverged; allowed: at least one that did not")
     fit = Fit.to(runs, target, batch_size, prior or Prior())
-    fresh = fit.draws(factors, target, seed)
-    reached = _observe(fresh, factors, runs, target, fit.noise)
-    seconds = fresh
+    # In logs, since forecasts from a plateau exceed the range of a float.
+    one_step = np.log(batch_size / np.array(factors))[:, None]
+    log_used = np.maximum(fit.draws(factors, target, seed), one_step)
+    reached = _observe(log_used, factors, runs, target, fit)
+    log_fresh = np.logaddexp(np.log(max(fit.prefill, 1e-9)), log_used)
+    log_seconds = log_fresh
     if step_seconds:
-        steps = (fresh - fit.prefill) * np.array(factors)[:, None] / batch_size
-        seconds = np.maximum(steps, 1) * np.array([step_seconds[e] for e in factors])[:, None]
-    best = int(np.argmin(np.log(seconds).mean(axis=1)))
-    fastest = seconds.min(axis=0)
-    regret = float(np.quantile(seconds[best] / fastest, 0.95))
-    shares = (seconds <= fastest).mean(axis=1).tolist()
-    ranges = [np.quantile(draws, [0.5, 0.05, 0.95], axis=1).T for draws in (fresh, seconds)]
+        log_seconds = log_used - one_step + np.log([[step_seconds[e]] for e in factors])
+    best = int(np.argmin(log_seconds.mean(axis=1)))
+    fastest = log_seconds.min(axis=0)
+    regret = float(_exp(np.quantile(log_seconds[best] - fastest, 0.95)))
+    shares = (log_seconds <= fastest).mean(axis=1).tolist()
+    ranges = [
+        _exp(np.quantile(draws, [0.5, 0.05, 0.95], axis=1).T) for draws in (log_fresh, log_seconds)
+    ]
     cells = {
         factor: Cell(*map(float, (*n, *t)), best=share, observed=factor in reached)
         for factor, n, t, share in zip(factors, *ranges, shares, strict=True)
     }
-    chances = (seconds < seconds[best]).mean(axis=1)
+    chances = (log_seconds < log_seconds[best]).mean(axis=1)
     doubt = _doubt({run.factor for run in runs} - diverged, factors[best], regret)
     following = _next_factor(factors, best, reached, chances)
     if not doubt and regret <= CLEAR_REGRET:
@@ -233,28 +237,40 @@ def forecast(
     return Forecast(cells, factors[best], regret, doubt, following, fit.noise)
 
 
-def _observe(fresh, factors, runs: Sequence[Run], target: float, noise: float) -> set[float]:
-    """Corrects `fresh` [factors, draws] in place by what was observed; returns the factors that
-    reached the target."""
+def _observe(log_used, factors, runs: Sequence[Run], target: float, fit: "Fit") -> set[float]:
+    """Corrects `log_used`, log fresh examples after the prefill [factors, draws], in place by what
+    was observed; returns the factors that reached the target."""
     rng, reached = np.random.default_rng(0), set()
-    for draws, factor in zip(fresh, factors, strict=True):
+
+    def after_prefill(fresh_examples: float) -> float:
+        return np.log(max(fresh_examples - fit.prefill, 1))
+
+    for draws, factor in zip(log_used, factors, strict=True):
         own = [run for run in runs if run.factor == factor]
         hits = [fresh_examples_at(run, target) for run in own]
-        seen = [np.log(hit) for hit in hits if hit is not None]
+        seen = [after_prefill(hit) for hit in hits if hit is not None]
         ends = [run.fresh_examples[-1] for run, hit in zip(own, hits, strict=True) if hit is None]
+        ends = [after_prefill(end) for end in ends]
         if seen:
             reached.add(factor)
             # A run that has gone further than the others needed takes at least as long as it has.
-            late = [end for end in ends if end > np.exp(np.mean(seen))]
-            logs = [*seen, *(np.log(np.maximum(draws, end)) for end in late)]
-            spread = noise / np.sqrt(len(logs)) * rng.standard_normal(len(draws))
-            draws[:] = np.exp(sum(logs) / len(logs) + spread)
-        elif own:  # it takes at least as long as it has run
+            late = [np.maximum(draws, end) for end in ends if end > np.mean(seen)]
+            logs = [*seen, *late]
+            spread = fit.noise / np.sqrt(len(logs)) * rng.standard_normal(len(draws))
+            draws[:] = sum(logs) / len(logs) + spread
+        elif ends:  # it takes at least as long as it has run
             draws[:] = np.maximum(draws, max(ends))
     return reached
 
 
+def _exp(logs) -> Any:
+    """exp, but at most 1e300."""
+    return np.exp(np.minimum(logs, np.log(1e300)))
+
+
 def _text(number: float) -> str:
+    if number > 1e12:
+        return "> 1e12"
     return f"{number:,.0f}" if 1_000 <= number < 1e7 else f"{number:.3g}"
 
 
@@ -432,15 +448,14 @@ class Fit:
         return self.prefill + np.exp(_law(self.mode, segments, factor / self.batch_size))
 
     def draws(self, factors: Sequence[float], target: float, seed: int) -> np.ndarray:
-        """Fresh examples to `target` of a new run, [factors, draws]."""
+        """Log fresh examples to `target` of a new run after its prefill, [factors, draws]."""
         rng = np.random.default_rng(seed)
         p = rng.multivariate_normal(self.mode, self.covariance, size=_DRAWS, method="cholesky").T
         segments = _segments(np.log(target), self.middle, self.knots)
         log_fresh = _law(p, segments, np.asarray(factors)[:, None] / self.batch_size)
         log_fresh += self.noise * rng.standard_normal(log_fresh.shape)
         center = np.median(log_fresh, axis=1, keepdims=True)
-        log_fresh = center + self.widening * (log_fresh - center)
-        return self.prefill + np.exp(np.clip(log_fresh, -50, 50))
+        return center + self.widening * (log_fresh - center)
 
 
 def _segments(level, middle: float, knots: np.ndarray) -> np.ndarray:

@@ -317,3 +317,19 @@ def test_a_smaller_factor_may_stay_behind():
     short, long = law_run(1, 0.1 * law_examples(TARGET, 1)), law_run(4, law_examples(0.11, 4))
     answer = forecast([short, long], TARGET, batch_size=BATCH)
     assert (answer.factor, answer.next_factor) == (4, 4)
+
+
+@pytest.mark.parametrize("drop", [0.003, 0.01, 0.02])
+def test_a_plateau_is_no_clear_answer(drop):
+    """The law then predicts more fresh examples than a float can hold."""
+    evaluations = np.arange(1, 6)
+    runs = [
+        Run(e, evaluations * 8 * BATCH / e, evaluations * 8, 2.3 - drop * evaluations)
+        for e in (4, 16)
+    ]
+    answer = forecast(runs, 0.02, batch_size=BATCH)
+    assert answer.doubt
+    assert answer.next_factor is not None
+    assert "> 1e12" in str(answer)
+    cells = answer.cells.values()
+    assert all(math.isfinite(number) for cell in cells for number in dataclasses.astuple(cell))

@@ -128,7 +128,7 @@ def test_the_command_forecasts_and_prints_flags(tmp_path, capsys):
     words += [f"--pilot={tmp_path / 'pilots'}", *flags(small)]
     assert cli.guarded(advise.main, words) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^ +16 +[\d.e+,]+ \([\d.e+,]+ to [\d.e+,]+\)", printed, re.MULTILINE)
+    assert re.search(r"^ +16 +[>\d.e+, ]+ \([>\d.e+, ]+ to [>\d.e+, ]+\)", printed, re.MULTILINE)
     assert re.search(r"best guess would be e = \d+ if the input took 0.5 times as long", printed)
     assert printed.count("In flags:") == 1
     assert max(map(len, printed.rpartition("In flags")[0].splitlines())) <= 80
