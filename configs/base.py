@@ -112,23 +112,28 @@ FIELDS = (
     Field(
         "augmentation.pad",
         4,
-        "pixels of zero padding around an image before the random crop",
+        "cifar10: pixels of zero padding around an image before the random crop",
         Range(0, 256),
     ),
     Field("augmentation.flip", True, "mirror images at random", SWITCH),
     Field(
         "augmentation.crop_size",
         224,
-        "pixels per side of the network's input; smaller crops are enlarged",
+        "imagenet, coco: pixels per side of the network's input; smaller crops are enlarged",
         Range(8, 2**12),
     ),
     Field(
         "augmentation.min_area",
         0.08,
-        "minimum area of a random crop as a share of the photograph",
+        "imagenet, coco: minimum area of a random crop as a share of the photograph",
         Range(0.0, 1.0, above=True),
     ),
-    Field("augmentation.color", False, "random brightness, contrast, saturation, and hue", SWITCH),
+    Field(
+        "augmentation.color",
+        False,
+        "imagenet, coco: random brightness, contrast, saturation, and hue",
+        SWITCH,
+    ),
     Field(
         "augment_on",
         "host",
@@ -176,7 +181,7 @@ FIELDS = (
     Field(
         "loss.label_smoothing",
         0.0,
-        "share of the target that is spread over all classes",
+        "cifar10, imagenet: share of the target that is spread over all classes",
         Range(0.0, 1.0, below=True),
     ),
     # optimizer

@@ -276,6 +276,8 @@ class SequentialReader:
     def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Iterator[Any]]:
         """The next items, which are read while they are iterated over; `seconds` is ignored."""
         del seconds
+        if self.num_items is not None:  # a parent that is asked after its end may start over
+            needed = min(needed, self.num_items - self.next_index)
         return np.arange(self.next_index, self.next_index + needed), self._items(needed)
 
     def state(self, oldest: Callable[[], int]) -> dict[str, Any]:

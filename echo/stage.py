@@ -99,6 +99,15 @@ class _EchoStage(grain.IterDataset, abc.ABC):
     def _store_rows(self, outputs: int, num_items: int | None) -> int:
         """The rows of a store, if up to `outputs` items are stored before they are emitted."""
 
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Restricts the stage to a slice of the fresh items, in place. Grain calls this on the copy
+        that each worker of `mp_prefetch` has, as it does on its own reader of a MapDataset."""
+        (parent,) = self._parents
+        if isinstance(parent, grain.MapDataset) and not sequential_slice:
+            self._parents = (parent.slice(sl),)
+        else:
+            _set_slice(parent, sl, sequential_slice)
+
     def new_store(self, num_items: int | None) -> ItemStore | ArrayStore | PlanStore:
         """An empty store for a pass over `num_items` fresh items (None: unknown)."""
         if self.placement == "device":
@@ -263,6 +272,19 @@ class OpportunisticIterDataset(_EchoStage):
 
     def __str__(self) -> str:
         return f"OpportunisticIterDataset({self._repeats.settings}, batch_size={self.batch_size})"
+
+
+def _set_slice(dataset: Any, sl: slice, sequential_slice: bool) -> None:
+    """`_EchoStage.set_slice` of whatever reads the source of `dataset`."""
+    if hasattr(dataset, "set_slice"):
+        dataset.set_slice(sl, sequential_slice)
+        return
+    if not dataset.parents:
+        raise ValueError(
+            f"workers cannot share {dataset}, which has no slices; read it without them"
+        )
+    for parent in dataset.parents:
+        _set_slice(parent, sl, sequential_slice)
 
 
 class _EchoIterator(grain.DatasetIterator):

@@ -159,15 +159,14 @@ def first_example(config: ConfigDict, source: Source, functions: StageFunctions)
     Raises:
         RecordError: the record cannot be decoded.
     """
-    return decode_records(source, [0], _training_decode(config, functions), np.zeros(1, np.int64))
+    return decode_records(source, [0], _training_decode(config, functions))
 
 
 def _training_decode(config: ConfigDict, functions: StageFunctions) -> Decode:
     if not config.dataset.fused_decode:
-        return lambda records, index_n: functions.decode(records)
-    # A fresh example is decoded once, so the crop is always that of copy 0.
-    return lambda records, index_n: functions.decode_cropped(  # pyright: ignore[reportAttributeAccessIssue]
-        records, config.seed.data, index_n, np.zeros_like(index_n)
+        return lambda records, index_n, copy_n: functions.decode(records)
+    return lambda records, index_n, copy_n: functions.decode_cropped(  # pyright: ignore[reportAttributeAccessIssue]
+        records, config.seed.data, index_n, copy_n
     )
 
 

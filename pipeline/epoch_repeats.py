@@ -80,7 +80,8 @@ class EpochRepeats(grain.MapDataset):
         return {name: array[0] for name, array in self.stacked_items([index]).items()}
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
-        return self._read.stacked_items(self.passes.fresh_and_copy(indices)[0])
+        rows = Batch(None, *self.passes.fresh_and_copy(indices), 0)
+        return self._read.decode(self._read.read(rows)).data
 
 
 def passes_of(config: ConfigDict, num_examples: int) -> Passes:

@@ -63,8 +63,5 @@ class _EvaluationBatches:
 
     def _decode(self, numbers: Sequence[int]) -> Arrays:
         return decode_records(
-            self._source,
-            list(numbers),
-            lambda records, _: self._functions.decode(records),
-            np.asarray(numbers),
+            self._source, list(numbers), lambda records, *_: self._functions.decode(records)
         )

@@ -21,8 +21,8 @@ from data.sources import RecordError, Source, reason
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 
-# (raw records, their indices in the fresh stream int64 [n]) -> stacked arrays
-Decode = Callable[[list[dict[str, Any]], np.ndarray], Arrays]
+# (raw records, the fresh examples and the copies that they are, int64 [n]) -> stacked arrays
+Decode = Callable[[list[dict[str, Any]], np.ndarray, np.ndarray], Arrays]
 
 # Examples decoded and augmented per call.
 CHUNK = 32
@@ -42,40 +42,35 @@ _CIPHER_ROUNDS = 8
 _MAX_QUOTED = 64
 
 
-def decode_records(
-    source: Source, numbers: Sequence[int], decode: Decode, index_n: np.ndarray
-) -> Arrays:
-    """Reads the records `numbers` and decodes them together.
+def decode_records(source: Source, numbers: Sequence[int], decode: Decode) -> Arrays:
+    """Reads the records `numbers` and decodes them together, as copy 0 of the fresh examples of
+    these numbers.
 
     Raises:
         RecordError: for the first record that cannot be read or decoded.
     """
-    return decode_read(source, source.__getitems__(numbers), numbers, decode, index_n)
+    index_n = np.asarray(numbers, np.int64)
+    rows = Batch(source.__getitems__(numbers), index_n, np.zeros_like(index_n), 0)
+    return decode_read(source, numbers, rows, decode)
 
 
-def decode_read(
-    source: Source,
-    records: list[dict[str, Any]],
-    numbers: Sequence[int],
-    decode: Decode,
-    index_n: np.ndarray,
-) -> Arrays:
-    """Decodes records that have been read from `source`.
+def decode_read(source: Source, numbers: Sequence[int], rows: "Batch", decode: Decode) -> Arrays:
+    """Decodes the records `numbers`, which have been read from `source` as the data of `rows`.
 
     Raises:
         RecordError: for the first record that cannot be decoded.
     """
     try:
-        return decode(records, index_n)
+        return decode(rows.data, rows.index, rows.copy)
     except Exception:  # a damaged record can make a decoder raise anything
-        for row, number in enumerate(numbers):
-            _check_decodes(source, number, records[row], decode, index_n[row : row + 1])
+        for number, *row in zip(numbers, rows.data, rows.index, rows.copy, strict=True):
+            _check_decodes(source, number, decode, *row)
         raise
 
 
-def _check_decodes(source: Source, number: int, record: dict[str, Any], decode: Decode, index_1):
+def _check_decodes(source: Source, number: int, decode: Decode, record, index, copy) -> None:
     try:
-        decode([record], index_1)
+        decode([record], np.asarray([index]), np.asarray([copy]))
     except Exception as error:
         fields = {name: value for name, value in record.items() if len(repr(value)) <= _MAX_QUOTED}
         raise RecordError(
@@ -162,7 +157,7 @@ class Read(grain.MapDataset):
         """Decodes the raw records of a batch; raises RecordError for one that is damaged."""
         numbers = self._numbers(batch)
         with TraceAnnotation("decode"):
-            data = decode_read(self._source, batch.data, numbers, self._decode, batch.index)
+            data = decode_read(self._source, numbers, batch, self._decode)
         return batch._replace(data=data)
 
     def _numbers(self, batch: Batch) -> list[int]:

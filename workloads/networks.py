@@ -54,6 +54,7 @@ def cifar_resnet(config: ml_collections.ConfigDict, shape: Shape, num_classes: i
         num_classes=num_classes,
         width=config.model.width,
         in_channels=shape[-1],
+        ghost_batch_size=config.model.ghost_batch_size,
         dtype=jnp.dtype(config.dtype),
     )
 

@@ -298,7 +298,7 @@ def test_a_damaged_record_is_named(what, pictures):
     config = config_of(pictures)
     source, info = splits.open_source(NAME, "train", config.dataset.data_dir)
     workload = workloads.make(config, info)
-    read = Read(source, 0, len(source), lambda records, _: workload.decode(records))
+    read = Read(source, 0, len(source), lambda records, *_: workload.decode(records))
     with pytest.raises(RecordError, match=says) as caught:
         read.stacked_items(range(len(source)))
     named = f"record 40 of split 'train' ({pictures / SECOND}, its record 8) "

@@ -347,7 +347,7 @@ def test_an_image_that_cannot_be_decoded_is_named(what, tmp_path):
     path = tmp_path / "pictures" / source[40]["file_name"]
     path.write_bytes(DAMAGED_IMAGES[what])
     workload = workloads.make(config_of(tmp_path, name), info)
-    read = Read(source, 0, 60, lambda records, _: workload.decode(records))
+    read = Read(source, 0, 60, lambda records, *_: workload.decode(records))
     with pytest.raises(RecordError) as caught:
         read.stacked_items(range(60))
     place = source.where(40)

@@ -221,7 +221,7 @@ def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
             reads.release()
             return super().__getitems__(indices)
 
-    def decode(records, _=None):
+    def decode(records, *_):
         return {"x": np.asarray([record["x"] for record in records])}
 
     numbers = Counted(x=np.arange(CORES * CHUNK))

@@ -1,6 +1,7 @@
 """Echoing of plain Python iterables."""
 
 import collections
+import itertools
 import json
 import pickle
 import threading
@@ -40,17 +41,38 @@ class OneByOne:
         return index
 
 
+class StartsOver:
+    """Its own iterator, which starts over if it is asked after its end, as NVIDIA DALI's
+    with `auto_reset`."""
+
+    def __init__(self, n):
+        self.n, self.next = n, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.next == self.n:
+            self.next = 0
+            raise StopIteration
+        self.next += 1
+        return self.next - 1
+
+
 def schedule_says(factor, buffer, seed, n):
     return EchoSchedule(factor, buffer, seed).cursor(0, n).take(10_000)[0].tolist()
 
 
+SCHEDULES = {
+    "factor": st.sampled_from([1, 2, 1.5, "2.7", 16]),
+    "buffer": st.integers(0, 30),
+    "seed": st.integers(0, 99),
+    "n": st.integers(0, 25),
+}
+
+
 @hypothesis.settings(max_examples=60)
-@hypothesis.given(
-    factor=st.sampled_from([1, 2, 1.5, "2.7", 16]),
-    buffer=st.integers(0, 30),
-    seed=st.integers(0, 99),
-    n=st.integers(0, 25),
-)
+@hypothesis.given(**SCHEDULES)
 def test_it_emits_what_the_schedule_says(factor, buffer, seed, n):
     expected = schedule_says(factor, buffer, seed, n)
     assert list(echo_iterable((i for i in range(n)), factor, buffer, seed)) == expected
@@ -60,6 +82,15 @@ def test_it_emits_what_the_schedule_says(factor, buffer, seed, n):
         assert iterator.fresh_examples == schedule.admitted(position, n)
         assert next(iterator) == item
     assert next(iterator, None) is None
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(**SCHEDULES)
+def test_a_pass_ends_with_a_loader_that_starts_over(factor, buffer, seed, n):
+    expected = schedule_says(factor, buffer, seed, n)
+    echoed = echo_iterable(StartsOver(n), factor, buffer, seed, reshuffle_each_iteration=False)
+    for _ in range(2):
+        assert list(itertools.islice(echoed, len(expected) + 1)) == expected
 
 
 class Stateful:

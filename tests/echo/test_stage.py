@@ -161,6 +161,23 @@ def test_behind_a_prefetching_thread_it_can_be_restored_at_every_step(kind):
     )
 
 
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("sequential_slice", [False, True])
+def test_workers_of_grain_share_the_fresh_items(read, sequential_slice):
+    examples = grain.MapDataset.range(12).map(lambda number: number + 1)
+    parent = examples.to_iter_dataset(grain.ReadOptions(0, 0)) if read else examples
+    stage = EchoIterDataset(parent, factor=2, shuffle_buffer=3).map(lambda number: number - 1)
+    # What IterDataset.mp_prefetch does with processes.
+    shared = grain.experimental.multithread_prefetch(stage, 3, 1, sequential_slice)
+    assert sorted(drained(shared)) == sorted(drained(stage)) == [n for n in range(12) for _ in "ab"]
+
+
+def test_a_parent_that_workers_cannot_share_is_refused():
+    stage = EchoIterDataset(FlakyIterDataset(range(9)), factor=2)
+    with pytest.raises(ValueError, match=r"workers cannot share .*, which has no slices"):
+        grain.experimental.multithread_prefetch(stage, 3, 1)
+
+
 @pytest.mark.parametrize("kind", ["map", "sequential"])
 def test_a_state_is_small_json_of_fixed_structure(kind):
     parent, _ = parent_of(kind, 3_000)

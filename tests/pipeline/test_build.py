@@ -85,7 +85,7 @@ def test_every_pass_over_the_data_is_a_new_permutation_of_all_of_it():
     assert info.num_classes == 10
 
 
-def _labels_and_pixels(records, index_n):
+def _labels_and_pixels(records, index_n, copy_n):
     return {"image": np.stack([record["image"] for record in records])}
 
 
@@ -231,7 +231,7 @@ def test_a_small_picture_of_another_shape_is_named():
     for number, rows in enumerate((8, 8, 8, 7)):
         images[number] = np.zeros((rows, 8, 1), np.uint8)
     source = sources.ArraySource(image=images, label=np.arange(4))
-    read = map_datasets.Read(source, 0, 4, lambda records, _: workload.decode(records))
+    read = map_datasets.Read(source, 0, 4, lambda records, *_: workload.decode(records))
     with pytest.raises(
         map_datasets.RecordError, match=r"record 3 .*an image of \(7, 8, 1\); those of the data set"
     ):

@@ -15,7 +15,7 @@ from training.experiment import make_experiment
 
 
 def stream(records, fresh):
-    def decode(found, index_n):
+    def decode(found, index_n, copy_n):
         return {"x": np.asarray([record["x"] for record in found])}
 
     return Read(ArraySource(x=np.arange(records)), 0, fresh, decode)

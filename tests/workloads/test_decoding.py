@@ -180,7 +180,7 @@ def test_the_record_that_cannot_be_decoded_is_named():
         image=np.asarray(files, object), label=np.arange(20), file_name=np.arange(20).astype("S")
     )
 
-    def decode(records, index_n):
+    def decode(records, index_n, copy_n):
         return {"image": np.stack([decoding.decode(r["image"], 3) for r in records])}
 
     read = map_datasets.Read(source, seed=0, num_fresh=20, decode=decode)

@@ -172,9 +172,13 @@ def test_a_picture_is_copied_unchanged_to_its_canvas():
         assert not data["image"][row, :, width:].any()
 
 
-def test_fused_decoding_gives_the_crops_that_the_canvas_gives():
-    plain, fused = batches_of(mini()), batches_of(mini(dataset__fused_decode=True))
-    assert len(plain) == len(fused) == 5
+@pytest.mark.parametrize("spaced_epochs", [1, 2])
+def test_fused_decoding_gives_the_crops_that_the_canvas_gives(spaced_epochs):
+    plain, fused = (
+        batches_of(mini(dataset__fused_decode=fuses, dataset__spaced_epochs=spaced_epochs))
+        for fuses in (False, True)
+    )
+    assert len(plain) == len(fused) == 5 * spaced_epochs
     for left, right in zip(plain, fused, strict=True):
         np.testing.assert_array_equal(left.data["label"], right.data["label"])
         difference_BxHxWxC = abs(left.data["image"].astype(int) - right.data["image"])

@@ -7,13 +7,14 @@ from flax import nnx
 import train
 from configs import vit
 from data.sources import DatasetInfo
+from models.norm import GhostBatchNorm
 from models.vision_transformer import VisionTransformer
 from runs import cli, records
 from tests.helpers.networks import parameter_count
 from tests.helpers.runs import assert_equal_runs, echoing, mini, stop_at
 from training.experiment import make_experiment
 from workloads.large_images import LargeImageClassification
-from workloads.networks import Network
+from workloads.networks import Network, cifar_resnet, imagenet_resnet
 
 TINY = {"model__name": "vit", "model__patch_size": 4, "model__layers": 1, "model__dim": 8}
 TINY |= {"model__heads": 2, "model__mlp_dim": 16, "optimizer__name": "adamw"}
@@ -32,6 +33,17 @@ def test_a_network_is_hashable_and_equal_by_its_arguments():
     first, second, other = (Network.of(VisionTransformer, num_layers=n) for n in (1, 1, 2))
     assert (first, hash(first)) == (second, hash(second))
     assert first != other
+
+
+@pytest.mark.parametrize(
+    ("choose", "shape", "depth"),
+    [(cifar_resnet, (8, 8, 1), 8), (imagenet_resnet, (64, 64, 3), 18)],
+)
+def test_a_resnet_normalizes_the_configured_groups_apart(choose, shape, depth):
+    config = mini(model__depth=depth, model__width=4, model__ghost_batch_size=8)
+    model = nnx.eval_shape(lambda: choose(config, shape, 10)(nnx.Rngs(0)))
+    norms = [node for _, node in nnx.iter_graph(model) if isinstance(node, GhostBatchNorm)]
+    assert {norm.group_size for norm in norms} == {8}
 
 
 @pytest.mark.slow
