@@ -53,7 +53,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if arguments.evaluate and given:
         parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
     tools = ("tracker", "mirror", "profile")
-    unused = [f"--{name}" for name in tools if getattr(arguments, name) != parser.get_default(name)]
+    unused = [f"--{name}" for name in tools if getattr(arguments, name) is not None]
     if arguments.evaluate and unused:
         parser.error(f"--evaluate trains nothing to follow; leave out {', '.join(unused)}")
     if not arguments.evaluate:

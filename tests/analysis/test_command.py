@@ -272,6 +272,8 @@ def test_files_that_are_no_packed_study_are_refused(small, tmp_path, capsys):
         ([small, "--pack=small.zip"], "ends in .tar.xz"),
         ([small, f"--pack={tmp_path / 'x.tar.xz'}", "--thin=2"], "--thin is '2'; allowed: from 0"),
         ([small, "--thin=0.02"], "there is no --pack"),
+        ([small, f"--pack={tmp_path / 'x.tar.xz'}", "--target=0.9"], "neither --out nor --target"),
+        ([small, f"--pack={tmp_path / 'x.tar.xz'}", "--watch"], "neither --out nor --pack"),
         ([small / "baseline", f"--pack={tmp_path / 'x.tar.xz'}"], "contains no study.json"),
         ([small, f"--pack={tmp_path / 'none' / 'x.tar.xz'}"], "cannot write"),
     ):

@@ -167,6 +167,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
         (["--config.mesh.data=64"], "config.mesh is data=64"),
         (["--profile=1:2", "--mirror=there"], "nothing to follow; leave out --mirror, --profile;"),
         (["--tracker=none"], "--evaluate trains nothing to follow; leave out --tracker;"),
+        (["--tracker=tensorboard"], "nothing to follow; leave out --tracker;"),  # the default
     ],
 )
 def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, finished, capsys):
