@@ -16,6 +16,7 @@ import fsspec
 
 from data import cache
 from data.sources import SourceError, fingerprint, reason
+from runs import records
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DRIVERS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
@@ -60,7 +61,7 @@ class Tree:
     def read(self, names: Sequence[str]) -> list[bytes]:
         """The content of files; those in a bucket are fetched concurrently."""
         if not is_url(self.root):
-            return [pathlib.Path(self.root, name).read_bytes() for name in names]
+            return [_read(self.path(name)) for name in names]
         system, root = _system(self.root)
         paths = [f"{root}/{name}" for name in names]
         contents = system.cat_ranges(paths, None, None, on_error="return")
@@ -73,10 +74,14 @@ class Tree:
         """A file on a file system: itself, or its copy in `cache_dir`, which is made once.
 
         Raises:
-            SourceError: there is no `cache_dir` for a copy, or the file cannot be copied.
+            SourceError: it is a named pipe or a device, there is no `cache_dir` for a copy, or the
+                file cannot be copied.
         """
         if not is_url(self.root):
-            return pathlib.Path(self.root, name)
+            path = pathlib.Path(self.root, name)
+            if path.exists() and not path.is_file():
+                raise SourceError(f"{path} is not a file; move it away")
+            return path
         copy = self.cache(cache_dir) / name
         if not copy.exists():
             cache.make_file(copy, functools.partial(self._fetch, name))
@@ -107,6 +112,11 @@ class Tree:
             system.get_file(f"{root}/{name}", os.fspath(copy), callback=progress)
         if copy.stat().st_size != self.sizes[name]:
             raise OSError(f"{copy.stat().st_size} of {self.sizes[name]} bytes arrived")
+
+
+def _read(path: str) -> bytes:
+    with records.open_file(path) as file:
+        return file.read()
 
 
 def tree(path: str) -> Tree:

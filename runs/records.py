@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -21,7 +22,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 # 2: echo.shuffle_buffer is the total of all streams (1: per stream, before batching), and the order
 # of an epoch derives from a hash of data seed and epoch (1: from their sum).
@@ -218,16 +219,14 @@ def read_bytes(path: str | os.PathLike) -> bytes | None:
     """
     path = pathlib.Path(path)
     try:
-        with open(path, "rb", opener=_open_nonblocking) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise Damaged(f"{path.name} is not a file")
-            if status.st_size > MAX_BYTES:
-                raise Damaged(f"{path.name} has {status.st_size:,} bytes, more than {MAX_BYTES:,}")
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                raise Damaged(f"{path.name} has {size:,} bytes, more than {MAX_BYTES:,}")
             return file.read(MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except IsADirectoryError:
+    except (IsADirectoryError, io.UnsupportedOperation):
         raise Damaged(f"{path.name} is not a file") from None
     except OSError as error:
         if error.errno not in _UNREADABLE:
@@ -235,8 +234,20 @@ def read_bytes(path: str | os.PathLike) -> bytes | None:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
 
 
+def open_file(path: str | os.PathLike) -> BinaryIO:
+    """Opens a file for reading, but not a named pipe, where `open` would wait for a writer.
+
+    Raises:
+        io.UnsupportedOperation (an OSError): it is not a regular file.
+    """
+    file = open(path, "rb", opener=_open_nonblocking)  # noqa: SIM115, closed by the caller
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise io.UnsupportedOperation(f"{path} is not a file")
+    return file
+
+
 def _open_nonblocking(path: str, flags: int) -> int:
-    """Opens a file; opening a named pipe does not wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

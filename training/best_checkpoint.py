@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from data.sources import RecordError
-from runs import checkpoints, cli, distributed, locks, records, trial_records
+from runs import checkpoints, cli, distributed, locks, records, trial_records, workdirs
 from runs.study import is_number
 from training import memory
 from training.experiment import Experiment, batches_of_test_split, make_experiment
@@ -104,6 +104,7 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, dict[str, Any] 
         )
     status = result.get("status", _INTERRUPTED)
     if status not in records.FINISHED:
+        workdirs.check_kinds(workdir)
         with cli.writing_to(workdir), locks.held(workdir / records.LOCK) as free:
             if not free:
                 raise cli.InputError(f"another process is training in {workdir}; stop it first")
@@ -116,8 +117,8 @@ def _stored_evaluation(workdir: pathlib.Path) -> dict[str, Any] | None:
     with contextlib.suppress(records.Damaged, OSError):
         stored = records.read_object(workdir / records.EVALUATION)
         if stored and _is_evaluation(stored):
-            parameters = (workdir / records.PARAMETERS).read_bytes()
-            digest = {records.PARAMETERS: hashlib.sha256(parameters).hexdigest()}
+            with records.open_file(workdir / records.PARAMETERS) as parameters:
+                digest = {records.PARAMETERS: hashlib.file_digest(parameters, "sha256").hexdigest()}
             return stored if stored.get("sha256", digest) == digest else None  # older: no digest
     return None
 

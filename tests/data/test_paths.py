@@ -1,6 +1,7 @@
 """Data sets by path: each kind, its layouts, and what can be wrong with it."""
 
 import json
+import os
 import re
 import shutil
 
@@ -354,6 +355,24 @@ def test_an_image_that_cannot_be_decoded_is_named(what, tmp_path):
     assert str(path) in place
     assert str(caught.value).startswith(f"{place} ")
     assert "\n" not in str(caught.value)
+
+
+PIPES = {
+    "folder": ("train/a/0.png", "cannot be read"),
+    "files": ("train.txt", "is not a file; move it away"),
+    "npz": ("arrays.npz", "is not a file; move it away"),
+    "hf": ("train.parquet", "is not a file; move it away"),
+}
+
+
+@pytest.mark.parametrize("kind", PIPES)
+def test_a_named_pipe_is_refused_and_does_not_block(kind, tmp_path):
+    file, says = PIPES[kind]
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)  # whoever opens it waits
+    with pytest.raises((SourceError, RecordError), match=f"{re.escape(str(path))}.* {says}"):
+        splits.open_source(f"{kind}:{tmp_path}", "train", text="documents")
 
 
 def test_an_image_that_disappears_is_named(tmp_path):

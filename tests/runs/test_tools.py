@@ -2,6 +2,7 @@
 
 import collections
 import glob
+import os
 import shutil
 import threading
 import time
@@ -194,6 +195,13 @@ def test_a_copy_follows_and_drops_the_checkpoints_that_the_run_dropped(tmp_path)
     copy = content(tmp_path / "copy")
     assert copy.pop("checkpoints/3/a") == b"of somebody else"
     assert copy == {"config": b"{}", "checkpoints/9/a": b"9", "metrics": b"1\n2\n"}
+
+
+def test_a_named_pipe_is_not_copied(tmp_path):
+    run = directory(tmp_path / "run", config="{}")
+    os.mkfifo(run / "pipe")  # whoever opens it waits
+    assert copied(run, tmp_path / "copy") == []
+    assert content(tmp_path / "copy") == {"config": b"{}"}
 
 
 def test_a_resumed_run_drops_the_checkpoints_of_the_copy_that_it_has_overtaken(tmp_path):

@@ -102,6 +102,21 @@ def test_interrupted_run_is_evaluated_at_its_best_so_far(ending, tmp_path, capsy
     assert "so far" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_named_pipes_in_the_place_of_files_do_not_block(finished, capsys):
+    assert evaluate(finished) == cli.OK
+    exported = (finished / records.PARAMETERS).read_bytes()
+    (finished / records.PARAMETERS).unlink()
+    os.mkfifo(finished / records.PARAMETERS)  # whoever opens it waits
+    assert evaluate(finished) == cli.OK
+    assert (finished / records.PARAMETERS).read_bytes() == exported
+    (finished / records.RESULT).unlink()
+    (finished / records.LOCK).unlink()
+    os.mkfifo(finished / records.LOCK)
+    assert evaluate(finished) == cli.WRONG_INPUT
+    assert f"{records.LOCK} is not a file; move it away" in capsys.readouterr().err
+
+
 def test_run_in_training_is_not_evaluated(finished, capsys):
     (finished / records.RESULT).unlink()
     with locks.held(finished / records.LOCK):
