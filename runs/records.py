@@ -22,7 +22,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 # 2: echo.shuffle_buffer is the total of all streams (1: per stream, before batching), and the order
 # of an epoch derives from a hash of data seed and epoch (1: from their sum).
@@ -234,7 +234,7 @@ def read_bytes(path: str | os.PathLike) -> bytes | None:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
 
 
-def open_file(path: str | os.PathLike) -> BinaryIO:
+def open_file(path: str | os.PathLike) -> io.BufferedReader:
     """Opens a file for reading, but not a named pipe, where `open` would wait for a writer.
 
     Raises:
