@@ -186,6 +186,14 @@ def test_packed_study_gives_the_same_report(small, tmp_path, capsys):
     assert ",baseline/0/0\n" in (tmp_path / "out" / "trials.csv").read_text()
 
 
+@pytest.mark.parametrize("directory", [".", "..", "baseline/.."])
+def test_the_packed_study_has_the_name_of_its_directory(directory, small, tmp_path, monkeypatch):
+    archive.pack(small, tmp_path / "small.tar.xz")
+    monkeypatch.chdir(small / "baseline" if directory == ".." else small)
+    archive.pack(directory, tmp_path / "again.tar.xz")
+    assert (tmp_path / "again.tar.xz").read_bytes() == (tmp_path / "small.tar.xz").read_bytes()
+
+
 def test_packing_keeps_every_float32_and_damage(small, tmp_path):
     study = tmp_path / "study"
     shutil.copytree(small, study)
