@@ -556,7 +556,8 @@ def _evaluate(workdir: pathlib.Path, overrides: Sequence[str]) -> int:
         so_far = "" if ended else f"; the best so far, since the run is {status}"
         terminal.write(f"step {step:,}, {several(fresh, 'fresh example')}{so_far}")
         for split, values in evaluation["splits"].items():
-            metrics = ", ".join(f"{name} {x:.4g}" for name, x in values.items())
+            texts = ("not finite" if x is None else f"{x:.4g}" for x in values.values())
+            metrics = ", ".join(map(" ".join, zip(values, texts, strict=True)))
             terminal.write(f"{split}: {metrics}")
     return cli.OK
 

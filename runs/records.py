@@ -65,8 +65,9 @@ class Target:
         return value >= self.value if self.mode == "above" else value <= self.value
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether `value` is strictly better than `than`; anything beats None, NaN nothing."""
-        if math.isnan(value):
+        """Whether `value` is strictly better than `than`. Any finite number beats None; NaN and
+        infinities beat nothing."""
+        if not math.isfinite(value):
             return False
         if than is None:
             return True
@@ -318,8 +319,7 @@ class LinesWriter:
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record. Numbers that JSON cannot represent (NaN, infinities) become null."""
-        clean = {k: None if _is_not_json(v) else v for k, v in record.items()}
-        line = json.dumps(clean, allow_nan=False).encode() + b"\n"
+        line = json.dumps(without_nonfinite(record), allow_nan=False).encode() + b"\n"
         self._file.write(line)
         self._file.flush()
         self._sha256.update(line)
@@ -334,8 +334,12 @@ class LinesWriter:
         self._file.close()
 
 
-def _is_not_json(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def without_nonfinite(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with None in place of the numbers that JSON cannot represent (NaN, infinities)."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     replaced by the next call.
 
     Writes WORKDIR/evaluation.json (`status` of the run, `step` and `fresh_examples` of the best
-    checkpoint, metrics by split, and the digest `sha256` of the other file) and
+    checkpoint, metrics by split, null if not finite, and the digest `sha256` of the other file) and
     WORKDIR/parameters.npz, which numpy.load reads: every parameter and batch statistic by name,
     such as params/stem/conv/kernel or model_state/stem/norm/mean.
 
@@ -74,15 +74,17 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     return evaluation
 
 
-def _evaluated(experiment: Experiment, state: TrainState) -> dict[str, dict[str, float]]:
-    """Metrics by split; raises InputError for a record that cannot be decoded."""
+def _evaluated(experiment: Experiment, state: TrainState) -> dict[str, dict[str, float | None]]:
+    """Metrics by split, None for one that is not finite; raises InputError for a record that cannot
+    be decoded."""
     dataset, splits = experiment.config.dataset, {}
     splits[dataset.validation_split] = experiment.validation
     try:  # opening a split may decode its records, evaluating it does
         if dataset.test_split:
             splits[dataset.test_split] = batches_of_test_split(experiment)
         return {
-            name: experiment.program.evaluate(state, batches) for name, batches in splits.items()
+            name: records.without_nonfinite(experiment.program.evaluate(state, batches))
+            for name, batches in splits.items()
         }
     except RecordError as error:
         raise cli.InputError(str(error)) from error
@@ -132,7 +134,7 @@ def _is_evaluation(stored: dict[str, Any]) -> bool:
     if stored.get("status", "exhausted") not in records.FINISHED:  # older ones have no status
         return False
     return all(
-        isinstance(values, dict) and all(is_number(value) for value in values.values())
+        isinstance(values, dict) and all(x is None or is_number(x) for x in values.values())
         for values in splits.values()
     )
 

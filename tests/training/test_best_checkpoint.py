@@ -13,6 +13,7 @@ from data import sources, splits
 from models.resnet import CifarResNet
 from runs import cli, locks, records, trial_records
 from tests.helpers.runs import RESNET, mini
+from training.step import Program
 
 
 @pytest.fixture
@@ -100,6 +101,20 @@ def test_interrupted_run_is_evaluated_at_its_best_so_far(ending, tmp_path, capsy
     assert found["status"] == finished["status"]
     assert found["fresh_examples"] == finished["best"]["fresh_examples"]
     assert "so far" not in capsys.readouterr().out
+
+
+def test_a_metric_that_is_not_finite_is_recorded_as_null(finished, capsys, monkeypatch):
+    evaluated = Program.evaluate
+
+    def overflowing(self, state, batches):
+        return evaluated(self, state, batches) | {"perplexity": float("inf")}
+
+    monkeypatch.setattr(Program, "evaluate", overflowing)
+    for _ in range(2):
+        assert evaluate(finished) == cli.OK
+        assert "perplexity not finite" in capsys.readouterr().out
+        monkeypatch.undo()  # the second time the result is there
+    assert records.read_json(finished / records.EVALUATION)["splits"]["test"]["perplexity"] is None
 
 
 @pytest.mark.slow
