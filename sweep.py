@@ -84,7 +84,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     writes = arguments.study != "list" and not arguments.dry_run
     if writes and arguments.outdir is None:
         raise cli.InputError("--outdir is missing; give the directory to write the study to")
-    arguments.tools = tooling.chosen(arguments, arguments.outdir or pathlib.Path())
+    arguments.tools = tooling.chosen(arguments, arguments.outdir) if arguments.outdir else None
     if arguments.lanes_stacked and arguments.lanes == 1:
         raise cli.InputError(
             "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "

@@ -16,7 +16,7 @@ from runs import cli, records, tooling
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
 from studies.directory import open_study
-from tests.helpers.runs import RESNET, echoing, mini, records_of, stop_at
+from tests.helpers.runs import RESNET, ROOT, echoing, mini, records_of, stop_at
 from tests.helpers.small_studies import RecordedProgress, study
 
 # a profile is named by the second in which it starts, so the two parts must not be too fast
@@ -152,6 +152,12 @@ def test_wrong_flags_are_one_sentence_and_write_nothing(word, says, tmp_path, ca
     assert says in error
     assert error.count("\n") == 1
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_mirror_may_be_given_for_a_plan_without_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [f"--config={ROOT / 'configs' / 'cifar10.py'}:mini", "--study=demo", "--dry-run"]
+    assert cli.guarded(sweep.main, [*words, "--mirror=copy"]) == cli.OK
 
 
 def test_a_missing_package_is_one_sentence_with_what_to_install(tmp_path, capsys, monkeypatch):
