@@ -202,7 +202,8 @@ def step_by_step(
             exhaustion = memory.exhaustion(caught, config, mesh)
             status, error = "failed", exhaustion or f"{type(caught).__name__}: {caught}"
             name = f"error{jax.process_index() or ''}.txt"
-            (workdir / name).write_text(traceback.format_exc())
+            text = traceback.format_exc().encode(errors="backslashreplace")  # names of any bytes
+            (workdir / name).write_bytes(text)
         finally:
             run.close()
         result = run.result(status, error)

@@ -53,7 +53,8 @@ class Tree:
 
     def fingerprint(self) -> str:
         """A hash of names and sizes. Reading the content would take as long as an epoch."""
-        return fingerprint(*(f"{name}\0{self._size(name)}\0".encode() for name in self.names))
+        parts = (f"{name}\0{self._size(name)}\0" for name in self.names)
+        return fingerprint(*(part.encode(errors="surrogateescape") for part in parts))
 
     def _size(self, name: str) -> int:
         return self.sizes[name] if self.sizes else os.path.getsize(self.path(name))
@@ -94,7 +95,8 @@ class Tree:
             SourceError: the tree is in a bucket, and there is no `cache_dir`.
         """
         if cache_dir:
-            name = f"{self.root.rpartition('/')[2]}-{fingerprint(self.root.encode())}{self.stamp}"
+            hashed = fingerprint(self.root.encode(errors="surrogateescape"))
+            name = f"{self.root.rpartition('/')[2]}-{hashed}{self.stamp}"
             return pathlib.Path(cache_dir).expanduser() / name
         if is_url(self.root):
             raise SourceError(

@@ -429,6 +429,22 @@ def test_a_damaged_image_ends_a_run_which_resumes_bit_for_bit(tmp_path):
     assert logged_numbers(whole) == logged_numbers(ended)
 
 
+@pytest.mark.slow
+def test_files_may_have_names_of_any_bytes(tmp_path):
+    name = write("folder", tmp_path)
+    for path in [*(tmp_path / "pictures").rglob("*.png")]:
+        path.rename(path.with_name(f"{path.stem}\udcff.png"))  # the byte 0xff
+    config = config_of(tmp_path, name)
+    source, _ = splits.open_source(name, "train", str(tmp_path))
+    (last,) = record_numbers(np.array([59]), 60, config.seed.data)  # of the first epoch
+    path = tmp_path / "pictures" / source[last]["file_name"]
+    path.write_bytes(path.read_bytes()[:-20])  # its header is intact
+    result = train.train(config, tmp_path / "run")
+    assert (result["status"], result["step"]) == ("failed", 3)
+    assert result["error"].startswith(f"RecordError: record {last} of split 'train' ({path}) ")
+    assert "\\udcff.png) " in (tmp_path / "run" / "error.txt").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "says"),
     [
