@@ -66,14 +66,17 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="run part i of n of the study's searches, i = 0..n-1: for job arrays",
     )
     add("--executor", choices=("local", "ray"), default="local", help="where trials run")
-    add("--workers", type=_positive, default=1, metavar="N", help="local: worker processes")
-    add("--ray-address", default="", help="HOST:PORT of a cluster; '' starts Ray here")
-    add("--cpus-per-trial", type=_amount, default=1.0, help="ray: CPUs per trial or group of lanes")
+    add("--workers", type=_positive, metavar="N", help="local: worker processes (default 1)")
+    add("--ray-address", help="ray: HOST:PORT of a cluster (default: Ray is started here)")
+    add(
+        "--cpus-per-trial",
+        type=_amount,
+        help="ray: CPUs per trial or group of lanes (default 1)",
+    )
     add(
         "--gpus-per-trial",
         type=_amount,
-        default=0.0,
-        help="ray: GPUs, likewise; fractions share one",
+        help="ray: GPUs, likewise; fractions share one (default 0)",
     )
     tooling.add_flags(parser)
     arguments, overrides = cli.parse(parser, argv)
@@ -81,13 +84,23 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     writes = arguments.study != "list" and not arguments.dry_run
     if writes and arguments.outdir is None:
         raise cli.InputError("--outdir is missing; give the directory to write the study to")
-    arguments.tools = tooling.chosen(arguments, arguments.outdir or pathlib.Path())
+    arguments.tools = tooling.chosen(arguments, arguments.outdir) if arguments.outdir else None
     if arguments.lanes_stacked and arguments.lanes == 1:
         raise cli.InputError(
             "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "
             "--lanes-stacked: --lanes=2 or more"
         )
+    unused = _OF_RAY if arguments.executor == "local" else ("workers",)
+    for name in unused:
+        if getattr(arguments, name) is not None:
+            raise cli.InputError(
+                f"--{name.replace('_', '-')} is given with --executor={arguments.executor}, which "
+                "does not use it; leave it out"
+            )
     return arguments, overrides
+
+
+_OF_RAY = ("ray_address", "cpus_per_trial", "gpus_per_trial")
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -191,7 +204,7 @@ def _check_shard(shard: tuple[int, int], searches: int) -> None:
 
 def _executor(arguments: argparse.Namespace) -> MakeExecutor:
     """The executor class that the flags select, with its options filled in."""
-    if arguments.executor == "local" and arguments.workers == 1:
+    if arguments.executor == "local" and arguments.workers in (None, 1):
         return InProcessExecutor
     # the processes share an accelerator, most of whose memory JAX would reserve for the first one
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -199,9 +212,9 @@ def _executor(arguments: argparse.Namespace) -> MakeExecutor:
         return functools.partial(PoolExecutor, number=arguments.workers)
     return functools.partial(
         RayExecutor,
-        address=arguments.ray_address,
-        cpus=arguments.cpus_per_trial,
-        gpus=arguments.gpus_per_trial,
+        address=arguments.ray_address or "",
+        cpus=1.0 if arguments.cpus_per_trial is None else arguments.cpus_per_trial,
+        gpus=arguments.gpus_per_trial or 0.0,
     )
 
 

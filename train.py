@@ -53,7 +53,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if arguments.evaluate and given:
         parser.error("--evaluate takes the run's own configuration; leave out --config, --workdir")
     tools = ("tracker", "mirror", "profile")
-    unused = [f"--{name}" for name in tools if getattr(arguments, name) != parser.get_default(name)]
+    unused = [f"--{name}" for name in tools if getattr(arguments, name) is not None]
     if arguments.evaluate and unused:
         parser.error(f"--evaluate trains nothing to follow; leave out {', '.join(unused)}")
     if not arguments.evaluate:
@@ -202,7 +202,8 @@ def step_by_step(
             exhaustion = memory.exhaustion(caught, config, mesh)
             status, error = "failed", exhaustion or f"{type(caught).__name__}: {caught}"
             name = f"error{jax.process_index() or ''}.txt"
-            (workdir / name).write_text(traceback.format_exc())
+            text = traceback.format_exc().encode(errors="backslashreplace")  # names of any bytes
+            (workdir / name).write_bytes(text)
         finally:
             run.close()
         result = run.result(status, error)
@@ -556,7 +557,8 @@ def _evaluate(workdir: pathlib.Path, overrides: Sequence[str]) -> int:
         so_far = "" if ended else f"; the best so far, since the run is {status}"
         terminal.write(f"step {step:,}, {several(fresh, 'fresh example')}{so_far}")
         for split, values in evaluation["splits"].items():
-            metrics = ", ".join(f"{name} {x:.4g}" for name, x in values.items())
+            texts = ("not finite" if x is None else f"{x:.4g}" for x in values.values())
+            metrics = ", ".join(map(" ".join, zip(values, texts, strict=True)))
             terminal.write(f"{split}: {metrics}")
     return cli.OK
 

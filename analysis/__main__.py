@@ -89,10 +89,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _check(options: argparse.Namespace) -> None:
     first, several = options.directories[0], len(options.directories) > 1
-    if options.watch and (several or options.out):
-        raise InputError("--watch takes one DIR and no --out; it writes nothing")
-    if options.pack and (several or options.out):
-        raise InputError("--pack takes one DIR and no --out")
+    if options.watch and (several or options.out or options.pack):
+        raise InputError("--watch takes one DIR, and neither --out nor --pack; it writes nothing")
+    if options.pack and (several or options.out or options.target is not None):
+        raise InputError("--pack takes one DIR, and neither --out nor --target")
     if options.thin and not options.pack:
         raise InputError(f"--thin is {options.thin:g}, but there is no --pack; give both")
     if not (options.out or options.pack or options.watch) and pathlib.Path(first).is_file():

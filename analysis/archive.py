@@ -84,6 +84,7 @@ def pack(
             f"{study} contains {len(files):,} records of {size:,} bytes; allowed in one file: "
             f"{MAX_MEMBERS:,} and {MAX_BYTES:,}"
         )
+    root = os.path.basename(os.path.abspath(study))  # `study` may be '.'
     try:
         with tempfile.TemporaryDirectory(dir=archive.parent) as aside:
             written = pathlib.Path(aside) / archive.name
@@ -99,7 +100,7 @@ def pack(
                         lines = content.split(b"\n")
                         lines = _thinned(lines, thin, target) if target else lines
                         content = b"\n".join(_shortened(line) for line in lines)
-                    entry = tarfile.TarInfo(str(file.relative_to(study.parent)))
+                    entry = tarfile.TarInfo(f"{root}/{file.relative_to(study).as_posix()}")
                     entry.size = len(content)  # neither owner nor time: equal records, equal files
                     tar.addfile(entry, io.BytesIO(content))
             os.replace(written, archive)

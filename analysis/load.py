@@ -299,7 +299,7 @@ def _reason(error: Exception) -> str:
 
 def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
-    trial = trial_records.read(path)
+    trial = trial_records.read(path, place if study.searches else None)
     config = trial.config.get("config") or {}
     hparams = trial.search.get("hparams")
     if hparams is None and study.space:

@@ -94,7 +94,8 @@ def _checksum_line(path: pathlib.Path, content: bytes) -> bytes:
 
 def _read(path: pathlib.Path) -> bytes:
     try:
-        return path.read_bytes()
+        with records.open_file(path) as file:
+            return file.read()
     except OSError as error:
         raise damaged(path, error) from error
 

@@ -69,7 +69,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     used = tree.only([name for class_of in places.values() for name in class_of])
     shape, channels = image_properties(splits["train"]())
     # Names alone: the run on a file that was damaged resumes when the file is restored.
-    names = fingerprint("\n".join(used.names).encode())
+    names = fingerprint("\n".join(used.names).encode(errors="surrogateescape"))
     info = DatasetInfo(settings.name, "folder", names, len(classes), shape, channels)
     return PathData(splits, info, classes)
 

@@ -16,6 +16,7 @@ import fsspec
 
 from data import cache
 from data.sources import SourceError, fingerprint, reason
+from runs import records
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DRIVERS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
@@ -52,7 +53,8 @@ class Tree:
 
     def fingerprint(self) -> str:
         """A hash of names and sizes. Reading the content would take as long as an epoch."""
-        return fingerprint(*(f"{name}\0{self._size(name)}\0".encode() for name in self.names))
+        parts = (f"{name}\0{self._size(name)}\0" for name in self.names)
+        return fingerprint(*(part.encode(errors="surrogateescape") for part in parts))
 
     def _size(self, name: str) -> int:
         return self.sizes[name] if self.sizes else os.path.getsize(self.path(name))
@@ -60,7 +62,7 @@ class Tree:
     def read(self, names: Sequence[str]) -> list[bytes]:
         """The content of files; those in a bucket are fetched concurrently."""
         if not is_url(self.root):
-            return [pathlib.Path(self.root, name).read_bytes() for name in names]
+            return [_read(self.path(name)) for name in names]
         system, root = _system(self.root)
         paths = [f"{root}/{name}" for name in names]
         contents = system.cat_ranges(paths, None, None, on_error="return")
@@ -73,10 +75,14 @@ class Tree:
         """A file on a file system: itself, or its copy in `cache_dir`, which is made once.
 
         Raises:
-            SourceError: there is no `cache_dir` for a copy, or the file cannot be copied.
+            SourceError: it is a named pipe or a device, there is no `cache_dir` for a copy, or the
+                file cannot be copied.
         """
         if not is_url(self.root):
-            return pathlib.Path(self.root, name)
+            path = pathlib.Path(self.root, name)
+            if path.exists() and not path.is_file():
+                raise SourceError(f"{path} is not a file; move it away")
+            return path
         copy = self.cache(cache_dir) / name
         if not copy.exists():
             cache.make_file(copy, functools.partial(self._fetch, name))
@@ -89,7 +95,8 @@ class Tree:
             SourceError: the tree is in a bucket, and there is no `cache_dir`.
         """
         if cache_dir:
-            name = f"{self.root.rpartition('/')[2]}-{fingerprint(self.root.encode())}{self.stamp}"
+            hashed = fingerprint(self.root.encode(errors="surrogateescape"))
+            name = f"{self.root.rpartition('/')[2]}-{hashed}{self.stamp}"
             return pathlib.Path(cache_dir).expanduser() / name
         if is_url(self.root):
             raise SourceError(
@@ -107,6 +114,11 @@ class Tree:
             system.get_file(f"{root}/{name}", os.fspath(copy), callback=progress)
         if copy.stat().st_size != self.sizes[name]:
             raise OSError(f"{copy.stat().st_size} of {self.sizes[name]} bytes arrived")
+
+
+def _read(path: str) -> bytes:
+    with records.open_file(path) as file:
+        return file.read()
 
 
 def tree(path: str) -> Tree:

@@ -179,6 +179,7 @@ class AutoOrder:
         earlier: Callable[[int], int | None] | None,
     ):
         self._repeats, self._size = repeats, size
+        self._following = repeats  # after the batch that `next` has returned
         self._slack, self._limit = slack, limit
         self._decisions, self._earlier = decisions, earlier
 
@@ -187,11 +188,13 @@ class AutoOrder:
         return self._repeats.admitted
 
     def next(self, intake: Intake) -> Emission:
-        index, copy, dropped = self._repeats.take(self._decide(intake), self._size)
-        return Emission(index[None], copy[None], dropped)
+        following = copy.copy(self._repeats)
+        index, copies, dropped = following.take(self._decide(intake), self._size)
+        self._following = following
+        return Emission(index[None], copies[None], dropped)
 
     def emitted(self, n: int) -> None:
-        """Does nothing: there is one batch at a time."""
+        self._repeats = self._following
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         return np.full(len(fresh), self._repeats.max_factor)

@@ -114,7 +114,7 @@ class _Iterator(grain.DatasetIterator):
         super().__init__(parts)
         self._dataset, self._parts = dataset, parts
         self._taken = 0
-        # Where to return to after an error, which some streams may have passed.
+        # Where to return to after an error, which some streams, or some stages of one, have passed.
         self._state_before_failure: dict[str, Any] | None = None
 
     def __next__(self) -> Batch:
@@ -123,7 +123,7 @@ class _Iterator(grain.DatasetIterator):
         counter = self._dataset.counter
         if counter.ended(self._taken):
             raise StopIteration
-        before = self.get_state() if self._dataset.num_streams > 1 else None
+        before = self.get_state()
         try:
             batch = counter.combine(self._taken + 1, self._next_blocks())
         except Exception:

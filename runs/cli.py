@@ -166,6 +166,7 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
     Wrong input prints one sentence to standard error and returns 2, Failed 4, Ctrl-C 130.
     """
     terminal.survive_hangup()
+    terminal.escape_what_cannot_be_encoded()
     before = signal.getsignal(signal.SIGINT)
     signals.install(signals.raise_once)
     try:

@@ -162,11 +162,13 @@ def _in_order(directory: pathlib.Path) -> list[str]:
     paths = []
     for parent, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if not _is_unfinished(name)]
-        paths += [
-            (pathlib.Path(parent) / name).relative_to(directory).as_posix()
+        files = (
+            pathlib.Path(parent, name)
             for name in names
             if name != records.LOCK and not _is_unfinished(name)
-        ]
+        )
+        # what is no file, such as a named pipe, cannot be copied
+        paths += [path.relative_to(directory).as_posix() for path in files if path.is_file()]
 
     def rank(path: str) -> int:
         checkpoint = f"/{records.CHECKPOINTS}/" in f"/{path}"

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -64,8 +65,9 @@ class Target:
         return value >= self.value if self.mode == "above" else value <= self.value
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether `value` is strictly better than `than`; anything beats None, NaN nothing."""
-        if math.isnan(value):
+        """Whether `value` is strictly better than `than`. Any finite number beats None; NaN and
+        infinities beat nothing."""
+        if not math.isfinite(value):
             return False
         if than is None:
             return True
@@ -218,16 +220,14 @@ def read_bytes(path: str | os.PathLike) -> bytes | None:
     """
     path = pathlib.Path(path)
     try:
-        with open(path, "rb", opener=_open_nonblocking) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise Damaged(f"{path.name} is not a file")
-            if status.st_size > MAX_BYTES:
-                raise Damaged(f"{path.name} has {status.st_size:,} bytes, more than {MAX_BYTES:,}")
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                raise Damaged(f"{path.name} has {size:,} bytes, more than {MAX_BYTES:,}")
             return file.read(MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except IsADirectoryError:
+    except (IsADirectoryError, io.UnsupportedOperation):
         raise Damaged(f"{path.name} is not a file") from None
     except OSError as error:
         if error.errno not in _UNREADABLE:
@@ -235,8 +235,20 @@ def read_bytes(path: str | os.PathLike) -> bytes | None:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
 
 
+def open_file(path: str | os.PathLike) -> io.BufferedReader:
+    """Opens a file for reading, but not a named pipe, where `open` would wait for a writer.
+
+    Raises:
+        io.UnsupportedOperation (an OSError): it is not a regular file.
+    """
+    file = open(path, "rb", opener=_open_nonblocking)  # noqa: SIM115, closed by the caller
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise io.UnsupportedOperation(f"{path} is not a file")
+    return file
+
+
 def _open_nonblocking(path: str, flags: int) -> int:
-    """Opens a file; opening a named pipe does not wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -307,8 +319,7 @@ class LinesWriter:
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record. Numbers that JSON cannot represent (NaN, infinities) become null."""
-        clean = {k: None if _is_not_json(v) else v for k, v in record.items()}
-        line = json.dumps(clean, allow_nan=False).encode() + b"\n"
+        line = json.dumps(without_nonfinite(record), allow_nan=False).encode() + b"\n"
         self._file.write(line)
         self._file.flush()
         self._sha256.update(line)
@@ -323,8 +334,12 @@ class LinesWriter:
         self._file.close()
 
 
-def _is_not_json(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def without_nonfinite(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with None in place of the numbers that JSON cannot represent (NaN, infinities)."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:

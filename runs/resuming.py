@@ -20,6 +20,9 @@ class NothingToResume(InputError):
         )
         self.workdir, self.reasons = workdir, reasons
 
+    def __reduce__(self) -> tuple:  # by default it would be made from its message alone
+        return type(self), (self.workdir, self.reasons)
+
 
 def newest_usable(
     workdir: pathlib.Path, checkpoints: Checkpoints, like: Any, say: Callable[[str], None]

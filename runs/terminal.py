@@ -2,6 +2,7 @@
 pipe ends, or the disk of a log is full."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -32,6 +33,13 @@ def flush() -> None:
         with reached(stream):
             if stream is not None:
                 stream.flush()
+
+
+def escape_what_cannot_be_encoded() -> None:
+    """Prints characters that standard output cannot encode, such as '≤' in ASCII, as escapes, as
+    Python does on standard error. An error would end the output."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def survive_hangup() -> None:

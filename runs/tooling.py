@@ -86,13 +86,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tracker",
         type=_trackers,
-        default=("tensorboard",),
         metavar="NAME[,NAME]",
         help=f"also record to {', '.join(TRACKERS)}, or none (default tensorboard)",
     )
     parser.add_argument(
         "--mirror",
-        default="",
         metavar="URL",
         help="copy the directory to s3://BUCKET/PATH, gs://BUCKET/PATH, or another directory after "
         "each checkpoint and at the end",
@@ -101,7 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def chosen(arguments: argparse.Namespace, root: pathlib.Path) -> Tools:
     """The tools that flags choose for the run or study in `root`; raises InputError."""
-    url = arguments.mirror
+    url = arguments.mirror or ""
     if url:
         from runs import mirror
 
@@ -109,7 +107,8 @@ def chosen(arguments: argparse.Namespace, root: pathlib.Path) -> Tools:
         if "://" not in url:  # workers may have another working directory
             url = os.path.abspath(url)
     profile = getattr(arguments, "profile", None)
-    return Tools(arguments.tracker, profile, url, root.absolute())
+    trackers = ("tensorboard",) if arguments.tracker is None else arguments.tracker
+    return Tools(trackers, profile, url, root.absolute())
 
 
 def _trackers(text: str) -> tuple[str, ...]:

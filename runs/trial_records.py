@@ -49,14 +49,26 @@ class TrialRecords:
         return [record for record in self.metrics if record.get("split") == "validation"]
 
 
-def read(workdir: str | os.PathLike) -> TrialRecords:
-    """All records of a trial; raises Damaged."""
+def read(workdir: str | os.PathLike, place: records.TrialPath | None = None) -> TrialRecords:
+    """All records of a trial.
+
+    Args:
+        workdir: its directory.
+        place: its place in its study; None for a single run.
+
+    Raises:
+        Damaged: a record is not what was written, or they are of another search or trial than
+            `place`: copied there, they would count twice.
+    """
     workdir = pathlib.Path(workdir)
     trial = TrialRecords(
         read_config(workdir), read_hparams(workdir), read_result(workdir), read_metrics(workdir)
     )
     if trial.result and not trial.config:
         raise Damaged(f"{records.CONFIG} is missing, but {records.RESULT} exists")
+    for name, own in (("search", place.search), ("trial", place.trial)) if place else ():
+        if trial.search.get(name, own) != own:
+            raise Damaged(f"{records.HPARAMS} is of {name} {short(trial.search[name])}")
     _check_last_evaluation(trial.result, trial.validation)
     return trial
 

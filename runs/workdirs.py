@@ -65,8 +65,7 @@ def _checked(
 
     Raises InputError otherwise. Writes nothing.
     """
-    for path, kind in misplaced(workdir):
-        raise InputError(f"{path} is not {kind}; move it away")
+    check_kinds(workdir)
     there = _recorded(workdir)
     if not there:
         if os.path.lexists(workdir) and not is_new(workdir):
@@ -149,6 +148,12 @@ def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
                 f"dataset.cache_dir is {cache}, which is in {flag}={directory}; allowed: a "
                 "directory outside it"
             )
+
+
+def check_kinds(workdir: pathlib.Path) -> None:
+    """Raises InputError for an entry of a run's directory that is `misplaced`."""
+    for path, kind in misplaced(workdir):
+        raise InputError(f"{path} is not {kind}; move it away")
 
 
 def misplaced(workdir: pathlib.Path) -> list[tuple[pathlib.Path, str]]:

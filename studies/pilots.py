@@ -322,6 +322,9 @@ def loss_curve(
     return Run(factor, fresh, steps, np.maximum(loss, target_loss(config) / 2))
 
 
-def _loss(config: ConfigDict, value: float) -> float:
-    """A value of the target's metric as a number that falls: itself, or 1 - value."""
+def _loss(config: ConfigDict, value: float | None) -> float:
+    """A value of the target's metric as a number that falls: itself, or 1 - value; NaN for None,
+    the record of a value that is not finite."""
+    if value is None:
+        return math.nan
     return value if config.target.mode == "below" else 1 - value

@@ -76,12 +76,13 @@ def finished_result(
     study_dir: pathlib.Path, condition: str, search_number: int, trial: int
 ) -> dict[str, Any] | None:
     """The result of a finished trial whose records are intact; None for any other trial."""
-    workdir = records.TrialPath(condition, search_number, trial).under(study_dir)
+    place = records.TrialPath(condition, search_number, trial)
+    workdir = place.under(study_dir)
     try:
         result = trial_records.read_result(workdir)
         if result.get("status") not in records.FINISHED:
             return None
-        return trial_records.read(workdir).result
+        return trial_records.read(workdir, place).result
     except records.Damaged:
         return None
 
@@ -233,7 +234,7 @@ def _damage(study: Study, unit: Unit, trial: int, workdir: pathlib.Path) -> str 
     try:
         result = trial_records.read_result(workdir)
         if result.get("status") in records.FINISHED:
-            trial_records.read(workdir)
+            trial_records.read(workdir, records.TrialPath(unit.condition, unit.search, trial))
             return None
         recorded = trial_records.read_config(workdir)
         trial_records.read_hparams(workdir)

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from data.sources import RecordError
-from runs import checkpoints, cli, distributed, locks, records, trial_records
+from runs import checkpoints, cli, distributed, locks, records, trial_records, workdirs
 from runs.study import is_number
 from training import memory
 from training.experiment import Experiment, batches_of_test_split, make_experiment
@@ -29,7 +29,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     replaced by the next call.
 
     Writes WORKDIR/evaluation.json (`status` of the run, `step` and `fresh_examples` of the best
-    checkpoint, metrics by split, and the digest `sha256` of the other file) and
+    checkpoint, metrics by split, null if not finite, and the digest `sha256` of the other file) and
     WORKDIR/parameters.npz, which numpy.load reads: every parameter and batch statistic by name,
     such as params/stem/conv/kernel or model_state/stem/norm/mean.
 
@@ -74,15 +74,17 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     return evaluation
 
 
-def _evaluated(experiment: Experiment, state: TrainState) -> dict[str, dict[str, float]]:
-    """Metrics by split; raises InputError for a record that cannot be decoded."""
+def _evaluated(experiment: Experiment, state: TrainState) -> dict[str, dict[str, float | None]]:
+    """Metrics by split, None for one that is not finite; raises InputError for a record that cannot
+    be decoded."""
     dataset, splits = experiment.config.dataset, {}
     splits[dataset.validation_split] = experiment.validation
     try:  # opening a split may decode its records, evaluating it does
         if dataset.test_split:
             splits[dataset.test_split] = batches_of_test_split(experiment)
         return {
-            name: experiment.program.evaluate(state, batches) for name, batches in splits.items()
+            name: records.without_nonfinite(experiment.program.evaluate(state, batches))
+            for name, batches in splits.items()
         }
     except RecordError as error:
         raise cli.InputError(str(error)) from error
@@ -104,6 +106,7 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, dict[str, Any] 
         )
     status = result.get("status", _INTERRUPTED)
     if status not in records.FINISHED:
+        workdirs.check_kinds(workdir)
         with cli.writing_to(workdir), locks.held(workdir / records.LOCK) as free:
             if not free:
                 raise cli.InputError(f"another process is training in {workdir}; stop it first")
@@ -116,8 +119,8 @@ def _stored_evaluation(workdir: pathlib.Path) -> dict[str, Any] | None:
     with contextlib.suppress(records.Damaged, OSError):
         stored = records.read_object(workdir / records.EVALUATION)
         if stored and _is_evaluation(stored):
-            parameters = (workdir / records.PARAMETERS).read_bytes()
-            digest = {records.PARAMETERS: hashlib.sha256(parameters).hexdigest()}
+            with records.open_file(workdir / records.PARAMETERS) as parameters:
+                digest = {records.PARAMETERS: hashlib.file_digest(parameters, "sha256").hexdigest()}
             return stored if stored.get("sha256", digest) == digest else None  # older: no digest
     return None
 
@@ -131,7 +134,7 @@ def _is_evaluation(stored: dict[str, Any]) -> bool:
     if stored.get("status", "exhausted") not in records.FINISHED:  # older ones have no status
         return False
     return all(
-        isinstance(values, dict) and all(is_number(value) for value in values.values())
+        isinstance(values, dict) and all(x is None or is_number(x) for x in values.values())
         for values in splits.values()
     )
 

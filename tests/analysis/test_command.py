@@ -186,6 +186,14 @@ def test_packed_study_gives_the_same_report(small, tmp_path, capsys):
     assert ",baseline/0/0\n" in (tmp_path / "out" / "trials.csv").read_text()
 
 
+@pytest.mark.parametrize("directory", [".", "..", "baseline/.."])
+def test_the_packed_study_has_the_name_of_its_directory(directory, small, tmp_path, monkeypatch):
+    archive.pack(small, tmp_path / "small.tar.xz")
+    monkeypatch.chdir(small / "baseline" if directory == ".." else small)
+    archive.pack(directory, tmp_path / "again.tar.xz")
+    assert (tmp_path / "again.tar.xz").read_bytes() == (tmp_path / "small.tar.xz").read_bytes()
+
+
 def test_packing_keeps_every_float32_and_damage(small, tmp_path):
     study = tmp_path / "study"
     shutil.copytree(small, study)
@@ -272,6 +280,8 @@ def test_files_that_are_no_packed_study_are_refused(small, tmp_path, capsys):
         ([small, "--pack=small.zip"], "ends in .tar.xz"),
         ([small, f"--pack={tmp_path / 'x.tar.xz'}", "--thin=2"], "--thin is '2'; allowed: from 0"),
         ([small, "--thin=0.02"], "there is no --pack"),
+        ([small, f"--pack={tmp_path / 'x.tar.xz'}", "--target=0.9"], "neither --out nor --target"),
+        ([small, f"--pack={tmp_path / 'x.tar.xz'}", "--watch"], "neither --out nor --pack"),
         ([small / "baseline", f"--pack={tmp_path / 'x.tar.xz'}"], "contains no study.json"),
         ([small, f"--pack={tmp_path / 'none' / 'x.tar.xz'}"], "cannot write"),
     ):

@@ -239,6 +239,14 @@ def test_record_that_is_no_file_is_set_aside(small, kind):
     assert "result.json is not a file" in load.read(small).warning()
 
 
+@pytest.mark.parametrize(("copy", "says"), [("0/9", "trial 2"), ("9/2", "search 0")])
+def test_a_copy_of_a_trial_at_another_place_is_set_aside(small, copy, says):
+    shutil.copytree(small / "baseline" / "0" / "2", small / "baseline" / copy)
+    loaded = load.read(small)
+    assert f"baseline/{copy} (hparams.json is of {says})" in loaded.warning()
+    assert len(loaded.trials) == len(SMALL)
+
+
 def test_records_that_a_study_set_aside_are_ignored(small):
     damaged = small / "baseline" / "0" / "2" / "damaged" / "run_1"
     damaged.mkdir(parents=True)

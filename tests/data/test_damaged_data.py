@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import socketserver
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 import train
 import workloads
 from configs import base, lm1b
-from data import http_source, splits
+from data import cache, http_source, splits
 from data.sources import RecordError, SourceError, UpstreamError
 from pipeline import evaluation
 from pipeline.map_datasets import Read
@@ -481,6 +482,12 @@ def test_a_damaged_cached_file_is_named(what, checksum, talk, tmp_path):
     path.unlink()  # which the sentence says to do
     splits.open_splits(config.dataset)
     assert path.read_bytes() == before
+
+
+def test_a_named_pipe_in_place_of_a_cached_file_is_refused_and_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "lengths.npy")  # whoever opens it waits
+    with pytest.raises(SourceError, match=r"lengths.npy cannot be used \(.* is not a file\)"):
+        cache.cached(tmp_path / "lengths.npy", bytes)
 
 
 def test_cached_files_have_checksums_that_sha256sum_verifies(talk):

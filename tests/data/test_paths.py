@@ -1,6 +1,7 @@
 """Data sets by path: each kind, its layouts, and what can be wrong with it."""
 
 import json
+import os
 import re
 import shutil
 
@@ -356,6 +357,24 @@ def test_an_image_that_cannot_be_decoded_is_named(what, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+PIPES = {
+    "folder": ("train/a/0.png", "cannot be read"),
+    "files": ("train.txt", "is not a file; move it away"),
+    "npz": ("arrays.npz", "is not a file; move it away"),
+    "hf": ("train.parquet", "is not a file; move it away"),
+}
+
+
+@pytest.mark.parametrize("kind", PIPES)
+def test_a_named_pipe_is_refused_and_does_not_block(kind, tmp_path):
+    file, says = PIPES[kind]
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)  # whoever opens it waits
+    with pytest.raises((SourceError, RecordError), match=f"{re.escape(str(path))}.* {says}"):
+        splits.open_source(f"{kind}:{tmp_path}", "train", text="documents")
+
+
 def test_an_image_that_disappears_is_named(tmp_path):
     source, _ = splits.open_source(write("folder", tmp_path), "train", str(tmp_path))
     path = tmp_path / "pictures" / source[40]["file_name"]
@@ -408,6 +427,22 @@ def test_a_damaged_image_ends_a_run_which_resumes_bit_for_bit(tmp_path):
     paths.open_all.cache_clear()
     train.train(config, ended)
     assert logged_numbers(whole) == logged_numbers(ended)
+
+
+@pytest.mark.slow
+def test_files_may_have_names_of_any_bytes(tmp_path):
+    name = write("folder", tmp_path)
+    for path in [*(tmp_path / "pictures").rglob("*.png")]:
+        path.rename(path.with_name(f"{path.stem}\udcff.png"))  # the byte 0xff
+    config = config_of(tmp_path, name)
+    source, _ = splits.open_source(name, "train", str(tmp_path))
+    (last,) = record_numbers(np.array([59]), 60, config.seed.data)  # of the first epoch
+    path = tmp_path / "pictures" / source[last]["file_name"]
+    path.write_bytes(path.read_bytes()[:-20])  # its header is intact
+    result = train.train(config, tmp_path / "run")
+    assert (result["status"], result["step"]) == ("failed", 3)
+    assert result["error"].startswith(f"RecordError: record {last} of split 'train' ({path}) ")
+    assert "\\udcff.png) " in (tmp_path / "run" / "error.txt").read_text()
 
 
 @pytest.mark.parametrize(

@@ -424,6 +424,41 @@ def test_an_item_that_could_not_be_copied_is_copied_again():
     assert [output.item.number for output in outputs] == list(range(9))
 
 
+def test_the_state_after_an_output_that_could_not_be_copied_is_that_before_it():
+    class Item:
+        """A number; the next copy of the stored item `fails` fails."""
+
+        fails = None
+
+        def __init__(self, number, stored=False):
+            self.number, self.stored = number, stored
+
+        def __deepcopy__(self, memo):
+            if self.stored and self.number == Item.fails:
+                Item.fails = None
+                raise MemoryError
+            return Item(self.number, stored=True)
+
+    def following(iterator):
+        return [(output.item.number, int(output.copy), output.fresh) for output in iterator]
+
+    parent = grain.MapDataset.source([Item(number) for number in range(9)])
+    dataset = stage(parent, batch_size=None, decisions=[1, 1, 0, 1, 0, 0, 0, 1])
+    whole = following(iter(dataset))
+    for place, (number, copy, _) in enumerate(whole):
+        if copy == 2:  # the last one, for which the stored item itself is emitted
+            continue
+        iterator, resumed = iter(dataset), iter(dataset)
+        for _ in range(place):
+            next(iterator)
+        before, Item.fails = iterator.get_state(), number
+        with pytest.raises(MemoryError):
+            next(iterator)
+        assert iterator.get_state() == before
+        resumed.set_state(iterator.get_state())
+        assert following(resumed) == following(iterator) == whole[place:]
+
+
 @pytest.mark.parametrize("read_ahead", [1, 50])
 def test_sequential_read_ahead_is_bounded_in_bytes_from_the_first_item_on(read_ahead, monkeypatch):
     measured = []

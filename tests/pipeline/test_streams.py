@@ -70,6 +70,21 @@ def test_after_an_error_in_one_stream_all_of_them_continue_with_the_same_batch(s
     assert list(rows(iterator)) == expected
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_after_an_error_in_a_later_stage_the_state_is_that_before_the_batch(number):
+    reads = [Flaky(stream) for stream in range(number)]
+    indices = grain.MapDataset.range(NUM_BATCHES).to_iter_dataset(grain.ReadOptions(0, 0))
+    parts = {read.stream: indices.map(read) for read in reads}  # reads after the index was taken
+    dataset = ConcatenatedStreams(parts, number, Counter(), "echo")
+    iterator, resumed = iter(dataset), iter(dataset)
+    expected = [batch[:number] for batch in BATCHES]
+    assert [next(rows(iterator)) for _ in range(2)] == expected[:2]
+    reads[-1].failures = {2: 1}
+    assert next(rows(iterator)) == "cannot read 2"
+    resumed.set_state(iterator.get_state())
+    assert list(rows(resumed)) == list(rows(iterator)) == expected[2:]
+
+
 def test_after_a_restore_that_failed_in_one_stream_no_stream_has_moved():
     iterator, _ = two_streams()
     start = iterator.get_state()

@@ -259,3 +259,20 @@ def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, says, tmp
 def test_a_configuration_file_of_an_impossible_name(name):
     with pytest.raises(cli.InputError, match="is not a readable configuration file"):
         cli.load_config(name, [], base.FIELDS, ROOT)
+
+
+PRINTS = """
+from runs import cli, terminal
+def main(argv):
+    terminal.write("e \\u2264 4")
+    terminal.write("the end")
+    return cli.OK
+cli.guarded(main)
+"""
+
+
+def test_characters_that_standard_output_cannot_encode_are_escaped():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-c", PRINTS]
+    said = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=True).stdout
+    assert said == rb"e \u2264 4" + b"\nthe end\n"

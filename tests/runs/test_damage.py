@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pickle
 import re
 import shutil
 import signal
@@ -110,6 +111,13 @@ def test_a_run_without_its_records_is_refused_and_left_unchanged(ended, damage, 
     with pytest.raises(NothingToResume, match=r"cannot be resumed .*metrics.jsonl has .*restore"):
         train.train(CONFIG, ended)
     assert everything(ended) == before
+
+
+def test_the_refusal_reaches_another_process_as_it_is():
+    error = NothingToResume(pathlib.Path("run"), "checkpoint 5: it is empty")
+    received = pickle.loads(pickle.dumps(error))
+    assert (type(received), str(received)) == (NothingToResume, str(error))
+    assert (received.workdir, received.reasons) == (error.workdir, error.reasons)
 
 
 def truncated(path):

@@ -2,6 +2,7 @@
 
 import collections
 import glob
+import os
 import shutil
 import threading
 import time
@@ -15,7 +16,7 @@ from runs import cli, records, tooling
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
 from studies.directory import open_study
-from tests.helpers.runs import RESNET, echoing, mini, records_of, stop_at
+from tests.helpers.runs import RESNET, ROOT, echoing, mini, records_of, stop_at
 from tests.helpers.small_studies import RecordedProgress, study
 
 # a profile is named by the second in which it starts, so the two parts must not be too fast
@@ -153,6 +154,12 @@ def test_wrong_flags_are_one_sentence_and_write_nothing(word, says, tmp_path, ca
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_mirror_may_be_given_for_a_plan_without_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [f"--config={ROOT / 'configs' / 'cifar10.py'}:mini", "--study=demo", "--dry-run"]
+    assert cli.guarded(sweep.main, [*words, "--mirror=copy"]) == cli.OK
+
+
 def test_a_missing_package_is_one_sentence_with_what_to_install(tmp_path, capsys, monkeypatch):
     find = tooling.importlib.util.find_spec
     monkeypatch.setattr(
@@ -194,6 +201,13 @@ def test_a_copy_follows_and_drops_the_checkpoints_that_the_run_dropped(tmp_path)
     copy = content(tmp_path / "copy")
     assert copy.pop("checkpoints/3/a") == b"of somebody else"
     assert copy == {"config": b"{}", "checkpoints/9/a": b"9", "metrics": b"1\n2\n"}
+
+
+def test_a_named_pipe_is_not_copied(tmp_path):
+    run = directory(tmp_path / "run", config="{}")
+    os.mkfifo(run / "pipe")  # whoever opens it waits
+    assert copied(run, tmp_path / "copy") == []
+    assert content(tmp_path / "copy") == {"config": b"{}"}
 
 
 def test_a_resumed_run_drops_the_checkpoints_of_the_copy_that_it_has_overtaken(tmp_path):

@@ -276,6 +276,8 @@ def test_full_disk_stops_the_study_with_one_sentence(error, tmp_path, monkeypatc
         (["--study=wall_time", "--lanes=2"], "scored in seconds"),
         (["--executor=ray", "--ray-address=127.0.0.1:1"], "no Ray cluster answers"),
         (["--executor=ry"], "invalid choice"),
+        (["--cpus-per-trial=1"], "--cpus-per-trial is given with --executor=local, which does not"),
+        (["--workers=2", "--executor=ray"], "--workers is given with --executor=ray, which does"),
     ],
 )
 def test_wrong_input_is_one_sentence(words, says, tmp_path, capsys, monkeypatch):

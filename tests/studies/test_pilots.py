@@ -161,6 +161,8 @@ def test_a_pilot_that_diverged_ends_with_a_loss_that_is_not_finite():
     assert curve.loss[0] == pytest.approx(0.4)
     assert math.isnan(curve.loss[1])
     assert pilots.loss_curve(config, 4.0, [], result | {"status": "exhausted"}) is None
+    overflown = [evaluated[0] | {config.target.metric: None}]
+    assert math.isnan(pilots.loss_curve(config, 4.0, overflown, result).loss[0])
 
 
 def test_a_damaged_pilot_is_named(tmp_path):

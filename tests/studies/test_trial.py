@@ -28,6 +28,21 @@ def test_a_resumed_trial_keeps_the_mark_of_what_it_shared(tmp_path):
     assert shared == [[2, True, 3], [1, False, 1]]
 
 
+def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(tmp_path):
+    plan, unit = study(conditions=("baseline",), trials=1), Unit("baseline", 0, (0,))
+    first = run_unit(plan, unit, tmp_path, QUIET).checked()
+    other = Unit("baseline", 1, (0,))
+    shutil.copytree(unit.workdir(0, tmp_path), other.workdir(0, tmp_path))
+    assert trial.finished_result(tmp_path, "baseline", 0, 0) == first[0]
+    assert trial.finished_result(tmp_path, "baseline", 1, 0) is None
+    outcome = run_unit(plan, other, tmp_path, QUIET)
+    assert "its records were damaged (hparams.json is of search 0)" in outcome.notes[0]
+    seeds = [
+        trial_records.read_config(u.workdir(0, tmp_path))["config"]["seed"] for u in (unit, other)
+    ]
+    assert seeds[0] != seeds[1]
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "says"),
     [

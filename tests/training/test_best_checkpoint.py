@@ -13,6 +13,7 @@ from data import sources, splits
 from models.resnet import CifarResNet
 from runs import cli, locks, records, trial_records
 from tests.helpers.runs import RESNET, mini
+from training.step import Program
 
 
 @pytest.fixture
@@ -102,6 +103,35 @@ def test_interrupted_run_is_evaluated_at_its_best_so_far(ending, tmp_path, capsy
     assert "so far" not in capsys.readouterr().out
 
 
+def test_a_metric_that_is_not_finite_is_recorded_as_null(finished, capsys, monkeypatch):
+    evaluated = Program.evaluate
+
+    def overflowing(self, state, batches):
+        return evaluated(self, state, batches) | {"perplexity": float("inf")}
+
+    monkeypatch.setattr(Program, "evaluate", overflowing)
+    for _ in range(2):
+        assert evaluate(finished) == cli.OK
+        assert "perplexity not finite" in capsys.readouterr().out
+        monkeypatch.undo()  # the second time the result is there
+    assert records.read_json(finished / records.EVALUATION)["splits"]["test"]["perplexity"] is None
+
+
+@pytest.mark.slow
+def test_named_pipes_in_the_place_of_files_do_not_block(finished, capsys):
+    assert evaluate(finished) == cli.OK
+    exported = (finished / records.PARAMETERS).read_bytes()
+    (finished / records.PARAMETERS).unlink()
+    os.mkfifo(finished / records.PARAMETERS)  # whoever opens it waits
+    assert evaluate(finished) == cli.OK
+    assert (finished / records.PARAMETERS).read_bytes() == exported
+    (finished / records.RESULT).unlink()
+    (finished / records.LOCK).unlink()
+    os.mkfifo(finished / records.LOCK)
+    assert evaluate(finished) == cli.WRONG_INPUT
+    assert f"{records.LOCK} is not a file; move it away" in capsys.readouterr().err
+
+
 def test_run_in_training_is_not_evaluated(finished, capsys):
     (finished / records.RESULT).unlink()
     with locks.held(finished / records.LOCK):
@@ -167,6 +197,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
         (["--config.mesh.data=64"], "config.mesh is data=64"),
         (["--profile=1:2", "--mirror=there"], "nothing to follow; leave out --mirror, --profile;"),
         (["--tracker=none"], "--evaluate trains nothing to follow; leave out --tracker;"),
+        (["--tracker=tensorboard"], "nothing to follow; leave out --tracker;"),  # the default
     ],
 )
 def test_flags_that_do_not_go_with_evaluating_are_one_sentence(words, says, finished, capsys):

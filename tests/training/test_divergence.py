@@ -8,7 +8,7 @@ from flax import nnx
 
 import train
 from benchmarks import divergence_detection
-from runs import records
+from runs import records, trial_records
 from runs.progress import Progress
 from studies import lanes
 from tests.helpers.runs import RESNET, latest_step, mini, stop_at
@@ -140,3 +140,14 @@ def test_the_benchmark_finds_with_numpy_where_runs_end(tmp_path, capsys):
     ends = {row[1]: row[-2] for row in rows[2:]}
     assert ends == {"0.01": "-", "1e+07": "diverged, 2", "1e+39": "diverged, 1"}
     assert capsys.readouterr().out.startswith("# Where runs diverge")
+
+
+def test_a_validation_loss_that_is_not_finite_is_no_best_value(tmp_path):
+    """The first evaluation may overflow one step before the training loss does."""
+    target = {"target__metric": "loss", "target__mode": "below", "target__value": 0.01}
+    (config,) = configs([1e38], **target)
+    result = train.train(config, tmp_path / "run")
+    assert result["status"] == "diverged"
+    (first,) = trial_records.read(tmp_path / "run").validation
+    assert result["best"]["value"] == first["loss"]  # None; where it does not overflow, a number
+    assert records.read_json(tmp_path / "run" / records.RESULT) == result
