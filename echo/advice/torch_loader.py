@@ -20,6 +20,9 @@ def loader_stages(loader: Any) -> LoaderStages | None:
 
     The `transform` of a data set becomes a stage of its own if the data set applies it to the first
     element of its (image, label) pairs, as those of torchvision do.
+
+    Raises:
+        ValueError: the data set is empty.
     """
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(loader, torch_data.DataLoader):
@@ -27,6 +30,8 @@ def loader_stages(loader: Any) -> LoaderStages | None:
     if isinstance(loader.dataset, torch_data.IterableDataset) or not loader.batch_size:
         return None
     dataset, length = loader.dataset, len(loader.dataset)
+    if not length:
+        raise ValueError("stages is a DataLoader over a data set without examples; give some")
     stages: list[tuple[str, Callable[[Any], Any]]] = [("batch", loader.collate_fn)]
     untransformed = _without_transform(dataset)
     if untransformed is not None:

@@ -70,6 +70,23 @@ def test_loaders_without_random_access_are_iterated_over():
     assert loader_stages([1, 2]) is None
 
 
+def test_an_empty_data_set_is_refused_in_a_sentence():
+    loader = torch.utils.data.DataLoader(torch.utils.data.Subset(Images(), []), batch_size=8)
+    with pytest.raises(ValueError, match="a data set without examples; give some"):
+        echo.advise(loader, len, batch_size=8)
+
+
+@pytest.mark.parametrize(("workers", "assumes"), [(0, True), (1, False)])
+def test_only_a_loader_with_workers_is_known_to_read_ahead(workers, assumes):
+    def slow(image):
+        time.sleep(0.002)
+        return image
+
+    loader = torch.utils.data.DataLoader(Images(slow), batch_size=8, num_workers=workers)
+    advice = echo.advise(loader, lambda _: time.sleep(0.016), batch_size=8, seconds=0.2)
+    assert ("assumes that batches are read ahead" in advice.reason) == assumes
+
+
 def test_a_loader_that_waits_wants_workers_first():
     def slow(image):
         time.sleep(0.02)
