@@ -218,7 +218,8 @@ def test_columns_of_the_hub_are_found_by_type_or_given(tmp_path):
         source, info = splits.open_source(f"hf:{query}", "train", str(tmp_path))
         assert sorted(record["label"] for record in source) == labels
         assert info.num_classes == classes
-    assert splits.open_source(f"hf:{tmp_path}/two.parquet", "train")[1].num_classes is None
+    with pytest.raises(SourceError, match="no column label or objects, but picture, coarse, fine"):
+        splits.open_source(f"hf:{tmp_path}/two.parquet", "train")
 
 
 @pytest.mark.parametrize("listed", [False, True])  # dicts of lists, or lists of dicts
@@ -530,7 +531,10 @@ def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
             {"image": [tfds_data.png(1)], "label": [-1]},
             "has labels such as -1; allowed: whole number",
         ),
-        ({"image": [tfds_data.png(1)]}, r"no class labels .* num_classes None\); choose another"),
+        (
+            {"image": [tfds_data.png(1)], "fine": [0], "coarse": [0]},
+            "no column label or objects, but image, fine, coarse; .* 'hf:a.parquet.label=NAME'",
+        ),
         ({"image": [tfds_data.png(1)], "label": [0]}, r"labels of two classes .* num_classes 1\)"),
         ({"text": ["a"]}, "no images of one size"),
         (
