@@ -549,6 +549,13 @@ def test_columns_of_another_kind_are_refused(columns, says, tmp_path):
     assert re.search(says, refused(tmp_path, "hf:a.parquet", **fields))
 
 
+@pytest.mark.parametrize("text", ["sentences", "documents"])
+def test_text_in_utf16_is_refused(text, tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-16")
+    with pytest.raises(SourceError, match=r"a.txt is UTF-16; convert it to UTF-8"):
+        splits.open_source(f"files:{tmp_path}", "train", text=text)
+
+
 def test_files_of_several_data_sets_are_refused(tmp_path):
     path_data.write_parquet(tmp_path / "a.parquet", path_data.images_table(range(3)))
     path_data.write_parquet(tmp_path / "b.parquet", pa.table({"text": ["a"]}))
