@@ -198,9 +198,9 @@ def advise(
     Args:
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
             1, ...), each other one the result of the one before it. They are called from several
-            threads. Or a PyTorch DataLoader over a data set with random access, of which reading,
-            `transform`, and batching are measured in this process. Or another iterable of batches,
-            which allows only R after batching.
+            threads. Or a PyTorch DataLoader over a data set that reads examples by number, of which
+            reading, `transform`, and batching are measured in this process. Or another iterable of
+            batches, which allows only R after batching.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays.
         batch_size: examples per step.

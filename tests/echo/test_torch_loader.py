@@ -63,6 +63,20 @@ def test_the_stages_make_what_the_loader_makes(data, names):
         assert torch.equal(ours, theirs)
 
 
+class Batched(Images):
+    """Reads a batch at once, as the data sets of Hugging Face do."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def test_a_data_set_that_reads_batches_is_not_read_one_by_one():
+    for data in (Batched(), torch.utils.data.Subset(Batched(), range(20))):
+        assert loader_stages(torch.utils.data.DataLoader(data, batch_size=5)) is None
+    single = torch.utils.data.Subset(Images(), range(20))
+    assert loader_stages(torch.utils.data.DataLoader(single, batch_size=5)) is not None
+
+
 def test_loaders_without_random_access_are_iterated_over():
     batches = torch.utils.data.DataLoader(echo.echo_iterable(range(9), 2), batch_size=3)
     assert loader_stages(batches) is None
