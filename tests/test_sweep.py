@@ -275,6 +275,14 @@ def test_directory_of_another_plan_is_refused(tmp_path):
         (["--study=dmo"], "--study is 'dmo'; allowed with configs/cifar10.py:mini: demo"),
         (["--study=demo", "--trials=-1"], "'-1' is not allowed; give 1, 2, 3"),
         (["--study=demo", "--config.dataset.name=none"], "is not prepared in"),
+        (
+            ["--study=demo", "--config.echo.factor=4"],
+            "--config.echo.factor has no effect on study 'demo', which sets in every condition",
+        ),
+        (
+            ["--study=demo", "--config.optimizer.learning_rate=1"],
+            "no effect on study 'demo', which searches optimizer.learning_rate; leave it out",
+        ),
     ],
 )
 def test_wrong_input_to_the_command(words, says, tmp_path, capsys):
