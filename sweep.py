@@ -140,7 +140,7 @@ import jax
 from runs import distributed, terminal
 from runs.progress import Progress
 from studies import describe, search
-from studies.definitions import load_study
+from studies.definitions import check_overrides, load_study
 from studies.executors import InProcessExecutor, PoolExecutor
 from studies.ray_executor import RayExecutor
 from studies.runner import MakeExecutor, run
@@ -161,6 +161,7 @@ def main(argv: Sequence[str]) -> int:
         arguments.searches,
         overrides,
     )
+    check_overrides(study, overrides)
     _check_shard(arguments.shard, len(study.conditions) * study.searches)
     if arguments.dry_run:
         distributed.check_devices()

@@ -20,6 +20,11 @@ from data.storage import Tree
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 
+# Top folders that are meant as splits, but are not called train, validation, or test.
+_LIKE_A_SPLIT = re.compile(
+    r"(train|test|val|valid|dev|eval)(ing|idation|uation)?([^a-z].*)?", re.I | re.S
+)
+
 
 class _ImageFiles(Records):
     """Records {'image': bytes, 'label': int, 'file_name': str}."""
@@ -45,7 +50,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     """The images below a directory. Images outside of the folder of a class are ignored.
 
     Raises:
-        SourceError: there are no images in folders.
+        SourceError: there are no images in folders, or the folders are no classes.
         RecordError: one of the first images cannot be read.
     """
     images = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
@@ -62,6 +67,16 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             f"classes, or train/ and validation/ with such folders ({', '.join(SUFFIXES)})"
         )
     classes = tuple(sorted({name for classes in places.values() for name in classes.values()}))
+    if not by_split and all(map(_LIKE_A_SPLIT.fullmatch, classes)):
+        raise SourceError(
+            f"the folders of {tree.root} look like splits ({', '.join(classes)}), and would be its "
+            "classes; rename them to train, validation, and test, with a folder for each class"
+        )
+    if len(classes) < 2:
+        raise SourceError(
+            f"{tree.root} has images of one class, {', '.join(classes)!r}; give the directory "
+            "whose folders are the classes"
+        )
     splits = {
         split: functools.cache(functools.partial(_split, tree, classes, class_of))
         for split, class_of in places.items()

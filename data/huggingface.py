@@ -281,6 +281,11 @@ def _columns(
             f"{root} has no column {missing[0]!r}, but {', '.join(schema.names)}; correct "
             f"config.dataset.name, {settings.name!r}"
         )
+    if "image" in columns and not {"label", "objects"} & set(columns):
+        raise SourceError(
+            f"{root} has no column label or objects, but {', '.join(schema.names)}; name one in "
+            f"config.dataset.name, as in 'hf:{settings.path}?label=NAME'"
+        )
     if "image" in columns:
         columns.pop("text", None)  # a caption
     elif "text" in columns:

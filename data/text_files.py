@@ -24,6 +24,7 @@ from data.storage import Tree
 SUFFIXES = (".txt", ".jsonl")
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file starts
 _SCAN_BYTES = 2**24
 
 
@@ -121,9 +122,14 @@ def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
             f"{tree.root} holds text and JSON Lines; with config.dataset.text=documents, where a "
             "text file is one document and a JSON Lines file holds many, give one kind"
         )
-    if settings.text == "documents" and paths[0].suffix != ".jsonl":
-        return _Documents(shown, paths)
     try:
+        with paths[0].open("rb") as file:
+            if file.read(2) in _UTF16:
+                raise SourceError(
+                    f"{shown[0]} is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
+                )
+        if settings.text == "documents" and paths[0].suffix != ".jsonl":
+            return _Documents(shown, paths)
         return _Lines(shown, paths, settings.columns.get("text", "text"))
     except OSError as error:
         raise SourceError(f"{error.filename} cannot be used ({reason(error)})") from error

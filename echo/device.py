@@ -121,7 +121,11 @@ class DeviceStore:
 
         Returns:
             A batch of B examples over the whole mesh, leaves [B, ...] split over `data`.
+
+        Raises:
+            ValueError: the plan is of a stage with other items, or with more rows.
         """
+        self._check(plan)
         if self._leaves is None:
             self.allocate(plan.gather.shape[1])
         for number, rows in enumerate(plan.rows):
@@ -129,6 +133,21 @@ class DeviceStore:
             fresh = plan.fresh[number].astype(np.uint32) if self._enter else None
             self._leaves = self._place(self._leaves, *self._put((items, rows, fresh)))
         return jax.tree.map(self._global, self._gather(self._leaves, self._put(plan.gather)))
+
+    def _check(self, plan: GatherPlan) -> None:
+        """Refuses what the programs would convert, or drop, without an error."""
+        items = jax.tree.map(lambda x: _spec(x, axes=3), plan.items)
+        if items != self._sent_item:
+            raise ValueError(
+                f"the plan has items {items}, the store is for {self._sent_item}; make it from an "
+                "item of the data set that the stage echoes"
+            )
+        rows = int(plan.gather.max(initial=-1)) + 1
+        if rows > self._capacity:
+            raise ValueError(
+                f"the plan uses {rows} rows, the store has {self._capacity}; make it with the "
+                "stage's store_rows"
+            )
 
     def _put(self, arrays: Any) -> Any:
         arrays = jax.device_put(arrays, self._sharding)
@@ -204,10 +223,11 @@ def _entered(enter: Enter, items: Any, fresh: jax.Array) -> Any:
     return jax.tree.map(lambda x: x.reshape(*fresh.shape, *x.shape[1:]), entered)
 
 
-def _spec(x: Any) -> jax.ShapeDtypeStruct:
+def _spec(x: Any, axes: int = 0) -> jax.ShapeDtypeStruct:
+    """The shape after the first `axes` axes, and the dtype on a device."""
     if not (hasattr(x, "shape") and hasattr(x, "dtype")):
         raise TypeError(f"item has a leaf {x!r}; allowed: leaves with a shape and a dtype")
-    return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
+    return jax.ShapeDtypeStruct(x.shape[axes:], jax.dtypes.canonicalize_dtype(x.dtype))
 
 
 # Items of so many elements and more keep their axes in the store.

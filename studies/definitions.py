@@ -74,6 +74,24 @@ def load_study(
     return study
 
 
+def check_overrides(study: Study, overrides: Sequence[str]) -> None:
+    """Checks that '--config.FIELD=VALUE' arguments have an effect; raises InputError."""
+    searched = {axis.field for axis in study.space}
+    for word in overrides:
+        flag = word.partition("=")[0]
+        field = flag.removeprefix("--config.")
+        if field in searched:
+            why = "searches"
+        elif all(field in condition.overrides for condition in study.conditions):
+            why = "sets in every condition"
+        else:
+            continue
+        raise cli.InputError(
+            f"{flag} has no effect on study {study.name!r}, which {why} {field}; leave it out, or "
+            "define a study of your own (docs/studies.md)"
+        )
+
+
 def all_studies(module: Any, variant: str) -> dict[str, dict[str, Any]]:
     """The studies of a configuration file by name; raises InputError for an error in its code."""
     if not hasattr(module, "get_studies"):

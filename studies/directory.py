@@ -39,11 +39,10 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
                 workdirs.version_sentence(study_dir, existing, "study", "--outdir")
             )
         return ""
-    fixed = set(plan) - set(MAY_CHANGE)
-    if changed := [name for name in sorted(fixed) if existing.get(name) != plan[name]]:
+    if changed := _changed(existing, plan):
         raise cli.InputError(
-            f"{study_dir} holds a study of another plan, which differs in {', '.join(changed)}; "
-            "give another --outdir"
+            f"{study_dir} holds a study of another plan, which differs in {'; '.join(changed)}; "
+            "give those values, or another --outdir"
         )
     records.remove_stale(study_dir)
     there = {name: existing.get(name) for name in SIZES}
@@ -52,6 +51,15 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
     if any(existing.get(name) != plan[name] for name in MAY_CHANGE):
         records.write_json(study_dir / records.STUDY, plan | environment.describe(train.ROOT))
     return _larger_than(study, study_dir, larger)
+
+
+def _changed(existing: dict[str, Any], plan: dict[str, Any]) -> list[str]:
+    """What differs from the plan of the study on disk, and must not; of lists only the names."""
+    lists = [name for name, value in plan.items() if isinstance(value, list)]
+    here = {name: value for name, value in plan.items() if name not in lists}
+    changed = workdirs.differences({name: existing.get(name) for name in here}, here, MAY_CHANGE)
+    changed = [text.replace("resolved_config.", "config.", 1) for text in changed]
+    return changed + [name for name in lists if existing.get(name) != plan[name]]
 
 
 def _larger_than(study: Study, study_dir: pathlib.Path, larger: dict[str, int]) -> str:

@@ -81,7 +81,8 @@ class Pilots:
         progress: displays the progress.
 
     Raises:
-        InputError: the target does not correspond to a loss above 0.
+        InputError: the target does not correspond to a loss above 0, or the directory is that of a
+            run or a study.
     """
 
     def __init__(
@@ -97,6 +98,10 @@ class Pilots:
         self._directory, self._progress = directory, progress
         self._seeds, self._limit = seeds, limit
         self._target = target_loss(config)
+        if any((directory / name).exists() for name in (records.CONFIG, records.STUDY)):
+            raise cli.InputError(
+                f"{directory} contains a run or a study; give a new directory, or one of pilots"
+            )
         self._runs: dict[tuple[float, int], Run] = {}
         self._results: dict[tuple[float, int], dict[str, Any]] = {}
         self._times: dict[tuple[float, int], list[tuple[int, float]]] = {}  # (step, seconds)

@@ -262,8 +262,11 @@ def test_wrong_search_space_is_one_sentence_and_writes_nothing(
 
 def test_directory_of_another_plan_is_refused(tmp_path):
     sweep.run(study(trials=1, conditions=("baseline",)), tmp_path / "study", QUIET)
-    with pytest.raises(cli.InputError, match="another plan, which differs in conditions"):
+    with pytest.raises(cli.InputError, match="another plan, which differs in conditions; give"):
         sweep.run(study(trials=1), tmp_path / "study", QUIET)
+    smaller = study(trials=1, conditions=("baseline",), batch_size=16)
+    with pytest.raises(cli.InputError, match=r"in config.batch_size \(32 there, 16 here\); give"):
+        sweep.run(smaller, tmp_path / "study", QUIET)
 
 
 @pytest.mark.parametrize(
@@ -272,6 +275,14 @@ def test_directory_of_another_plan_is_refused(tmp_path):
         (["--study=dmo"], "--study is 'dmo'; allowed with configs/cifar10.py:mini: demo"),
         (["--study=demo", "--trials=-1"], "'-1' is not allowed; give 1, 2, 3"),
         (["--study=demo", "--config.dataset.name=none"], "is not prepared in"),
+        (
+            ["--study=demo", "--config.echo.factor=4"],
+            "--config.echo.factor has no effect on study 'demo', which sets in every condition",
+        ),
+        (
+            ["--study=demo", "--config.optimizer.learning_rate=1"],
+            "no effect on study 'demo', which searches optimizer.learning_rate; leave it out",
+        ),
     ],
 )
 def test_wrong_input_to_the_command(words, says, tmp_path, capsys):

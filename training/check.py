@@ -8,6 +8,7 @@ from configs.fields import FieldError
 from data.throttle import Limits
 from pipeline.accounting import horizon_steps, total_steps
 from runs import cli
+from workloads.detection import coco_metrics
 from workloads.interface import Workload
 
 # The longest wait for one record of a throttled upstream that can be intended.
@@ -15,6 +16,13 @@ MAX_RECORD_SECONDS = 600
 
 # The field that scales the learning rate at the end of each schedule that decays.
 _FINAL_FACTORS = {"linear": "final_factor", "cosine": "final_factor", "two_steps": "step_factor"}
+
+
+# Metrics that training lowers, and those that it raises, which are shares.
+_FALLING, _SHARES = ("loss", "perplexity"), ("accuracy", *coco_metrics.NAMES)
+
+# Targets of a share that no run reaches are written as at most 2; more is a percentage.
+_MAX_SHARE = 2
 
 
 class ConfigError(cli.InputError):
@@ -72,6 +80,7 @@ def check_workload(config: ConfigDict, workload: Workload) -> None:
             f"config.target.metric is {config.target.metric!r}, which evaluating workload "
             f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
         )
+    _check_target(config.target)
     if config.dataset.fused_decode and not hasattr(workload, "decode_cropped"):
         raise ConfigError(
             f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
@@ -153,6 +162,21 @@ def _check_fields(config: ConfigDict) -> None:
                 f"config.{field.name} is missing; start from configs.base.get_config(), which has "
                 "all fields"
             ) from error
+
+
+def _check_target(target: ConfigDict) -> None:
+    if target.metric in (_FALLING if target.mode == "above" else _SHARES):
+        other = "below" if target.mode == "above" else "above"
+        raise ConfigError(
+            f"config.target.mode is {target.mode!r} with target.metric={target.metric!r}, so that "
+            f"an untrained network could reach the target; allowed here: {other!r}"
+        )
+    if target.metric in _SHARES and target.value > _MAX_SHARE:
+        raise ConfigError(
+            f"config.target.value is {target.value:g}, which {target.metric}, a share, cannot "
+            f"reach; allowed: 0 to 1, such as 0.9 (up to {_MAX_SHARE} for a target that no run "
+            "reaches)"
+        )
 
 
 def _check_echo(config: ConfigDict) -> None:

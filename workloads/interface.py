@@ -18,8 +18,10 @@ class WorkloadError(cli.InputError):
 def lacks(config, info, what: str) -> WorkloadError:
     """The error for a data set without what the configured workload needs."""
     return WorkloadError(
-        f"data set {info.name!r} has no {what}, which workload {config.workload!r} needs; choose "
-        "another config.dataset.name"
+        f"data set {info.name!r} has no {what}, which workload {config.workload!r} needs (its "
+        f"image_shape is {info.image_shape}, channels {info.channels}, num_classes "
+        f"{info.num_classes}); choose another config.dataset.name, or the --config of another "
+        "workload"
     )
 
 

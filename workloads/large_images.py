@@ -54,8 +54,8 @@ class LargeImageClassification(crops.RandomCrops, Classification):
 
     @classmethod
     def from_config(cls, config, info) -> "LargeImageClassification":
-        if info.num_classes is None:
-            raise lacks(config, info, "class labels")
+        if (info.num_classes or 0) < 2:
+            raise lacks(config, info, "class labels of two classes or more")
         if info.channels not in (1, 3):
             raise lacks(config, info, "images of 1 or 3 channels")
         crop_size = config.augmentation.crop_size

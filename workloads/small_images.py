@@ -30,8 +30,10 @@ class SmallImageClassification(classification.Classification):
 
     @classmethod
     def from_config(cls, config, info) -> "SmallImageClassification":
-        if info.image_shape is None or info.num_classes is None or info.channels not in (1, 3):
+        if info.image_shape is None or info.channels not in (1, 3):
             raise lacks(config, info, "images of one size, with 1 or 3 channels and class labels")
+        if (info.num_classes or 0) < 2:
+            raise lacks(config, info, "class labels of two classes or more")
         shape = tuple(info.image_shape)
         return cls(
             image_shape=shape,

@@ -77,7 +77,8 @@ class Run:
 
     Attributes:
         factor: the echo factor, >= 1.
-        fresh_examples, steps: [points] at each evaluation.
+        fresh_examples, steps: [points] at each evaluation. An example is counted once, however
+            often it is repeated.
         loss: [points] a positive number that falls: a loss, or 1 - accuracy. Values that are not
             finite are skipped, and those before the first fresh example; if the last one is not
             finite, the run diverged, and its factor is not recommended.
@@ -101,6 +102,8 @@ class Run:
             lengths = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
             raise ValueError(f"the arrays of a run differ in length: {lengths}; allowed: equal")
         for name in ("fresh_examples", "steps"):
+            if not np.isfinite(arrays[name]).all():
+                raise ValueError(f"{name} is not finite at a point; allowed: numbers >= 0")
             if not (np.diff(arrays[name], prepend=0) >= 0).all():
                 raise ValueError(f"{name} decreases; allowed: numbers >= 0 that never decrease")
         if (arrays["loss"] <= 0).any():
@@ -203,6 +206,8 @@ def forecast(
         checked_number("factors", factor, 1, MAX_FACTOR)
     for seconds_per_step in (step_seconds or {}).values():
         checked_number("step_seconds", seconds_per_step, 1e-12, 1e12)
+    for run in runs:
+        _check_counts(run, batch_size)
     diverged = {run.factor for run in runs if not np.isfinite(run.loss[-1])}
     factors = [factor for factor in factors if factor not in diverged]
     if not factors:
@@ -228,7 +233,7 @@ def forecast(
         for factor, n, t, share in zip(factors, *ranges, shares, strict=True)
     }
     chances = (log_seconds < log_seconds[best]).mean(axis=1)
-    doubt = _doubt({run.factor for run in runs} - diverged, factors[best], regret)
+    doubt = _doubt(runs, target, diverged, factors[best], regret)
     following = _next_factor(factors, best, reached, chances)
     if not doubt and regret <= CLEAR_REGRET:
         following = None
@@ -274,8 +279,16 @@ def _text(number: float) -> str:
     return f"{number:,.0f}" if 1_000 <= number < 1e7 else f"{number:.3g}"
 
 
-def _doubt(piloted: set[float], best: float, regret: float) -> str:
+def _doubt(
+    runs: Sequence[Run], target: float, diverged: set[float], best: float, regret: float
+) -> str:
     """Why the evidence is not enough, or ''."""
+    piloted = {run.factor for run in runs} - diverged
+    if all((run.loss[_usable(run)][:1] <= target).all() for run in runs):
+        return (
+            "every pilot had reached the target at its first evaluation; evaluate earlier, or, if "
+            "the loss is an accuracy, give 1 - accuracy, and a target like it"
+        )
     if len(piloted) < 2:
         return "the pilots are of fewer than two factors"
     if best > max(piloted):
@@ -319,9 +332,28 @@ def _furthest_behind(
     return min(behind, key=lambda e: seconds[e], default=following)
 
 
+def _check_counts(run: Run, batch_size: int) -> None:
+    """Raises ValueError if a run cannot have taken these steps with these fresh examples."""
+    outputs = run.steps * batch_size
+    last, least = run.fresh_examples[-1], outputs[-1] / run.factor
+    trained = outputs > 0
+    copies_counted = (
+        run.factor > 1.05
+        and len(set(outputs[trained])) > 1
+        and np.allclose(run.fresh_examples[trained], outputs[trained], rtol=0.01)
+    )
+    if copies_counted or least > 1.05 * last + batch_size:
+        raise ValueError(
+            f"fresh_examples ends at {last:g} after {run.steps[-1]:g} steps with batch_size "
+            f"{batch_size} and factor {run.factor:g}; allowed: steps * batch_size / factor = "
+            f"{least:g}, and what a shuffle buffer holds; count an example once, however often it "
+            "is repeated"
+        )
+
+
 def _prefill(run: Run, batch_size: int) -> float:
     """Fresh examples that the shuffle buffer held before the first step."""
-    return float(np.median(run.fresh_examples - run.steps * batch_size / run.factor))
+    return max(0.0, float(np.median(run.fresh_examples - run.steps * batch_size / run.factor)))
 
 
 def _usable(run: Run) -> np.ndarray:

@@ -198,9 +198,9 @@ def advise(
     Args:
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
             1, ...), and each other one takes the result of the one before it. They are called from
-            several threads. Alternatively, a PyTorch DataLoader over a data set with random access,
-            whose reading, `transform`, and batching are measured in this process; or any other
-            iterable of batches, which allows only R after batching.
+            several threads. Alternatively, a PyTorch DataLoader over a data set that reads examples
+            by number, whose reading, `transform`, and batching are measured in this process; or any
+            other iterable of batches, which allows only R after batching.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays.
         batch_size: examples per step.
@@ -239,11 +239,12 @@ def advise(
         checked_number("factors", factor, 1, MAX_FACTOR)
     if not callable(step_fn):
         raise TypeError(f"step_fn is a {type(step_fn).__name__}; allowed: a function of a batch")
-    if not isinstance(stages, Iterable):
+    if isinstance(stages, Mapping) or not isinstance(stages, Iterable):
         raise TypeError(
-            f"stages is a {type(stages).__name__}; allowed: (name, function) pairs, or an iterable "
-            "of batches"
+            f"stages is a {type(stages).__name__}; allowed: a list of (name, function) pairs, or "
+            "an iterable of batches"
         )
+    reads_ahead = _is_stages(stages) or bool(getattr(stages, "num_workers", 0))
     loader = loader_stages(stages)
     if loader is not None:
         stages, examples_per_call, batch_stage = loader.stages, 1, "batch"
@@ -295,7 +296,9 @@ def advise(
     if measure_cores:
         used, useful = contention(calls[: len(host)], calls[len(host) :], workers, seconds)
         timing = timing.under_contention(used, useful)
-    return conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
+    advice = conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
+    sentence = "" if reads_ahead else _in_turns(timing)
+    return dataclasses.replace(advice, reason=f"{advice.reason} {sentence}".rstrip())
 
 
 def conclude(
@@ -348,7 +351,7 @@ def _is_stages(stages: Any) -> bool:
     """Whether these are (name, function) pairs; a list of batches may contain tuples too."""
     pairs = isinstance(stages, Sequence) and len(stages) > 0
     return pairs and all(
-        isinstance(s, tuple) and len(s) == 2 and isinstance(s[0], str) and callable(s[1])
+        isinstance(s, tuple | list) and len(s) == 2 and isinstance(s[0], str) and callable(s[1])
         for s in stages
     )
 
@@ -476,6 +479,20 @@ def _slow_transfer(timing: Timing, alone: float) -> str | None:
         f"{time_text(timing.step.seconds)}). Echoing on the host sends every copy again and cannot "
         "help: store repeated examples on the device, which receives each once (not predicted "
         "here), or send less."
+    )
+
+
+def _in_turns(timing: Timing) -> str:
+    """What happens if the input does not run while the step does; '' if that hardly matters."""
+    count, before = len(timing.stages), timing.baseline_seconds()
+    added = timing.upstream_seconds(count) + timing.downstream_seconds(count)
+    if added < before * (1 + TOLERANCE):
+        return ""
+    return (
+        "All of this assumes that batches are read ahead while the step runs, by workers or by a "
+        "thread that prefetches. If they are not, the two times add up, to "
+        f"{rate(added)} steps per second without echoing instead of {rate(before)}: read ahead "
+        "first."
     )
 
 

@@ -16,17 +16,28 @@ class LoaderStages(NamedTuple):
 
 
 def loader_stages(loader: Any) -> LoaderStages | None:
-    """The stages of a DataLoader over a data set with random access, otherwise None.
+    """The stages of a DataLoader over a data set that reads examples by number, otherwise None, as
+    for one of Hugging Face, which reads a batch at once (`__getitems__`).
 
     The `transform` of a data set becomes a stage of its own if the data set applies it to the first
     element of its (image, label) pairs, as those of torchvision do.
+
+    Raises:
+        ValueError: the data set is empty.
     """
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(loader, torch_data.DataLoader):
         return None
     if isinstance(loader.dataset, torch_data.IterableDataset) or not loader.batch_size:
         return None
+    whole = loader.dataset
+    while isinstance(whole, torch_data.Subset):
+        whole = whole.dataset
+    if callable(getattr(whole, "__getitems__", None)):
+        return None  # it reads batches, in much less time than their examples one by one
     dataset, length = loader.dataset, len(loader.dataset)
+    if not length:
+        raise ValueError("stages is a DataLoader over a data set without examples; give some")
     stages: list[tuple[str, Callable[[Any], Any]]] = [("batch", loader.collate_fn)]
     untransformed = _without_transform(dataset)
     if untransformed is not None:

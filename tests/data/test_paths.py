@@ -126,6 +126,25 @@ def test_a_class_may_be_called_train(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        (
+            ["Training/cat/1.png", "Testing/cat/2.png"],
+            r"look like splits \(Testing, Training\), .* rename them to train, validation,",
+        ),
+        (["VAL/cat/1.png", "Train_2/dog/2.png"], r"look like splits \(Train_2, VAL\)"),
+        (["images/cat/1.png", "images/dog/2.png"], "of one class, 'images'; give the directory"),
+        (["train/cat/1.png", "val/cat/2.png"], "of one class, 'cat'; give the directory"),
+    ],
+)
+def test_folders_that_are_no_classes_are_refused(places, says, tmp_path):
+    for place in places:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(tfds_data.png(1))
+    assert re.search(says, refused(tmp_path, f"folder:{tmp_path}"))
+
+
+@pytest.mark.parametrize(
     ("sizes", "modes", "expected"),
     [
         ([(8, 8), (8, 8)], ["L", "L"], ((8, 8, 1), 1)),
@@ -136,8 +155,8 @@ def test_a_class_may_be_called_train(tmp_path):
 )
 def test_size_and_channels_are_found_from_the_images(sizes, modes, expected, tmp_path):
     for number, (size, mode) in enumerate(zip(sizes, modes, strict=True)):
-        (tmp_path / "a").mkdir(exist_ok=True)
-        Image.new(mode, size).save(tmp_path / "a" / f"{number}.png")
+        (tmp_path / "ab"[number]).mkdir()
+        Image.new(mode, size).save(tmp_path / "ab"[number] / f"{number}.png")
     info = splits.open_source(f"folder:{tmp_path}", "train")[1]
     assert (info.image_shape, info.channels) == expected
 
@@ -200,7 +219,8 @@ def test_columns_of_the_hub_are_found_by_type_or_given(tmp_path):
         source, info = splits.open_source(f"hf:{query}", "train", str(tmp_path))
         assert sorted(record["label"] for record in source) == labels
         assert info.num_classes == classes
-    assert splits.open_source(f"hf:{tmp_path}/two.parquet", "train")[1].num_classes is None
+    with pytest.raises(SourceError, match="no column label or objects, but picture, coarse, fine"):
+        splits.open_source(f"hf:{tmp_path}/two.parquet", "train")
 
 
 @pytest.mark.parametrize("listed", [False, True])  # dicts of lists, or lists of dicts
@@ -371,6 +391,9 @@ def test_a_named_pipe_is_refused_and_does_not_block(kind, tmp_path):
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)  # whoever opens it waits
+    if kind == "folder":  # one class would be refused first
+        (tmp_path / "train" / "b").mkdir()
+        (tmp_path / "train" / "b" / "0.png").write_bytes(tfds_data.png(0))
     with pytest.raises((SourceError, RecordError), match=f"{re.escape(str(path))}.* {says}"):
         splits.open_source(f"{kind}:{tmp_path}", "train", text="documents")
 
@@ -516,13 +539,18 @@ def test_a_path_without_its_kind_is_answered_with_what_fits(name, says, tmp_path
             {"image": np.zeros((4, 8, 8), np.uint8), "label": np.arange(4) * 2**30},
             "outside of 0 to",
         ),
+        (
+            {"image": np.zeros((4, 3, 8, 8), np.uint8), "label": np.arange(4)},
+            r"1 or 3 channels .* \(its image_shape is \(3, 8, 8\), channels 8",
+        ),
         ({"image": np.zeros((4, 8, 8), np.uint8)}, "no arrays image and label .*, but image; name"),
         ({"image": np.array([b"a", None]), "label": np.arange(2)}, "cannot be used .*allow_pickle"),
     ],
 )
 def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
     path_data.write_npz(tmp_path / "a.npz", **arrays)
-    assert re.search(says, refused(tmp_path, "npz:a.npz"))
+    fields = {"dataset__validation_split": "train"}
+    assert re.search(says, refused(tmp_path, "npz:a.npz", **fields))
 
 
 @pytest.mark.parametrize(
@@ -541,7 +569,11 @@ def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
             {"image": [tfds_data.png(1)], "label": [-1]},
             "has labels such as -1; allowed: whole number",
         ),
-        ({"image": [tfds_data.png(1)]}, "no images of one size, .* and class labels"),
+        (
+            {"image": [tfds_data.png(1)], "fine": [0], "coarse": [0]},
+            "no column label or objects, but image, fine, coarse; .* 'hf:a.parquet.label=NAME'",
+        ),
+        ({"image": [tfds_data.png(1)], "label": [0]}, r"labels of two classes .* num_classes 1\)"),
         ({"text": ["a"]}, "no images of one size"),
         (
             {"image": [{"bytes": None, "path": "/a/b.png"}], "label": [1]},
@@ -553,6 +585,13 @@ def test_columns_of_another_kind_are_refused(columns, says, tmp_path):
     path_data.write_parquet(tmp_path / "a.parquet", pa.table(columns))
     fields = {"dataset__validation_split": "train"}
     assert re.search(says, refused(tmp_path, "hf:a.parquet", **fields))
+
+
+@pytest.mark.parametrize("text", ["sentences", "documents"])
+def test_text_in_utf16_is_refused(text, tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-16")
+    with pytest.raises(SourceError, match=r"a.txt is UTF-16; convert it to UTF-8"):
+        splits.open_source(f"files:{tmp_path}", "train", text=text)
 
 
 def test_files_of_several_data_sets_are_refused(tmp_path):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import echo
-from echo.advice import profile
+from echo.advice import profile, recommend
 from echo.advice.alternatives import TOLERANCE, rate, time_text
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import FACTORS, conclude
@@ -608,6 +608,27 @@ def test_an_iterable_gives_only_r_after_batching():
     assert advice.points[0].item_bytes == 24
 
 
+def test_what_is_not_read_ahead_takes_the_sum_of_both_times():
+    def batches():
+        while True:
+            time.sleep(0.01)
+            yield np.zeros((16, 2))
+
+    def step(batch):
+        time.sleep(0.01)
+
+    advice = echo.advise(batches(), step, batch_size=16, seconds=0.1)
+    assert "assumes that batches are read ahead while the step runs" in advice.reason
+    stages = [("read", lambda _: next(batches()))]  # run by workers
+    assert "assumes" not in echo.advise(stages, step, batch_size=16, seconds=0.1).reason
+
+
+def test_the_sum_of_both_times_is_given_where_it_matters():
+    equal = recommend._in_turns(pipeline(read=1e-3, step=1e-3))
+    assert "15.6 steps per second without echoing instead of 31.2" in equal
+    assert not recommend._in_turns(pipeline(read=1e-5, step=1e-3))
+
+
 def test_memory_counts_the_elements_of_tensors_that_do_not_tell_their_bytes():
     class Tensor:  # as TensorFlow's: an array by __array__, without nbytes
         def __array__(self, dtype=None, copy=None):
@@ -637,6 +658,17 @@ def test_an_error_in_a_stage_is_raised():
 def test_arguments_that_do_not_match_the_stages_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         echo.advise([("read", read), ("batch", join)], len, batch_size=32, **fields)
+
+
+@pytest.mark.parametrize("stages", [{"read": read, "batch": join}, {"x": np.zeros((8, 2))}])
+def test_a_dict_is_refused_whose_keys_would_be_the_batches(stages):
+    with pytest.raises(TypeError, match=r"stages is a dict; allowed: a list of \(name, function\)"):
+        echo.advise(stages, len, batch_size=8)
+
+
+def test_stages_may_be_lists_as_well_as_tuples():
+    advice = echo.advise([["read", read], ["batch", join]], len, batch_size=8, seconds=0.02)
+    assert [point.name for point in advice.points] == ["after read", "after batch"]
 
 
 def test_an_empty_iterable_is_refused():

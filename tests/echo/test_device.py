@@ -129,6 +129,23 @@ def test_the_store_sends_each_item_once_and_counts_bytes():
     assert rounds * 7 < 1.2 * 200
 
 
+@pytest.mark.parametrize(
+    ("item", "rows", "message"),
+    [
+        (np.zeros(2, np.uint8), 8, "the plan has items .*float32.* the store is for .*uint8"),
+        (np.zeros((1, 2), np.float32), 8, "make it from an item of the data set"),
+        ({"x": np.zeros(2, np.float32)}, 8, "make it from an item of the data set"),
+        (np.zeros(2, np.float32), 2, "uses [3-8] rows, the store has 2; .* store_rows"),
+    ],
+)
+def test_plans_of_another_stage_are_refused(item, rows, message):
+    examples = grain.MapDataset.range(8).map(lambda n: np.full(2, n, np.float32))
+    stage = EchoIterDataset(examples, factor=2, shuffle_buffer=4, batch_size=4, placement="device")
+    store = DeviceStore(item, rows, stage.round_size)
+    with pytest.raises(ValueError, match=message):
+        _ = [store.apply(plan) for plan in stage]
+
+
 def test_batches_are_items_too():
     options = {"factor": 2, "shuffle_buffer": 3, "seed": 1}
     batches = images(64).batch(8)

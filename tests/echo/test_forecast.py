@@ -255,6 +255,8 @@ GOOD = ([32, 64], [1, 2], [2.0, 1.5])
         (([32], [1, 2], [2.0, 1.5]), "fresh_examples 1, steps 2, loss 2"),
         (([[32]], [1], [2.0]), r"shape \(1, 1\)"),
         (([64, 32], [1, 2], [2.0, 1.5]), "fresh_examples decreases"),
+        (([32, math.inf], [1, 2], [2.0, 1.5]), "fresh_examples is not finite"),
+        (([32, 64], [1, math.nan], [2.0, 1.5]), "steps is not finite"),
         (([32, 64], [1, 2], [2.0, 0.0]), "loss is 0 at a point"),
     ],
 )
@@ -281,6 +283,31 @@ def test_refuses_wrong_arguments_with_one_sentence(changed, message):
     arguments = {"runs": pilots(), "target": TARGET, "batch_size": BATCH} | changed
     with pytest.raises(ValueError, match=message):
         forecast(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "steps"),
+    [
+        ([1280, 2560], [40, 80]),  # copies counted
+        ([10, 20], [40, 80]),  # batches counted
+        ([320, 640], [40_000, 80_000]),  # another batch size
+    ],
+)
+def test_refuses_examples_that_do_not_fit_the_steps(fresh, steps):
+    losses = [2.0, 1.9]
+    forecast([Run(4, [320, 640], [40, 80], losses)], TARGET, batch_size=32)
+    forecast([Run(4, [10_320, 10_640], [40, 80], losses)], TARGET, batch_size=32)  # a buffer
+    with pytest.raises(ValueError, match=r"fresh_examples ends at .* count an example once"):
+        forecast([Run(4, fresh, steps, losses)], TARGET, batch_size=32)
+
+
+def test_doubts_an_accuracy_in_place_of_a_loss():
+    fresh = np.arange(100, 1_100, 100)
+    accuracy = np.linspace(0.1, 0.8, 10)
+    runs = [Run(e, fresh, fresh * e / 32, accuracy) for e in (4, 16)]
+    answer = forecast(runs, 0.95, batch_size=32)
+    assert "every pilot had reached the target at its first evaluation" in answer.doubt
+    assert "Not enough evidence" in str(answer)
 
 
 def test_the_report_has_a_line_for_each_factor():

@@ -63,11 +63,42 @@ def test_the_stages_make_what_the_loader_makes(data, names):
         assert torch.equal(ours, theirs)
 
 
+class Batched(Images):
+    """Reads a batch at once, as the data sets of Hugging Face do."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def test_a_data_set_that_reads_batches_is_not_read_one_by_one():
+    for data in (Batched(), torch.utils.data.Subset(Batched(), range(20))):
+        assert loader_stages(torch.utils.data.DataLoader(data, batch_size=5)) is None
+    single = torch.utils.data.Subset(Images(), range(20))
+    assert loader_stages(torch.utils.data.DataLoader(single, batch_size=5)) is not None
+
+
 def test_loaders_without_random_access_are_iterated_over():
     batches = torch.utils.data.DataLoader(echo.echo_iterable(range(9), 2), batch_size=3)
     assert loader_stages(batches) is None
     assert loader_stages(torch.utils.data.DataLoader(Images(), batch_size=None)) is None
     assert loader_stages([1, 2]) is None
+
+
+def test_an_empty_data_set_is_refused_in_a_sentence():
+    loader = torch.utils.data.DataLoader(torch.utils.data.Subset(Images(), []), batch_size=8)
+    with pytest.raises(ValueError, match="a data set without examples; give some"):
+        echo.advise(loader, len, batch_size=8)
+
+
+@pytest.mark.parametrize(("workers", "assumes"), [(0, True), (1, False)])
+def test_only_a_loader_with_workers_is_known_to_read_ahead(workers, assumes):
+    def slow(image):
+        time.sleep(0.002)
+        return image
+
+    loader = torch.utils.data.DataLoader(Images(slow), batch_size=8, num_workers=workers)
+    advice = echo.advise(loader, lambda _: time.sleep(0.016), batch_size=8, seconds=0.2)
+    assert ("assumes that batches are read ahead" in advice.reason) == assumes
 
 
 def test_a_loader_that_waits_needs_workers_first():

@@ -152,6 +152,12 @@ def test_a_target_without_a_loss_is_refused(tmp_path):
         make(tmp_path, target__value=1.1)
 
 
+def test_the_directory_of_a_run_is_refused(tmp_path):
+    (tmp_path / records.CONFIG).write_text("{}")
+    with pytest.raises(cli.InputError, match="contains a run or a study; give a new directory"):
+        make(tmp_path)
+
+
 def test_a_pilot_that_diverged_ends_with_a_loss_that_is_not_finite():
     config = cifar10.get_config("mini")
     evaluated = [{"fresh_examples": 100, "step": 12, "accuracy": 0.6}]

@@ -367,7 +367,11 @@ def test_label_smoothing_is_a_mixture_with_the_uniform_distribution():
         ("augmentation__min_area", 1.5, r"allowed: a number above 0, up to 1"),
         ("model__ghost_batch_size", 24, "does not divide the 32 examples"),
         ("loss__label_smoothing", 1.0, r"loss.label_smoothing is 1.0; allowed"),
-        ("workload", "cifar10", "needs; choose another config.dataset.name"),
+        (
+            "workload",
+            "cifar10",
+            "needs .its image_shape is None, .* choose another config.dataset.name",
+        ),
     ],
 )
 def test_wrong_values_are_refused_in_a_sentence(field, value, says):
