@@ -180,6 +180,7 @@ def auto_times(upstream: Upstream, budget: int, max_factor: int) -> tuple[np.nda
             order.next(intake)
         except StopIteration:
             return np.asarray(ends[1:]), decisions
+        order.emitted(1)
         decisions.append(order.admitted - before)
         ends.append(max(ends[-1], intake.now) + 1)
 

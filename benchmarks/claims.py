@@ -236,6 +236,7 @@ _BEFORE, _AFTER, _BATCH = (
 _GRIDS = {
     "logistic": ("grid/logistic", 32, 64),
     "grid sentences": ("grid/sentences", 32, 64),
+    "mnist": ("grid/mnist", 32, 64),
     "cells": ("grid/cells", 16, 32),
 }
 
@@ -285,6 +286,7 @@ CLAIMS: dict[str, Problems] = {
     "... after augmentation": {
         "digits": against_none("digits_insertion", _AFTER),
         "photographs": against_none("photographs_insertion", _AFTER),
+        "mnist": against_none("grid/mnist", f"{_AFTER}_b32"),
         "cells": against_none("grid/cells", f"{_AFTER}_b16"),
     },
     "... after batching": {
@@ -399,7 +401,7 @@ PROBLEMS = ("digits", "manual", "sentences", "photographs", "documents", *_GRIDS
 
 def draw(cells: Mapping[str, Mapping[str, Cell]]) -> Figure:
     """A row per claim and a column per problem; the color is the verdict, the line the interval."""
-    figure = Figure(figsize=(14.4, 0.52 * len(cells) + 1.2), layout="constrained")
+    figure = Figure(figsize=(16, 0.52 * len(cells) + 1.2), layout="constrained")
     axes = figure.add_subplot()
     for row, problems in enumerate(cells.values()):
         for name, cell in problems.items():
