@@ -104,7 +104,7 @@ def test_grey_and_cmyk_images_are_converted(mode):
 )
 def test_a_record_that_cannot_be_used_is_named(bad, reason):
     source = Records([record(), record(), record(**bad)])
-    read = map_datasets.Read(source, 0, 3, lambda given, _: workload().decode(given))
+    read = map_datasets.Read(source, 0, 3, lambda given, *_: workload().decode(given))
     with pytest.raises(RecordError, match=f"record 2 .*'image/id': 7.*{reason}"):
         read.stacked_items(range(3))
 
