@@ -294,7 +294,7 @@ def _doubt(
     if best > max(piloted):
         return f"no pilot repeats as much as e = {best:g}, so its price has not been seen"
     if regret > MAX_REGRET:
-        return f"e = {best:g} may take {regret:.2f} times as long as another factor (95 % bound)"
+        return f"e = {best:g} may take {_text(regret)} times as long as another factor (95 % bound)"
     return ""
 
 

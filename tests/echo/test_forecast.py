@@ -355,7 +355,7 @@ def test_a_plateau_is_no_clear_answer(drop):
         for e in (4, 16)
     ]
     answer = forecast(runs, 0.02, batch_size=BATCH)
-    assert answer.doubt
+    assert 0 < len(answer.doubt) < 100  # whatever the bound
     assert answer.next_factor is not None
     assert "> 1e12" in str(answer)
     cells = answer.cells.values()
