@@ -494,15 +494,15 @@ def report(saved: Mapping[str, Any]) -> str:
                     f"{cell.missed}",
                 ]
             )
-    count = len(PROBLEMS) * len(RATIOS) * len(KINDS)
+    count, piloted = (len(names) * len(RATIOS) * len(KINDS) for names in (PROBLEMS, PILOTED))
     header = ["cell", "max_factor", "best e", "time, best e", "time, auto", "ratio", "90 % bound"]
     text = [
         "# What `auto` costs beside the best fixed factor",
         "How much slower is `auto`, which is not given R, than the best fixed factor, which is "
         f"chosen with hindsight? With the default of `max_factor`, {met} of {count} cells meet the "
         f"goal, a 90 % bound of at most {GOAL:.2f} on the ratio of their times; with that from "
-        f"pilots, {met_by_pilots}. Made by `python -m benchmarks.auto_price`, whose docstring has "
-        "the rules.",
+        f"pilots, {met_by_pilots} of {piloted}. Made by `python -m benchmarks.auto_price`, whose "
+        "docstring has the rules.",
         common.markdown_table([*header, f"best e, {DEEP} ahead", "missed"], rows),
         f"Times to the target are in units of a step, by the cost model: medians of {SEEDS} "
         "matched seeds. The ratio of `auto` to the best fixed factor is the median over the seeds, "
