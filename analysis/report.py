@@ -99,8 +99,8 @@ def markdown(
         _table(tables.TRIAL_COLUMNS, tables.trial_rows(loaded, conditions)),
         "Censored trials count but did not reach the target; diverged trials do not count. "
         "Searches are resampled from the condition's counted trials, at the size of the largest "
-        f"search. The brackets hold the middle {uncertainty.LEVEL:.0%} of the resampled scores; "
-        "they are not a confidence interval.",
+        f"search. The brackets hold the middle {uncertainty.LEVEL:.0%} of their scores, which is "
+        "not a confidence interval.",
         *_matched_seeds(effects, study),
         *map(_figure, drawn[1:]),
         "## How these numbers were made",
@@ -112,12 +112,12 @@ def markdown(
 
 
 _UNTUNED = (
-    "**without retuning**: the condition with the hyperparameters and seeds of the baseline's best "
-    "trial. This favors the baseline, whose trial is the best of many."
+    "**without retuning**: with the hyperparameters and seeds of the baseline's best trial, which "
+    "favors the baseline."
 )
 _INTERVALS = (
     "**[brackets]**: the range over searches. Over five or more, it is an interval that covers the "
-    "median effect with probability 1 - 2^(1 - n): 93.75% for five. Over fewer, it is only a range."
+    "median effect with probability 1 - 2^(1 - n): 93.75% for five."
 )
 
 
@@ -144,15 +144,15 @@ def _summary(effects: pd.DataFrame, study: Study) -> str:
     ]
     if any(size):
         sentences.append(f"The study: {', '.join(_escaped(part) for part in size if part)}.")
-    return " ".join([*sentences, "`python -m analysis` made this page from the records."])
+    return " ".join([*sentences, "Made by `python -m analysis` from the records."])
 
 
 def _score_definition(study: Study) -> str:
     """The numbers in the table of conditions, as a list."""
     if study.scores_values:
         return _list(
-            "Trials ran to the end of their budget. A search scores the best value of its counted "
-            "trials, a condition the **median** over searches.",
+            "**best value**: of the counted trials of a search, which ran to the end of their "
+            "budget; the median over searches.",
             "**difference to baseline**: to the search of the baseline with the same number and "
             "batch size; the median over searches.",
             _INTERVALS,
@@ -160,17 +160,17 @@ def _score_definition(study: Study) -> str:
         )
     cost = "seconds" if study.score == SECONDS else "fresh examples"
     return _list(
-        f"**{cost}**: a search scores the smallest number of {cost} over its counted trials, a "
-        "condition the median over searches. A score after > is a lower bound from searches that "
-        "ended without reaching the target.",
-        "**ratio to baseline**: the search's score over that of the baseline's search with the "
-        "same number (hence the same data seed and hyperparameters) and batch size; the median "
-        "over searches. ≥ and ≤ mark bounds.",
+        f"**{cost}**: the smallest number over the counted trials of a search; the median over "
+        "searches. After > it is a lower bound, from searches that ended without reaching the "
+        "target.",
+        "**ratio to baseline**: to the search of the baseline with the same number (hence the same "
+        "data seed and hyperparameters) and batch size; the median over searches. ≥ and ≤ mark "
+        "bounds.",
         _INTERVALS,
         _UNTUNED,
         "**resolution**: the distance between the evaluation that scored and the one before it, as "
         "a share of the score. Smaller differences are not resolved.",
-        "All other columns describe the best trials: medians over searches.",
+        "Other columns: medians over the best trials of the searches.",
     )
 
 
@@ -193,16 +193,15 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
         "Each trial is compared with the baseline's trial with the same data seed, model seed, and "
         "hyperparameters.",
         _list(
-            f"**{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]**: the {kind}s that a two-sided "
-            f"sign test does not reject at {1 - uncertainty.PAIRED_LEVEL:.0%}; the number before "
-            "the interval is where the signs balance. Conditions with fewer than "
-            f"{uncertainty.MIN_PAIRS} pairs in which a side reached the target have no interval.",
+            f"**{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]**: where the signs balance, and "
+            f"the {kind}s that a two-sided sign test does not reject at "
+            f"{1 - uncertainty.PAIRED_LEVEL:.0%}. There is no interval with fewer than "
+            f"{uncertainty.MIN_PAIRS} pairs in which a side reached the target.",
             f"**{below}/{above}**: pairs on each side. {ties}",
-            f"**searches {below}/{above}**: searches in which most pairs were {below}, and "
-            f"{above}. The test assumes independent signs, but pairs of one search share their "
-            "data seed.",
-            "**p** tests for no effect; **p (Holm)** is adjusted for the conditions of this page. "
-            "The verdict is at 5%.",
+            f"**searches {below}/{above}**: searches in which most pairs lie on that side. The "
+            "test assumes independent signs, but pairs of one search share their data seed.",
+            "**p** tests for no effect; **p (Holm)** is adjusted for the conditions of this page, "
+            "and the **verdict** is at 5% of it.",
         ),
     ]
 
