@@ -25,6 +25,7 @@ from analysis.figures import style
 from analysis.load import LoadedStudy
 from analysis.tables import target_text
 from runs import records
+from runs.progress import several
 from runs.study import SECONDS, Study, plain
 
 _DPI = 200  # of the PNG files; the PDF of each is for print
@@ -88,56 +89,88 @@ def markdown(
     notes = caveats.find(loaded, root) or ["None found in the records."]
     parts = [
         f"# {_escaped(tables.title(study))}",
+        _summary(effects, study),
         _table(tables.columns(conditions, study), tables.condition_rows(conditions, study)),
         _score_definition(study),
         _figure(drawn[0]),
         "## Caveats",
-        "\n".join(f"- {_escaped(note)}" for note in notes),
+        _list(*map(_escaped, notes)),
         "## Trials",
         _table(tables.TRIAL_COLUMNS, tables.trial_rows(loaded, conditions)),
-        "Censored trials count but did not reach the target; diverged trials do not count. The "
-        "score of a search is resampled from the condition's counted trials, at the size of the "
-        "largest search; the brackets hold the middle "
-        f"{uncertainty.LEVEL:.0%} of resampled searches, which is not a confidence interval.",
+        "Censored trials count but did not reach the target; diverged trials do not count. "
+        "Searches are resampled from the condition's counted trials, at the size of the largest "
+        f"search. The brackets hold the middle {uncertainty.LEVEL:.0%} of their scores, which is "
+        "not a confidence interval.",
         *_matched_seeds(effects, study),
         *map(_figure, drawn[1:]),
         "## How these numbers were made",
-        "\n".join(f"- {name}: {_escaped(value)}" for name, value in _origin(study).items()),
-        "Every trial is in the `trials.csv` that `python -m analysis` writes; every number of the "
-        "tables of conditions and of matched seeds is in `scores.csv` and `paired.csv`.",
+        _list(*(f"{name}: {_escaped(value)}" for name, value in _origin(study).items())),
+        "`python -m analysis` also writes `trials.csv`, with every trial, and `scores.csv` and "
+        "`paired.csv`, with every number of the tables of conditions and of matched seeds.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 _UNTUNED = (
-    "Without retuning, the condition keeps the hyperparameters and seeds of the baseline's best "
-    "trial; the choice of that trial, the baseline's best of many, favors the baseline."
+    "**without retuning**: with the hyperparameters and seeds of the baseline's best trial, which "
+    "favors the baseline."
 )
 _INTERVALS = (
-    "The range over five or more searches is an interval that covers the median effect with "
-    "probability 1 - 2^(1 - n): 93.75% for five searches. Over fewer it is only a range."
+    "**[brackets]**: the range over searches. Over five or more, it is an interval that covers the "
+    "median effect with probability 1 - 2^(1 - n): 93.75% for five."
 )
+
+
+def _summary(effects: pd.DataFrame, study: Study) -> str:
+    """What the matched seeds say, and how much was run; a few short sentences."""
+    sentences = []
+    if not effects.empty:
+        verdicts = effects["verdict"].value_counts()
+        better, worse = uncertainty.verdicts(study)
+        if study.higher_is_better:
+            better, worse = worse, better
+        verb = {"fewer": "take fewer fresh examples", "faster": "are faster"}
+        sentences.append(
+            f"With matched seeds, {verdicts.get(better, 0)} of "
+            f"{several(len(effects), 'condition')} {verb.get(better, f'end {better}')} than the "
+            f"baseline, {verdicts.get(worse, 0)} {worse}; undecided: "
+            f"{verdicts.get('undecided', 0)}."
+        )
+    size = [
+        study.searches and f"{several(study.searches, 'search')} per condition",
+        study.trials and f"{several(study.trials, 'trial')} per search",
+        study.budget and f"at most {study.budget:,} fresh examples per trial",
+        (study.record.get("hardware") or {}).get("cpu"),
+    ]
+    if any(size):
+        sentences.append(f"The study: {', '.join(_escaped(part) for part in size if part)}.")
+    return " ".join([*sentences, "Made by `python -m analysis` from the records."])
 
 
 def _score_definition(study: Study) -> str:
-    """The numbers in the table of conditions, in a few sentences."""
+    """The numbers in the table of conditions, as a list."""
     if study.scores_values:
-        return (
-            "Trials ran to the end of their budget. The score of a search is the best value of its "
-            "counted trials; the score of a condition is the median over searches. The difference "
-            "to the baseline with the same batch size is the median over pairs of searches. "
-            f"{_INTERVALS} {_UNTUNED}"
+        return _list(
+            "**best value**: of the counted trials of a search, which ran to the end of their "
+            "budget; the median over searches.",
+            "**difference to baseline**: to the search of the baseline with the same number and "
+            "batch size; the median over searches.",
+            _INTERVALS,
+            _UNTUNED,
         )
     cost = "seconds" if study.score == SECONDS else "fresh examples"
-    return (
-        f"The score of a search is the smallest number of {cost} over its counted trials; the "
-        "score of a condition is the median over searches. A score after > is a lower bound from "
-        "searches that ended without reaching the target. The ratio is the median, over pairs of "
-        "searches with the same number (hence the same data seed and hyperparameters), of the "
-        "search's score over that of the baseline with the same batch size; ≥ and ≤ mark bounds. "
-        f"{_INTERVALS} {_UNTUNED} The resolution is the distance between the evaluation that "
-        "scored and the one before it, as a share of the score: smaller differences are not "
-        "resolved. All other columns describe the best trials and are medians over searches."
+    return _list(
+        f"**{cost}**: the smallest number over the counted trials of a search; the median over "
+        "searches. After > it is a lower bound, from searches that ended without reaching the "
+        "target.",
+        "**ratio to baseline**: to the search of the baseline with the same number (hence the same "
+        "data seed and hyperparameters) and batch size; the median over searches. ≥ and ≤ mark "
+        "bounds.",
+        _INTERVALS,
+        _UNTUNED,
+        "**resolution**: the distance between the evaluation that scored and the one before it, as "
+        "a share of the score. Smaller differences are not resolved.",
+        "Other columns: medians over the best trials of the searches.",
     )
 
 
@@ -147,25 +180,34 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
         return []
     below, above = uncertainty.verdicts(study)
     if study.scores_values:
-        kind, ties = "differences", "equal values count for neither side"
+        kind, ties = "difference", "Equal values count for neither side."
     else:
-        kind = "ratios"
+        kind = "ratio"
         ties = (
-            "a trial reached the target between the evaluation that scored and the one before it, "
-            "or later than its end, and a pair that may lie on either side counts for neither"
+            "A trial reached the target between the evaluation that scored and the one before it, "
+            "or later than its end; a pair that may lie on either side counts for neither."
         )
     return [
         "## Matched seeds",
         _table(tables.paired_columns(study), tables.paired_rows(effects, study)),
         "Each trial is compared with the baseline's trial with the same data seed, model seed, and "
-        f"hyperparameters. The interval holds the {kind} that a two-sided sign test does not "
-        f"reject at {1 - uncertainty.PAIRED_LEVEL:.0%}; the number before it is where the signs "
-        f"balance; {ties}. The test assumes independent signs, but pairs of one search share "
-        f"their data seed, so the table also counts the searches in which most pairs were {below}, "
-        f"and {above}. p tests for no effect and is adjusted (Holm) for the conditions of this "
-        "page; the verdict is at 5%. Conditions with fewer than "
-        f"{uncertainty.MIN_PAIRS} pairs in which a side reached the target have no interval.",
+        "hyperparameters.",
+        _list(
+            f"**{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]**: where the signs balance, and "
+            f"the {kind}s that a two-sided sign test does not reject at "
+            f"{1 - uncertainty.PAIRED_LEVEL:.0%}. There is no interval with fewer than "
+            f"{uncertainty.MIN_PAIRS} pairs in which a side reached the target.",
+            f"**{below}/{above}**: pairs on each side. {ties}",
+            f"**searches {below}/{above}**: searches in which most pairs lie on that side. The "
+            "test assumes independent signs, but pairs of one search share their data seed.",
+            "**p** tests for no effect; **p (Holm)** is adjusted for the conditions of this page, "
+            "and the **verdict** is at 5% of it.",
+        ),
     ]
+
+
+def _list(*items: str) -> str:
+    return "\n".join(f"- {item}" for item in items)
 
 
 _BARS = (

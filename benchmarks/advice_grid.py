@@ -119,8 +119,10 @@ def main(argv: list[str] | None = None) -> None:
     plan = common.plan(options, Grid(), QUICK)
     text = [
         "# Predicted and measured steps per second",
-        f"Measured, in brackets measured / predicted; median of {plan.rounds} rounds, "
-        "each with its own prediction. " + common.machine(["jax", "grain", "numpy"]),
+        "How well does the advice predict steps per second? Measured by "
+        "`python -m benchmarks.advice_grid` on " + common.machine(["jax", "grain", "numpy"]),
+        "Cells are measured steps per second and, in brackets, measured / predicted: medians of "
+        f"{plan.rounds} rounds, with a prediction in every round.",
     ]
     kinds: dict[str, Rows] = {}
     for kind in options.kinds:

@@ -103,9 +103,12 @@ def main(argv: list[str] | None = None) -> None:
     plan = common.plan(options, Plan(), QUICK)
     text = [
         "# Echoing behind an upstream that stalls",
-        f"Median of {plan.rounds} interleaved rounds (smallest to largest); a step takes "
-        f"{grid.STEP_SECONDS * 1000:g} ms; the buffer holds {BUFFER_BATCHES} batches, under `auto` "
-        "at most. " + common.machine(["jax", "grain", "numpy"]),
+        "How busy do fixed factors and `auto` keep the device if the upstream stalls? A fixed "
+        "factor leaves it idle during stalls, or slows the upstream during bursts. Measured by "
+        "`python -m benchmarks.bursty` on " + common.machine(["jax", "grain", "numpy"]),
+        f"Median of {plan.rounds} interleaved rounds (smallest to largest). A step takes "
+        f"{grid.STEP_SECONDS * 1000:g} ms. The buffer holds {BUFFER_BATCHES} batches; under `auto` "
+        "that is the maximum.",
     ]
     panels = {}
     rows = grid.measure(

@@ -454,14 +454,15 @@ def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
     return "\n\n".join(
         [
             "# Claims by problem",
-            "Ratios of fresh examples (of seconds, or differences of best values, where the claim "
-            "says so) from the records in results/, by `python -m benchmarks.claims`; "
-            "[docs/claims.md](../docs/claims.md) explains them.",
-            "What would decide a ratio that is undecided: as many pairs of trials with matched "
-            "seeds, and as many searches, as find a ratio of "
-            f"{deciding_sizes.RATIO} with a probability of {deciding_sizes.POWER}, if ratios "
-            "scatter as they do here. In parentheses, the pairs and searches that there are; where "
-            "they are more, a larger difference is unlikely. Searches are resampled from the "
+            "Which claims hold on which problem? Each row has the ratio of fresh examples (of "
+            "seconds, or the difference of best values, where the claim says so) and a verdict, "
+            "from the records in results/. Made by `python -m benchmarks.claims`; "
+            "[docs/claims.md](../docs/claims.md) explains the claims.",
+            "The last two columns say what would decide an undecided ratio: the pairs of trials "
+            "with matched seeds, and the searches, that find a ratio of "
+            f"{deciding_sizes.RATIO} with a probability of {deciding_sizes.POWER} if ratios "
+            "scatter as they do here. In parentheses are the pairs and searches that there are; "
+            "where they are more, a larger difference is unlikely. Searches are resampled from the "
             "study's trials; with three or fewer, their number is rough. Decided ratios and "
             "differences have none.",
             common.markdown_table(header, rows),

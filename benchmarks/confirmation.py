@@ -151,14 +151,16 @@ def compared(loaded: load.LoadedStudy) -> list[list[str]]:
 def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
     text = [
         "# The grid's best settings, confirmed with new seeds",
-        "Each condition at the hyperparameters of its best trial in [the grid](protocol.md), and "
-        "no echoing at the same batch size at its own, with new matched seeds: ratios of fresh "
-        "examples to the target, by the sign test. All pairs were run, whatever the looks decided, "
-        "so the 95 % interval of all of them does not depend on when a look decided. The "
-        "registered decision is that of the first look whose interval at level 0.983 excludes 1; "
-        "over three looks it is wrong with a probability of at most 0.05. Ratios at a look that "
-        "decides tend to be too far from 1. No interval is adjusted for the number of conditions. "
-        "By `python -m benchmarks.confirmation`.",
+        "Do the best settings of [the grid](protocol.md) hold with new seeds? Each condition runs "
+        "with the hyperparameters of its best trial, and no echoing at the same batch size with "
+        "its own, with new matched seeds. The tables have the ratios of fresh examples to the "
+        "target, by the sign test. Made by `python -m benchmarks.confirmation`.",
+        "- **Decision.** The registered decision is that of the first of three looks whose "
+        "interval at level 0.983 excludes 1. It is wrong with a probability of at most 0.05. "
+        "Ratios at a look that decides tend to be too far from 1.\n"
+        "- **All pairs** were run, whatever the looks decided, so their 95 % interval does not "
+        "depend on when a look decided.\n"
+        "- No interval is adjusted for the number of conditions.",
     ]
     for problem, (loaded, planned) in studies.items():
         rows = []

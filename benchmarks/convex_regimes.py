@@ -272,18 +272,21 @@ def report(table: pd.DataFrame, runs: pd.DataFrame, plan: Plan) -> str:
     return "\n\n".join(
         [
             "# Echoing on a convex problem, by batch size",
-            f"Fresh examples until the training loss of logistic regression is {THRESHOLD}, at the "
-            f"learning rate (of {len(RATES)}) that {plan.runs} other runs chose: mean ± standard "
-            f"deviation of {plan.runs} runs, and the ratio with the same batches as e = 1, with "
-            "its 95% interval (sign test). " + common.machine(["jax", "mlxtend"]),
+            "Does echoing save fresh examples on a convex problem, and does that depend on the "
+            "batch size (Agarwal et al. 2020)? The table has the fresh examples until the training "
+            f"loss of logistic regression is {THRESHOLD}. Measured by "
+            "`python -m benchmarks.convex_regimes` on " + common.machine(["jax", "mlxtend"]),
             common.markdown_table(HEADER, rows),
+            f"Fresh examples: mean ± standard deviation of {plan.runs} runs, at the learning rate "
+            f"(of {len(RATES)}) that {plan.runs} other runs chose. Ratio to e = 1: with the same "
+            "batches, with its 95% interval (sign test).",
             f"Slope of log learning rate over log e: {slopes}.",
             "Fresh examples of one factor over another's:",
             "\n".join(f"- {verdict}" for verdict in verdicts),
             "![Cost and tuned learning rate by echo factor](convex_regimes.png)",
-            "The rules that these numbers are judged by are in [protocol.md]"
-            "(protocol.md#regimes-of-a-convex-problem), the verdicts in [claims_tables.md]"
-            "(claims_tables.md#a-convex-problem). All runs are in `convex_regimes.csv`.",
+            "[protocol.md](protocol.md#regimes-of-a-convex-problem) has the rules by which these "
+            "numbers are judged, [claims_tables.md](claims_tables.md#a-convex-problem) the "
+            "verdicts, and `convex_regimes.csv` all runs.",
         ]
     )
 

@@ -335,19 +335,26 @@ def report(rows: Sequence[Row], studies: int) -> str:
     return "\n\n".join(
         [
             "# What the intervals cover",
-            f"Simulated studies, {studies:,} in each line (standard error {error:.1f} points): "
-            "quasi-random searches of 16 trials (unless stated; 10 for 10 or 20 pairs) that did "
-            "not diverge, best trial, an evaluation every "
-            f"{CADENCE:,.0f} fresh examples where the baseline's best trials need about "
-            f"{BASE:,.0f}. Noise is the standard deviation of the logarithm of what a trial takes. "
-            "`python -m benchmarks.coverage` says more; "
+            "Do the intervals of the reports cover the true effect as often as they say? The worst "
+            "coverage, of the intervals that the project claims, is the nominal level "
+            f"{100 * least:+.1f} points. `python -m benchmarks.coverage` simulates the studies; "
             "[docs/statistics.md](../docs/statistics.md) defines the intervals.",
             common.markdown_table(header, lines),
-            "\\* not claimed: what the project says that an interval does not cover, or an "
-            "interval that it does not print. Of all others the least cover is its nominal level "
-            f"{100 * least:+.1f} points. Intervals by search are held against the median ratio of "
-            "scores as they are evaluated, matched seeds against the ratio of what trials take. "
-            "Widths are over intervals of which both ends are known.",
+            "\n".join(
+                [
+                    f"- {studies:,} simulated studies in each line (standard error {error:.1f} "
+                    "points). A search has 16 trials unless stated (10 for 10 or 20 pairs), at "
+                    "quasi-random points, none of which diverge; the best one counts. There is an "
+                    f"evaluation every {CADENCE:,.0f} fresh examples; the baseline's best trials "
+                    f"need about {BASE:,.0f}.",
+                    "- Noise: the standard deviation of the logarithm of what a trial takes.",
+                    "- \\*: not claimed. The project says that the interval does not cover this, "
+                    "or does not print the interval.",
+                    "- Intervals by search are compared with the median ratio of scores as they "
+                    "are evaluated; matched seeds, with the ratio of what trials take.",
+                    "- Widths are over intervals of which both ends are known.",
+                ]
+            ),
         ]
     )
 

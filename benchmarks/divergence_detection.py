@@ -156,12 +156,15 @@ def main(argv: list[str] | None = None) -> int:
     steps = options.steps or ", ".join(f"{STEPS[name]} ({name})" for name in options.workloads)
     text = [
         "# Where runs diverge",
-        f"The minis with a constant learning rate, for {steps} steps; a dash: not within these. "
-        "The first three step columns come from the host, from the losses and from checking every "
-        f"parameter after each step. The bound is {divergence.MAX_LOSS_RATIO:g} times the first "
-        f"loss. {len(rows) - disagreeing} of {len(rows)} cells agree. "
+        "Does `train.py` stop at the step at which a run diverges? "
+        f"{len(rows) - disagreeing} of {len(rows)} cells agree with what the host observes. "
+        "Measured by `python -m benchmarks.divergence_detection` on "
         + common.machine(["jax", "flax", "numpy"]),
         common.markdown_table(HEADER, rows),
+        f"The minis train with a constant learning rate for {steps} steps; a dash: not within "
+        "these. The first three columns of steps come from the host: it reads the losses and "
+        "checks every parameter after each step. The bound is "
+        f"{divergence.MAX_LOSS_RATIO:g} times the first loss.",
     ]
     common.publish("\n\n".join(text), options.out)
     return 1 if disagreeing else 0

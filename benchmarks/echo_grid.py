@@ -222,9 +222,11 @@ def report(grid: Grid, results: dict[Cell, dict[str, Measured]]) -> str:
     return "\n\n".join(
         [
             "# Echoing against buffer, size of an item, and streams",
-            f"Batches of {echo_overhead.BATCH} at e = {FACTOR}; each cell once, for "
-            f"{grid.seconds:g} s. Buffers of more than {grid.max_gigabytes:g} GB are left out. "
+            "How do speed, memory, state, and the time to restore grow with the buffer, the items, "
+            "and the streams? Measured by `python -m benchmarks.echo_grid` on "
             + common.machine(["numpy", "grain", "jax", "tensorflow-cpu", "tensorflow"]),
+            f"Batches of {echo_overhead.BATCH} at e = {FACTOR}; each cell once, for "
+            f"{grid.seconds:g} s. Buffers of more than {grid.max_gigabytes:g} GB are left out.",
             "## Items per processor second, once the buffer is full",
             table(results, names, lambda measured: f"{measured.rate:,.0f}"),
             "## Memory (MB)",

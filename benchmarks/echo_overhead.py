@@ -318,10 +318,12 @@ def report(factors: list[int], sizes: Sizes, memory: bool) -> str:
     """The report as Markdown."""
     parts = [
         "# Echoing: speed and memory compared with Grain and tf.data",
+        "How fast is the echo stage? Measured by `python -m benchmarks.echo_overhead` on "
+        + common.machine(["numpy", "grain", "tensorflow-cpu", "tensorflow"]),
         f"Examples per {'processor ' * sizes.processor_time}second, median of {sizes.rounds} "
         "interleaved rounds (smallest to largest), "
-        f"batches of {BATCH} CIFAR-shaped examples, shuffle buffer {sizes.buffer:,}. "
-        + common.machine(["numpy", "grain", "tensorflow-cpu", "tensorflow"]),
+        f"batches of {BATCH} CIFAR-shaped examples, shuffle buffer {sizes.buffer:,}. *Copying "
+        "alone* gathers a batch and then writes to where it has read, as a buffer must.",
     ]
     if importlib.util.find_spec("tensorflow") is None:
         parts.append("TensorFlow is not installed here, so tf.data is left out.")

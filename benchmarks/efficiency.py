@@ -100,9 +100,10 @@ def main(argv: list[str] | None = None) -> None:
     plan = common.plan(options, Grid(), QUICK)
     text = [
         "# Steps per second as a share of min(e, R)",
-        f"A step takes {grid.STEP_SECONDS * 1000:g} ms; median of {plan.rounds} rounds of "
-        f"{plan.seconds:g} s. `auto`: a share of R, at most 16 copies. "
-        + common.machine(["jax", "grain", "numpy"]),
+        "Does echoing run as many steps per second as it could? Measured by "
+        "`python -m benchmarks.efficiency` on " + common.machine(["jax", "grain", "numpy"]),
+        f"A step takes {grid.STEP_SECONDS * 1000:g} ms. Cells are medians of {plan.rounds} rounds "
+        f"of {plan.seconds:g} s. `auto`: a share of R, at most 16 copies.",
     ]
     panels: dict[str, Rows] = {}
     for upstream in options.upstreams:

@@ -360,11 +360,16 @@ def report(
         rows.append([name, *cells, f"{spread:,.0f}", gray_levels])
     header = ["side", "CPU ms per image", "/ decoding alone", "/ tf.data", "images per second"]
     header.append("gray levels from a plain crop")
-    about = (
+    text = [
+        "# Decoding and augmenting JPEGs",
+        "How much does the input pipeline of photographs add to decoding? Measured by "
+        "`python -m benchmarks.input_throughput` on " + common.machine(PACKAGES),
+        common.markdown_table(header, rows),
         f"{len(files)} files of {data}, {size:.0f} kB on average; {options.cores} workers; "
-        f"median (smallest to largest) of {plan.rounds} interleaved rounds of {plan.seconds:g} s."
-    )
-    return "\n\n".join([about, common.markdown_table(header, rows), common.machine(PACKAGES)])
+        f"median (smallest to largest) of {plan.rounds} interleaved rounds of {plan.seconds:g} s. "
+        "The ratios compare processor time within a round.",
+    ]
+    return "\n\n".join(text)
 
 
 if __name__ == "__main__":

@@ -206,17 +206,19 @@ def report(everyone: Sequence[Seeded]) -> str:
     return "\n\n".join(
         [
             "# One or two seeds for each pilot",
-            "By `python -m benchmarks.pilot_seeds`, whose docstring has the rules. Regret of the "
-            "chosen factor, median / 90 % / worst, and the mean of its logarithm, over "
-            f"{len(everyone)} users of logistic regression and the choices of seeds. "
-            "Between seeds, log fresh examples to the target have a standard deviation of "
-            f"{spread:.2f} (mean). Median error: of the predicted fresh examples at R = "
-            f"{RATIOS[0]:g}, without the factors whose pilot reached the target.",
+            "Do two seeds for each pilot choose a better echo factor than one? Cells are the "
+            "regret of the chosen factor: median / 90 % / worst, and in parentheses the mean of "
+            f"its logarithm, over {len(everyone)} users of logistic regression and the choices of "
+            "seeds. The last column is the median error of the predicted fresh examples at R = "
+            f"{RATIOS[0]:g}, without the factors whose pilot reached the target. Between seeds, "
+            "log fresh examples to the target have a standard deviation of "
+            f"{spread:.2f} (mean). Made by `python -m benchmarks.pilot_seeds`, whose docstring has "
+            "the rules.",
             "## Judged by the means of all seeds",
             _table(choices, lambda user, seed, ratio: user.seconds(ratio)),
             "## Judged by a single run",
-            "As [forecast_grid](forecast_grid.md) judges, whose users have one run at each factor. "
-            "The oracle is the factor that is the fastest over all other seeds.",
+            "[forecast_grid](forecast_grid.md) judges in this way, because its users have one run "
+            "at each factor. The oracle is the fastest factor over all other seeds.",
             _table(choices, lambda user, seed, ratio: user.seeds[seed].seconds(ratio)),
         ]
     )

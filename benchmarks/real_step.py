@@ -176,9 +176,11 @@ def main(argv: list[str] | None = None) -> None:
     plan = common.plan(options, Plan(), QUICK)
     text = [
         f"# Steps per second of training at R = {plan.ratio:g}, as a share of what the cores give",
-        f"Median of {plan.rounds} rounds of {plan.steps} steps (smallest to largest); processor "
-        "time as a multiple of that of a step with batches in memory. "
+        "How fast does training with echoing run if the step and the input share the cores? "
+        "Measured by `python -m benchmarks.real_step` on "
         + common.machine(["jax", "grain", "numpy"]),
+        f"Median of {plan.rounds} rounds of {plan.steps} steps (smallest to largest). Processor "
+        "time is a multiple of that of a step with batches in memory.",
     ]
     for placement in options.placements:
         trained(plan, placement, STORED)  # compiles

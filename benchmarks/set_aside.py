@@ -142,14 +142,14 @@ def loss_of(config: ConfigDict) -> float:
 def report(problem_records: Sequence[Mapping[str, Any]]) -> str:
     text = [
         "# Problems set aside, predicted before they were measured",
-        "By `python -m benchmarks.set_aside`, whose docstring has the rules. The predictions were "
-        "committed before the measurements ran. Fresh examples to the target; seconds in units of "
-        "one fresh example upstream, at R = 6.",
-        "The forecast's law and its default prior come from older studies that include the data "
-        "and the network of `manual`, with other hyperparameters. So `manual` was predicted before "
-        "it was measured, but is no new problem to the forecast; `jpeg_digits` has the images of "
-        "the digits in another form, and a larger network. The predictions are those of a law with "
-        "one exponent, without bends.",
+        "How good are forecasts of problems that nobody had measured? The predictions were "
+        "committed before the measurements ran. Tables have the fresh examples to the target; "
+        "seconds are in units of one fresh example upstream, at R = 6. Made by `python -m "
+        "benchmarks.set_aside`, whose docstring has the rules.",
+        "`manual` is no new problem to the forecast: its law and its default prior come from "
+        "older studies, which include the data and the network of `manual` with other "
+        "hyperparameters. `jpeg_digits` has the images of the digits in another form, and a "
+        "larger network. The predictions are those of a law with one exponent, without bends.",
     ]
     for record in problem_records:
         header = ["e", "predicted (90 %)", "measured", "error", "in the interval", "seconds"]

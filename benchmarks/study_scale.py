@@ -315,9 +315,10 @@ def main(argv: list[str] | None = None) -> None:
                 shutil.rmtree(directory)
     text = [
         "# Studies of many trials",
-        f"Ten conditions. Seconds of scheduling are summed over {SHARDS} processes that share the "
-        "machine; milliseconds are of processor time. "
+        "What do studies with many trials cost? Measured by `python -m benchmarks.study_scale` on "
         + common.machine(["jax", "numpy", "pandas", "matplotlib"]),
+        f"Ten conditions. Seconds of scheduling are summed over {SHARDS} processes that share the "
+        "machine. Milliseconds are of processor time.",
         common.markdown_table(HEADER, rows),
     ]
     common.publish("\n\n".join(text), options.out)

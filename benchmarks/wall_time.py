@@ -341,12 +341,13 @@ def report(
 ) -> tuple[str, list[tuple[Condition, bounds.Summary]]]:
     """(text, (condition, speedup) of every condition)."""
     lines, ratios, number = [], [], "{:.2f}".format
-    place = "HTTP upstream" if plan.http else "upstream"
-    behind, limit = f"an {place}", f"the {place} delivers {tuned.rate:.0f} examples per second."
+    behind, ideal, flag = "an upstream", "min(e, R)", ""
+    if plan.http:
+        behind, flag = "an HTTP upstream", " --http"
+    limit = f"the upstream delivers {tuned.rate:.0f} examples per second."
     if plan.augmentation:
-        behind = "a slow augmentation"
-        limit = f"the host augments at most {tuned.rate:.0f} examples per second. The ideal is "
-        limit += "with repeats as good as fresh examples, and no time for augmenting on the device."
+        behind, ideal, flag = "a slow augmentation", "ideal", " --augmentation"
+        limit = f"the host augments at most {tuned.rate:.0f} examples per second."
     base, *_ = chosen = conditions(plan)
     for condition in chosen:
         runs = [result for seeds in results[condition.label] for result in seeds]
@@ -367,26 +368,56 @@ def report(
             ]
         )
     name = bounds.interval_name(plan.searches)
-    ideal = "ideal" if plan.augmentation else "min(e, R)"
     header = ["", "seconds", f"speedup over {base.label} [{name}]", ideal]
     header += ["fresh examples", "steps/s", "runs reached", "searches reached"]
     text = [
         f"# Seconds to {plan.target:.0%} behind {behind} with R = {plan.ratio:g}",
-        f"{plan.searches} searches of {plan.trials} trials tune each condition except those on "
-        "the device, which have the hyperparameters of the host's. The best trial of each search "
-        f"runs again with {plan.seeds} new seeds, paired with no echoing. Speedup: the geometric "
-        "mean over the seeds of a search, its median over searches, and in brackets their range, "
-        "which includes the variation of tuning; runs that missed the target give bounds. A search "
-        "without a trial at the target takes the one with the best value. Other columns are "
-        f"medians over runs. A step takes {tuned.step_seconds * 1e3:.2f} ms at batch size "
-        f"{plan.batch_size} ({timed(plan)}, without a limit); {limit} "
+        f"How much sooner does echoing reach the target if {_SLOW[plan.augmentation]} is "
+        f"{plan.ratio:g} times slower than the step? {_answer(base, ratios)} Measured by "
+        f"`python -m benchmarks.wall_time{flag}`, whose docstring has the protocol, on "
         + common.machine(["jax", "grain", "numpy"]),
         common.markdown_table(header, lines),
+        "\n".join(
+            [
+                f"- **Tuning.** {plan.searches} searches of {plan.trials} trials tune each "
+                "condition. Those on the device have the hyperparameters of the host's. A search "
+                "without a trial at the target takes the one with the best value.",
+                "- **Seconds.** The best trial of each search runs again with "
+                f"{plan.seeds} new seeds, paired with no echoing. The columns are medians over "
+                "these runs.",
+                "- **Speedup.** The geometric mean over the seeds of a search; its median over "
+                "searches, and in brackets their range, which includes the variation of tuning. "
+                "Runs that missed the target give bounds.",
+                f"- **R.** A step takes {tuned.step_seconds * 1e3:.2f} ms at batch size "
+                f"{plan.batch_size} ({timed(plan)}, without a limit); {limit}",
+            ]
+        ),
     ]
-    if not plan.augmentation:
-        study = f"The study reached {STUDY_AT_5}x at e = 5 with R about 6 (ResNet-50 on ImageNet)."
-        text.append(study)
+    if plan.augmentation:
+        text[-1] += (
+            "\n- **Ideal.** With repeats as good as fresh examples, and no time for augmenting on "
+            "the device."
+        )
+    else:
+        text.append(
+            f"Choi et al. (2019) reached {STUDY_AT_5} times at e = 5 with R about 6 (ResNet-50 on "
+            "ImageNet)."
+        )
     return "\n\n".join(text), ratios
+
+
+_SLOW = {False: "input", True: "augmentation on the host"}
+
+
+def _answer(base: Condition, ratios: list[tuple[Condition, bounds.Summary]]) -> str:
+    """The condition with the largest median speedup, in a sentence."""
+    best, ratio = max(ratios, key=lambda pair: pair[1].low)
+    middle = bounds.text(ratio.low, ratio.high, "{:.2f}".format)
+    spread = bounds.range_text(ratio, "{:.2f}".format)
+    return (
+        f"The largest median speedup over {base.label} is {middle} [{spread}], in row "
+        f'"{best.label}".'
+    )
 
 
 def draw(ratios, plan: Plan) -> Figure:

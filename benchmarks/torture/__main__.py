@@ -29,13 +29,18 @@ from data import splits
 _REPORT = """\
 # Random kills, damaged files, and wrong inputs
 
-From `python -m benchmarks.torture`; counts of several invocations. {machine}
+Does every command survive random kills, damaged files, and wrong inputs? Counted over several
+invocations of `python -m benchmarks.torture`, on {machine}
+
+{goals}
+
+{table}
 
 * **Kills.** `train.py` and `sweep.py` train a shrunk digits mini (benchmarks/torture/small.py).
   They receive SIGKILL, SIGTERM, SIGINT, or SIGHUP at random moments and are restarted until they
   finish. The outcome must equal that of an undisturbed run: result and records without clocks, and
   the arrays of the last checkpoint bit for bit. Under `echo.policy=auto` the undisturbed run
-  replays the decisions. Counts are of signals, not runs.
+  replays the decisions. The table counts signals, not runs.
 * **Inputs.** Random values of all fields of all minis, and random command lines, for every command.
   Survived: a documented exit code without a traceback; with exit code 2, one sentence and nothing
   written.
@@ -45,15 +50,19 @@ From `python -m benchmarks.torture`; counts of several invocations. {machine}
   directory, a different result with a line that names what is lost, or exit code 2 with nothing
   changed.
 
-*Differing*: a run ended differently after kills, an exit code is not documented, or something was
-written despite exit code 2. *Tracebacks* include processes that died. *Silent*: a different result
-without a message. *Undetectable*: the same where nothing could have noticed it, because no checksum
-covers the damaged file (`config.json`, `hparams.json`, `study.json`, `result.json`,
-`evaluation.json`, or `metrics.jsonl` of a finished run) and it is still JSON with the same keys,
-lengths, and types of values, so that only a digit or a letter of a value has changed.
+The columns:
 
-A case that found a fault leaves the counts when the fault is fixed, so that they describe the code
-after the fixes; cases tried before a fix stay."""
+* *Differing*: a run ended differently after kills, an exit code is not documented, or something was
+  written despite exit code 2.
+* *Tracebacks* include processes that died.
+* *Silent*: a different result without a message.
+* *Undetectable*: the same, but nothing could have noticed it. No checksum covers the damaged file
+  (`config.json`, `hparams.json`, `study.json`, `result.json`, `evaluation.json`, or `metrics.jsonl`
+  of a finished run), and it is still JSON with the same keys, lengths, and types of values, so only
+  a digit or a letter of a value has changed.
+
+When a fault is fixed, the case that found it leaves the counts, so they describe the code after the
+fixes. Other cases that were tried before a fix stay."""
 
 _KINDS = {"kills": Kills, "damages": Damages, "inputs": Inputs}
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
@@ -70,8 +79,8 @@ def main(argv: list[str] | None = None) -> int:
         common.progress(f"{record['outcome']}: {record['kind']} {record['seed']} {record['index']}")
         common.progress(f"    {record['case'][:600]}\n    {record.get('detail', '')[:600]}")
     machine = common.machine(["jax", "flax", "orbax-checkpoint", "grain", "numpy"])
-    report = (_REPORT.format(machine=machine), ledger.table(), ledger.goals())
-    common.publish("\n\n".join(report), options.out)
+    report = _REPORT.format(machine=machine, goals=ledger.goals(), table=ledger.table())
+    common.publish(report, options.out)
     return 1 if faults else 0
 
 
