@@ -589,8 +589,9 @@ def test_columns_of_another_kind_are_refused(columns, says, tmp_path):
 
 @pytest.mark.parametrize("text", ["sentences", "documents"])
 def test_text_in_utf16_is_refused(text, tmp_path):
-    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-16")
-    with pytest.raises(SourceError, match=r"a.txt is UTF-16; convert it to UTF-8"):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "b.txt").write_text("one\ntwo\n", encoding="utf-16")
+    with pytest.raises(SourceError, match=r"b.txt is UTF-16; convert it to UTF-8"):
         splits.open_source(f"files:{tmp_path}", "train", text=text)
 
 
