@@ -22,7 +22,7 @@ It requires SciPy: `pip install ".[forecast]"` in a checkout.
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ class Prior:
 class Run:
     """The curve of one run, which may have ended long before the target.
 
-    Lists become arrays.
+    Lists and iterators become arrays.
 
     Attributes:
         factor: the echo factor, >= 1.
@@ -93,7 +93,8 @@ class Run:
         checked_number("factor", self.factor, 1, MAX_FACTOR)
         arrays = {}
         for name in ("fresh_examples", "steps", "loss"):
-            array = np.asarray(getattr(self, name), float)
+            points: Any = getattr(self, name)
+            array = np.asarray(list(points) if isinstance(points, Iterator) else points, float)
             if array.ndim != 1 or not len(array):
                 raise ValueError(f"{name} has shape {array.shape}; allowed: [points], at least one")
             arrays[name] = array
@@ -170,12 +171,12 @@ class Forecast:
 
 
 def forecast(
-    runs: Sequence[Run],
+    runs: Iterable[Run],
     target: float,
     *,
     batch_size: int,
     step_seconds: Mapping[float, float] | None = None,
-    factors: Sequence[float] = FACTORS,
+    factors: Iterable[float] = FACTORS,
     prior: Prior | None = None,
     seed: int = 0,
 ) -> Forecast:
@@ -199,7 +200,7 @@ def forecast(
     """
     checked_number("target", target, 1e-12, 1e12)
     checked_integer("batch_size", batch_size, 1, MAX_BATCH)
-    factors = sorted(step_seconds or factors)
+    runs, factors = list(runs), sorted(step_seconds or factors)
     if not runs or not factors:
         raise ValueError(f"{len(runs)} runs and {len(factors)} factors; allowed: at least one each")
     for factor in factors:

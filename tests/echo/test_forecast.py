@@ -310,6 +310,16 @@ def test_doubts_an_accuracy_in_place_of_a_loss():
     assert "Not enough evidence" in str(answer)
 
 
+def test_iterators_are_read_once():
+    runs = pilots()
+    given = (
+        Run(run.factor, iter(run.fresh_examples), map(float, run.steps), (x for x in run.loss))
+        for run in runs
+    )
+    answer = forecast(given, TARGET, batch_size=BATCH, factors=iter(FACTORS))
+    assert answer == forecast(runs, TARGET, batch_size=BATCH)
+
+
 def test_the_report_has_a_line_for_each_factor():
     answer = forecast(pilots(), TARGET, batch_size=BATCH)
     assert isinstance(answer, Forecast)
