@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from data.splits import overlap
 from pipeline import accounting
 from runs import distributed, workdirs
 from runs.progress import SEPARATOR, Progress, several
@@ -59,6 +60,8 @@ def run(
     try:
         if note := distributed.decided_by_first(lambda: open_study(study, study_dir)):
             progress.say(note)
+        if warning := overlap(study.config.dataset):
+            progress.say(warning)
         return _Launch(study, study_dir, progress, executor, lanes, shard, stacked, tools).run()
     finally:
         progress.close()
