@@ -73,6 +73,7 @@ import numpy as np
 from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
+from data.splits import overlap
 from pipeline import streams
 from pipeline.map_datasets import Batch
 from runs import distributed, environment, records, resuming, signals, terminal, workdirs
@@ -125,8 +126,10 @@ def train(
     """
     workdirs.check_apart(pathlib.Path(workdir), config, "--workdir")
     experiment = make_experiment(config)
+    progress = progress or Progress(quiet=True)
+    if not locked and (warning := overlap(config.dataset)):  # a study says it once
+        progress.say(warning)
     with signals.stop_requested() as stop:
-        progress = progress or Progress(quiet=True)
         steps = step_by_step(
             experiment,
             pathlib.Path(workdir),

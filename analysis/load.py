@@ -22,7 +22,7 @@ import pandas as pd
 from analysis import archive, single_runs
 from runs import records, trial_records
 from runs.cli import InputError
-from runs.study import Study, is_number, nested, parse_target, plain, short
+from runs.study import Study, check_target_value, is_number, nested, parse_target, plain, short
 
 # Statuses of trials that a search may count: they ended without diverging or failing. Preempted and
 # unfinished trials have not ended, so their scores are unknown.
@@ -86,7 +86,7 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
         evaluation_interval (fresh examples), device, commit, path.
 
     Raises:
-        InputError: no such directory, no records in it, or several studies.
+        InputError: no such directory, no records in it, several studies, or a target in percent.
     """
     loaded = read(directories, target)
     if warning := loaded.warning():
@@ -117,8 +117,7 @@ def read(
             f"{studies[0]} is a study; give one study alone, or several directories of single runs"
         )
     study, places, set_aside = _study(studies[0]) if studies else _runs(roots, target)
-    if target is not None:
-        study = dataclasses.replace(study, target=dataclasses.replace(study.target, value=target))
+    study = at_target(study, target)
     rows = []
     for place, path in places:
         try:
@@ -128,6 +127,22 @@ def read(
     if not rows:
         raise InputError(_nothing_in(roots, set_aside))
     return LoadedStudy(study, _table(rows, study), tuple(set_aside))
+
+
+def at_target(study: Study, value: float | None) -> Study:
+    """The study with another value of its target (None: its own).
+
+    Raises:
+        InputError: it is a percentage, and the metric is a share.
+    """
+    if value is None:
+        return study
+    target = dataclasses.replace(study.target, value=value)
+    try:
+        check_target_value("--target", target)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return dataclasses.replace(study, target=target)
 
 
 def read_study(directory: pathlib.Path) -> Study:

@@ -71,6 +71,7 @@ def _read(directory: pathlib.Path, target: float | None, rows: load.Rows) -> Loa
     except InputError:
         if not (directory / records.STUDY).exists() or any(records.trials_on_disk(directory)):
             raise
+        load.at_target(load.read_study(directory), target)  # a wrong target is wrong already
         return None
 
 

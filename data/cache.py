@@ -94,8 +94,7 @@ def _checksum_line(path: pathlib.Path, content: bytes) -> bytes:
 
 def _read(path: pathlib.Path) -> bytes:
     try:
-        with records.open_file(path) as file:
-            return file.read()
+        return records.file_content(path)
     except OSError as error:
         raise damaged(path, error) from error
 

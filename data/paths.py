@@ -18,7 +18,7 @@ import os
 
 from data import folder, huggingface, npz, storage, text_files
 from data.path_data import PathData, Settings
-from data.sources import DatasetInfo, FileSource, Source, SourceError
+from data.sources import DatasetInfo, FileSource, Slice, Source, SourceError
 
 KINDS = {"folder": folder, "files": text_files, "npz": npz, "hf": huggingface}
 
@@ -114,16 +114,13 @@ def _split(opened: PathData, split: str, name: str) -> Source:
         for known, rows in records.items()
     }
     try:
-        slices = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
+        slices = Slice.of(split, infos)
     except Exception as error:  # TFDS raises many types
         raise _no_split(opened, split, name, "has no split") from error
-    parts = [
-        (records[part.splitname], range(len(records[part.splitname]))[part.from_ : part.to])
-        for part in slices
-    ]
+    parts = [(records[part.split], part.rows) for part in slices]
     if not any(len(rows) for _, rows in parts):
         raise _no_split(opened, split, name, "has no records in split")
-    return FileSource(split, parts)
+    return FileSource(split, parts, slices)
 
 
 def _no_split(opened: PathData, split: str, name: str, problem: str) -> SourceError:

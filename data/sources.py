@@ -49,7 +49,12 @@ class Source(abc.ABC):
     """Random access to raw records; safe to read from several threads.
 
     Images are encoded bytes or arrays; a workload's `decode` accepts both.
+
+    Attributes:
+        slices: the rows of the data set's splits that it has, if splits can be sliced.
     """
+
+    slices: "Sequence[Slice]" = ()
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -64,6 +69,29 @@ class Source(abc.ABC):
     def where(self, index: int, /) -> str:
         """Names a record in messages: its number in the split and, if it has one, its file."""
         return f"record {index}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """Rows of a split of a data set."""
+
+    split: str
+    rows: range
+
+    @classmethod
+    def of(cls, spec: str, splits: Mapping[str, Any]) -> "list[Slice]":
+        """The slices that `spec` names in TFDS's notation; `splits` are TFDS's SplitInfos."""
+        import tensorflow_datasets as tfds
+
+        return [
+            cls(part.splitname, range(splits[part.splitname].num_examples)[part.from_ : part.to])
+            for part in tfds.core.ReadInstruction.from_spec(spec).to_absolute(splits)
+        ]
+
+    def overlaps(self, other: "Slice") -> bool:
+        """Whether a record is in both."""
+        start = max(self.rows.start, other.rows.start)
+        return self.split == other.split and start < min(self.rows.stop, other.rows.stop)
 
 
 class ArraySource(Source):
@@ -105,10 +133,13 @@ class FileSource(Source):
     Args:
         split: the split as requested, for messages.
         parts: the rows of some records that make up the split, in order.
+        slices: the same as rows of the data set's splits.
     """
 
-    def __init__(self, split: str, parts: Sequence[tuple[Records, range]]):
-        self._split, self._parts = split, parts
+    def __init__(
+        self, split: str, parts: Sequence[tuple[Records, range]], slices: Sequence[Slice] = ()
+    ):
+        self._split, self._parts, self.slices = split, parts, slices
         self._ends = list(itertools.accumulate(len(rows) for _, rows in parts))
 
     def __len__(self) -> int:

@@ -1,12 +1,13 @@
 """Opens the splits that a configuration names. `open_source` is the place to add a source."""
 
+import contextlib
 from typing import Any
 
 import ml_collections
 
 from data import digits, paths, python_text, text_sources, tfds, throttle
 from data.path_data import Settings
-from data.sources import DatasetInfo, Source
+from data.sources import DatasetInfo, RecordError, Source, SourceError
 
 
 def open_data(
@@ -35,6 +36,25 @@ def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
     source, info = _open_split(dataset, dataset.train_split)
     held_out, _ = _open_split(dataset, dataset.validation_split)
     return source, held_out, info
+
+
+def overlap(dataset: Any) -> str:
+    """A sentence if the training and validation splits of `dataset` (config.dataset) share records;
+    '' if they do not, or cannot be opened.
+
+    It is no error: the accuracy on training examples is one measure of memorization.
+    """
+    names = dataset.train_split, dataset.validation_split
+    shared = names[0] == names[1]
+    with contextlib.suppress(SourceError, RecordError):
+        if not shared:
+            train, held_out = (_open_split(dataset, name)[0].slices for name in names)
+            shared = any(a.overlaps(b) for a in train for b in held_out)
+    return shared * (
+        f"warning: config.dataset.train_split={names[0]!r} and validation_split={names[1]!r} share "
+        "records, so the target is measured on examples that were trained on; to measure "
+        "generalization, give splits that do not overlap, such as train[:90%] and train[90%:]"
+    )
 
 
 def open_source(

@@ -62,7 +62,7 @@ class Tree:
     def read(self, names: Sequence[str]) -> list[bytes]:
         """The content of files; those in a bucket are fetched concurrently."""
         if not is_url(self.root):
-            return [_read(self.path(name)) for name in names]
+            return [records.file_content(self.path(name)) for name in names]
         system, root = _system(self.root)
         paths = [f"{root}/{name}" for name in names]
         contents = system.cat_ranges(paths, None, None, on_error="return")
@@ -114,11 +114,6 @@ class Tree:
             system.get_file(f"{root}/{name}", os.fspath(copy), callback=progress)
         if copy.stat().st_size != self.sizes[name]:
             raise OSError(f"{copy.stat().st_size} of {self.sizes[name]} bytes arrived")
-
-
-def _read(path: str) -> bytes:
-    with records.open_file(path) as file:
-        return file.read()
 
 
 def tree(path: str) -> Tree:

@@ -123,11 +123,12 @@ def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
             "text file is one document and a JSON Lines file holds many, give one kind"
         )
     try:
-        with paths[0].open("rb") as file:
-            if file.read(2) in _UTF16:
-                raise SourceError(
-                    f"{shown[0]} is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
-                )
+        for name, path in zip(shown, paths, strict=True):
+            with path.open("rb") as file:
+                if file.read(2) in _UTF16:
+                    raise SourceError(
+                        f"{name} is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
+                    )
         if settings.text == "documents" and paths[0].suffix != ".jsonl":
             return _Documents(shown, paths)
         return _Lines(shown, paths, settings.columns.get("text", "text"))

@@ -16,7 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from data import storage
-from data.sources import DatasetInfo, FileSource, Records, Source, SourceError, fingerprint, reason
+from data.sources import (
+    DatasetInfo,
+    FileSource,
+    Records,
+    Slice,
+    Source,
+    SourceError,
+    fingerprint,
+    reason,
+)
 
 # Larger than any real data set has, and small enough that the last layer does not fill the memory.
 MAX_CLASSES = 2**20
@@ -156,7 +165,8 @@ def _open_split(builder: Any, name: str, split: str, fetch: Callable[[str], None
         fetch(os.fspath(file.filename))
     _check_files(files, description)
     prepared = _PreparedRecords(records, files)
-    return FileSource(split, [(prepared, range(len(prepared)))])
+    slices = Slice.of(split, builder.info.splits)
+    return FileSource(split, [(prepared, range(len(prepared)))], slices)
 
 
 def _check_files(files: Sequence[Any], description: Any) -> None:

@@ -78,6 +78,23 @@ def checked_number(field: str, value: Any, minimum: float, maximum: float) -> fl
     return float(value)
 
 
+def checked_factors(factors: Any) -> list[Any]:
+    """Echoing factors to compare, from any iterable.
+
+    Raises:
+        EchoSpecError: not an iterable, empty, or a factor is not a number or out of range.
+    """
+    try:
+        listed = list(factors)
+    except TypeError:  # not an iterable
+        listed = []
+    if not listed:
+        raise EchoSpecError("factors", factors, "a list of at least one number, such as [1, 2, 4]")
+    for factor in listed:
+        checked_number("factors", factor, 1, MAX_FACTOR)
+    return listed
+
+
 def checked_choice(field: str, value: object, choices: tuple[str, ...]) -> str:
     """`value`, which must be one of `choices`.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from echo.auto_order import AutoOrder, Repeats, checked_decisions, round_size, store_rows
 from echo.echo_pass import EchoPass
-from echo.gather_plan import PlanStore
+from echo.gather_plan import GatherPlan, PlanStore
 from echo.order import Order
 from echo.readers import (
     CHUNK_ITEMS,
@@ -25,6 +25,7 @@ from echo.readers import (
 from echo.schedule import EchoSchedule, FixedOrder
 from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_choice, checked_integer
 from echo.stores import ArrayStore, ItemStore
+from echo.tree import Structure
 
 DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=2048)
 
@@ -50,9 +51,11 @@ class _EchoStage(grain.IterDataset, abc.ABC):
 
     Attributes:
         outputs: the number of items emitted at a time.
+        drop_remainder: whether every batch is full.
     """
 
     sequential_reader: type[SequentialReader | BackgroundReader]
+    drop_remainder = True
 
     def __init__(
         self,
@@ -116,6 +119,39 @@ class _EchoStage(grain.IterDataset, abc.ABC):
             return ItemStore()
         # Items are read and stored in chunks.
         return ArrayStore(self._store_rows(self.batch_size + CHUNK_ITEMS, num_items))
+
+    @property
+    def _element_spec(self) -> Any:
+        """What `grain.experimental.get_element_spec` returns; None is the length of an axis that
+        varies. Raises as the parent's does if that is unknown."""
+        # experimental, so only those who ask depend on it
+        from grain.experimental import ShapeDtypeStruct, get_element_spec
+
+        def array(shape: tuple[int | None, ...], dtype: Any) -> Any:
+            return ShapeDtypeStruct(shape, dtype)
+
+        def stacked(item: Any, axes: tuple[int | None, ...]) -> Any:
+            structure = Structure(item)
+            leaves = structure.leaves(item)
+            return structure.build([array((*axes, *leaf.shape), leaf.dtype) for leaf in leaves])
+
+        item = get_element_spec(self._parent)
+        size = self.batch_size if self.drop_remainder else None
+        batch = () if self.batch_size is None else (size,)
+        if self.placement == "device":
+            new = (None, 1, self.round_size)
+            item = GatherPlan(
+                items=stacked(item, new),
+                rows=array(new, np.int32),
+                fresh=array(new, np.int64),
+                gather=array((1, *(batch or (1,))), np.int32),
+            )
+        else:
+            item = stacked(item, batch) if batch else item
+        if not self.annotate:
+            return item
+        number = array(batch, np.int64)
+        return Echoed(item, number, number, array((), np.int64))
 
     def __iter__(self) -> grain.DatasetIterator:
         return _EchoIterator(self)

@@ -248,6 +248,12 @@ def open_file(path: str | os.PathLike) -> io.BufferedReader:
     return file
 
 
+def file_content(path: str | os.PathLike) -> bytes:
+    """The bytes of a file of any size; raises as `open_file`, and OSError."""
+    with open_file(path) as file:
+        return file.read()
+
+
 def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 

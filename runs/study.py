@@ -40,6 +40,12 @@ _SETTINGS = (*(f"echo.{name}" for name in _ECHO), "batch_size")
 _MAX_LABEL = 200  # characters
 _MAX_COUNT = 2**53  # JSON numbers above this are not exact
 
+# Metrics that are shares: accuracy, and COCO's detection metrics (mAP, AP50, AR_large).
+_SHARE = re.compile(r"accuracy|mAP|A[PR]_?\w+")
+
+# Targets of a share that no run reaches are written as at most 2; more is a percentage.
+_MAX_SHARE = 2
+
 # A condition's name is a directory name on any file system, and appears in messages.
 _NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")
 _RESERVED_NAMES = (records.STUDY, "report")  # other entries of a study's directory
@@ -533,6 +539,21 @@ def parse_target(value: Any) -> records.Target:
         raise ValueError(
             f"target is {short(value)}; allowed: an object with metric, value, mode"
         ) from error
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, from 0 to 1, which training raises."""
+    return _SHARE.fullmatch(metric) is not None
+
+
+def check_target_value(name: str, target: records.Target) -> None:
+    """Checks that the target of a share is not a percentage; raises ValueError. `name` is what the
+    user calls the value."""
+    if is_share(target.metric) and target.value > _MAX_SHARE:
+        raise ValueError(
+            f"{name} is {target.value:g}, which {target.metric}, a share, cannot reach; allowed: "
+            f"0 to 1, such as 0.9 (up to {_MAX_SHARE} for a target that no run reaches)"
+        )
 
 
 def check_score(name: Any) -> str:

@@ -64,7 +64,9 @@ def read(workdir: str | os.PathLike, place: records.TrialPath | None = None) -> 
     trial = TrialRecords(
         read_config(workdir), read_hparams(workdir), read_result(workdir), read_metrics(workdir)
     )
-    if trial.result and not trial.config:
+    # a trial whose workers were killed before it began has failed without any other record
+    began = trial.metrics or trial.result.get("status") != "failed"
+    if trial.result and began and not trial.config:
         raise Damaged(f"{records.CONFIG} is missing, but {records.RESULT} exists")
     for name, own in (("search", place.search), ("trial", place.trial)) if place else ():
         if trial.search.get(name, own) != own:

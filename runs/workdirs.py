@@ -172,12 +172,22 @@ def misplaced(workdir: pathlib.Path) -> list[tuple[pathlib.Path, str]]:
 def is_new(workdir: pathlib.Path) -> bool:
     """Whether a directory contains no run.
 
-    It may contain files that a study writes before a trial starts, temporary files of a process
-    that was killed (hidden names, see `records.is_temporary`), and damaged records.
+    It may contain files that a study writes before a trial starts, or when the trial's workers were
+    killed before it started; temporary files of a process that was killed (hidden names, see
+    `records.is_temporary`); and damaged records.
     """
     names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
-    kept = (records.HPARAMS, records.LOCK, records.DAMAGED)
+    kept = [records.HPARAMS, records.LOCK, records.DAMAGED]
+    if records.RESULT in names and _has_failed(workdir):
+        kept.append(records.RESULT)
     return all(name in kept or name.startswith(".") for name in names)
+
+
+def _has_failed(workdir: pathlib.Path) -> bool:
+    try:
+        return trial_records.read_result(workdir).get("status") == "failed"
+    except records.Damaged:
+        return False
 
 
 def set_aside(workdir: pathlib.Path) -> pathlib.Path:

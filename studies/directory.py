@@ -7,11 +7,14 @@ from typing import Any
 
 import train
 from data.splits import open_data
-from runs import cli, environment, records, workdirs
+from runs import cli, environment, locks, records, workdirs
 from runs.study import MAY_CHANGE, SIZES, Study
 from studies.search import searches_in_order
 from studies.trial import finished_result
 from studies.trial_queue import SearchQueue
+
+# Held while study.json is extended; hidden, since a condition may be named `lock`.
+_LOCK = f".{records.LOCK}"
 
 
 def open_study(study: Study, study_dir: pathlib.Path) -> str:
@@ -45,12 +48,26 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
             "give those values, or another --outdir"
         )
     records.remove_stale(study_dir)
+    if not _covers(existing, plan):
+        # another launch may be extending the study, too
+        with cli.writing_to(study_dir), locks.held(study_dir / _LOCK, wait=True):
+            existing = _read(study_dir) or existing
+            if not _covers(existing, plan):
+                grown = plan | _larger(existing, plan) | environment.describe(train.ROOT)
+                records.write_json(study_dir / records.STUDY, grown)
+    return _larger_than(study, study_dir, _larger(existing, plan))
+
+
+def _larger(existing: dict[str, Any], plan: dict[str, Any]) -> dict[str, int]:
+    """The sizes of the study on disk that exceed those of the plan."""
     there = {name: existing.get(name) for name in SIZES}
-    larger = {name: n for name, n in there.items() if type(n) is int and n > plan[name]}
-    plan |= larger
-    if any(existing.get(name) != plan[name] for name in MAY_CHANGE):
-        records.write_json(study_dir / records.STUDY, plan | environment.describe(train.ROOT))
-    return _larger_than(study, study_dir, larger)
+    return {name: n for name, n in there.items() if type(n) is int and n > plan[name]}
+
+
+def _covers(existing: dict[str, Any], plan: dict[str, Any]) -> bool:
+    """Whether the study on disk needs no change for the plan to run."""
+    larger = _larger(existing, plan)
+    return all(name in larger or existing.get(name) == plan[name] for name in MAY_CHANGE)
 
 
 def _changed(existing: dict[str, Any], plan: dict[str, Any]) -> list[str]:

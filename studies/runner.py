@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from data.splits import overlap
 from pipeline import accounting
 from runs import distributed, workdirs
 from runs.progress import SEPARATOR, Progress, several
@@ -16,7 +17,7 @@ from studies import search
 from studies.directory import open_study
 from studies.executors import Executor, InProcessExecutor
 from studies.study_progress import StudyProgress, left
-from studies.trial import HELD, Outcome, Unit, finished_result
+from studies.trial import HELD, Outcome, Unit, finished_result, give_up
 from studies.trial_queue import SearchQueue
 
 _POLL_SECONDS = 0.5  # between polls of workers and signals
@@ -59,6 +60,8 @@ def run(
     try:
         if note := distributed.decided_by_first(lambda: open_study(study, study_dir)):
             progress.say(note)
+        if warning := overlap(study.config.dataset):
+            progress.say(warning)
         return _Launch(study, study_dir, progress, executor, lanes, shard, stacked, tools).run()
     finally:
         progress.close()
@@ -172,11 +175,13 @@ class _Launch:
         if self._worker_failures[key] < MAX_WORKER_FAILURES:
             self._progress.say(f"{unit.label(trial)}: its worker was killed; the trial is retried")
             queue.postpone(trial)
+            return
+        error = f"given up after {MAX_WORKER_FAILURES} workers were killed"
+        result = give_up(self._study, unit, trial, self._study_dir, error)
+        if result == HELD:
+            queue.hold(trial, _HELD_SECONDS)
         else:
-            self._progress.say(
-                f"{unit.label(trial)}: given up after {MAX_WORKER_FAILURES} workers were killed"
-            )
-            queue.end(trial, "failed")
+            self._trial_ended(queue, unit, trial, result)
 
     def _trial_ended(
         self, queue: SearchQueue, unit: Unit, trial: int, result: dict[str, Any]

@@ -114,6 +114,62 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
                 )
 
 
+def give_up(
+    study: Study, unit: Unit, trial: int, study_dir: pathlib.Path, error: str
+) -> dict[str, Any]:
+    """Records a trial that its workers did not survive as failed, so that its search can end.
+
+    A later launch tries it again, as it does any failed trial.
+
+    Args:
+        error: why it is given up.
+
+    Returns:
+        The content of its result.json: what is recorded now, or the result of a trial that had
+        finished before its worker was killed. HELD if another process trains it.
+    """
+    workdir = unit.workdir(trial, study_dir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    with locks.held(workdir / records.LOCK) as locked:
+        if not locked:
+            return HELD
+        if finished := finished_result(study_dir, unit.condition, unit.search, trial):
+            return finished
+        if not (workdir / records.HPARAMS).exists():
+            _write_hparams(study, unit, trial, workdir, len(unit.trials))
+        result = _failed_result(study, unit, trial, workdir, error)
+        records.write_json(workdir / records.RESULT, result)
+        return result
+
+
+def _failed_result(
+    study: Study, unit: Unit, trial: int, workdir: pathlib.Path, error: str
+) -> dict[str, Any]:
+    """The content of result.json as far as the trial's records go."""
+    condition = study.condition(unit.condition)
+    config = search.trial_config(study, condition, unit.search, trial)
+    target = records.Target(**config.target.to_dict())
+    try:
+        metrics = trial_records.read_metrics(workdir)
+    except records.Damaged:
+        metrics = []
+    start = {"step": 0, "fresh_examples": 0, "train_seconds": 0.0, "wall_seconds": 0.0}
+    last = metrics[-1] if metrics else start
+    best: dict[str, Any] = {"metric": target.metric, "value": None, "fresh_examples": None}
+    for record in metrics:
+        value = record.get(target.metric) if record.get("split") == "validation" else None
+        if value is not None and target.better(value, than=best["value"]):
+            best |= {"value": value, "fresh_examples": record["fresh_examples"]}
+    return {
+        "status": "failed",
+        "target": dataclasses.asdict(target),
+        **dict.fromkeys(("fresh_examples_to_target", "steps_to_target", "seconds_to_target")),
+        "best": best,
+        **{name: last.get(name) for name in (*start, "input_wait_fraction")},
+        "error": error,
+    }
+
+
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
     """`run_unit` in a worker process: prints nothing, and returns errors instead of raising."""
     try:
@@ -134,24 +190,28 @@ def _train(
     condition = study.condition(unit.condition)
     if distributed.is_first():
         for trial, workdir in zip(trials, trial_dirs, strict=True):
-            before = _shared_before(workdir)
-            stacked = unit.stacked and len(trials) > 1
-            record = {
-                "condition": unit.condition,
-                "search": unit.search,
-                "trial": trial,
-                "lanes": max(len(trials), before.get("lanes") or 1),
-                "stacked": stacked or bool(before.get("stacked")),
-                "workers": max(unit.workers, before.get("workers") or 1),
-                "hparams": search.point(study.space, unit.search, trial),
-            }
-            records.write_json(workdir / records.HPARAMS, record)
+            _write_hparams(study, unit, trial, workdir, len(trials))
     configs = [search.trial_config(study, condition, unit.search, trial) for trial in trials]
     if len(trials) == 1:
         result = train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)
         distributed.raise_if_failed(result, trial_dirs[0])
         return [result]
     return lanes.train(configs, trial_dirs, progress, unit.stacked, tools=unit.tools)
+
+
+def _write_hparams(study: Study, unit: Unit, trial: int, workdir: pathlib.Path, lanes: int) -> None:
+    """Writes the hparams.json of a trial that trains together with `lanes` - 1 others."""
+    before = _shared_before(workdir)
+    record = {
+        "condition": unit.condition,
+        "search": unit.search,
+        "trial": trial,
+        "lanes": max(lanes, before.get("lanes") or 1),
+        "stacked": (unit.stacked and lanes > 1) or bool(before.get("stacked")),
+        "workers": max(unit.workers, before.get("workers") or 1),
+        "hparams": search.point(study.space, unit.search, trial),
+    }
+    records.write_json(workdir / records.HPARAMS, record)
 
 
 def _shared_before(workdir: pathlib.Path) -> dict[str, Any]:

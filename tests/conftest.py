@@ -4,17 +4,20 @@ No test's verdict may depend on how fast the machine is or how its processor rou
 events, or go by clocks of their own; a timeout only ends what hangs.
 """
 
+import functools
 import hashlib
 import os
 import pathlib
 import platform
 import signal
+import sys
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
 import train
+from runs import checkpoints
 from tests.helpers.processes import ProcessPairs
 from tests.helpers.runs import NOT_OPTIMIZING, ROOT
 
@@ -59,6 +62,14 @@ _compile_without_optimizing()
 # A shell starts a background job with SIGINT ignored, and commands under test would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure():
+    """Silences Orbax's coroutines as a run does: pytest has replaced the hook that the import of
+    `train` installed."""
+    report = sys.unraisablehook
+    sys.unraisablehook = functools.partial(checkpoints._ignore_orbax, report=report)
 
 
 @pytest.fixture(scope="session")

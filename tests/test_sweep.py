@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import train
 from analysis import load
 from analysis.__main__ import main as analyze
 from configs import cifar10, coco, common_crawl, imagenet, lm1b, vit
-from runs import cli, records
+from runs import cli, environment, records
 from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.definitions import load_study
 from studies.directory import open_study
@@ -149,6 +150,23 @@ def test_a_study_never_shrinks(tmp_path):
     plan = records.read_json(tmp_path / records.STUDY)
     sizes = {"trials": 4, "max_trials": 4 * MAX_TRIALS_FACTOR, "searches": 3}
     assert sizes.items() <= plan.items()
+
+
+def test_a_study_does_not_shrink_when_two_launches_extend_it_at_once(tmp_path, monkeypatch):
+    open_study(study(trials=2), tmp_path)
+    larger = threading.Thread(target=open_study, args=(study(trials=8, searches=2), tmp_path))
+
+    def described(root):  # by the first launch, when it has read study.json and is about to write
+        monkeypatch.undo()
+        larger.start()
+        larger.join(0.5)  # it has written, or waits
+        return environment.describe(root)
+
+    monkeypatch.setattr(environment, "describe", described)
+    open_study(study(trials=4), tmp_path)
+    larger.join()
+    plan = records.read_json(tmp_path / records.STUDY)
+    assert [plan["trials"], plan["max_trials"], plan["searches"]] == [8, 8 * MAX_TRIALS_FACTOR, 2]
 
 
 def test_a_launch_of_fewer_trials_says_so_and_leaves_the_study_as_it_is(finished_study, tmp_path):
@@ -372,7 +390,8 @@ def test_concurrent_first_launches_create_one_study(tmp_path):
         launch.join(HANGS)
     assert [launch.exitcode for launch in launches] == [0] * 8
     for directory in tmp_path.iterdir():
-        assert [path.name for path in (directory / "study").iterdir()] == [records.STUDY]
+        left = {path.name for path in (directory / "study").iterdir()}
+        assert left - {".lock"} == {records.STUDY}  # the lock of launches of 2 trials
         assert records.read_json(directory / "study" / records.STUDY)["trials"] == 2
 
 

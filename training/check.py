@@ -7,8 +7,8 @@ from configs import base
 from configs.fields import FieldError
 from data.throttle import Limits
 from pipeline.accounting import horizon_steps, total_steps
-from runs import cli
-from workloads.detection import coco_metrics
+from runs import cli, records
+from runs.study import check_target_value, is_share
 from workloads.interface import Workload
 
 # The longest wait for one record of a throttled upstream that can be intended.
@@ -18,11 +18,7 @@ MAX_RECORD_SECONDS = 600
 _FINAL_FACTORS = {"linear": "final_factor", "cosine": "final_factor", "two_steps": "step_factor"}
 
 
-# Metrics that training lowers, and those that it raises, which are shares.
-_FALLING, _SHARES = ("loss", "perplexity"), ("accuracy", *coco_metrics.NAMES)
-
-# Targets of a share that no run reaches are written as at most 2; more is a percentage.
-_MAX_SHARE = 2
+_FALLING = ("loss", "perplexity")  # metrics that training lowers
 
 
 class ConfigError(cli.InputError):
@@ -165,18 +161,17 @@ def _check_fields(config: ConfigDict) -> None:
 
 
 def _check_target(target: ConfigDict) -> None:
-    if target.metric in (_FALLING if target.mode == "above" else _SHARES):
+    wrong = target.metric in _FALLING if target.mode == "above" else is_share(target.metric)
+    if wrong:
         other = "below" if target.mode == "above" else "above"
         raise ConfigError(
             f"config.target.mode is {target.mode!r} with target.metric={target.metric!r}, so that "
             f"an untrained network could reach the target; allowed here: {other!r}"
         )
-    if target.metric in _SHARES and target.value > _MAX_SHARE:
-        raise ConfigError(
-            f"config.target.value is {target.value:g}, which {target.metric}, a share, cannot "
-            f"reach; allowed: 0 to 1, such as 0.9 (up to {_MAX_SHARE} for a target that no run "
-            "reaches)"
-        )
+    try:
+        check_target_value("config.target.value", records.Target(**target.to_dict()))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_echo(config: ConfigDict) -> None:

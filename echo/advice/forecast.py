@@ -22,13 +22,22 @@ It requires SciPy: `pip install ".[forecast]"` in a checkout.
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from echo.advice.alternatives import COLUMNS
-from echo.spec import MAX_BATCH, MAX_FACTOR, checked_integer, checked_number, missing_package
+from echo.spec import (
+    MAX_BATCH,
+    MAX_FACTOR,
+    MAX_SEED,
+    EchoSpecError,
+    checked_factors,
+    checked_integer,
+    checked_number,
+    missing_package,
+)
 
 FACTORS = (1, 2, 4, 8, 16)
 
@@ -66,14 +75,21 @@ class Prior:
     widening: float = 1.5
 
     def __post_init__(self):
-        checked_number("bends", self.bends, 1e-6, 10)
+        for name in ("mean", "sd"):
+            values: Any = getattr(self, name)
+            if not isinstance(values, Sequence) or len(values) != 5:
+                raise EchoSpecError(name, values, "five numbers, of log(k, r, rho, c, g)")
+            for value in values:
+                checked_number(name, value, 1e-6 if name == "sd" else -1e3, 1e3)
+        for name, largest in (("bends", 10), ("noise", 10), ("widening", 1e3)):
+            checked_number(name, getattr(self, name), 1e-6, largest)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """The curve of one run, which may have ended long before the target.
 
-    Lists become arrays.
+    Lists and iterators become arrays.
 
     Attributes:
         factor: the echo factor, >= 1.
@@ -93,7 +109,12 @@ class Run:
         checked_number("factor", self.factor, 1, MAX_FACTOR)
         arrays = {}
         for name in ("fresh_examples", "steps", "loss"):
-            array = np.asarray(getattr(self, name), float)
+            points: Any = getattr(self, name)
+            points = list(points) if isinstance(points, Iterator) else points
+            try:
+                array = np.asarray(points, float)
+            except (TypeError, ValueError) as error:
+                raise EchoSpecError(name, points, "numbers, one for each evaluation") from error
             if array.ndim != 1 or not len(array):
                 raise ValueError(f"{name} has shape {array.shape}; allowed: [points], at least one")
             arrays[name] = array
@@ -170,12 +191,12 @@ class Forecast:
 
 
 def forecast(
-    runs: Sequence[Run],
+    runs: Iterable[Run],
     target: float,
     *,
     batch_size: int,
     step_seconds: Mapping[float, float] | None = None,
-    factors: Sequence[float] = FACTORS,
+    factors: Iterable[float] = FACTORS,
     prior: Prior | None = None,
     seed: int = 0,
 ) -> Forecast:
@@ -194,16 +215,21 @@ def forecast(
         seed: seed of the draws from the posterior.
 
     Raises:
-        ValueError: a number that is not allowed.
+        ValueError: a number that is not allowed, or no run.
+        TypeError: runs, step_seconds, or a prior of another type.
         ImportError: scipy is not installed.
     """
     checked_number("target", target, 1e-12, 1e12)
     checked_integer("batch_size", batch_size, 1, MAX_BATCH)
-    factors = sorted(step_seconds or factors)
-    if not runs or not factors:
-        raise ValueError(f"{len(runs)} runs and {len(factors)} factors; allowed: at least one each")
-    for factor in factors:
-        checked_number("factors", factor, 1, MAX_FACTOR)
+    checked_integer("seed", seed, 0, MAX_SEED)
+    runs = _checked_runs(runs)
+    if not isinstance(step_seconds, Mapping | None):
+        raise TypeError(
+            f"step_seconds is a {type(step_seconds).__name__}; allowed: a dict: factor -> seconds"
+        )
+    if not isinstance(prior, Prior | None):
+        raise TypeError(f"prior is a {type(prior).__name__}; allowed: a Prior")
+    factors = sorted(checked_factors(step_seconds or factors))
     for seconds_per_step in (step_seconds or {}).values():
         checked_number("step_seconds", seconds_per_step, 1e-12, 1e12)
     for run in runs:
@@ -240,6 +266,19 @@ def forecast(
     if following is not None:
         following = _furthest_behind(runs, factors, following, reached, step_seconds or {})
     return Forecast(cells, factors[best], regret, doubt, following, fit.noise)
+
+
+def _checked_runs(runs: Any) -> list[Run]:
+    """Runs of any iterable; raises TypeError or ValueError."""
+    if not isinstance(runs, Iterable):
+        raise TypeError(f"runs is a {type(runs).__name__}; allowed: a list of Run")
+    listed = list(runs)
+    for run in listed:
+        if not isinstance(run, Run):
+            raise TypeError(f"runs contains a {type(run).__name__}; allowed: a list of Run")
+    if not listed:
+        raise ValueError("runs is empty; allowed: at least one Run")
+    return listed
 
 
 def _observe(log_used, factors, runs: Sequence[Run], target: float, fit: "Fit") -> set[float]:

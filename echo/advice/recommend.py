@@ -25,8 +25,8 @@ from echo.advice.torch_loader import loader_stages
 from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,
-    MAX_FACTOR,
     EchoSpecError,
+    checked_factors,
     checked_integer,
     checked_number,
 )
@@ -185,7 +185,7 @@ def advise(
     examples_per_call: int = 1,
     batch_stage: str = "batch",
     insertions: Mapping[str, str] | None = None,
-    factors: Sequence[float] = FACTORS,
+    factors: Iterable[float] = FACTORS,
     shuffle_buffer: int = 10_000,
     workers: int = 0,
     max_workers: int = 0,
@@ -233,13 +233,14 @@ def advise(
     max_workers = checked_integer("max_workers", max_workers, 0, _MAX_WORKERS)
     cores = checked_number("cores", cores, 0, _MAX_WORKERS)
     seconds = checked_number("seconds", seconds, _MIN_SECONDS, _MAX_SECONDS)
-    if not len(factors):
-        raise EchoSpecError("factors", factors, "at least one")
-    for factor in factors:
-        checked_number("factors", factor, 1, MAX_FACTOR)
+    factors = checked_factors(factors)
     if not callable(step_fn):
         raise TypeError(f"step_fn is a {type(step_fn).__name__}; allowed: a function of a batch")
-    if isinstance(stages, Mapping) or not isinstance(stages, Iterable):
+    if not callable(stored):
+        raise TypeError(f"stored is a {type(stored).__name__}; allowed: a function of an item")
+    if not isinstance(batch_stage, str):
+        raise TypeError(f"batch_stage is a {type(batch_stage).__name__}; allowed: a stage's name")
+    if isinstance(stages, Mapping | str | bytes) or not isinstance(stages, Iterable):
         raise TypeError(
             f"stages is a {type(stages).__name__}; allowed: a list of (name, function) pairs, or "
             "an iterable of batches"
@@ -268,6 +269,8 @@ def advise(
             f"{batch_size}; allowed: a divisor"
         )
     insertions = insertions or {f"after {name}": name for name in host}
+    if not isinstance(insertions, Mapping) or not all(isinstance(key, str) for key in insertions):
+        raise EchoSpecError("insertions", insertions, "a dict: insertion point -> stage before it")
     for insertion, name in insertions.items():
         if name not in host:
             raise ValueError(f"insertions[{insertion!r}] is {name!r}; allowed: {', '.join(host)}")

@@ -148,6 +148,8 @@ def test_closed_pipe_is_not_an_error(small):
         (("{tmp}/study", "{tmp}/other"), "give one study alone"),
         (("{tmp}/study", "--out={tmp}/study/study.json"), "cannot write to"),
         (("{tmp}/broken",), "is not a readable study record"),
+        (("{tmp}/study", "--target=90"), "--target is 90, which accuracy, a share, cannot reach"),
+        (("{tmp}/study", "--target=90", "--watch"), "cannot reach; allowed: 0 to 1, such as 0.9"),
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path, capsys, arguments, said):

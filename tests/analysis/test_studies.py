@@ -327,5 +327,7 @@ def test_watch_before_the_first_trial(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(watch.time, "sleep", interrupt)
     assert run([str(root), "--watch"]) == 0
     assert capsys.readouterr().out == "no trial has started\n"
+    assert run([str(root), "--watch", "--target=90"]) == 2
+    assert "--target is 90" in capsys.readouterr().err
     assert run([str(tmp_path), "--watch"]) == 2
     assert run([str(root), "--watch", "--out=there"]) == 2

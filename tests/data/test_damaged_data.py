@@ -59,6 +59,13 @@ def config_of(directory, **fields):
     return mini(**EIGHT_STEPS | where | fields)
 
 
+def test_splits_of_a_prepared_data_set_that_share_records_are_found(pictures):
+    fields = {"dataset__train_split": "train[:50%]", "dataset__validation_split": "train[50%:]"}
+    assert not splits.overlap(config_of(pictures, **fields).dataset)
+    fields["dataset__validation_split"] = "test+train[31:32]"
+    assert "share records" in splits.overlap(config_of(pictures, **fields).dataset)
+
+
 def refused(config, workdir):
     """The sentence of a run that is wrong input; checks that nothing was written."""
     with pytest.raises(cli.InputError) as caught:

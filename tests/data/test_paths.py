@@ -1,5 +1,6 @@
 """Data sets by path: each kind, its layouts, and what can be wrong with it."""
 
+import dataclasses
 import json
 import os
 import re
@@ -18,7 +19,8 @@ from data.path_data import split_named
 from data.sources import RecordError, SourceError
 from pipeline.map_datasets import Read, record_numbers
 from runs import cli
-from tests.helpers import path_data, tfds_data
+from studies import runner
+from tests.helpers import path_data, small_studies, tfds_data
 from tests.helpers.runs import EIGHT_STEPS, logged_numbers, mini
 from workloads import decoding
 
@@ -358,6 +360,38 @@ def config_of(root, name, **fields):
     return mini(**EIGHT_STEPS | where | fields)
 
 
+@pytest.mark.parametrize(
+    ("train_split", "held_out", "shared"),
+    [
+        ("train", "validation", False),
+        ("train[:80%]", "train[80%:]", False),
+        ("train[:30]+validation[5:]", "train[30:]+validation[:5]", False),
+        ("train", "train", True),
+        ("train[:80%]", "train[50%:]", True),
+        ("train[:30]+validation", "train[30:]+validation[9:]", True),
+        ("train", "dev", False),  # which does not exist: opening it says so
+    ],
+)
+def test_splits_that_share_records_are_found(train_split, held_out, shared, tmp_path):
+    fields = {"dataset__train_split": train_split, "dataset__validation_split": held_out}
+    sentence = splits.overlap(config_of(tmp_path, write("folder", tmp_path), **fields).dataset)
+    assert bool(sentence) == shared
+    if shared:
+        assert f"train_split={train_split!r} and validation_split={held_out!r} share" in sentence
+
+
+def test_a_run_and_a_study_say_once_that_their_splits_share_records(tmp_path):
+    fields = {"dataset__train_split": "train[:40]", "dataset__validation_split": "train[39:]"}
+    fields |= {"dataset__test_split": ""}
+    config = config_of(tmp_path, write("folder", tmp_path), **fields)
+    of_run, of_study = small_studies.RecordedProgress(), small_studies.RecordedProgress()
+    train.train(config, tmp_path / "run", of_run)
+    plan = dataclasses.replace(small_studies.study(conditions=("baseline",)), config=config)
+    runner.run(plan, tmp_path / "study", of_study)
+    for said in (of_run, of_study):
+        assert sum("share records" in line for line in said.lines) == 1
+
+
 DAMAGED_IMAGES = {"nothing": b"", "half": tfds_data.png(0)[:60], "text": b"text" * 99}
 
 
@@ -589,8 +623,9 @@ def test_columns_of_another_kind_are_refused(columns, says, tmp_path):
 
 @pytest.mark.parametrize("text", ["sentences", "documents"])
 def test_text_in_utf16_is_refused(text, tmp_path):
-    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-16")
-    with pytest.raises(SourceError, match=r"a.txt is UTF-16; convert it to UTF-8"):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "b.txt").write_text("one\ntwo\n", encoding="utf-16")
+    with pytest.raises(SourceError, match=r"b.txt is UTF-16; convert it to UTF-8"):
         splits.open_source(f"files:{tmp_path}", "train", text=text)
 
 

@@ -269,8 +269,8 @@ def test_refuses_arrays_that_are_no_curve(arrays, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"runs": []}, "0 runs and 5 factors"),
-        ({"factors": []}, "0 factors"),
+        ({"runs": []}, "runs is empty"),
+        ({"factors": []}, "factors is .*at least one number"),
         ({"factors": [0.5]}, "factors is 0.5"),
         ({"step_seconds": {1: 0.1, 4: 0.0}}, "step_seconds is 0.0"),
         ({"target": -1.0}, "target is -1.0"),
@@ -308,6 +308,16 @@ def test_doubts_an_accuracy_in_place_of_a_loss():
     answer = forecast(runs, 0.95, batch_size=32)
     assert "every pilot had reached the target at its first evaluation" in answer.doubt
     assert "Not enough evidence" in str(answer)
+
+
+def test_iterators_are_read_once():
+    runs = pilots()
+    given = (
+        Run(run.factor, iter(run.fresh_examples), map(float, run.steps), (x for x in run.loss))
+        for run in runs
+    )
+    answer = forecast(given, TARGET, batch_size=BATCH, factors=iter(FACTORS))
+    assert answer == forecast(runs, TARGET, batch_size=BATCH)
 
 
 def test_the_report_has_a_line_for_each_factor():

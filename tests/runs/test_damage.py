@@ -152,6 +152,18 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_used(
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
 
 
+class Complains:
+    """Raises what a coroutine of Orbax may raise when it is freed after its event loop."""
+
+    def __del__(self):
+        raise RuntimeError("Event loop is closed")
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_what_outlives_an_event_loop_of_orbax_is_quiet():
+    Complains()
+
+
 def test_an_older_checkpoint_that_orbax_cannot_list_is_set_aside(ended, uninterrupted):
     """Otherwise the next save fails."""
     newest, before = steps(ended)[:2]

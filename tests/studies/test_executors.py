@@ -7,6 +7,7 @@ import functools
 import multiprocessing
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,16 +17,18 @@ import time
 import pytest
 
 import sweep
+from analysis import load, watch
 from configs import base
 from runs import cli, records
 from studies.definitions import load_study
-from studies.executors import PoolExecutor
+from studies.executors import InProcessExecutor, PoolExecutor
 from studies.ray_executor import RayExecutor
-from studies.runner import run
+from studies.runner import MAX_WORKER_FAILURES, run
 from studies.trial import Unit
 from tests.helpers.runs import HANGS, ROOT, flags, mini
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 
+KEPT = ("target", "best", "step", "fresh_examples")
 COMPARED = ("step", "fresh_examples", "loss", "split")
 
 
@@ -130,6 +133,63 @@ def test_ctrl_c_does_not_interrupt_the_imports_of_a_worker(tmp_path):
     [(_, outcome)] = ended
     assert outcome is not None
     assert outcome.error
+
+
+class FirstTrialKills(InProcessExecutor):
+    """The worker of trial 0 is killed, after `before` has been called with the trial's directory.
+    The other trials train."""
+
+    before = staticmethod(lambda workdir: None)
+
+    def submit(self, unit, label):
+        if unit.trials != (0,):
+            super().submit(unit, label)
+            return
+        self.before(unit.workdir(0, self._study_dir))
+        self._ended.append((unit, None))
+
+
+def test_a_trial_that_is_given_up_has_failed_and_is_tried_again_by_a_later_launch(tmp_path):
+    plan, said = study(trials=1, conditions=("baseline",)), RecordedProgress()
+    assert run(plan, tmp_path, said, FirstTrialKills) == "finished"
+    assert "failed: given up after 3 workers were killed" in said.lines[2]
+    loaded = load.read(tmp_path)
+    assert loaded.trials["status"].tolist() == ["failed", "exhausted"]
+    assert not loaded.set_aside
+    assert watch.ended(loaded)
+    said = RecordedProgress()
+    assert run(plan, tmp_path, said) == "finished"
+    assert len(said.lines) == 1  # nothing was damaged
+    assert load.read(tmp_path).trials["status"].tolist() == ["exhausted"] * 2
+
+
+def test_a_trial_that_is_given_up_keeps_what_it_has_recorded(tmp_path):
+    plan = study(trials=1, conditions=("baseline",), evaluate_every_fresh_examples=64)
+    run(plan, tmp_path, QUIET)
+    path = tmp_path / "baseline" / "0" / "0" / records.RESULT
+    before = records.read_json(path)
+    path.unlink()  # as if its worker had been killed just before the end
+    run(plan, tmp_path, QUIET, FirstTrialKills)
+    result = records.read_json(path)
+    assert result["status"] == "failed"
+    assert [result[n] for n in KEPT] == [before[n] for n in KEPT]
+
+
+def test_a_trial_that_finished_before_its_last_worker_was_killed_is_not_given_up(
+    tmp_path, monkeypatch
+):
+    plan, other = study(trials=1, conditions=("baseline",)), tmp_path / "other"
+    run(plan, other, QUIET)
+    deaths = []
+
+    def dies(workdir):
+        deaths.append(workdir)
+        if len(deaths) == MAX_WORKER_FAILURES:
+            shutil.copytree(other / "baseline" / "0" / "0", workdir)
+
+    monkeypatch.setattr(FirstTrialKills, "before", staticmethod(dies))
+    assert run(plan, tmp_path / "study", QUIET, FirstTrialKills) == "finished"
+    assert load.read(tmp_path / "study").trials["status"].tolist() == ["exhausted"]
 
 
 @pytest.mark.slow

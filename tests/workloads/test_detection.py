@@ -16,12 +16,13 @@ from data import digits, sources, splits
 from models.resnet_imagenet import STAGES, BasicBlock
 from models.ssd import default_boxes
 from runs import cli, records
+from runs.study import is_share
 from tests.helpers.detection import mini, workload
 from tests.helpers.runs import echoing
 from training import check, optimizer
 from workloads.detection import boxes as geometry
 from workloads.detection import coco_metrics
-from workloads.detection.task import multibox_loss
+from workloads.detection.task import Detection, multibox_loss
 
 # Loss
 
@@ -229,6 +230,10 @@ def metrics_of_pycocotools(truth, found, classes):
     evaluation.accumulate()
     evaluation.summarize()
     return list(evaluation.stats)
+
+
+def test_cocos_metrics_are_shares_and_losses_are_not():
+    assert [name for name in Detection.metrics if is_share(name)] == list(coco_metrics.NAMES)
 
 
 # Schedule, and whole runs
