@@ -1,6 +1,5 @@
 """Echoing for any Python iterable: a generator, a list, a PyTorch or Hugging Face loader."""
 
-import copy
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
@@ -196,7 +195,7 @@ class _Source:
                 f"at epoch {self._epoch()}; call set_epoch({epoch}) before"
             )
         if state["state"] is not None:
-            self._iterable.load_state_dict(copy.deepcopy(state["state"]))
+            self._iterable.load_state_dict(state["state"])
         self._start()
 
     def _start(self) -> None:

@@ -297,7 +297,8 @@ class SequentialReader:
         return None if num_items < 0 else num_items
 
     def rewind(self, state: dict[str, Any]) -> None:
-        self._iterator.set_state(state["parent"])
+        # Some parents change the state that they were given as they continue.
+        self._iterator.set_state(copy.deepcopy(state["parent"]))
         self.next_index = state["next_index"]
         self.num_items = None if state["num_items"] < 0 else state["num_items"]
         # Not what the parent reports now: some report the state only after the next item.

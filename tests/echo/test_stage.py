@@ -469,6 +469,21 @@ def test_a_parent_may_change_a_state_that_it_returned():
     grain.experimental.assert_equal_output_after_checkpoint(EchoIterDataset(parent, factor=2))
 
 
+def test_a_parent_may_change_a_state_that_it_was_given():
+    parts = [grain.MapDataset.range(10 * k, 10 * k + 9).to_iter_dataset() for k in range(3)]
+    interleaved = grain.experimental.InterleaveIterDataset(parts, cycle_length=2)
+    dataset = EchoIterDataset(interleaved, factor=1.5, shuffle_buffer=4)
+    iterator, restored = iter(dataset), iter(dataset)
+    for _ in range(20):
+        next(iterator)
+    state = iterator.get_state()
+    restored.set_state(state)
+    list(restored)
+    assert iterator.get_state() == state
+    restored.set_state(state)
+    assert list(restored) == list(iterator)
+
+
 class Misshapen(Source):
     """Item 5 has another shape, as long as it is `wrong`."""
 
