@@ -276,6 +276,7 @@ class SequentialReader:
     def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Iterator[Any]]:
         """The next items, which are read while they are iterated over; `seconds` is ignored."""
         del seconds
+        needed = min(needed, CHUNK_ITEMS)  # there may be far fewer than a large buffer asks for
         if self.num_items is not None:  # a parent that is asked after its end may start over
             needed = min(needed, self.num_items - self.next_index)
         return np.arange(self.next_index, self.next_index + needed), self._items(needed)
