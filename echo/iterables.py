@@ -186,9 +186,15 @@ class _Source:
         return {"epoch": self._epoch(), "state": state}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        check_fields(state, {"epoch": None, "state": None})
         epoch = state["epoch"]
-        if epoch != self._epoch():  # in another one Hugging Face ignores states
-            self._iterable.set_epoch(epoch)
+        if state["state"] is not None and not self._has_state:
+            raise ValueError(
+                "the state holds that of an iterable with state_dict and load_state_dict, which a "
+                f"{type(self._iterable).__name__} does not have; restore it over an equal iterable"
+            )
+        if epoch != self._epoch() and hasattr(self._iterable, "set_epoch"):
+            self._iterable.set_epoch(epoch)  # in another one Hugging Face ignores states
         if epoch != self._epoch():
             raise ValueError(
                 f"the state is of epoch {epoch} of the {type(self._iterable).__name__}, which is "
