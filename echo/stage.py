@@ -333,5 +333,6 @@ class _EchoIterator(grain.DatasetIterator):
 
     def close(self) -> None:
         """Ends the threads that read ahead; `next` is an error from then on."""
-        super().close()
-        self._pass.reader.close()
+        if hasattr(self, "_pass"):  # not if the parent could not be iterated over
+            super().close()
+            self._pass.reader.close()

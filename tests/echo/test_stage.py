@@ -1,6 +1,7 @@
 """The Grain stage: its outputs, its reads, its errors, and how it stops and resumes."""
 
 import contextlib
+import gc
 import json
 import queue
 import subprocess
@@ -633,6 +634,19 @@ def test_threads_end(ending):
             next(iterator)
     del iterator
     assert gone(mine)
+
+
+def test_a_parent_that_cannot_be_iterated_over_is_one_error(monkeypatch):
+    class Unreadable(grain.IterDataset):
+        def __iter__(self):
+            raise OSError("no such data")
+
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with pytest.raises(OSError, match="no such data"):
+        iter(EchoIterDataset(Unreadable(), factor=2))
+    gc.collect()
+    assert not unraisable
 
 
 def test_closing_closes_the_parent_too():
