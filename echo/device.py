@@ -74,7 +74,7 @@ class DeviceStore:
         self._mesh = mesh or Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
         # Programs run only on this process's devices, since processes differ in their numbers of
         # rounds.
-        local = self._mesh.local_mesh
+        local = self._local_mesh = self._mesh.local_mesh
         if streams % local.shape[AXIS]:
             raise ValueError(
                 f"streams is {streams}, which {local.shape[AXIS]} devices cannot share evenly; "
@@ -115,7 +115,8 @@ class DeviceStore:
                 lambda x: jnp.zeros((*shape, *_in_row(x.shape)), x.dtype), self._stored_item
             )
 
-        self._leaves = jax.jit(empty, out_shardings=self._sharding)()
+        with jax.set_mesh(self._local_mesh):
+            self._leaves = jax.jit(empty, out_shardings=self._sharding)()
         jax.block_until_ready(self.apply(self._empty_plan(outputs)))
         self.bytes_sent = 0
 
@@ -133,11 +134,13 @@ class DeviceStore:
         self._check(plan)
         if self._leaves is None:
             self.allocate(plan.gather.shape[1])
-        for number, rows in enumerate(plan.rows):
-            items = jax.tree.map(lambda leaf, i=number: leaf[i], plan.items)
-            fresh = plan.fresh[number].astype(np.uint32) if self._enter else None
-            self._leaves = self._place(self._leaves, *self._put((items, rows, fresh)))
-        return jax.tree.map(self._global, self._gather(self._leaves, self._put(plan.gather)))
+        with jax.set_mesh(self._local_mesh):  # in place of a mesh that the caller has set
+            for number, rows in enumerate(plan.rows):
+                items = jax.tree.map(lambda leaf, i=number: leaf[i], plan.items)
+                fresh = plan.fresh[number].astype(np.uint32) if self._enter else None
+                self._leaves = self._place(self._leaves, *self._put((items, rows, fresh)))
+            gathered = self._gather(self._leaves, self._put(plan.gather))
+        return jax.tree.map(self._global, gathered)
 
     def _check(self, plan: GatherPlan) -> None:
         """Refuses what the programs would convert or drop without an error, and what is no plan."""

@@ -159,6 +159,18 @@ def test_items_may_be_mappings_of_any_kind(kind):
         np.testing.assert_array_equal(store.apply(plan)["x"], wanted["x"])
 
 
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto])
+def test_a_store_may_be_used_where_a_mesh_is_set(kind):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(kind,))
+    examples = grain.MapDataset.range(8).map(lambda n: np.full(2, n, np.float32))
+    stage = EchoIterDataset(examples, factor=2, batch_size=4, placement="device")
+    store = DeviceStore(examples[0], stage.store_rows(8), stage.round_size, mesh=mesh)
+    step = jax.jit(lambda batch: 2 * batch, donate_argnums=0)
+    with jax.set_mesh(mesh):
+        batches = [step(store.apply(plan)) for plan in stage]
+    np.testing.assert_array_equal(np.concatenate(batches)[:, 0], 2 * np.repeat(np.arange(8), 2))
+
+
 def test_a_store_refuses_what_is_no_plan_of_its_streams():
     examples = grain.MapDataset.range(8).map(lambda n: np.full(2, n, np.float32))
     options = {"factor": 2, "batch_size": 4, "placement": "device"}
