@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -545,12 +546,24 @@ def test_a_path_without_its_kind_is_answered_with_what_fits(name, says, tmp_path
         ),
         ({"image": np.zeros((4, 8, 8), np.uint8)}, "no arrays image and label .*, but image; name"),
         ({"image": np.array([b"a", None]), "label": np.arange(2)}, "cannot be used .*allow_pickle"),
+        ({"image": np.zeros((2, 0, 8), np.uint8), "label": np.arange(2)}, "allowed: uint8 .2, H"),
+        (
+            {"images": np.zeros((2, 8, 8), np.uint8), "x": np.eye(2), "y": np.arange(2)},
+            r"arrays images and x, either of which could be image; name .*a.npz\?image=images'",
+        ),
     ],
 )
 def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
     path_data.write_npz(tmp_path / "a.npz", **arrays)
     fields = {"dataset__validation_split": "train"}
     assert re.search(says, refused(tmp_path, "npz:a.npz", **fields))
+
+
+def test_a_file_in_place_of_an_array_is_damage(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("image.npy", b"text")
+        archive.writestr("label.npy", b"text")
+    assert "a.npz cannot be used (label is no array)" in refused(tmp_path, "npz:a.npz")
 
 
 @pytest.mark.parametrize(
