@@ -211,11 +211,16 @@ def test_columns_of_the_hub_are_found_by_type_or_given(tmp_path):
     path_data.write_parquet(tmp_path / "one.parquet", table)
     path_data.write_parquet(tmp_path / "two.parquet", twice)
     path_data.write_parquet(tmp_path / "bare.parquet", bare)
+    unnamed = path_data.described(
+        path_data.images_table(range(4)), {"label": {"_type": "ClassLabel"}, "turns": [{"a": {}}]}
+    )
+    path_data.write_parquet(tmp_path / "unnamed.parquet", unnamed)
     for query, classes, labels in [
         ("one.parquet", 3, [0, 0, 1, 2]),
         ("two.parquet?label=fine", 9, [5, 6, 7, 8]),
         ("two.parquet?label=coarse", 3, [0, 0, 1, 2]),
         ("bare.parquet", 6, [0, 1, 1, 5]),
+        ("unnamed.parquet", 3, [0, 0, 1, 2]),
     ]:
         source, info = splits.open_source(f"hf:{query}", "train", str(tmp_path))
         assert sorted(record["label"] for record in source) == labels
@@ -233,7 +238,9 @@ def test_objects_are_converted_from_cocos_boxes(listed, named, tmp_path):
     images = path_data.images_table(range(2)).column("image")
     nothing = [] if listed else {name: [] for name in objects}
     table = pa.table({"image": images, "objects": [value if listed else objects, nothing]})
-    feature = {"category": {"_type": "List", "feature": path_data.LABEL}}
+    feature: dict | list = {"category": {"_type": "List", "feature": path_data.LABEL}}
+    if listed:
+        feature = [{"category": path_data.LABEL}]
     if named:
         table = path_data.described(table, {"image": path_data.IMAGE, "objects": feature})
     path_data.save_to_disk(tmp_path / "boxes", {"train": table})
