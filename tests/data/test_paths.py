@@ -485,6 +485,8 @@ def test_files_may_have_names_of_any_bytes(tmp_path):
         ("files:pictures", {}, "has no text files .*; give a text file, or a directory"),
         ("folder:pictures/train/cat", {}, "has no images in folders; give the directory whose"),
         ("folder:pictures?image=x", {}, "folder: has no columns"),
+        ("npz:pictures?text=x", {}, "npz: has columns of image and label only"),
+        ("files:pictures?label=x", {}, "files: has columns of text only"),
         ("hf:pictures?", {}, "allowed after the question mark: FIELD=COLUMN"),
         ("npz:x?picture=y", {}, "FIELD is image, label, objects, or text"),
         (
@@ -605,6 +607,31 @@ def test_columns_of_another_kind_are_refused(columns, says, tmp_path):
     path_data.write_parquet(tmp_path / "a.parquet", pa.table(columns))
     fields = {"dataset__validation_split": "train"}
     assert re.search(says, refused(tmp_path, "hf:a.parquet", **fields))
+
+
+@pytest.mark.parametrize("text", ["sentences", "documents"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.JSONL", "a.ndjson", "a.json"])
+def test_json_lines_by_any_of_their_names_are_read(name, text, tmp_path):
+    (tmp_path / name).write_text('{"text": "one"}\n{"text": "two"}\n')
+    source, _ = splits.open_source(f"files:{tmp_path}/{name}", "train", text=text)
+    assert [record["text"] for record in source] == ["one", "two"]
+    if not name.endswith(".json"):  # in a directory, that describes data
+        (tmp_path / "dataset_info.json").write_text("{}")
+        source, _ = splits.open_source(f"files:{tmp_path}", "train", text=text)
+        assert [record["text"] for record in source] == ["one", "two"]
+
+
+def test_names_of_text_files_may_be_in_capitals(tmp_path):
+    (tmp_path / "TRAIN.TXT").write_text("one\ntwo\n")
+    (tmp_path / "TEST.TXT").write_text("three\n")
+    source, _ = splits.open_source(f"files:{tmp_path}", "train", text="sentences")
+    assert [record["text"] for record in source] == [b"one", b"two"]
+
+
+def test_a_column_of_plain_text_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(SourceError, match=r"a.txt is plain text without columns; end the name"):
+        splits.open_source(f"files:{tmp_path}/a.txt?text=content", "train", text="sentences")
 
 
 @pytest.mark.parametrize("text", ["sentences", "documents"])
