@@ -485,6 +485,8 @@ def test_files_may_have_names_of_any_bytes(tmp_path):
         ("files:pictures", {}, "has no text files .*; give a text file, or a directory"),
         ("folder:pictures/train/cat", {}, "has no images in folders; give the directory whose"),
         ("folder:pictures?image=x", {}, "folder: has no columns"),
+        ("folder:ftp://127.0.0.1:1/x", {}, "ftp://127.0.0.1:1/x cannot be listed .*refused"),
+        ("folder:nowhere://x", {}, "nowhere://x is not supported; allowed: a path, s3://"),
         ("npz:pictures?text=x", {}, "npz: has columns of image and label only"),
         ("files:pictures?label=x", {}, "files: has columns of text only"),
         ("hf:pictures?", {}, "allowed after the question mark: FIELD=COLUMN"),
