@@ -135,8 +135,8 @@ class EchoIterDataset(_EchoStage):
         shuffle_buffer: slots of the streaming shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
         batch_size: gathers batches of this many examples directly from the store, which is many
-            times faster than batching afterwards. It requires items of one shape. None emits items
-            one by one.
+            times faster than batching afterwards. It requires items of one shape. Mappings of any
+            kind become dicts. None emits items one by one.
         drop_remainder: with `batch_size`, whether to drop a last batch with fewer examples.
         annotate: whether to emit `Echoed` tuples, which add item and copy numbers and the count of
             fresh items.
