@@ -256,8 +256,9 @@ def _damaged(shown: str, error: Exception) -> SourceError:
 def _features(schema: Any) -> dict[str, Any]:
     """What `datasets` says of the columns; empty for a file that something else has written."""
     try:
-        return json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (ValueError, KeyError, TypeError):
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return dict(features.items())
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
@@ -272,7 +273,7 @@ def _columns(
         if name in schema.names
     }
     for field, kind in (("image", "Image"), ("label", "ClassLabel")):
-        given = [name for name, feature in features.items() if feature.get("_type") == kind]
+        given = [name for name, feature in features.items() if _is_feature(feature, kind)]
         if len(given) == 1:
             columns.setdefault(field, given[0])
     columns |= settings.columns
@@ -298,12 +299,18 @@ def _columns(
     return columns
 
 
+def _is_feature(feature: Any, kind: str) -> bool:
+    """Whether a feature is of this type; a list of features, as `datasets` writes them, is not."""
+    return isinstance(feature, dict) and feature.get("_type") == kind
+
+
 def _class_names(feature: Any) -> tuple[str, ...] | None:
     """The names of the classes in a feature, or within it."""
-    if isinstance(feature, dict):
-        if feature.get("_type") == "ClassLabel":
-            return tuple(feature["names"])
-        return next(filter(None, map(_class_names, feature.values())), None)
+    if _is_feature(feature, "ClassLabel"):
+        return tuple(feature.get("names") or ()) or None
+    if isinstance(feature, dict | list):
+        inner = feature if isinstance(feature, list) else feature.values()
+        return next(filter(None, map(_class_names, inner)), None)
     return None
 
 

@@ -57,8 +57,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             members = archive.infolist()
     except (OSError, zipfile.BadZipFile) as error:
         raise _damaged(shown, error) from error
-    usual = {kind: (given,) for kind, given in settings.columns.items()}
-    names = _names([member.filename for member in members], _WORDS | usual)
+    names = _names(shown, [member.filename for member in members], settings)
     if "train" not in names:
         arrays = ", ".join(member.filename.removesuffix(".npy") for member in members)
         raise SourceError(
@@ -84,8 +83,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     return PathData(splits, info)
 
 
-def _names(members: list[str], known: dict[str, tuple[str, ...]]) -> dict[str, dict[str, str]]:
+def _names(shown: str, members: list[str], settings: Settings) -> dict[str, dict[str, str]]:
     """The names of the arrays image and label of each split."""
+    known = _WORDS | {kind: (given,) for kind, given in settings.columns.items()}
     splits: dict[str, dict[str, str]] = {}
     for name in members:
         name = name.removesuffix(".npy")
@@ -93,7 +93,13 @@ def _names(members: list[str], known: dict[str, tuple[str, ...]]) -> dict[str, d
         parts = [part for part in name.split("_") if not split_named(part)]
         for kind, allowed in known.items():
             if name in allowed or "_".join(parts).lower() in allowed:
-                splits.setdefault(split or "train", {})[kind] = name
+                other = splits.setdefault(split or "train", {}).setdefault(kind, name)
+                if other != name:
+                    raise SourceError(
+                        f"{shown} has the arrays {other} and {name}, either of which could be "
+                        f"{kind}; name one, as in config.dataset.name="
+                        f"'npz:{settings.path}?{kind}={other}'"
+                    )
     return {split: pair for split, pair in splits.items() if {"image", "label"} <= set(pair)}
 
 
@@ -114,7 +120,8 @@ def _labels(shown: str, path: pathlib.Path, name: str) -> np.ndarray:
 
 def _rows(shown: str, path: pathlib.Path, name: str, labels_N: np.ndarray) -> _Rows:
     images = _load(shown, path, name)
-    if images.ndim not in (3, 4) or images.dtype != np.uint8 or len(images) != len(labels_N):
+    wrong = images.ndim not in (3, 4) or images.dtype != np.uint8 or not images.size
+    if wrong or len(images) != len(labels_N):
         raise SourceError(
             f"array {name} of {shown} is {images.dtype} {list(images.shape)}; allowed: uint8 "
             f"[{len(labels_N)}, H, W] or [{len(labels_N)}, H, W, C], an image for each label"
@@ -125,7 +132,10 @@ def _rows(shown: str, path: pathlib.Path, name: str, labels_N: np.ndarray) -> _R
 def _load(shown: str, path: pathlib.Path, name: str) -> np.ndarray:
     try:
         with np.load(path) as arrays:
-            return arrays[name]
+            array = arrays[name]
+            if isinstance(array, np.ndarray):
+                return array
+            raise ValueError(f"{name} is no array")  # but the bytes of another file
     except Exception as error:  # damaged archives raise many types
         raise _damaged(shown, error) from error
 

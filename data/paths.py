@@ -17,10 +17,13 @@ import itertools
 import os
 
 from data import folder, huggingface, npz, storage, text_files
-from data.path_data import PathData, Settings
+from data.path_data import FIELDS, PathData, Settings
 from data.sources import DatasetInfo, FileSource, Slice, Source, SourceError
 
 KINDS = {"folder": folder, "files": text_files, "npz": npz, "hf": huggingface}
+
+# Fields whose columns a name may give; of the other kinds, all.
+_FIELDS: dict[str, set[str]] = {"folder": set(), "files": {"text"}, "npz": {"image", "label"}}
 
 _LOOKED_AT = 100  # directories, to find out what a path holds; it may be '/'
 
@@ -81,8 +84,12 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
 @functools.lru_cache(maxsize=4)  # both splits of a run, and the trials of a search, share it
 def open_all(data_dir: str, settings: Settings) -> PathData:
     """All splits of a data set; raises as `open_source`."""
-    if settings.columns and settings.kind == "folder":
-        raise SourceError(f"config.dataset.name is {settings.name!r}; folder: has no columns")
+    fields = _FIELDS.get(settings.kind, FIELDS)
+    if not fields.issuperset(settings.columns):
+        columns = f"columns of {' and '.join(sorted(fields))} only" if fields else "no columns"
+        raise SourceError(
+            f"config.dataset.name is {settings.name!r}; {settings.kind}: has {columns}"
+        )
     files = storage.tree(location(settings, data_dir))
     return KINDS[settings.kind].open_tree(files, settings)
 

@@ -149,9 +149,7 @@ def _remote_tree(url: str) -> Tree:
     try:
         infos: dict[str, Any] = system.find(root, detail=True)
     except Exception as error:  # drivers raise many types
-        raise SourceError(
-            f"{url} cannot be listed ({reason(error)}); check the address and the credentials"
-        ) from error
+        raise _not_listed(url, error) from error
     if not infos:
         raise SourceError(f"there is no file or directory {url}; correct the address")
     if list(infos) == [root]:
@@ -179,6 +177,14 @@ def _system(url: str) -> tuple[Any, str]:
                 f"{url} needs a package that is not installed; pip install {_DRIVERS[kind]}"
             ) from error
         raise SourceError(f"{url} is not supported; allowed: a path, s3://, or gs://") from error
+    except Exception as error:  # some drivers connect at once, and raise many types
+        raise _not_listed(url, error) from error
+
+
+def _not_listed(url: str, error: Exception) -> SourceError:
+    return SourceError(
+        f"{url} cannot be listed ({reason(error)}); check the address and the credentials"
+    )
 
 
 def _raise(error: OSError) -> None:

@@ -2,7 +2,8 @@
 
     PATH.txt, PATH/*.txt       config.dataset.text=sentences: a record per line that is not blank;
                                documents: a record per file
-    PATH.jsonl, PATH/*.jsonl   a record per line: an object with a string `text`
+    PATH.jsonl, PATH/*.jsonl   a record per line: an object with a string `text`; also .ndjson, or
+                               one .json file
 
 A directory's files belong to the splits that their names or folders say: train.txt, test/a.txt.
 """
@@ -21,7 +22,8 @@ from data.path_data import PathData, Settings, by_split
 from data.sources import DatasetInfo, Records, SourceError, reason
 from data.storage import Tree
 
-SUFFIXES = (".txt", ".jsonl")
+_JSON_LINES = (".jsonl", ".ndjson")
+SUFFIXES = (".txt", *_JSON_LINES)
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file starts
@@ -33,7 +35,7 @@ class _Lines(Records):
 
     Args:
         shown: the names of the files in messages.
-        paths: the files; those that end in .jsonl hold JSON.
+        paths: the files, of which `_is_json` tells those of JSON Lines.
         column: the field of a JSON object that holds the text.
     """
 
@@ -67,7 +69,7 @@ class _Lines(Records):
             line = lines.readline()
         if not line:
             raise ValueError("the file has become shorter since the run started")
-        if path.suffix != ".jsonl":
+        if not _is_json(path):
             return line.rstrip(b"\r\n")
         record = json.loads(line)
         text = record.get(self._column) if isinstance(record, dict) else None
@@ -98,13 +100,13 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     Raises:
         SourceError: there is no text.
     """
-    names = [name for name in tree.names if name.endswith(SUFFIXES)]
+    names = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
     if len(tree.names) == 1 and not tree.names[0].endswith(_COMPRESSED):
         names = tree.names  # whatever its suffix
     if not names:
         raise SourceError(
-            f"{tree.root} has no text files (.txt, .jsonl); give a text file, or a directory of "
-            "them that are not compressed"
+            f"{tree.root} has no text files ({', '.join(SUFFIXES)}); give a text file, or a "
+            "directory of them that are not compressed"
         )
     splits = {
         split: functools.cache(functools.partial(_records, tree, files, settings))
@@ -117,10 +119,15 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
 def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
     shown = [tree.path(name) for name in names]
     paths = [tree.local(name, settings.cache_dir) for name in names]
-    if settings.text == "documents" and len({path.suffix for path in paths}) > 1:
+    if settings.text == "documents" and len(set(map(_is_json, paths))) > 1:
         raise SourceError(
             f"{tree.root} holds text and JSON Lines; with config.dataset.text=documents, where a "
             "text file is one document and a JSON Lines file holds many, give one kind"
+        )
+    if settings.columns and not any(map(_is_json, paths)):
+        raise SourceError(
+            f"config.dataset.name is {settings.name!r}, but {shown[0]} is plain text without "
+            "columns; end the name before the question mark, or rename JSON Lines to .jsonl"
         )
     try:
         for name, path in zip(shown, paths, strict=True):
@@ -129,11 +136,16 @@ def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
                     raise SourceError(
                         f"{name} is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
                     )
-        if settings.text == "documents" and paths[0].suffix != ".jsonl":
+        if settings.text == "documents" and not _is_json(paths[0]):
             return _Documents(shown, paths)
         return _Lines(shown, paths, settings.columns.get("text", "text"))
     except OSError as error:
         raise SourceError(f"{error.filename} cannot be used ({reason(error)})") from error
+
+
+def _is_json(path: pathlib.Path) -> bool:
+    """Whether a file holds JSON Lines. In a directory, a .json describes others and is not read."""
+    return path.suffix.lower() in (*_JSON_LINES, ".json")
 
 
 def _line_starts(path: pathlib.Path) -> np.ndarray:

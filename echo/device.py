@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from echo.gather_plan import NOWHERE, GatherPlan
 from echo.spec import checked_integer
+from echo.tree import Structure
 
 AXIS = "data"  # of the mesh
 
@@ -33,7 +34,8 @@ class DeviceStore:
     """The pending items of one or several streams, and the batches gathered from them.
 
     Args:
-        item: an item as it is sent, a pytree of anything with a shape and a dtype.
+        item: an item as it is sent: nested mappings, lists, and tuples of anything with a shape and
+            a dtype. Mappings become dicts, as in the plans of the stage.
         capacity: items per stream (`EchoIterDataset.store_rows`).
         round_size: new items in each round (`EchoIterDataset.round_size`).
         streams: the number of streams, whose plans `gather_plan.joined` concatenates; a multiple of
@@ -46,7 +48,7 @@ class DeviceStore:
 
     Raises:
         ValueError: a count or a mesh that is not allowed.
-        TypeError: an item has a leaf without shape and dtype.
+        TypeError: an item has a leaf without shape and dtype, or of a dtype that JAX does not have.
 
     Attributes:
         bytes_sent: bytes sent from this process's host to its devices so far, including indices and
@@ -72,7 +74,7 @@ class DeviceStore:
         self._mesh = mesh or Mesh(np.asarray(jax.local_devices()[:1]), (AXIS,))
         # Programs run only on this process's devices, since processes differ in their numbers of
         # rounds.
-        local = self._mesh.local_mesh
+        local = self._local_mesh = self._mesh.local_mesh
         if streams % local.shape[AXIS]:
             raise ValueError(
                 f"streams is {streams}, which {local.shape[AXIS]} devices cannot share evenly; "
@@ -81,7 +83,8 @@ class DeviceStore:
         self._streams, self._capacity, self._round_size = streams, capacity, round_size
         self._sharding = NamedSharding(local, PartitionSpec(AXIS))
         self._batches, self._enter = batches, enter
-        self._sent_item = jax.tree.map(_spec, item)
+        structure = Structure(item)
+        self._sent_item = structure.build([_spec(leaf) for leaf in structure.leaves(item)])
         self._stored_item = self._entered_item()
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self._stored_item))
         self._place, self._gather = _programs(local, shapes, batches, enter)
@@ -112,7 +115,8 @@ class DeviceStore:
                 lambda x: jnp.zeros((*shape, *_in_row(x.shape)), x.dtype), self._stored_item
             )
 
-        self._leaves = jax.jit(empty, out_shardings=self._sharding)()
+        with jax.set_mesh(self._local_mesh):
+            self._leaves = jax.jit(empty, out_shardings=self._sharding)()
         jax.block_until_ready(self.apply(self._empty_plan(outputs)))
         self.bytes_sent = 0
 
@@ -123,19 +127,33 @@ class DeviceStore:
             A batch of B examples over the whole mesh, leaves [B, ...] split over `data`.
 
         Raises:
-            ValueError: the plan is of a stage with other items, or with more rows.
+            ValueError: the plan is of a stage with other items, more rows, or another number of
+                streams.
+            TypeError: it is not a plan.
         """
         self._check(plan)
         if self._leaves is None:
             self.allocate(plan.gather.shape[1])
-        for number, rows in enumerate(plan.rows):
-            items = jax.tree.map(lambda leaf, i=number: leaf[i], plan.items)
-            fresh = plan.fresh[number].astype(np.uint32) if self._enter else None
-            self._leaves = self._place(self._leaves, *self._put((items, rows, fresh)))
-        return jax.tree.map(self._global, self._gather(self._leaves, self._put(plan.gather)))
+        with jax.set_mesh(self._local_mesh):  # in place of a mesh that the caller has set
+            for number, rows in enumerate(plan.rows):
+                items = jax.tree.map(lambda leaf, i=number: leaf[i], plan.items)
+                fresh = plan.fresh[number].astype(np.uint32) if self._enter else None
+                self._leaves = self._place(self._leaves, *self._put((items, rows, fresh)))
+            gathered = self._gather(self._leaves, self._put(plan.gather))
+        return jax.tree.map(self._global, gathered)
 
     def _check(self, plan: GatherPlan) -> None:
-        """Refuses what the programs would convert, or drop, without an error."""
+        """Refuses what the programs would convert or drop without an error, and what is no plan."""
+        if not isinstance(plan, GatherPlan):
+            raise TypeError(
+                f"plan is a {type(plan).__name__}; allowed: a GatherPlan, which a stage with "
+                "placement='device' emits (with annotate=True, as the item of Echoed)"
+            )
+        if len(plan.gather) != self._streams:
+            raise ValueError(
+                f"the plan is of {len(plan.gather)} streams, the store is for {self._streams}; "
+                "make it with the number of streams whose plans are joined"
+            )
         items = jax.tree.map(lambda x: _spec(x, axes=3), plan.items)
         if items != self._sent_item:
             raise ValueError(
@@ -227,6 +245,8 @@ def _spec(x: Any, axes: int = 0) -> jax.ShapeDtypeStruct:
     """The shape after the first `axes` axes, and the dtype on a device."""
     if not (hasattr(x, "shape") and hasattr(x, "dtype")):
         raise TypeError(f"item has a leaf {x!r}; allowed: leaves with a shape and a dtype")
+    if not jnp.issubdtype(x.dtype, jnp.number) and x.dtype != bool:
+        raise TypeError(f"item has a leaf of dtype {x.dtype}; allowed: numbers and booleans")
     return jax.ShapeDtypeStruct(x.shape[axes:], jax.dtypes.canonicalize_dtype(x.dtype))
 
 

@@ -1,6 +1,5 @@
 """Echoing for any Python iterable: a generator, a list, a PyTorch or Hugging Face loader."""
 
-import copy
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
@@ -187,16 +186,22 @@ class _Source:
         return {"epoch": self._epoch(), "state": state}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        check_fields(state, {"epoch": None, "state": None})
         epoch = state["epoch"]
-        if epoch != self._epoch():  # in another one Hugging Face ignores states
-            self._iterable.set_epoch(epoch)
+        if state["state"] is not None and not self._has_state:
+            raise ValueError(
+                "the state holds that of an iterable with state_dict and load_state_dict, which a "
+                f"{type(self._iterable).__name__} does not have; restore it over an equal iterable"
+            )
+        if epoch != self._epoch() and hasattr(self._iterable, "set_epoch"):
+            self._iterable.set_epoch(epoch)  # in another one Hugging Face ignores states
         if epoch != self._epoch():
             raise ValueError(
                 f"the state is of epoch {epoch} of the {type(self._iterable).__name__}, which is "
                 f"at epoch {self._epoch()}; call set_epoch({epoch}) before"
             )
         if state["state"] is not None:
-            self._iterable.load_state_dict(copy.deepcopy(state["state"]))
+            self._iterable.load_state_dict(state["state"])
         self._start()
 
     def _start(self) -> None:

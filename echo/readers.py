@@ -276,6 +276,7 @@ class SequentialReader:
     def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Iterator[Any]]:
         """The next items, which are read while they are iterated over; `seconds` is ignored."""
         del seconds
+        needed = min(needed, CHUNK_ITEMS)  # there may be far fewer than a large buffer asks for
         if self.num_items is not None:  # a parent that is asked after its end may start over
             needed = min(needed, self.num_items - self.next_index)
         return np.arange(self.next_index, self.next_index + needed), self._items(needed)
@@ -297,7 +298,8 @@ class SequentialReader:
         return None if num_items < 0 else num_items
 
     def rewind(self, state: dict[str, Any]) -> None:
-        self._iterator.set_state(state["parent"])
+        # Some parents change the state that they were given as they continue.
+        self._iterator.set_state(copy.deepcopy(state["parent"]))
         self.next_index = state["next_index"]
         self.num_items = None if state["num_items"] < 0 else state["num_items"]
         # Not what the parent reports now: some report the state only after the next item.

@@ -14,6 +14,7 @@ slot holds at output t is the echoed position that the last earlier draw of that
 is recovered by looking back about S*ln(S) draws.
 """
 
+import functools
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -151,8 +152,6 @@ class EchoCursor:
                 f"output {position} is beyond the end: {num_fresh} fresh items at factor "
                 f"{schedule.factor} give {self.total}"
             )
-        # Echoed position in each slot. The slot that is drawn next is already refilled.
-        self._contents = self._look_back(position)
         # Outputs computed ahead, of which `position` is at place `_taken`.
         self._fresh = self._copy = _NO_ITEMS
         self._taken = 0
@@ -221,8 +220,18 @@ class EchoCursor:
 
     def oldest(self) -> int:
         """The earliest fresh item among the remaining outputs; past every item if none remain."""
+        if self.position == 0 and self.total != 0:
+            return 0
         waiting = self.schedule._fresh_of(int(self._contents.min(initial=_MAX_INT64)))
         return min(waiting, int(self._fresh[self._taken :].min(initial=_MAX_INT64)))
+
+    @functools.cached_property
+    def _contents(self) -> np.ndarray:
+        """Echoed position in each slot. The slot that is drawn next is already refilled.
+
+        It is not made before it is used, since a stream may end before it has filled the slots.
+        """
+        return self._look_back(self.position)
 
     def _block(self, start: int) -> tuple[np.ndarray, np.ndarray]:
         """The fresh items and copy numbers of the next outputs, from `start` on, which have not

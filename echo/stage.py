@@ -171,8 +171,8 @@ class EchoIterDataset(_EchoStage):
         shuffle_buffer: slots of the streaming shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
         batch_size: gathers batches of this many examples directly from the store, which is many
-            times faster than batching afterwards. It requires items of one shape. None emits items
-            one by one.
+            times faster than batching afterwards. It requires items of one shape. Mappings of any
+            kind become dicts. None emits items one by one.
         drop_remainder: with `batch_size`, whether to drop a last batch with fewer examples.
         annotate: whether to emit `Echoed` tuples, which add item and copy numbers and the count of
             fresh items.
@@ -369,5 +369,6 @@ class _EchoIterator(grain.DatasetIterator):
 
     def close(self) -> None:
         """Ends the threads that read ahead; `next` is an error from then on."""
-        super().close()
-        self._pass.reader.close()
+        if hasattr(self, "_pass"):  # not if the parent could not be iterated over
+            super().close()
+            self._pass.reader.close()

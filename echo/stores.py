@@ -33,7 +33,7 @@ class ItemStore:
     def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
         """Stores items; `copies` are left of each, at least 1."""
         for number, left, item in zip(fresh.tolist(), copies.tolist(), items, strict=False):
-            self._items[number] = [copy.deepcopy(item), left]
+            self._items[number] = [_copied(item, number), left]
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
         """What to call `emit` with for the items `fresh` (int64 [outputs, 1]): these."""
@@ -45,7 +45,7 @@ class ItemStore:
         entry = self._items[number]
         if entry[1] == 1:
             return self._items.pop(number)[0]
-        item = copy.deepcopy(entry[0])
+        item = _copied(entry[0], number)
         entry[1] -= 1
         return item
 
@@ -53,6 +53,17 @@ class ItemStore:
         """Deletes items (int64 [n], each once) that have copies left."""
         for number in fresh.tolist():
             del self._items[number]
+
+
+def _copied(item: Any, number: int) -> Any:
+    try:
+        return copy.deepcopy(item)
+    except Exception as error:
+        error.add_note(
+            f"echo copies each item with copy.deepcopy, which failed for fresh item {number}, a "
+            f"{type(item).__name__}; convert what cannot be copied upstream"
+        )
+        raise
 
 
 class ArrayStore:

@@ -52,10 +52,11 @@ def echo(
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(f"dataset is a {type(dataset).__name__}; allowed: a tf.data.Dataset")
         outputs = dataset.enumerate().flat_map(echoed)  # pyright: ignore[reportArgumentType]
-        cardinality = int(dataset.cardinality())
-        if cardinality != tf.data.UNKNOWN_CARDINALITY:
+        # None in a graph: inside a tf.function, or a function that makes data sets for `interleave`
+        cardinality = tf.get_static_value(dataset.cardinality())
+        if cardinality not in (None, tf.data.UNKNOWN_CARDINALITY):
             finite = cardinality != tf.data.INFINITE_CARDINALITY
-            total = schedule.num_outputs(cardinality) if finite else cardinality
+            total = schedule.num_outputs(int(cardinality)) if finite else cardinality
             outputs = outputs.apply(tf.data.experimental.assert_cardinality(total))
         if shuffle_buffer:
             outputs = outputs.shuffle(shuffle_buffer, seed, reshuffle_each_iteration)

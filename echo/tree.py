@@ -1,30 +1,31 @@
 """Nested dicts, tuples and lists of arrays: taking examples apart and putting them together."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 
 class Structure:
-    """How an example nests dicts, lists, tuples and named tuples; everything else is a leaf.
+    """How an example nests mappings, lists, tuples and named tuples; everything else is a leaf.
 
     Made from a first example, it takes apart others of the same structure. Keys are looked up by
-    name, so dicts may be in another order than the first one.
+    name, so mappings may be in another order than the first one. They are built as dicts.
     """
 
     def __init__(self, example: Any):
         self._type = type(example)
         self._keys: tuple | None = None  # of a leaf
-        if isinstance(example, dict):
+        self._is_mapping = isinstance(example, Mapping)
+        if self._is_mapping:
             self._keys = tuple(example)
         elif isinstance(example, tuple | list):
             self._keys = tuple(range(len(example)))
         self._key_set = frozenset(self._keys or ())
         self._parts = [(key, Structure(example[key])) for key in self._keys or ()]
-        flat = isinstance(example, dict) and all(part._keys is None for _, part in self._parts)
-        self._flat_keys = self._keys if flat else None  # of a dict of leaves, as most examples are
+        flat = self._is_mapping and all(part._keys is None for _, part in self._parts)
+        self._flat_keys = self._keys if flat else None  # of a mapping of leaves, as most are
 
     def leaves(self, item: Any) -> list[Any]:
         """The leaves of `item`, always in the order of the first example.
@@ -60,7 +61,7 @@ class Structure:
             leaves.append(item)
             return
         same = isinstance(item, self._type) and len(item) == len(self._keys)
-        if not same or (isinstance(item, dict) and item.keys() != self._key_set):
+        if not same or (self._is_mapping and item.keys() != self._key_set):
             raise ValueError(f"an item holds {_outline(item)} where earlier items hold {self}")
         for key, part in self._parts:
             if part._keys is None:
@@ -74,7 +75,7 @@ class Structure:
         values = [
             next(leaves) if part._keys is None else part._build(leaves) for _, part in self._parts
         ]
-        if issubclass(self._type, dict):
+        if self._is_mapping:
             return dict(zip(self._keys, values, strict=True))
         return self._type(*values) if hasattr(self._type, "_fields") else self._type(values)
 

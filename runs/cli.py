@@ -215,11 +215,15 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args=None, namespace=None):
-        for word in args or ():
-            flag, _, value = word.partition("=")
+        words = []
+        for word in sys.argv[1:] if args is None else args:
+            flag, equals, value = word.partition("=")
             if value == "--" and flag.startswith("--"):  # argparse would make it an empty list
                 self.error(f"argument {flag}: '--' is not a value")
-        return super().parse_known_args(args, namespace)
+            if value.startswith("~") and not flag.startswith("--config."):  # left by the shell
+                value = os.path.expanduser(value)
+            words.append(f"{flag}{equals}{value}")
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")

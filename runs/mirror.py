@@ -132,8 +132,8 @@ def check(url: str, directory: pathlib.Path) -> None:
     """Checks that a directory can be copied to a URL, as far as this is known without asking there.
 
     Raises:
-        InputError: the protocol is unknown, its package is missing, or the copy would lie within
-            the directory.
+        InputError: the protocol is unknown, its package is missing, a server that its driver asks
+            at once does not answer, or the copy would lie within the directory.
     """
     try:
         filesystem, root = opened(url)
@@ -141,9 +141,10 @@ def check(url: str, directory: pathlib.Path) -> None:
         raise InputError(
             f"--mirror is {url}, which needs a package that is not installed ({error}); install it"
         ) from error
-    except ValueError as error:
+    except Exception as error:  # some drivers connect at once, and raise many types
+        why = " ".join(str(error).split())
         raise InputError(
-            f"--mirror is {url} ({error}); allowed: s3://BUCKET/PATH, gs://BUCKET/PATH, a "
+            f"--mirror is {url} ({why}); allowed: s3://BUCKET/PATH, gs://BUCKET/PATH, a "
             "directory, or another URL that fsspec writes to"
         ) from error
     here = directory.absolute()

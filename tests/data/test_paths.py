@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -212,11 +213,16 @@ def test_columns_of_the_hub_are_found_by_type_or_given(tmp_path):
     path_data.write_parquet(tmp_path / "one.parquet", table)
     path_data.write_parquet(tmp_path / "two.parquet", twice)
     path_data.write_parquet(tmp_path / "bare.parquet", bare)
+    unnamed = path_data.described(
+        path_data.images_table(range(4)), {"label": {"_type": "ClassLabel"}, "turns": [{"a": {}}]}
+    )
+    path_data.write_parquet(tmp_path / "unnamed.parquet", unnamed)
     for query, classes, labels in [
         ("one.parquet", 3, [0, 0, 1, 2]),
         ("two.parquet?label=fine", 9, [5, 6, 7, 8]),
         ("two.parquet?label=coarse", 3, [0, 0, 1, 2]),
         ("bare.parquet", 6, [0, 1, 1, 5]),
+        ("unnamed.parquet", 3, [0, 0, 1, 2]),
     ]:
         source, info = splits.open_source(f"hf:{query}", "train", str(tmp_path))
         assert sorted(record["label"] for record in source) == labels
@@ -234,7 +240,9 @@ def test_objects_are_converted_from_cocos_boxes(listed, named, tmp_path):
     images = path_data.images_table(range(2)).column("image")
     nothing = [] if listed else {name: [] for name in objects}
     table = pa.table({"image": images, "objects": [value if listed else objects, nothing]})
-    feature = {"category": {"_type": "List", "feature": path_data.LABEL}}
+    feature: dict | list = {"category": {"_type": "List", "feature": path_data.LABEL}}
+    if listed:
+        feature = [{"category": path_data.LABEL}]
     if named:
         table = path_data.described(table, {"image": path_data.IMAGE, "objects": feature})
     path_data.save_to_disk(tmp_path / "boxes", {"train": table})
@@ -511,6 +519,10 @@ def test_files_may_have_names_of_any_bytes(tmp_path):
         ("files:pictures", {}, "has no text files .*; give a text file, or a directory"),
         ("folder:pictures/train/cat", {}, "has no images in folders; give the directory whose"),
         ("folder:pictures?image=x", {}, "folder: has no columns"),
+        ("folder:ftp://127.0.0.1:1/x", {}, "ftp://127.0.0.1:1/x cannot be listed .*refused"),
+        ("folder:nowhere://x", {}, "nowhere://x is not supported; allowed: a path, s3://"),
+        ("npz:pictures?text=x", {}, "npz: has columns of image and label only"),
+        ("files:pictures?label=x", {}, "files: has columns of text only"),
         ("hf:pictures?", {}, "allowed after the question mark: FIELD=COLUMN"),
         ("npz:x?picture=y", {}, "FIELD is image, label, objects, or text"),
         (
@@ -579,12 +591,24 @@ def test_a_path_without_its_kind_is_answered_with_what_fits(name, says, tmp_path
         ),
         ({"image": np.zeros((4, 8, 8), np.uint8)}, "no arrays image and label .*, but image; name"),
         ({"image": np.array([b"a", None]), "label": np.arange(2)}, "cannot be used .*allow_pickle"),
+        ({"image": np.zeros((2, 0, 8), np.uint8), "label": np.arange(2)}, "allowed: uint8 .2, H"),
+        (
+            {"images": np.zeros((2, 8, 8), np.uint8), "x": np.eye(2), "y": np.arange(2)},
+            r"arrays images and x, either of which could be image; name .*a.npz\?image=images'",
+        ),
     ],
 )
 def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
     path_data.write_npz(tmp_path / "a.npz", **arrays)
     fields = {"dataset__validation_split": "train"}
     assert re.search(says, refused(tmp_path, "npz:a.npz", **fields))
+
+
+def test_a_file_in_place_of_an_array_is_damage(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("image.npy", b"text")
+        archive.writestr("label.npy", b"text")
+    assert "a.npz cannot be used (label is no array)" in refused(tmp_path, "npz:a.npz")
 
 
 @pytest.mark.parametrize(
@@ -619,6 +643,31 @@ def test_columns_of_another_kind_are_refused(columns, says, tmp_path):
     path_data.write_parquet(tmp_path / "a.parquet", pa.table(columns))
     fields = {"dataset__validation_split": "train"}
     assert re.search(says, refused(tmp_path, "hf:a.parquet", **fields))
+
+
+@pytest.mark.parametrize("text", ["sentences", "documents"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.JSONL", "a.ndjson", "a.json"])
+def test_json_lines_by_any_of_their_names_are_read(name, text, tmp_path):
+    (tmp_path / name).write_text('{"text": "one"}\n{"text": "two"}\n')
+    source, _ = splits.open_source(f"files:{tmp_path}/{name}", "train", text=text)
+    assert [record["text"] for record in source] == ["one", "two"]
+    if not name.endswith(".json"):  # in a directory, that describes data
+        (tmp_path / "dataset_info.json").write_text("{}")
+        source, _ = splits.open_source(f"files:{tmp_path}", "train", text=text)
+        assert [record["text"] for record in source] == ["one", "two"]
+
+
+def test_names_of_text_files_may_be_in_capitals(tmp_path):
+    (tmp_path / "TRAIN.TXT").write_text("one\ntwo\n")
+    (tmp_path / "TEST.TXT").write_text("three\n")
+    source, _ = splits.open_source(f"files:{tmp_path}", "train", text="sentences")
+    assert [record["text"] for record in source] == [b"one", b"two"]
+
+
+def test_a_column_of_plain_text_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(SourceError, match=r"a.txt is plain text without columns; end the name"):
+        splits.open_source(f"files:{tmp_path}/a.txt?text=content", "train", text="sentences")
 
 
 @pytest.mark.parametrize("text", ["sentences", "documents"])

@@ -88,7 +88,8 @@ def test_a_device_store_checks_its_arguments():
         refuses(echo.DeviceStore, item, count, 1)
         refuses(echo.DeviceStore, item, 1, count)
         refuses(echo.DeviceStore, item, 1, 1, streams=count)
-    refuses(echo.DeviceStore, {"x": 1.0}, 1, 1, error=TypeError)
+    for leaf in (1.0, None, np.asarray("text"), np.zeros(2, [("a", int)])):
+        refuses(echo.DeviceStore, {"x": leaf}, 1, 1, error=TypeError)
     for mesh in ("mesh", jax.make_mesh((1,), ("model",))):
         refuses(echo.DeviceStore, item, 1, 1, mesh=mesh, error=ValueError)
 

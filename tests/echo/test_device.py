@@ -1,5 +1,7 @@
 """Echoing on the device: gather plans, and the store that applies them."""
 
+import collections
+
 import grain
 import hypothesis
 import hypothesis.strategies as st
@@ -7,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 from echo import EchoIterDataset, device, gather_plan
 from echo.device import DeviceStore
@@ -144,6 +147,42 @@ def test_plans_of_another_stage_are_refused(item, rows, message):
     store = DeviceStore(item, rows, stage.round_size)
     with pytest.raises(ValueError, match=message):
         _ = [store.apply(plan) for plan in stage]
+
+
+@pytest.mark.parametrize("kind", [collections.OrderedDict, collections.UserDict, FrozenDict])
+def test_items_may_be_mappings_of_any_kind(kind):
+    examples = grain.MapDataset.range(8).map(lambda n: kind({"x": np.full(2, n, np.float32)}))
+    options = {"factor": 2, "shuffle_buffer": 3, "batch_size": 4}
+    stage = EchoIterDataset(examples, **options, placement="device")
+    store = DeviceStore(examples[0], stage.store_rows(8), stage.round_size)
+    for wanted, plan in zip(EchoIterDataset(examples, **options), stage, strict=True):
+        np.testing.assert_array_equal(store.apply(plan)["x"], wanted["x"])
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto])
+def test_a_store_may_be_used_where_a_mesh_is_set(kind):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(kind,))
+    examples = grain.MapDataset.range(8).map(lambda n: np.full(2, n, np.float32))
+    stage = EchoIterDataset(examples, factor=2, batch_size=4, placement="device")
+    store = DeviceStore(examples[0], stage.store_rows(8), stage.round_size, mesh=mesh)
+    step = jax.jit(lambda batch: 2 * batch, donate_argnums=0)
+    with jax.set_mesh(mesh):
+        batches = [step(store.apply(plan)) for plan in stage]
+    np.testing.assert_array_equal(np.concatenate(batches)[:, 0], 2 * np.repeat(np.arange(8), 2))
+
+
+def test_a_store_refuses_what_is_no_plan_of_its_streams():
+    examples = grain.MapDataset.range(8).map(lambda n: np.full(2, n, np.float32))
+    options = {"factor": 2, "batch_size": 4, "placement": "device"}
+    stage = EchoIterDataset(examples, **options)
+    plan = next(iter(stage))
+    store = DeviceStore(examples[0], stage.store_rows(8), stage.round_size)
+    for wrong in (next(iter(EchoIterDataset(examples, **options, annotate=True))), {"items": 1}):
+        with pytest.raises(TypeError, match=r"plan is a (Echoed|dict); allowed: a GatherPlan"):
+            store.apply(wrong)
+    with pytest.raises(ValueError, match="of 2 streams, the store is for 1"):
+        store.apply(gather_plan.joined([plan, plan]))
+    store.apply(plan)
 
 
 def test_batches_are_items_too():

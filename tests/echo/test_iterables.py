@@ -5,6 +5,7 @@ import itertools
 import json
 import pickle
 import threading
+import tracemalloc
 import weakref
 
 import hypothesis
@@ -316,6 +317,28 @@ def test_a_parent_that_does_not_take_its_epoch_is_an_error():
         echo_iterable(Stuck(20), 2).load_state_dict(state)
 
 
+def test_a_state_over_an_iterable_with_states_is_refused_over_one_without():
+    class Stateful(Lazy):
+        def state_dict(self):
+            return {"position": 0}
+
+        def load_state_dict(self, state):
+            """Unused."""
+
+    echoed = echo_iterable(Stateful(40), 2)
+    list(itertools.islice(echoed, 70))
+    state = echoed.state_dict()
+    assert state["parent"]["state"] is not None
+    over_a_list = echo_iterable([*range(40)], 2)
+    for parent, message in [
+        (state["parent"], "load_state_dict, which a list does not have"),
+        ({"epoch": 3, "state": None}, "of epoch 3 of the list"),
+        (None, "the state is a .*NoneType"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            over_a_list.load_state_dict(state | {"parent": parent})
+
+
 def test_the_length_is_the_number_of_outputs():
     echoed = echo_iterable(Loader(7), 1.5, 3)
     assert len(echoed) == len(list(echoed)) == 10
@@ -395,8 +418,19 @@ def test_an_item_that_cannot_be_copied_is_an_error_each_time():
     iterator = iter(echo_iterable([0, {"lock": threading.Lock()}, 2], 2))
     assert [next(iterator), next(iterator)] == [0, 0]
     for _ in range(3):
-        with pytest.raises(TypeError, match="cannot pickle"):
+        with pytest.raises(TypeError, match="cannot pickle") as caught:
             next(iterator)
+        (note,) = caught.value.__notes__
+        assert "copy.deepcopy, which failed for fresh item 1, a dict; convert" in note
+
+
+def test_a_buffer_may_be_far_larger_than_the_stream():
+    tracemalloc.start()
+    outputs = list(echo_iterable(iter(range(50)), 2, 2**40, seed=1))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert outputs == schedule_says(2, 2**40, 1, 50)
+    assert peak < 2**22
 
 
 def test_an_error_of_the_source_is_raised_when_its_item_is_due():

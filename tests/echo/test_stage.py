@@ -1,6 +1,7 @@
 """The Grain stage: its outputs, its reads, its errors, and how it stops and resumes."""
 
 import contextlib
+import gc
 import json
 import queue
 import subprocess
@@ -475,6 +476,21 @@ def test_a_parent_may_change_a_state_that_it_returned():
     grain.experimental.assert_equal_output_after_checkpoint(EchoIterDataset(parent, factor=2))
 
 
+def test_a_parent_may_change_a_state_that_it_was_given():
+    parts = [grain.MapDataset.range(10 * k, 10 * k + 9).to_iter_dataset() for k in range(3)]
+    interleaved = grain.experimental.InterleaveIterDataset(parts, cycle_length=2)
+    dataset = EchoIterDataset(interleaved, factor=1.5, shuffle_buffer=4)
+    iterator, restored = iter(dataset), iter(dataset)
+    for _ in range(20):
+        next(iterator)
+    state = iterator.get_state()
+    restored.set_state(state)
+    list(restored)
+    assert iterator.get_state() == state
+    restored.set_state(state)
+    assert list(restored) == list(iterator)
+
+
 class Misshapen(Source):
     """Item 5 has another shape, as long as it is `wrong`."""
 
@@ -624,6 +640,19 @@ def test_threads_end(ending):
             next(iterator)
     del iterator
     assert gone(mine)
+
+
+def test_a_parent_that_cannot_be_iterated_over_is_one_error(monkeypatch):
+    class Unreadable(grain.IterDataset):
+        def __iter__(self):
+            raise OSError("no such data")
+
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with pytest.raises(OSError, match="no such data"):
+        iter(EchoIterDataset(Unreadable(), factor=2))
+    gc.collect()
+    assert not unraisable
 
 
 def test_closing_closes_the_parent_too():

@@ -1,11 +1,13 @@
 """The stores: each item once, copies counted, nothing shared between copies."""
 
 import collections
+import types
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 from echo.stores import ArrayStore, ItemStore
 from echo.tree import Structure
@@ -178,3 +180,17 @@ def test_a_structure_rebuilds_items_from_leaves():
         Structure({"b": 1, "a": 2}).build([3, 4, 5])
     assert Structure(5).leaves(6) == [6]
     assert Structure(5).build([6]) == 6
+
+
+@pytest.mark.parametrize("kind", [collections.UserDict, types.MappingProxyType, FrozenDict])
+def test_batches_of_any_mapping_hold_its_values(kind):
+    store = ArrayStore(4)
+    items = [kind({"x": np.full(2, n), "inner": kind({"y": n})}) for n in range(3)]
+    store.put(np.arange(2), items[:2], np.ones(2, int))
+    store.put(np.arange(2, 3), items[2:], np.ones(1, int))
+    batch = emit(store, range(3))
+    assert type(batch) is dict
+    assert batch["x"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert batch["inner"]["y"].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"'x' where earlier items hold .*'x', 'inner'"):
+        store.put(np.asarray([4]), [kind({"x": np.full(2, 4)})], np.ones(1, int))

@@ -82,6 +82,18 @@ def test_nested_elements_batches_and_streams_without_a_known_end(tf):
     assert len(outputs(endless.take(50))) == 50
 
 
+def test_data_sets_made_in_a_graph_are_echoed(tf):
+    stage = echo.tf_data.echo(1.5)
+
+    def of_file(number):
+        return tf.data.Dataset.range(10 * number, 10 * number + 3).apply(stage)
+
+    files = tf.data.Dataset.range(2)
+    assert outputs(files.flat_map(of_file)) == [0, 1, 1, 2, 10, 11, 11, 12]
+    total = tf.function(lambda: of_file(1).reduce(np.int64(0), lambda a, b: a + b))
+    assert total().numpy() == 44
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -11,6 +11,7 @@ import pytest
 import advise
 import sweep
 import train
+from analysis import __main__ as analysis
 from configs import base
 from runs import cli
 from tests.helpers.runs import ROOT, cpu_devices, flags, mini, run_command
@@ -134,6 +135,27 @@ def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupt
     assert cli.guarded(train.main, words) == cli.WRONG_INPUT
     assert "optimizer.learning_rate (0.1 there, 0.5 here)" in capsys.readouterr().err
     assert sorted(workdir.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("parse", "words", "flag"),
+    [
+        (train.parse, ["--config=configs/cifar10.py", "--workdir=~/run"], "workdir"),
+        (train.parse, ["--evaluate=~/run"], "evaluate"),
+        (
+            sweep.parse,
+            ["--config=configs/cifar10.py:mini", "--study=demo", "--outdir=~/run"],
+            "outdir",
+        ),
+        (advise.parse, ["--config=configs/cifar10.py", "--pilot=~/run"], "pilot"),
+        (analysis.parse, ["study", "--out=~/run"], "out"),
+    ],
+)
+def test_a_path_may_start_at_the_home_directory(parse, words, flag, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parsed = parse(words)
+    arguments = parsed[0] if isinstance(parsed, tuple) else parsed
+    assert os.fspath(getattr(arguments, flag)) == str(tmp_path / "run")
 
 
 def test_a_directory_with_something_else_is_refused(tmp_path, capsys):

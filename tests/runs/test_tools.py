@@ -138,6 +138,7 @@ WRONG = [
     ("--profile=0:3", "--profile is '0:3'"),
     ("--profile=3:3", "--profile is '3:3'"),
     ("--mirror=nowhere://x", "--mirror is nowhere://x (Protocol not known: nowhere); allowed: s3"),
+    ("--mirror=ftp://127.0.0.1:1/x", "--mirror is ftp://127.0.0.1:1/x ([Errno 111] Connection ref"),
     ("--mirror={tmp}/run/copy", "run/copy, within "),
     ("--workdir=s3://bucket/run", "is a URL; give a directory, and --mirror=s3://bucket/run to"),
 ]
