@@ -28,7 +28,7 @@ def content(directory):
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != records.LOCK
+        if path.is_file() and path.name not in (records.LOCK, f".{records.LOCK}")
     }
 
 
