@@ -160,6 +160,9 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
         "Ratios at a look that decides tend to be too far from 1.\n"
         "- **All pairs** were run, whatever the looks decided, so their 95 % interval does not "
         "depend on when a look decided.\n"
+        "- **Reached** counts the runs at the target, with echoing and without. Where few runs "
+        "without echoing reached it, the best trial of no echoing owed much to its seed. Then the "
+        "ratio rests on those few pairs, and says more about that setting than about echoing.\n"
         "- No interval is adjusted for the number of conditions.",
     ]
     for problem, (loaded, planned) in studies.items():
@@ -169,11 +172,12 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
             c.name: f"{echo_label(c.insertion, c.factor)}, batch {c.batch_size}"
             for c in loaded.study.conditions
         }
+        baselines = {c.name: loaded.study.baseline_of(c) for c in loaded.study.conditions}
         whole = finals(loaded)
         for name, own in decisions(loaded, planned).items():
             every = whole[name]
             row = [labels[name], _number(every.effect), _interval(every), f"{every.pairs}"]
-            row += [f"{reached[name]}", _number(own.effect), _interval(own), f"{own.pairs}"]
+            row += [f"{reached[name]}, {reached[baselines[name]]}", _number(own.effect), _interval(own), f"{own.pairs}"]
             rows.append([*row, f"{own.decided}", own.verdict])
         header = ["condition", "all pairs", "95 %", "pairs", "reached"]
         header += ["at the look", "98.3 %", "pairs", "decided", "verdict"]
