@@ -259,6 +259,8 @@ def advise(
         stages, batch_stage, workers, max_workers = [("input", lambda _: next(batches))], "", 1, 1
         insertions = {"after batching": "input"}
     names = [name for name, _ in stages]
+    if len(set(names)) < len(names):
+        raise ValueError(f"stages are named {', '.join(names)}; allowed: a different name for each")
     batching = names.index(batch_stage) if batch_stage in names else len(names) - 1
     host = names[: batching + 1]
     if batch_stage not in names:

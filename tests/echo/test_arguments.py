@@ -121,6 +121,7 @@ def test_advise_checks_what_it_calls():
     refuses(echo.advise, read, None, batch_size=4, error=TypeError)
     refuses(echo.advise, read, print, batch_size=4, stored=5, error=TypeError)
     refuses(echo.advise, read, print, batch_size=4, batch_stage=5, error=TypeError)
+    refuses(echo.advise, [*read, *read], print, batch_size=4, error=ValueError)
     for insertions in (["read"], "read", {1: "read"}):
         refuses(echo.advise, read, print, batch_size=4, insertions=insertions)
 
