@@ -177,7 +177,8 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
         for name, own in decisions(loaded, planned).items():
             every = whole[name]
             row = [labels[name], _number(every.effect), _interval(every), f"{every.pairs}"]
-            row += [f"{reached[name]}, {reached[baselines[name]]}", _number(own.effect), _interval(own), f"{own.pairs}"]
+            row.append(f"{reached[name]}, {reached[baselines[name]]}")
+            row += [_number(own.effect), _interval(own), f"{own.pairs}"]
             rows.append([*row, f"{own.decided}", own.verdict])
         header = ["condition", "all pairs", "95 %", "pairs", "reached"]
         header += ["at the look", "98.3 %", "pairs", "decided", "verdict"]
