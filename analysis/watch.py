@@ -18,6 +18,7 @@ from analysis import load, scores, tables
 from analysis.load import UNFINISHED, LoadedStudy
 from runs import records
 from runs.cli import InputError
+from runs.study import Study
 
 POLL_SECONDS = 5.0
 _HEAD = ("condition", "trials ended", "counted", "diverged", "reached", "best so far", "running")
@@ -81,9 +82,17 @@ def ended(loaded: LoadedStudy) -> bool:
     study = loaded.study
     if not study.trials:
         return not loaded.trials["status"].isin((UNFINISHED, "preempted")).any()
-    searches = scores.search_scores(loaded.trials, study)
-    done = (searches["counted"] >= study.trials) | (searches["ended"] >= study.max_trials)
+    done = finished(scores.search_scores(loaded.trials, study), study)
     return int(done.sum()) >= len(study.conditions) * study.searches
+
+
+def finished(searches: pd.DataFrame, study: Study) -> pd.Series:
+    """Whether each search has its trials, or has run as many as it may, bool [searches].
+
+    Args:
+        searches: rows of `scores.search_scores`.
+    """
+    return (searches["counted"] >= study.trials) | (searches["ended"] >= study.max_trials)
 
 
 def line(loaded: LoadedStudy | None) -> str:

@@ -5,10 +5,10 @@
     python -m benchmarks.confirmation --out=results/confirmation.md
 
 results/protocol.md has the rules: the winner of a condition is the trial with the smallest score of
-all its searches; a pair is a run of a condition and one of no echoing at the same batch size, each
-with its own winner's hyperparameters and the same new seeds; there are three looks, after a third,
-two thirds, and all of the pairs, each at level 1 - 0.05/3, and a condition is decided at the first
-look whose interval excludes 1.
+all its searches, which must be finished; a pair is a run of a condition and one of no echoing at
+the same batch size, each with its own winner's hyperparameters and the same new seeds; there are
+three looks, after a third, two thirds, and all of the pairs, each at level 1 - 0.05/3, and a
+condition is decided at the first look whose interval excludes 1.
 """
 
 # pandas has no complete type stubs.
@@ -46,11 +46,17 @@ _COMPARED = (
 def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
     """By condition, the hyperparameters of the counted trial that reached the target with the
     smallest score: of those that tie, the one of the first search, then the first trial. A
-    condition without such a trial is missing."""
+    condition without such a trial is missing, and one that has not finished every search that the
+    study has begun."""
     chosen = {}
     names = [axis.field for axis in loaded.study.space]
+    searches = scores.search_scores(loaded.trials, loaded.study)
+    finished = searches[watch.finished(searches, loaded.study)].groupby("condition").size()
+    begun = loaded.trials["search"].nunique()
     reached: Any = loaded.trials[loaded.trials["counted"] & loaded.trials[scores.REACHED].notna()]
     for condition, trials in reached.groupby("condition", sort=False):
+        if finished.get(condition, 0) < begun:
+            continue
         best = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
         chosen[condition] = {name: _plain(best[name]) for name in names}
     return chosen
@@ -208,7 +214,7 @@ def _missing(loaded: load.LoadedStudy) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments("confirmation", __doc__)
-    parser.add_argument("--choose", action="store_true", help="choose winners of finished grids")
+    parser.add_argument("--choose", action="store_true", help="choose the winners")
     parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
     options = parser.parse_args(argv)
     names = list(problems.PROBLEMS)
@@ -217,7 +223,7 @@ def main(argv: list[str] | None = None) -> None:
         grids = {name: load.read(path) for name, path in packed.items() if path.exists()}
         records.write_json(
             options.records / problems.WINNERS.name,
-            {name: winners(grid) for name, grid in grids.items() if watch.ended(grid)},
+            {name: winners(grid) for name, grid in grids.items()},
         )
         return
     packed = {name: options.records / f"{PREFIX}{name}.tar.xz" for name in names}

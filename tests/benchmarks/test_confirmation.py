@@ -1,6 +1,7 @@
 """The confirmation of a grid: its winners, its runs without a search, and its sequential looks."""
 
 import collections
+import dataclasses
 import json
 import math
 import pathlib
@@ -37,6 +38,16 @@ def test_winner_is_the_cheapest_trial_that_reached_the_target():
     assert winners.keys() == best.keys()
     for condition, trials in best.items():
         assert winners[condition] == min(trials, key=lambda one: one[0])[1]
+
+
+def test_condition_with_an_unfinished_search_has_no_winner():
+    grid = load.read("results/grid/digits.tar.xz")
+    assert not grid.trials.groupby("condition")["counted"].sum().all()  # e = 8 was interrupted
+    half = grid.trials.index[grid.trials["condition"] == "before_augmentation_e4_b32"][6:]
+    grid = dataclasses.replace(grid, trials=grid.trials.drop(index=half))
+    reached = grid.trials[grid.trials["fresh_examples_to_target"].notna()]
+    assert "before_augmentation_e4_b32" in set(reached["condition"])
+    assert set(confirmation.winners(grid)) == {"baseline_b32", "before_augmentation_e2_b32"}
 
 
 def test_confirmation_takes_the_conditions_whose_baseline_has_a_winner():
