@@ -15,6 +15,7 @@ condition is decided at the first look whose interval excludes 1.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
 
+import collections
 import dataclasses
 import math
 import pathlib
@@ -51,11 +52,12 @@ def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
     chosen = {}
     names = [axis.field for axis in loaded.study.space]
     searches = scores.search_scores(loaded.trials, loaded.study)
-    finished = searches[watch.finished(searches, loaded.study)].groupby("condition").size()
+    done = searches[watch.finished(searches, loaded.study)]
+    finished = collections.Counter(done["condition"])
     begun = loaded.trials["search"].nunique()
     reached: Any = loaded.trials[loaded.trials["counted"] & loaded.trials[scores.REACHED].notna()]
     for condition, trials in reached.groupby("condition", sort=False):
-        if finished.get(condition, 0) < begun:
+        if finished[condition] < begun:
             continue
         best = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
         chosen[condition] = {name: _plain(best[name]) for name in names}
