@@ -516,7 +516,9 @@ def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict
     fit = Fit.to(runs, user.target, user.batch_size, prior)
     factors = list(user.runs)
     log_used = np.median(fit.draws(factors, user.target, 0), axis=1)
-    return dict(zip(factors, fit.prefill + np.exp(log_used), strict=True))
+    return {
+        e: fit.prefill(e) + math.exp(log) for e, log in zip(factors, log_used.tolist(), strict=True)
+    }
 
 
 def table(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]]) -> str:

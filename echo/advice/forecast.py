@@ -9,13 +9,14 @@ The law: with batch size B and factor e, the loss l takes
 
     n(l, e) = E(l) * (1 + c * (32 * e / B)^g) + S(l) * B / e
 
-fresh examples after the shuffle buffer's prefill. S is the minimum number of steps, which even a
-run on fresh examples alone takes. E is the minimum number of fresh examples, which no repeat can
-replace, and c is the price of repeats. S is a power of l whose exponent bends along the way, as on
-a plateau. E is proportional to S^rho, and E = 32 * r * S at the middle of the observed levels, so
-the curve of any factor informs the forecasts of all factors. The law is fitted to the fresh
+fresh examples after the shuffle buffer has been filled. S is the minimum number of steps, which
+even a run on fresh examples alone takes. E is the minimum number of fresh examples, which no repeat
+can replace, and c is the price of repeats. S is a power of l whose exponent bends along the way, as
+on a plateau. E is proportional to S^rho, and E = 32 * r * S at the middle of the observed levels,
+so the curve of any factor informs the forecasts of all factors. The law is fitted to the fresh
 examples at which the pilots reached each level, with priors from the problems of docs/forecast.md,
-which also reports how accurate the forecasts are.
+which also reports how accurate the forecasts are. A pilot that is later than the law at its lowest
+loss is expected to stay late.
 
 It requires SciPy: `pip install ".[forecast]"` in a checkout.
 """
@@ -52,7 +53,7 @@ _CONTENDER = 0.1
 
 _LEVELS = 8  # at which a curve is compared
 _TRANSIENT = 0.3  # of the way (in log loss) from the start to the target, ignored
-_BEND_LENGTH = 0.3  # of the way, over which the exponent of S is correlated
+_LENGTH = 0.3  # of the way, over which the exponent of S and a run's deviation are correlated
 _INDEPENDENT = 3  # levels of one curve that count as independent
 _DRAWS = 400
 
@@ -68,8 +69,8 @@ class Prior:
             intervals cover the truth on other problems.
     """
 
-    mean: tuple[float, ...] = (1.15, -3.1, 0.79, -2.2, 0.27)
-    sd: tuple[float, ...] = (1.5, 1.15, 0.49, 0.53, 0.53)
+    mean: tuple[float, ...] = (1.18, -3.1, 0.76, -2.1, 0.28)
+    sd: tuple[float, ...] = (1.5, 1.1, 0.5, 0.52, 0.53)
     bends: float = 0.5
     noise: float = 0.12
     widening: float = 1.5
@@ -241,9 +242,11 @@ def forecast(
     fit = Fit.to(runs, target, batch_size, prior or Prior())
     # In logs, since forecasts from a plateau exceed the range of a float.
     one_step = np.log(batch_size / np.array(factors))[:, None]
-    log_used = np.maximum(fit.draws(factors, target, seed), one_step)
+    deviations = [[fit.deviation(runs, factor, target)] for factor in factors]
+    log_used = np.maximum(fit.draws(factors, target, seed) + deviations, one_step)
     reached = _observe(log_used, factors, runs, target, fit)
-    log_fresh = np.logaddexp(np.log(max(fit.prefill, 1e-9)), log_used)
+    prefills = np.array([[fit.prefill(factor)] for factor in factors])
+    log_fresh = np.logaddexp(np.log(np.maximum(prefills, 1e-9)), log_used)
     log_seconds = log_fresh
     if step_seconds:
         log_seconds = log_used - one_step + np.log([[step_seconds[e]] for e in factors])
@@ -286,15 +289,13 @@ def _observe(log_used, factors, runs: Sequence[Run], target: float, fit: "Fit") 
     was observed; returns the factors that reached the target."""
     rng, reached = np.random.default_rng(0), set()
 
-    def after_prefill(fresh_examples: float) -> float:
-        return np.log(max(fresh_examples - fit.prefill, 1))
-
     for draws, factor in zip(log_used, factors, strict=True):
+        prefill = fit.prefill(factor)
         own = [run for run in runs if run.factor == factor]
         hits = [fresh_examples_at(run, target) for run in own]
-        seen = [after_prefill(hit) for hit in hits if hit is not None]
+        seen = [np.log(max(hit - prefill, 1)) for hit in hits if hit is not None]
         ends = [run.fresh_examples[-1] for run, hit in zip(own, hits, strict=True) if hit is None]
-        ends = [after_prefill(end) for end in ends]
+        ends = [np.log(max(end - prefill, 1)) for end in ends]
         if seen:
             reached.add(factor)
             # A run that has gone further than the others needed takes at least as long as it has.
@@ -330,6 +331,12 @@ def _doubt(
         )
     if len(piloted) < 2:
         return "the pilots are of fewer than two factors"
+    lowest, transient_end = _range(runs, target)
+    if lowest > transient_end:
+        return (
+            f"no pilot has come beyond the first {_TRANSIENT:.0%} of the way to the target "
+            "(in log loss)"
+        )
     if best > max(piloted):
         return f"no pilot repeats as much as e = {best:g}, so its price has not been seen"
     if regret > MAX_REGRET:
@@ -390,9 +397,13 @@ def _check_counts(run: Run, batch_size: int) -> None:
         )
 
 
-def _prefill(run: Run, batch_size: int) -> float:
-    """Fresh examples that the shuffle buffer held before the first step."""
-    return max(0.0, float(np.median(run.fresh_examples - run.steps * batch_size / run.factor)))
+def _prefills(runs: Sequence[Run], batch_size: int) -> dict[float, float]:
+    """Fresh examples that the shuffle buffer held before the first step, by factor: medians."""
+    held: dict[float, list[float]] = {}
+    for run in runs:
+        before = np.median(run.fresh_examples - run.steps * batch_size / run.factor)
+        held.setdefault(run.factor, []).append(max(0.0, float(before)))
+    return {factor: float(np.median(counts)) for factor, counts in held.items()}
 
 
 def _usable(run: Run) -> np.ndarray:
@@ -415,12 +426,17 @@ def fresh_examples_at(run: Run, level: float) -> float | None:
     return float(fresh[after - 1] * (fresh[after] / fresh[after - 1]) ** share)
 
 
-def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
-    """Levels of the loss between the end of the transient and the lowest loss of all runs."""
+def _range(runs: Sequence[Run], target: float) -> tuple[float, float]:
+    """The lowest loss of all runs, at least the target, and the loss where the transient ends."""
     curves = [run.loss[_usable(run)] for run in runs]
     lowest = max(min((curve.min() for curve in curves if len(curve)), default=target), target)
     first = max((curve[0] for curve in curves if len(curve)), default=target)
-    top = target * (first / target) ** (1 - _TRANSIENT)
+    return lowest, target * (first / target) ** (1 - _TRANSIENT)
+
+
+def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
+    """Levels of the loss between the end of the transient and the lowest loss of all runs."""
+    lowest, top = _range(runs, target)
     return np.geomspace(lowest, max(top, 1.05 * lowest), _LEVELS)
 
 
@@ -444,7 +460,8 @@ class Fit:
         noise: the standard deviation of log fresh examples around the law.
         knots: log losses.
         middle: the mean log loss of the points to which the law was fitted.
-        prefill: fresh examples that the shuffle buffer held before the first step.
+        prefills: fresh examples that the shuffle buffer held before the first step, by factor of
+            the runs.
         widening: that of the prior.
     """
 
@@ -454,7 +471,7 @@ class Fit:
     knots: np.ndarray
     middle: float
     batch_size: int
-    prefill: float
+    prefills: Mapping[float, float]
     widening: float
 
     @classmethod
@@ -466,7 +483,7 @@ class Fit:
         except ImportError:
             raise missing_package("echo.advice.forecast", "scipy", "forecast") from None
 
-        prefill = float(np.median([_prefill(run, batch_size) for run in runs]))
+        prefills = _prefills(runs, batch_size)
         points = []  # (factor, log level, log fresh examples, weight)
         levels = _levels(runs, target)
         for run in runs:
@@ -476,7 +493,8 @@ class Fit:
             first, lowest = loss[0], max(loss.min(), target)
             own = sorted({lowest, *levels[(levels >= lowest) & (levels <= first)]})
             known = [(level, fresh_examples_at(run, level)) for level in own]
-            known = [(level, n - prefill) for level, n in known if n is not None and n > prefill]
+            held = prefills[run.factor]
+            known = [(level, n - held) for level, n in known if n is not None and n > held]
             weight = min(1.0, np.sqrt(_INDEPENDENT / max(len(known), 1)))
             points += [(run.factor, np.log(level), np.log(n), weight) for level, n in known]
         if len(points) < 2:
@@ -510,13 +528,46 @@ class Fit:
         fit = least_squares(residuals, fit.x, jac, max_nfev=200)
         covariance = np.linalg.inv(fit.jac.T @ fit.jac)
         return cls(
-            fit.x, covariance, float(noise), knots, middle, batch_size, prefill, prior.widening
+            fit.x, covariance, float(noise), knots, middle, batch_size, prefills, prior.widening
         )
+
+    def prefill(self, factor: float) -> float:
+        """Fresh examples that the shuffle buffer holds before the first step: those of the factor's
+        runs; else the examples in the buffer of the others, a copy of each counted once. Without
+        echoing, there is no buffer."""
+        if factor in self.prefills:
+            return self.prefills[factor]
+        slots = [held * other for other, held in self.prefills.items() if other > 1]
+        return float(np.median(slots)) / factor if slots and factor > 1 else 0.0
 
     def fresh_examples(self, factor: float, loss: np.ndarray) -> np.ndarray:
         """Fresh examples to each loss by the law at its mode, [levels]."""
         segments = _segments(np.log(loss), self.middle, self.knots)
-        return self.prefill + np.exp(_law(self.mode, segments, factor / self.batch_size))
+        law = _law(self.mode, segments, factor / self.batch_size)
+        return self.prefill(factor) + np.exp(law)
+
+    def deviation(self, runs: Sequence[Run], factor: float, target: float) -> float:
+        """How much later than by the law the runs of this factor will reach the target, in log
+        fresh examples.
+
+        A run that is late at its lowest loss stays late. This is correlated along the way as the
+        bends are. 0 for a factor without a run that has yet to reach the target.
+        """
+        late = []
+        for run in runs:
+            usable = run.loss[_usable(run)]
+            if run.factor != factor or not len(usable) or usable.min() <= target:
+                continue
+            lowest = float(usable.min())
+            fresh = fresh_examples_at(run, lowest) or 0.0
+            used = fresh - self.prefill(factor)
+            if used <= 0:
+                continue
+            segments = _segments(np.log(lowest), self.middle, self.knots)
+            law = _law(self.mode, segments, factor / self.batch_size)
+            rest = (np.log(lowest) - np.log(target)) / _way(self.knots)
+            late.append(np.exp(-rest / _LENGTH) * (np.log(used) - law))
+        return float(np.mean(late)) if late else 0.0
 
     def draws(self, factors: Sequence[float], target: float, seed: int) -> np.ndarray:
         """Log fresh examples to `target` of a new run after its prefill, [factors, draws]."""
@@ -527,6 +578,11 @@ class Fit:
         log_fresh += self.noise * rng.standard_normal(log_fresh.shape)
         center = np.median(log_fresh, axis=1, keepdims=True)
         return center + self.widening * (log_fresh - center)
+
+
+def _way(knots: np.ndarray) -> float:
+    """The length of the way from the start to the target, in log loss."""
+    return float(knots[-1] - knots[0]) / (1 - _TRANSIENT)
 
 
 def _segments(level, middle: float, knots: np.ndarray) -> np.ndarray:
@@ -541,9 +597,8 @@ def _whitening(knots: np.ndarray, prior: Prior) -> np.ndarray:
 
     The prior is an Ornstein-Uhlenbeck process in log loss at the middles of the segments.
     """
-    span = (knots[-1] - knots[0]) / (1 - _TRANSIENT)
     distances = np.diff((knots[1:] + knots[:-1]) / 2)
-    correlation = np.exp(-distances / span / _BEND_LENGTH)
+    correlation = np.exp(-distances / _way(knots) / _LENGTH)
     scale = np.concatenate([[1], 1 / np.sqrt(1 - correlation**2)]) / prior.bends
     return np.diag(scale) - np.diag(scale[1:] * correlation, -1)
 

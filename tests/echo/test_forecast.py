@@ -166,12 +166,36 @@ def test_seconds_decide_between_factors():
         assert cell.seconds == pytest.approx(cell.fresh_examples, rel=1e-6)
 
 
-def test_the_prefill_of_a_buffer_takes_no_steps():
-    shifted = [dataclasses.replace(r, fresh_examples=r.fresh_examples + 256) for r in pilots()]
-    plain, buffered = (forecast(runs, TARGET, batch_size=BATCH) for runs in (pilots(), shifted))
-    for factor in FACTORS:
-        expected = plain.cells[factor].fresh_examples + 256
-        assert buffered.cells[factor].fresh_examples == pytest.approx(expected, rel=0.01)
+def buffered(run, examples):
+    """The run behind a shuffle buffer that holds so many examples, copies included."""
+    return dataclasses.replace(run, fresh_examples=run.fresh_examples + examples / run.factor)
+
+
+def test_a_buffer_delays_each_factor_by_the_fresh_examples_that_it_holds():
+    plain = forecast(pilots(), TARGET, batch_size=BATCH)
+    shifted = [buffered(run, 256) for run in pilots()]
+    delayed = forecast(shifted, TARGET, batch_size=BATCH)
+    for factor in FACTORS:  # no pilot has e = 2 or 8
+        expected = plain.cells[factor].fresh_examples + 256 / factor
+        assert delayed.cells[factor].fresh_examples == pytest.approx(expected, rel=1e-3)
+    without = forecast(shifted[1:], TARGET, batch_size=BATCH).cells[1]  # no echoing, no buffer
+    unshifted = forecast(pilots()[1:], TARGET, batch_size=BATCH).cells[1]
+    assert without.fresh_examples == pytest.approx(unshifted.fresh_examples, rel=1e-3)
+
+
+def test_a_run_that_is_late_stays_late():
+    """Also if the factors beside it say otherwise: then no law fits all three."""
+    late = law_run(8, 0.5 * law_examples(TARGET, 1))
+    late = dataclasses.replace(late, fresh_examples=3 * late.fresh_examples, steps=3 * late.steps)
+    runs = pilots(share=0.5)
+
+    def forecasts(*others):
+        answer = forecast([*runs, *others], TARGET, batch_size=BATCH)
+        return answer.cells[4].fresh_examples, answer.cells[8].fresh_examples
+
+    (beside, own), (plain, _) = forecasts(late), forecasts()
+    assert own > 1.5 * beside  # the law has them within a tenth of each other
+    assert beside < 1.5 * plain
 
 
 def test_a_factor_that_reached_the_target_is_observed():
@@ -214,6 +238,12 @@ def test_the_next_pilot_is_the_best_guess_until_it_has_arrived():
     assert forecast(everything, TARGET, batch_size=BATCH).next_factor is None
 
 
+def resting(factor):
+    """A run whose loss has not begun to fall."""
+    fresh = np.linspace(50, 500, 10)
+    return Run(factor, fresh, fresh * factor / BATCH, np.linspace(1.0, 0.99, 10))
+
+
 def test_says_when_the_evidence_is_not_enough():
     def doubt(runs, **options):
         answer = forecast(runs, TARGET, batch_size=BATCH, **options)
@@ -223,6 +253,7 @@ def test_says_when_the_evidence_is_not_enough():
     assert "fewer than two factors" in doubt(pilots(factors=(4,)))
     assert "no pilot repeats as much" in doubt(pilots(factors=(1, 2)), factors=[4])
     assert "may take" in doubt(pilots(share=0.02, noise=0.3))
+    assert "beyond the first 30% of the way" in doubt([resting(factor) for factor in (1, 4, 16)])
     assert not doubt(pilots(share=0.5))
 
 
@@ -366,7 +397,7 @@ def test_a_plateau_is_no_clear_answer(drop):
     ]
     answer = forecast(runs, 0.02, batch_size=BATCH)
     assert answer.doubt
-    assert "> 1e12 times" in forecast_module._doubt(runs, 0.02, set(), 4, 1e300)
+    assert "> 1e12 times" in forecast_module._doubt(pilots(), TARGET, set(), 4, 1e300)
     assert answer.next_factor is not None
     assert "> 1e12" in str(answer)
     cells = answer.cells.values()
