@@ -110,8 +110,8 @@ def directory(text: str) -> pathlib.Path:
 def _refuse_url(name: str) -> None:
     if _URL.match(name):
         raise InputError(
-            f"{name} is a URL; give a directory, and --mirror={name} to copy it there after each "
-            "checkpoint"
+            f"{name} is a URL; give a directory (train.py and sweep.py copy theirs to a URL with "
+            "--mirror)"
         )
 
 
