@@ -287,6 +287,20 @@ def test_directory_of_another_plan_is_refused(tmp_path):
         sweep.run(smaller, tmp_path / "study", QUIET)
 
 
+def test_a_launch_may_find_the_data_elsewhere_and_record_more(tmp_path):
+    one = {"trials": 1, "conditions": ("baseline",)}
+    sweep.run(study(**one), tmp_path / "study", QUIET)
+    first = records.read_json(tmp_path / "study" / records.STUDY)
+    moved = study(**one | {"trials": 2})
+    moved.config.dataset.data_dir, moved.config.gradient_statistics_every_steps = "/elsewhere", 2
+    assert sweep.run(moved, tmp_path / "study", QUIET) == "finished"
+    last = records.read_json(tmp_path / "study" / records.STUDY)
+    assert last["trials"] == 2
+    assert last["resolved_config"] == first["resolved_config"]
+    metrics = records.read_metrics(tmp_path / "study" / "baseline" / "0" / "1")
+    assert any(record["split"] == records.GRADIENTS for record in metrics)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
