@@ -55,7 +55,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.prog, parser.epilog = "python -m analysis", _EXAMPLES
     add = parser.add_argument
     add("directories", nargs="+", metavar="DIR", help="one study, or directories of single runs")
-    add("--out", metavar="DIR", help="where to write (default: the first DIR/report)")
+    add(
+        "--out",
+        type=cli.directory,
+        metavar="DIR",
+        help="where to write (default: the first DIR/report)",
+    )
     add(
         "--target",
         type=_target,

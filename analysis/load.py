@@ -318,7 +318,9 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
     config = trial.config.get("config") or {}
     hparams = trial.search.get("hparams")
     if hparams is None and study.space:
-        raise ValueError(f"{records.HPARAMS} is missing")
+        if trial.config or trial.metrics or trial.result:
+            raise ValueError(f"{records.HPARAMS} is missing")
+        hparams = dict.fromkeys(axis.field for axis in study.space)  # only its lock is taken yet
     hparams = _optimizer_settings(config) if hparams is None else hparams
     _check_hparams(hparams, study)
     commit = trial.config.get("commit")
@@ -326,7 +328,7 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
         "condition": place.condition,
         "search": place.search,
         "trial": place.trial,
-        "hparams": dict(hparams),
+        "hparams": {name: math.nan if x is None else x for name, x in hparams.items()},
         "status": trial.result.get("status", UNFINISHED),
         **_score(trial.result, trial.validation, study.target),
         **_extent(trial.result),

@@ -422,6 +422,14 @@ MAY_CHANGE_ON_RESUME = (
     "sharding",
 )
 
+# Those of them that may also differ between launches of a study, since they affect no seconds.
+MAY_CHANGE_IN_STUDY = (
+    "dataset.data_dir",
+    "dataset.cache_dir",
+    "log_every_steps",
+    "gradient_statistics_every_steps",
+)
+
 
 _BY_NAME = {field.name: field for field in FIELDS}
 

@@ -211,7 +211,9 @@ def main(argv: Sequence[str]) -> int:
     parser = cli.Parser(__doc__)
     parser.prog = "python -m data.convert"
     parser.add_argument("source", metavar="SOURCE", help=paths.names_of("PATH"))
-    parser.add_argument("directory", metavar="DIR", help="where TFDS data lie; made if missing")
+    parser.add_argument(
+        "directory", type=cli.directory, metavar="DIR", help="where TFDS data lie; made if missing"
+    )
     parser.add_argument("--name", help="name of the copy (default: from the path)")
     parser.add_argument(
         "--text",
@@ -229,7 +231,7 @@ def main(argv: Sequence[str]) -> int:
         raise cli.InputError(
             f"--name is {name!r}; allowed: small letters, digits, and _, a letter first"
         )
-    directory = pathlib.Path(arguments.directory).expanduser()
+    directory = arguments.directory.expanduser()
     try:
         opened = convert(settings, directory, name)
     except RecordError as error:

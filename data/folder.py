@@ -4,7 +4,8 @@
     PATH/train/CLASS/*.jpg, PATH/val/...    the splits that PATH's folders name
 
 Classes are the names of the folders in sorted order, over all splits. Images may lie in folders
-within a class.
+within a class. Next to train/, a folder that is called neither validation nor test is a split only
+if its folders are classes of train/; others, such as masks/train/, are ignored.
 """
 
 import functools
@@ -14,7 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from data.path_data import PathData, Settings, canonical_split, image_properties, shuffled_order
+from data.path_data import (
+    SPLITS,
+    PathData,
+    Settings,
+    canonical_split,
+    image_properties,
+    shuffled_order,
+)
 from data.sources import DatasetInfo, Records, SourceError, fingerprint
 from data.storage import Tree
 
@@ -66,6 +74,12 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             f"{tree.root} has no images in folders; give the directory whose folders are the "
             f"classes, or train/ and validation/ with such folders ({', '.join(SUFFIXES)})"
         )
+    of_train = set(places["train"].values())
+    places = {
+        split: class_of
+        for split, class_of in places.items()
+        if split in SPLITS or of_train.issuperset(class_of.values())
+    }
     classes = tuple(sorted({name for classes in places.values() for name in classes.values()}))
     if not by_split and all(map(_LIKE_A_SPLIT.fullmatch, classes)):
         raise SourceError(

@@ -22,6 +22,7 @@ _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 _SPLIT = re.compile(
     r"(?:.*[^a-z0-9])?(train|validation|valid|val|dev|test)(?:[^a-z0-9].*)?", re.I | re.S
 )
+SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 

@@ -257,13 +257,14 @@ class AutoOrder:
             read(None)
         if ended():
             raise StopIteration
-        return min(ready(), maximum)
+        return int(min(ready(), maximum))  # a NumPy integer would not be JSON in a state
 
     def _earlier_decision(self) -> int | None:
         """The decision of an earlier run for the next batch; None if there is none."""
         batch = self._repeats.batches
         if self._decisions is None:
-            return self._earlier(batch) if self._earlier else None
+            decision = self._earlier(batch) if self._earlier else None
+            return None if decision is None else checked_integer("earlier", decision, 0, self._size)
         if batch == len(self._decisions):
             raise StopIteration
         return int(self._decisions[batch])

@@ -111,14 +111,32 @@ class EchoIterable(Iterable[T]):
 
         Raises:
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
-                items than were read.
+                items than were read, or is a generator from which items have been read here.
         """
         check_fields(state, dict.fromkeys(_STATE_FIELDS))
+        if inspect.isgenerator(self._iterable) and self._newest and self._newest.fresh_examples:
+            raise ValueError(
+                "iterable is a generator that has been read from, and cannot start again; restore "
+                "the state over a new one, or over an object that makes one for each iter()"
+            )
         position = dict(state)
         iterator = self._begin(checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION))
         self._parent_was_loaded = True
         iterator.set_position(position)
         self._newest = self._waiting = iterator
+        self.epoch = iterator.epoch
+
+    def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        # Worker processes continue from a loaded state, but get no pass: generators, and the
+        # iterators of many loaders, cannot be pickled.
+        settings = self.__dict__ | {"_newest": None, "_waiting": None}
+        return settings, self._waiting and self._waiting.state()
+
+    def __setstate__(self, pickled: tuple[dict[str, Any], dict[str, Any] | None]) -> None:
+        settings, state = pickled
+        self.__dict__.update(settings)
+        if state is not None:
+            self.load_state_dict(state)
 
     def _begin(self, epoch: int) -> "EchoIterator[T]":
         """A new pass from the start."""

@@ -250,8 +250,9 @@ class OpportunisticIterDataset(_EchoStage):
             items do not suffice. None: no limit.
         decisions: the number of fresh items in each batch of an earlier run. The stream repeats
             that run and ends with it.
-        earlier: called with the number of a batch, from 0, returns its decision if it was emitted
-            before an interruption, and None if it is to be decided now.
+        earlier: called with the number of a batch, from 0, returns its decision (from 0 to the size
+            of a batch) if it was emitted before an interruption, and None if it is to be decided
+            now.
         placement: "host" or "device", the memory that stores items. With "device" the stage emits a
             `GatherPlan` for each batch, as `EchoIterDataset` does.
 

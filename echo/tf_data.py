@@ -19,7 +19,8 @@ def echo(
     `flat_map` over `from_tensors(element).repeat(n)` and then `shuffle`, as in Choi et al. (2019),
     with the counts of `echo.EchoSchedule`: k elements give floor(k * factor). The order is that of
     tf.data's own shuffle buffer. It depends on `seed` (and on tf.random.set_seed, if that is
-    called).
+    called). Put `ignore_errors()` before this stage: after it, it never ends if an element before
+    the stage fails, since it also ignores the error that there are fewer elements than announced.
 
     Args:
         factor: the echoing factor e >= 1, with at most nine decimals.

@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import ml_collections
@@ -110,8 +110,8 @@ def directory(text: str) -> pathlib.Path:
 def _refuse_url(name: str) -> None:
     if _URL.match(name):
         raise InputError(
-            f"{name} is a URL; give a directory, and --mirror={name} to copy it there after each "
-            "checkpoint"
+            f"{name} is a URL; give a directory (train.py and sweep.py copy theirs to a URL with "
+            "--mirror)"
         )
 
 
@@ -343,8 +343,25 @@ def load_config(
                 f"get_config() of {file} returns no field {field.name}; start from "
                 "configs.base.get_config(), which has all fields"
             ) from error
+    if unknown := unknown_fields(config.to_dict(), fields):
+        raise InputError(
+            f"get_config() of {file} returns a field {unknown[0]}, which does not exist"
+            f"{_suggestion(unknown[0], [field.name for field in fields])}; leave it out"
+        )
     override(config, overrides, fields)
     return config, module
+
+
+def unknown_fields(config: Mapping[Any, Any], fields: Fields, prefix: str = "") -> list[str]:
+    """The names in a nested configuration that are no fields."""
+    known, unknown = {field.name for field in fields}, []
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and name not in known:
+            unknown += unknown_fields(value, fields, f"{name}.") if value else [name]
+        elif name not in known:
+            unknown.append(name)
+    return unknown
 
 
 def override(config: ml_collections.ConfigDict, overrides: Sequence[str], fields: Fields) -> None:

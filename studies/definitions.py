@@ -71,6 +71,11 @@ def load_study(
         )
     search.check_counts(study)
     search.check_axes(study)
+    if both := {axis.field for axis in study.space} & set(definition.get("overrides", {})):
+        raise cli.InputError(
+            f"study {name!r} overrides {', '.join(sorted(both))}, which its search space varies; "
+            "name it in not_searched too, or leave the override out"
+        )
     return study
 
 
@@ -119,6 +124,10 @@ def _axes(definition: dict[str, Any], module: Any, variant: str) -> list[Any]:
     if not isinstance(axes, list | tuple):
         raise ValueError(f"its search space is {short(axes)}; allowed: a list of axes")
     left_out = definition.get("not_searched", ())
+    for field in left_out:
+        if not isinstance(field, str):
+            raise ValueError(f"not_searched contains {short(field)}; allowed: names of fields")
+        search.check_field(field)
     return [axis for axis in axes if not (_field(axis) and _field(axis) in left_out)]
 
 

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import train
+from configs import base
 from data.splits import open_data
 from runs import cli, environment, locks, records, workdirs
 from runs.study import MAY_CHANGE, SIZES, Study
@@ -15,6 +16,9 @@ from studies.trial_queue import SearchQueue
 
 # Held while study.json is extended; hidden, since a condition may be named `lock`.
 _LOCK = f".{records.LOCK}"
+
+# What a later launch may change. Where the data lie stays in study.json as it was at first.
+_MAY_CHANGE = (*MAY_CHANGE, *(f"resolved_config.{name}" for name in base.MAY_CHANGE_IN_STUDY))
 
 
 def open_study(study: Study, study_dir: pathlib.Path) -> str:
@@ -36,7 +40,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
     with cli.writing_to(study_dir):
         existing = _read(study_dir) or _create(study_dir, plan | environment.describe(train.ROOT))
     if records.schema_version(existing) != records.SCHEMA_VERSION:
-        changed = workdirs.differences_in_shared(existing, plan, (*MAY_CHANGE, "schema_version"))
+        changed = workdirs.differences_in_shared(existing, plan, (*_MAY_CHANGE, "schema_version"))
         if changed or not _is_finished(study, study_dir):
             raise cli.InputError(
                 workdirs.version_sentence(study_dir, existing, "study", "--outdir")
@@ -53,7 +57,8 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
         with cli.writing_to(study_dir), locks.held(study_dir / _LOCK, wait=True):
             existing = _read(study_dir) or existing
             if not _covers(existing, plan):
-                grown = plan | _larger(existing, plan) | environment.describe(train.ROOT)
+                grown = {name: plan[name] for name in MAY_CHANGE} | _larger(existing, plan)
+                grown = existing | grown | environment.describe(train.ROOT)
                 records.write_json(study_dir / records.STUDY, grown)
     return _larger_than(study, study_dir, _larger(existing, plan))
 
@@ -74,7 +79,7 @@ def _changed(existing: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     """What differs from the plan of the study on disk, and must not; of lists only the names."""
     lists = [name for name, value in plan.items() if isinstance(value, list)]
     here = {name: value for name, value in plan.items() if name not in lists}
-    changed = workdirs.differences({name: existing.get(name) for name in here}, here, MAY_CHANGE)
+    changed = workdirs.differences({name: existing.get(name) for name in here}, here, _MAY_CHANGE)
     changed = [text.replace("resolved_config.", "config.", 1) for text in changed]
     return changed + [name for name in lists if existing.get(name) != plan[name]]
 

@@ -98,6 +98,10 @@ def resolved_axis(record: Any, config: ml_collections.ConfigDict) -> Axis:
             "axis with min and max"
         )
     unit = nested(config, field)
+    if unit <= 0:
+        raise ValueError(
+            f"{axis.field}: times is {field!r}, which is {unit:g}; allowed: a field above 0"
+        )
     return Axis(axis.field, axis.scale, axis.min * unit, axis.max * unit)
 
 

@@ -287,6 +287,20 @@ def test_directory_of_another_plan_is_refused(tmp_path):
         sweep.run(smaller, tmp_path / "study", QUIET)
 
 
+def test_a_launch_may_find_the_data_elsewhere_and_record_more(tmp_path):
+    one = {"trials": 1, "conditions": ("baseline",)}
+    sweep.run(study(**one), tmp_path / "study", QUIET)
+    first = records.read_json(tmp_path / "study" / records.STUDY)
+    moved = study(**one | {"trials": 2})
+    moved.config.dataset.data_dir, moved.config.gradient_statistics_every_steps = "/elsewhere", 2
+    assert sweep.run(moved, tmp_path / "study", QUIET) == "finished"
+    last = records.read_json(tmp_path / "study" / records.STUDY)
+    assert last["trials"] == 2
+    assert last["resolved_config"] == first["resolved_config"]
+    metrics = records.read_metrics(tmp_path / "study" / "baseline" / "0" / "1")
+    assert any(record["split"] == records.GRADIENTS for record in metrics)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -516,6 +530,7 @@ def _wrong_studies():
         (_axis(min=True), "min is True"),
         (_axis(max=10**400), "allowed: a finite number"),
         (_axis(times=[1]), "times is [1]"),
+        (_axis(times="optimizer.schedule.horizon_fresh_examples"), "which is 0; allowed: a field"),
         (_axis(scale="log", min=0.0), "above 0"),
         (_axis(min=2.0), "min <= max"),
         (_axis(scale="lgo"), "linear, log"),
@@ -542,6 +557,9 @@ def _wrong_studies():
         ({"plan": "'conditions': ['baseline']"}, "allowed: a dict"),
         ({"plan": "'space': 5"}, "space is 5"),
         ({"plan": "'overrides': [1]"}, "overrides is [1]"),
+        ({"plan": "'overrides': {'optimizer.learning_rate': 1}"}, "which its search space varies"),
+        ({"plan": "'not_searched': ['optimizer.lerning_rate']"}, "did you mean optimizer.learning"),
+        ({"plan": "'not_searched': [3]"}, "not_searched contains 3; allowed: names of fields"),
         ({"plan": "'overides': {}"}, "is not a key of a study"),
         ({"plan": "'score': 'speed'"}, "score is 'speed'"),
         ({"plan": "'baseline': 'other'"}, "allowed: one of its conditions, baseline"),

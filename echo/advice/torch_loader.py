@@ -30,6 +30,8 @@ def loader_stages(loader: Any) -> LoaderStages | None:
         return None
     if isinstance(loader.dataset, torch_data.IterableDataset) or not loader.batch_size:
         return None
+    if not hasattr(loader.dataset, "__len__"):
+        return None  # only its sampler knows which examples there are
     whole = loader.dataset
     while isinstance(whole, torch_data.Subset):
         whole = whole.dataset

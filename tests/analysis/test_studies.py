@@ -318,6 +318,16 @@ def test_watch_waits_for_a_run_that_was_preempted(tmp_path, capsys, monkeypatch)
     assert [line.split(" | ")[2] for line in lines] == ["0 running", "1 running", "0 running"]
 
 
+@pytest.mark.parametrize("hparams", [None, {"optimizer.momentum": None}])
+def test_a_trial_without_hyperparameters_is_analyzed(hparams, tmp_path):
+    axis = {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.1, "max": 0.5}
+    root = write_study(tmp_path / "s", [BASELINE], {}, search_space=[axis])
+    (root / "baseline" / "0" / "0").mkdir(parents=True)
+    if hparams:
+        records.write_json(root / "baseline" / "0" / "0" / records.HPARAMS, {"hparams": hparams})
+    assert run([str(root)]) == 0
+
+
 def test_watch_before_the_first_trial(tmp_path, capsys, monkeypatch):
     root = write_study(tmp_path / "s", [BASELINE], {})
 
@@ -327,6 +337,9 @@ def test_watch_before_the_first_trial(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(watch.time, "sleep", interrupt)
     assert run([str(root), "--watch"]) == 0
     assert capsys.readouterr().out == "no trial has started\n"
+    (root / "baseline" / "0" / "0").mkdir(parents=True)  # by a process that was killed
+    assert run([str(root), "--watch"]) == 0
+    assert capsys.readouterr().out.endswith(" | 1 running\n")
     assert run([str(root), "--watch", "--target=90"]) == 2
     assert "--target is 90" in capsys.readouterr().err
     assert run([str(tmp_path), "--watch"]) == 2

@@ -115,7 +115,7 @@ def test_a_copy_that_differs_is_found(tmp_path):
         (["{}/own", "{}/tfds"], "a path without its kind; allowed: folder:"),
         (["digits", "{}/tfds"], "SOURCE is 'digits'; allowed: folder:PATH"),
         (["folder:{}/own", "{}/tfds", "--name=A b"], "--name is 'A b'; allowed: small letters"),
-        (["folder:{}/own", "s3://bucket/tfds"], "is a URL; give a directory"),
+        (["folder:{}/own", "s3://bucket/tfds"], "s3://bucket/tfds is a URL; give a directory"),
         (["folder:{}/own", "{}", "--name=own"], "own exists; give another --name or directory"),
         (["folder:{}/own"], "DIR; see python -m data.convert --help"),
     ],

@@ -120,6 +120,16 @@ def test_classes_are_numbered_by_name_and_images_may_lie_deeper(tmp_path):
     }
 
 
+def test_beside_train_only_folders_with_its_classes_are_other_splits(tmp_path):
+    for place in ("train/a", "train/b", "val/c", "extra/b", "masks/train", "masks/val"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "1.png").write_bytes(tfds_data.png(1))
+    opened = paths.open_all("", paths.Settings(f"folder:{tmp_path}"))
+    assert opened.classes == ("a", "b", "c")
+    assert set(opened.splits) == {"train", "validation", "extra"}
+    assert opened.info.num_classes == 3
+
+
 def test_a_class_may_be_called_train(tmp_path):
     for place in ("train/1.png", "test/2.png", "car/3.png"):
         (tmp_path / place).parent.mkdir()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import echo
 from echo import readers, tree
-from echo.auto_order import Repeats
+from echo.auto_order import AutoOrder, Repeats
 from echo.gather_plan import NOWHERE
 from tests.helpers.runs import HANGS
 
@@ -559,3 +559,33 @@ def test_a_state_stays_small():
     assert len(iterator._pass.store) > 2_000
     assert len(json.dumps(iterator.get_state())) < 4 * len(iterator._pass.store)
     iterator.close()
+
+
+class ReadsTooMuch:
+    """An intake that reads three items more than it is asked for."""
+
+    num_read, num_items = 0, None
+
+    def read(self, stop, seconds=None):
+        self.num_read = stop + 3
+        return True
+
+
+@pytest.mark.parametrize(
+    ("limit", "earlier"),
+    [(lambda: np.int64(6), None), (None, lambda batch: np.arange(4, 0, -2)[batch])],
+)
+def test_numpy_integers_of_its_functions_leave_the_state_json(limit, earlier):
+    order, intake = AutoOrder(Repeats(3, 6, 1), 4, None, limit, None, earlier), ReadsTooMuch()
+    for admitted in (4, 6):
+        order.next(intake)
+        order.emitted(4)
+        assert json.loads(json.dumps(order.get_state()))["admitted"] == admitted
+
+
+@pytest.mark.parametrize("decision", [-1, 5, 4.0, True])
+def test_an_earlier_decision_that_no_batch_can_have_is_refused(decision):
+    iterator = iter(stage(items(40), earlier=lambda batch: [4, decision][batch]))
+    next(iterator)
+    with pytest.raises(echo.EchoSpecError, match=r"earlier is .*at least 0 and at most 4"):
+        next(iterator)

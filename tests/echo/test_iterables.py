@@ -403,6 +403,42 @@ def test_what_has_a_state_can_be_sent_to_a_worker_process(outputs):
     assert list(pickle.loads(pickle.dumps(echoed))) == list(iterator)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_an_iterable_that_has_been_read_can_be_sent_to_a_worker_process(loaded):
+    echoed = echo_iterable(Loader(20), 2, 4)  # its passes are generators, which cannot be pickled
+    list(itertools.islice(echoed, 7))
+    if loaded:
+        echoed.load_state_dict(echoed.state_dict())
+    sent = pickle.loads(pickle.dumps(echoed))
+    assert sent.epoch == echoed.epoch == (0 if loaded else 1)
+    assert [item["y"] for item in sent] == [item["y"] for item in echoed]
+
+
+def test_after_a_state_is_loaded_the_next_pass_is_that_of_the_state():
+    echoed = echo_iterable(range(9), 2, 4)
+    list(echoed)
+    iterator = iter(echoed)
+    list(itertools.islice(iterator, 5))
+    state, rest = echoed.state_dict(), list(iterator)
+    resumed = echo_iterable(range(9), 2, 4)
+    resumed.load_state_dict(state)
+    assert resumed.epoch == 1
+    resumed.set_epoch(resumed.epoch)  # as in a loop over epochs
+    assert list(resumed) == rest
+
+
+def test_a_generator_that_has_been_read_takes_no_state():
+    echoed = echo_iterable((i for i in range(9)), 2, 4)
+    before = echoed.state_dict()
+    echoed.load_state_dict(before)
+    list(itertools.islice(echoed, 5))
+    with pytest.raises(ValueError, match="is a generator that has been read from"):
+        echoed.load_state_dict(before)
+    again = echo_iterable((i for i in range(9)), 2, 4)
+    again.load_state_dict(echoed.state_dict())
+    assert list(again) == list(echo_iterable(range(9), 2, 4))[5:]
+
+
 def test_a_source_may_reuse_its_buffer():
     def reusing():
         buffer = np.zeros(3, int)

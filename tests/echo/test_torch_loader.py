@@ -77,6 +77,19 @@ def test_a_data_set_that_reads_batches_is_not_read_one_by_one():
     assert loader_stages(torch.utils.data.DataLoader(single, batch_size=5)) is not None
 
 
+class Endless(torch.utils.data.Dataset):
+    """Leaves it to a sampler which examples there are."""
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+
+
+def test_a_data_set_without_a_length_is_read_as_its_sampler_says():
+    loader = torch.utils.data.DataLoader(Endless(), batch_size=8, sampler=range(80))
+    advice = echo.advise(loader, lambda batch: None, batch_size=8, seconds=0.05)
+    assert [point.name for point in advice.points] == ["after batching"]
+
+
 def test_loaders_without_random_access_are_iterated_over():
     batches = torch.utils.data.DataLoader(echo.echo_iterable(range(9), 2), batch_size=3)
     assert loader_stages(batches) is None

@@ -268,6 +268,11 @@ def test_a_misspelt_field_in_a_configuration_file_is_an_error(tmp_path):
             "import ml_collections as m\ndef get_config():\n    return m.ConfigDict()\n",
             "returns no field workload",
         ),
+        (
+            "from configs import base\ndef get_config():\n    c = base.get_config().unlock()\n"
+            "    c.echo.fctor = 2.0\n    return c\n",
+            "returns a field echo.fctor, which does not exist (did you mean echo.factor?); leave",
+        ),
     ],
 )
 def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, says, tmp_path, capsys):

@@ -140,7 +140,7 @@ WRONG = [
     ("--mirror=nowhere://x", "--mirror is nowhere://x (Protocol not known: nowhere); allowed: s3"),
     ("--mirror=ftp://127.0.0.1:1/x", "--mirror is ftp://127.0.0.1:1/x ([Errno 111] Connection ref"),
     ("--mirror={tmp}/run/copy", "run/copy, within "),
-    ("--workdir=s3://bucket/run", "is a URL; give a directory, and --mirror=s3://bucket/run to"),
+    ("--workdir=s3://bucket/run", "s3://bucket/run is a URL; give a directory (train.py"),
 ]
 
 

@@ -178,7 +178,16 @@ def _without_its_best(workdir):
     return "kept no evaluated checkpoint that is intact; train with a "
 
 
-@pytest.mark.parametrize("damage", [_no_run, _without_checkpoints, _without_its_best])
+def _of_another_version(workdir):
+    record = records.read_json(workdir / records.CONFIG)
+    record["config"]["echo"]["repeats"] = 2
+    records.write_json(workdir / records.CONFIG, record)
+    return "has a field echo.repeats, which this version does not have; use the commit in its conf"
+
+
+@pytest.mark.parametrize(
+    "damage", [_no_run, _without_checkpoints, _without_its_best, _of_another_version]
+)
 def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
     workdir = finished.parent / "elsewhere" if damage is _no_run else finished
     says = damage(workdir)
