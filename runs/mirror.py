@@ -39,7 +39,7 @@ class Mirror(Observer):
     def __init__(self, directory: pathlib.Path, url: str, say: Callable[[str], None]):
         self._directory, self._url, self._say = directory, url, say
         self._copied: dict[str, tuple[int, int]] = {}  # (size, mtime in ns) by path
-        self._warned = False
+        self._warned, self._refused = False, False
         self._due, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
         self._thread.start()
@@ -61,17 +61,21 @@ class Mirror(Observer):
         for seconds in (*_RETRY_SECONDS, None):
             if self._attempt():
                 return
+            if self._refused:
+                break
             if seconds is not None:
                 time.sleep(seconds)
+        again = " with another --mirror" if self._refused else ""
         self._say(
             f"warning: {self._url} is not up to date; {self._directory} is complete, and the same "
-            "command copies it again"
+            f"command{again} copies it"
         )
 
     def _attempt(self) -> bool:
         try:
             self._copy()
         except Exception as error:
+            self._refused = isinstance(error, InputError)
             if not self._warned:
                 self._warned = True
                 reason = " ".join(f"{type(error).__name__}: {error}".split())

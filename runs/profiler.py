@@ -5,7 +5,7 @@ The host's regions (read, decode, echo, augment, transfer, step, evaluate, save)
 """
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,12 +21,13 @@ class Profiler(Observer):
         workdir: the run's directory.
         start: the first step of the trace, counted from 1.
         stop: the step before which the trace ends.
+        say: prints a line.
     """
 
-    def __init__(self, workdir: pathlib.Path, start: int, stop: int):
-        self._directory = workdir / records.PROFILE
+    def __init__(self, workdir: pathlib.Path, start: int, stop: int, say: Callable[[str], None]):
+        self._directory, self._say = workdir / records.PROFILE, say
         self._start, self._stop = start, stop
-        self._tracing = False
+        self._tracing, self._traced = False, False
 
     def step(self, step: int) -> None:
         if self._tracing and step >= self._stop:
@@ -35,10 +36,15 @@ class Profiler(Observer):
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # every call of Python would bury the named regions
             jax.profiler.start_trace(self._directory, profiler_options=options)
-            self._tracing = True
+            self._tracing = self._traced = True
 
     def end(self, result: Mapping[str, Any]) -> None:
         self.close()
+        if not self._traced:
+            self._say(
+                f"warning: this launch trained none of the steps {self._start}:{self._stop} of "
+                "--profile, so there is no trace"
+            )
 
     def close(self) -> None:
         if self._tracing:

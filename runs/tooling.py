@@ -61,7 +61,7 @@ class Tools:
         if self.profile:
             from runs.profiler import Profiler
 
-            observers["--profile"] = Profiler(workdir, *self.profile)
+            observers["--profile"] = Profiler(workdir, *self.profile, say)
         if self.mirror:
             observers["--mirror"] = self._mirror(workdir, say)
         return Observers(observers, say)

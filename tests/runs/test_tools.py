@@ -15,6 +15,7 @@ import train
 from runs import cli, records, tooling
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
+from runs.profiler import Profiler
 from studies.directory import open_study
 from tests.helpers.runs import RESNET, ROOT, echoing, mini, records_of, stop_at
 from tests.helpers.small_studies import RecordedProgress, study
@@ -69,6 +70,18 @@ def test_a_profile_names_what_the_host_does(followed):
     regions = ("read", "decode", "echo", "augment", "transfer", "step", "evaluate", "save")
     assert set(regions) <= set(counts)
     assert counts["step"] == counts["transfer"] == 16  # steps 4 to 19
+
+
+def test_a_profile_of_steps_that_are_never_trained_is_a_warning(tmp_path):
+    said = []
+    profiler = Profiler(tmp_path, 500, 800, said.append)
+    for step in range(1, 41):
+        profiler.step(step)
+    profiler.end({})
+    assert said == [
+        "warning: this launch trained none of the steps 500:800 of --profile, so there is no trace"
+    ]
+    assert not list(tmp_path.iterdir())
 
 
 class Failing(Observer):
@@ -222,11 +235,12 @@ def test_a_resumed_run_drops_the_checkpoints_of_the_copy_that_it_has_overtaken(t
 
 
 def test_the_copy_of_another_run_is_never_overwritten(tmp_path, monkeypatch):
-    monkeypatch.setattr("runs.mirror._RETRY_SECONDS", ())
+    monkeypatch.setattr("runs.mirror._RETRY_SECONDS", (1e9,))  # nothing to wait for
     theirs = directory(tmp_path / "theirs", **{"config.json": '{"a": 1}'})
     ours = directory(tmp_path / "ours", **{"config.json": '{"a": 2}'})
     said = copied(ours, theirs)
     assert "config.json there belongs to another run; give another --mirror" in said[0]
+    assert said[1].endswith("the same command with another --mirror copies it")
     assert content(theirs) == {"config.json": b'{"a": 1}'}
 
 
