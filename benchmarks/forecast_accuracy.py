@@ -517,7 +517,8 @@ def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict
     factors = list(user.runs)
     log_used = np.median(fit.draws(factors, user.target, 0), axis=1)
     return {
-        e: fit.prefill(e) + math.exp(log) for e, log in zip(factors, log_used.tolist(), strict=True)
+        e: fit.prefill(e) + float(np.exp(log))
+        for e, log in zip(factors, log_used.tolist(), strict=True)
     }
 
 

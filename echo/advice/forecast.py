@@ -331,7 +331,8 @@ def _doubt(
         )
     if len(piloted) < 2:
         return "the pilots are of fewer than two factors"
-    lowest, transient_end = _range(runs, target)
+    usable = [run for run in runs if run.factor not in diverged]
+    lowest, transient_end = _range(usable, target)
     if lowest > transient_end:
         return (
             f"no pilot has come beyond the first {_TRANSIENT:.0%} of the way to the target "
@@ -494,7 +495,11 @@ class Fit:
             own = sorted({lowest, *levels[(levels >= lowest) & (levels <= first)]})
             known = [(level, fresh_examples_at(run, level)) for level in own]
             held = prefills[run.factor]
-            known = [(level, n - held) for level, n in known if n is not None and n > held]
+            known = [
+                (level, n - held)
+                for level, n in known
+                if n is not None and n - held >= batch_size / run.factor
+            ]
             weight = min(1.0, np.sqrt(_INDEPENDENT / max(len(known), 1)))
             points += [(run.factor, np.log(level), np.log(n), weight) for level, n in known]
         if len(points) < 2:
@@ -548,24 +553,23 @@ class Fit:
 
     def deviation(self, runs: Sequence[Run], factor: float, target: float) -> float:
         """How much later than by the law the runs of this factor will reach the target, in log
-        fresh examples.
+        fresh examples: the mean over those that have yet to reach it, 0 if there are none.
 
-        A run that is late at its lowest loss stays late. This is correlated along the way as the
-        bends are. 0 for a factor without a run that has yet to reach the target.
+        A run that is late stays late; one that has not improved since its lowest loss is late. This
+        is correlated along the way as the bends are.
         """
         late = []
         for run in runs:
-            usable = run.loss[_usable(run)]
-            if run.factor != factor or not len(usable) or usable.min() <= target:
+            loss = run.loss[_usable(run)]
+            if run.factor != factor or not len(loss) or loss.min() <= target:
                 continue
-            lowest = float(usable.min())
-            fresh = fresh_examples_at(run, lowest) or 0.0
-            used = fresh - self.prefill(factor)
-            if used <= 0:
+            log_lowest = np.log(loss.min())
+            used = run.fresh_examples[-1] - self.prefill(factor)
+            if used < self.batch_size / factor:
                 continue
-            segments = _segments(np.log(lowest), self.middle, self.knots)
+            segments = _segments(log_lowest, self.middle, self.knots)
             law = _law(self.mode, segments, factor / self.batch_size)
-            rest = (np.log(lowest) - np.log(target)) / _way(self.knots)
+            rest = (log_lowest - np.log(target)) / _way(self.knots)
             late.append(np.exp(-rest / _LENGTH) * (np.log(used) - law))
         return float(np.mean(late)) if late else 0.0
 
