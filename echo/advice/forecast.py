@@ -16,7 +16,7 @@ on a plateau. E is proportional to S^rho, and E = 32 * r * S at the middle of th
 so the curve of any factor informs the forecasts of all factors. The law is fitted to the fresh
 examples at which the pilots reached each level, with priors from the problems of docs/forecast.md,
 which also reports how accurate the forecasts are. A pilot that is later than the law at its lowest
-loss is expected to stay late.
+loss, or has not improved since, is expected to stay late.
 
 It requires SciPy: `pip install ".[forecast]"` in a checkout.
 """
