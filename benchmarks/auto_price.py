@@ -408,7 +408,7 @@ _CHANGED = """## What changed
 The wall clock was read on a Xeon before, with steps three times as long and a defect of `auto` on
 CPUs: the augmentation of each batch waited for the running step. In the order of the table, the
 ratios were 1.03 (0.56 to 1.59), 0.83 (0.62 to 1.28), and 1.20 (1.05 to 1.36). The maxima from
-pilots were found again with the present rule for extending pilots, and are the same."""
+pilots were found again with the present forecast, and are the same."""
 
 
 @dataclasses.dataclass(frozen=True)
