@@ -171,6 +171,9 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
         "- **Reached** counts the runs at the target, with echoing and without. Where few runs "
         "without echoing reached it, the best trial of no echoing owed much to its seed. Then the "
         "ratio rests on those few pairs, and says more about that setting than about echoing.\n"
+        "- **Diverged** runs form no pair, as registered. This favors a condition whose runs "
+        "diverge more often than those without echoing; where any diverged, the numbers of pairs "
+        "and reached show it.\n"
         "- No interval is adjusted for the number of conditions.",
     ]
     for problem, (loaded, planned) in studies.items():

@@ -516,10 +516,8 @@ def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict
     fit = Fit.to(runs, user.target, user.batch_size, prior)
     factors = list(user.runs)
     log_used = np.median(fit.draws(factors, user.target, 0), axis=1)
-    return {
-        e: fit.prefill(e) + float(np.exp(log))
-        for e, log in zip(factors, log_used.tolist(), strict=True)
-    }
+    held = np.array([fit.prefill(factor) for factor in factors])
+    return dict(zip(factors, held + np.exp(log_used), strict=True))
 
 
 def table(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]]) -> str:
