@@ -347,12 +347,14 @@ CLAIMS: dict[str, Problems] = {
         "digits": against_none("digits_quality", _BEFORE),
         "logistic": against_none("grid/quality_logistic", _BEFORE),
         "grid sentences": against_none("grid/quality_sentences", _BEFORE),
+        "mnist": against_none("grid/quality_mnist", _BEFORE),
         "cells": against_none("grid/quality_cells", _BEFORE),
     },
     "... after batching (a difference, too)": {
         "digits": against_none("digits_quality", _BATCH),
         "logistic": against_none("grid/quality_logistic", _BATCH),
         "grid sentences": against_none("grid/quality_sentences", _BATCH),
+        "mnist": against_none("grid/quality_mnist", _BATCH),
         "cells": against_none("grid/quality_cells", _BATCH),
     },
     "Faster behind a slow upstream, e = 5, in seconds (fig. 5)": {

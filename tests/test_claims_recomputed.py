@@ -142,6 +142,8 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (tuned, ("digits_quality", BEFORE, "baseline", "best_value"), TABLES),
         (tuned, ("grid/quality_sentences", BEFORE, "baseline", "best_value"), BOTH),
         (tuned, ("grid/quality_sentences", BATCH, "baseline", "best_value"), TABLES),
+        (tuned, ("grid/quality_mnist", BEFORE, "baseline", "best_value"), BOTH),
+        (tuned, ("grid/quality_mnist", BATCH, "baseline", "best_value"), TABLES),
         (tuned, ("grid/quality_cells", BEFORE, "baseline", "best_value"), BOTH),
         (tuned, ("grid/quality_cells", "before_augmentation_e4", "baseline", "best_value"), TABLES),
         (tuned, ("digits_controls", "baseline_steps_of_e2", "baseline"), TABLES),
