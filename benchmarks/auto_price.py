@@ -1,4 +1,4 @@
-"""What `auto` costs beside the best fixed factor, behind constant and bursty upstreams.
+"""What `auto` costs compared with the best fixed factor, behind constant and bursty upstreams.
 
     python -m benchmarks.auto_price --train=out/auto_price    half an hour; resumes
     python -m benchmarks.auto_price --pilots=out/auto_pilots  ten minutes; quiet machine; resumes
@@ -504,12 +504,12 @@ def report(saved: Mapping[str, Any]) -> str:
     count, piloted = (len(names) * len(RATIOS) * len(KINDS) for names in (PROBLEMS, PILOTED))
     header = ["cell", "max_factor", "best e", "time, best e", "time, auto", "ratio", "90 % bound"]
     text = [
-        "# What `auto` costs beside the best fixed factor",
+        "# What `auto` costs compared with the best fixed factor",
         "How much slower is `auto`, which is not given R, than the best fixed factor, which is "
         f"chosen with hindsight? With the default of `max_factor`, {met} of {count} cells meet the "
-        f"goal, a 90 % bound of at most {GOAL:.2f} on the ratio of their times; with that from "
-        f"pilots, {met_by_pilots} of {piloted}. Made by `python -m benchmarks.auto_price`, whose "
-        "docstring has the rules.",
+        f"goal, a 90 % bound of at most {GOAL:.2f} on the ratio of their times; with the maximum "
+        f"from pilots, {met_by_pilots} of {piloted} do. Made by `python -m benchmarks.auto_price`, "
+        "whose docstring has the rules.",
         common.markdown_table([*header, f"best e, {DEEP} ahead", "missed"], rows),
         f"Times to the target are in units of a step, by the cost model: medians of {SEEDS} "
         "matched seeds. The ratio of `auto` to the best fixed factor is the median over the seeds, "
@@ -522,8 +522,8 @@ def report(saved: Mapping[str, Any]) -> str:
         text += [
             f"Medians of {WALL_SEEDS} seeds. Steps per second are those of the best fixed factor "
             "and of `auto`. The ratio of their seconds is the geometric mean over the seeds, with "
-            "the smallest and the largest; beside it is that of the cost model for the same seeds. "
-            f"{saved['machine']}",
+            "the smallest and the largest; the last column is that of the cost model for the same "
+            f"seeds. {saved['machine']}",
             _CHANGED,
         ]
     return "\n\n".join(text)

@@ -463,8 +463,8 @@ def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
             "The last two columns say what would decide an undecided ratio: the pairs of trials "
             "with matched seeds, and the searches, that find a ratio of "
             f"{deciding_sizes.RATIO} with a probability of {deciding_sizes.POWER} if ratios "
-            "scatter as they do here. In parentheses are the pairs and searches that there are; "
-            "where they are more, a larger difference is unlikely. Searches are resampled from the "
+            "scatter as they do here. Parentheses hold how many there are so far; if that is "
+            "already more, a larger difference is unlikely. Searches are resampled from the "
             "study's trials; with three or fewer, their number is rough. Decided ratios and "
             "differences have none.",
             common.markdown_table(header, rows),

@@ -65,7 +65,8 @@ class Ledger:
         for kind, goal in GOALS.items():
             counts = collections.Counter(r["outcome"] for r in self.records if r["kind"] == kind)
             faults = ", ".join(f"{counts[outcome]} {outcome}" for outcome in FAULTS)
-            lines.append(f"* {kind}: {self.count(kind):,} of {goal:,}; {faults} (goal: 0 of each)")
+            tried = f"{self.count(kind):,} (goal: {goal:,})"
+            lines.append(f"* {kind}: {tried}; {faults} (goal: 0 of each)")
         return "\n".join(lines)
 
 

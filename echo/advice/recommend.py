@@ -160,7 +160,8 @@ class Advice:
                 changes,
             ),
             (
-                f"predicted steps per second by echoing factor e, with {self.workers} workers",
+                f"predicted steps per second by echoing factor e, with {self.workers} "
+                f"worker{'s' * (self.workers != 1)}",
                 ["echo stage", "R", *(f"e={factor:g}" for factor in factors)],
                 insertions,
             ),
