@@ -28,7 +28,7 @@ class EchoSpecError(ValueError):
     """
 
     def __init__(self, field: str, value: object, allowed: str):
-        super().__init__(f"{field} is {_abbreviated(value)}; allowed: {allowed}")
+        super().__init__(f"{field} is {abbreviated(value)}; allowed: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
     def __reduce__(self) -> tuple:  # by default it would be made from its message alone
@@ -115,9 +115,10 @@ def missing_package(name: str, package: str, extra: str) -> ImportError:
     )
 
 
-def _abbreviated(value: object) -> str:
+def abbreviated(value: object) -> str:
+    """`repr(value)` for an error message: one line, not too long."""
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())  # of an array: one line for each row
     except ValueError:  # an integer with more digits than Python converts
         return "a longer number"
     if len(text) <= _MAX_VALUE_CHARACTERS:

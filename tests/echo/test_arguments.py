@@ -16,7 +16,7 @@ from echo.advice import forecast
 
 WRONG_COUNTS = [1.5, -1, 2**70, 10**6000, None, "1", True, math.nan, math.inf, np.float32(1), [1]]
 WRONG_FACTORS = [math.nan, math.inf, 0, 0.5, -1, 1e7, "1e400", "1e999999999", "x", "1/0", "", None]
-WRONG_FACTORS += [True, [2], 10**6000, "9" * 5000, "9" * 5000 + "/1", object()]
+WRONG_FACTORS += [True, [2], 10**6000, "9" * 5000, "9" * 5000 + "/1", object(), np.eye(3)]
 
 RUN = forecast.Run(4, [100, 200], [12.5, 25], [2.0, 1.0])
 
