@@ -364,10 +364,14 @@ def _is_pair(item: Any) -> bool:
     return is_pair and isinstance(item[0], str) and callable(item[1])
 
 
+def _holds_function(item: Any) -> bool:
+    return any(map(callable, item)) if isinstance(item, tuple | list) else callable(item)
+
+
 def _check_functions(stages: Any) -> None:
     """Checks that functions are in (name, function) pairs; TypeError if not. A list of batches
     has none."""
-    if not isinstance(stages, tuple | list) or not any(callable(s) or _is_pair(s) for s in stages):
+    if not isinstance(stages, tuple | list) or not any(map(_holds_function, stages)):
         return
     for number, item in enumerate(stages):
         if not _is_pair(item):

@@ -672,6 +672,7 @@ def test_a_dict_is_refused_whose_keys_would_be_the_batches(stages):
         (("read", read), r"^stages\[0\] is 'read'; allowed: a list of \(name, function\)"),
         ([("read", read), ("batch", None)], r"^stages\[1\] is \('batch', None\); allowed"),
         ([read, join], r"^stages\[0\] is <function read"),
+        ([("read", read, 1)], r"^stages\[0\] is \('read', <function read"),
     ],
 )
 def test_functions_that_are_not_in_pairs_are_not_taken_for_batches(stages, message):

@@ -2,7 +2,9 @@
 
 import base64
 import copy
+import fractions
 import math
+import re
 import zlib
 
 import grain
@@ -126,9 +128,11 @@ def test_advise_checks_what_it_calls():
         refuses(echo.advise, read, print, batch_size=4, insertions=insertions)
 
 
-def test_advise_takes_any_iterable_of_factors():
-    advice = echo.advise([("read", abs)], abs, batch_size=1, seconds=0.01, factors=iter([1, 2]))
-    assert list(advice.points[0].step_seconds) == [1, 2]
+def test_advise_takes_any_iterable_of_factors_of_any_kind():
+    factors = iter([1, np.int32(2), fractions.Fraction(5, 2)])
+    advice = echo.advise([("read", abs)], abs, batch_size=1, seconds=0.01, factors=factors)
+    assert list(advice.points[0].step_seconds) == [1, 2, 2.5]
+    assert re.search("e=1 .* e=2 .*e=2.5", str(advice))
 
 
 @pytest.mark.parametrize(
