@@ -25,6 +25,7 @@ import copy
 import math
 import pathlib
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,7 +76,22 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         raise cli.InputError(
             f"--plot is {plot_file}, in a directory that does not exist; create it first"
         )
+    if arguments.plot:
+        _check_writable(plot_file)
     return arguments, overrides
+
+
+def _check_writable(plot_file: pathlib.Path) -> None:
+    """Raises InputError if the plot cannot be written; changes nothing."""
+    try:
+        if plot_file.exists():
+            plot_file.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=plot_file.absolute().parent).close()
+    except OSError as error:
+        raise cli.InputError(
+            f"--plot is {plot_file} ({error.strerror}); give a file that can be written"
+        ) from error
 
 
 if __name__ == "__main__":
@@ -348,8 +364,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.pilot:  # before the minute that measuring takes
         pilots.target_loss(config)
         workdirs.check_apart(arguments.pilot, config, "--pilot")
-        if arguments.pilot.exists() and not arguments.pilot.is_dir():
-            raise cli.InputError(f"--pilot is {arguments.pilot}, a file; give a directory")
+        pilots.check_directory(arguments.pilot)
     advice = advise(config, arguments.seconds, forecast.FACTORS if arguments.pilot else FACTORS)
     flags = [] if arguments.pilot else settings(config, advice)
     terminal.write("\n\n".join(map(str, (advice, *flags))))

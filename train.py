@@ -295,22 +295,15 @@ class _Run:
 
     def result(self, status: str, error: str | None) -> dict[str, Any]:
         """The content of result.json."""
-        at, target = self.counters, self.experiment.target
-        reached = status == "reached"
-        return {
-            "status": status,
-            "target": dataclasses.asdict(target),
-            "fresh_examples_to_target": at.fresh_examples if reached else None,
-            "steps_to_target": at.step if reached else None,
-            "seconds_to_target": self.clock.train if reached else None,
-            "best": at.best or {"metric": target.metric, "value": None, "fresh_examples": None},
+        at = self.counters
+        position = {
             "step": at.step,
             "fresh_examples": at.fresh_examples,
             "train_seconds": self.clock.train,
             "wall_seconds": self.clock.wall,
             "input_wait_fraction": self.clock.input_wait_fraction,
-            **({"error": error} if error else {}),
         }
+        return records.run_result(status, self.experiment.target, position, at.best, error)
 
     def close(self) -> None:
         """Ends threads, closes files, and waits for a checkpoint that is being written."""

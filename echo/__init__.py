@@ -10,7 +10,7 @@ The only hard dependency is NumPy. Grain, JAX, and TensorFlow are imported on fi
 that requires them.
 """
 
-import importlib
+import importlib.util
 from typing import Any
 
 from echo import tf_data
@@ -26,16 +26,12 @@ __all__ = [
     "INSERTIONS",
     "PLACEMENTS",
     "Advice",
-    "DeviceStore",
     "EchoCursor",
-    "EchoIterDataset",
     "EchoIterable",
     "EchoIterator",
     "EchoSchedule",
     "EchoSpecError",
-    "Echoed",
     "GatherPlan",
-    "OpportunisticIterDataset",
     "advise",
     "echo_iterable",
     "tf_data",
@@ -49,6 +45,11 @@ _LAZY = {
     "Echoed": ("stage", "grain"),
     "OpportunisticIterDataset": ("stage", "grain"),
 }
+
+# `from echo import *` gives those whose package is installed.
+__all__ += [  # pyright: ignore[reportUnsupportedDunderAll]
+    name for name, (_, package) in _LAZY.items() if importlib.util.find_spec(package)
+]
 
 
 def __getattr__(name: str) -> Any:

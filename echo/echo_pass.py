@@ -134,8 +134,9 @@ class EchoPass:
 def check_fields(state: Any, own: dict[str, Any]) -> None:
     """Checks that `state` has the fields of a stage's own state; ValueError if not."""
     if not isinstance(state, dict) or state.keys() != own.keys():
-        is_dict = isinstance(state, dict)
-        actual = f"has the fields {sorted(map(str, state))}" if is_dict else f"is a {type(state)}"
+        actual = f"is a {type(state).__name__}"
+        if isinstance(state, dict):
+            actual = f"has the fields {sorted(map(str, state))}"
         raise ValueError(
             f"the state {actual}, one of this echo stage has the fields {sorted(own)}; restore "
             "it into a pipeline equal to the one it is from"

@@ -206,6 +206,13 @@ class _Source:
     def set_state(self, state: dict[str, Any]) -> None:
         check_fields(state, {"epoch": None, "state": None})
         epoch = state["epoch"]
+        if epoch is not None:
+            checked_integer("epoch", epoch, 0, MAX_POSITION)
+        elif self._epoch() is not None:
+            raise ValueError(
+                f"the state is of an iterable without epochs, a {type(self._iterable).__name__} is "
+                f"at epoch {self._epoch()}; restore it over an equal iterable"
+            )
         if state["state"] is not None and not self._has_state:
             raise ValueError(
                 "the state holds that of an iterable with state_dict and load_state_dict, which a "

@@ -28,7 +28,7 @@ class EchoSpecError(ValueError):
     """
 
     def __init__(self, field: str, value: object, allowed: str):
-        super().__init__(f"{field} is {_abbreviated(value)}; allowed: {allowed}")
+        super().__init__(f"{field} is {abbreviated(value)}; allowed: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
     def __reduce__(self) -> tuple:  # by default it would be made from its message alone
@@ -78,8 +78,8 @@ def checked_number(field: str, value: Any, minimum: float, maximum: float) -> fl
     return float(value)
 
 
-def checked_factors(factors: Any) -> list[Any]:
-    """Echoing factors to compare, from any iterable.
+def checked_factors(factors: Any) -> list[int | float]:
+    """Echoing factors to compare, from any iterable, as plain numbers.
 
     Raises:
         EchoSpecError: not an iterable, empty, or a factor is not a number or out of range.
@@ -90,9 +90,8 @@ def checked_factors(factors: Any) -> list[Any]:
         listed = []
     if not listed:
         raise EchoSpecError("factors", factors, "a list of at least one number, such as [1, 2, 4]")
-    for factor in listed:
-        checked_number("factors", factor, 1, MAX_FACTOR)
-    return listed
+    plain = [checked_number("factors", factor, 1, MAX_FACTOR) for factor in listed]
+    return [int(factor) if factor.is_integer() else factor for factor in plain]
 
 
 def checked_choice(field: str, value: object, choices: tuple[str, ...]) -> str:
@@ -115,9 +114,10 @@ def missing_package(name: str, package: str, extra: str) -> ImportError:
     )
 
 
-def _abbreviated(value: object) -> str:
+def abbreviated(value: object) -> str:
+    """`repr(value)` for an error message: one line, not too long."""
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())  # of an array: one line for each row
     except ValueError:  # an integer with more digits than Python converts
         return "a longer number"
     if len(text) <= _MAX_VALUE_CHARACTERS:

@@ -259,7 +259,7 @@ class OpportunisticIterDataset(_EchoStage):
     Raises:
         EchoSpecError: a setting that is not allowed.
         TypeError: `parent` is not a Grain data set, `read_options` not a grain.ReadOptions, or
-            `slack` or `limit` not a function.
+            `slack`, `limit` or `earlier` not a function.
     """
 
     sequential_reader = BackgroundReader
@@ -285,7 +285,7 @@ class OpportunisticIterDataset(_EchoStage):
             raise EchoSpecError(
                 "read_options", read_options, "threads and a buffer, both at least 1, to read ahead"
             )
-        for name, function in (("slack", slack), ("limit", limit)):
+        for name, function in (("slack", slack), ("limit", limit), ("earlier", earlier)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is {function!r}; allowed: a function, or None")
         self._repeats = Repeats(max_factor, shuffle_buffer, seed)

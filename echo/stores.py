@@ -9,12 +9,17 @@ next one is produced.
 """
 
 import copy
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from echo.tree import Layout
+
+# The rows with which a store begins. It doubles them when they do not suffice, since a stream may
+# be far shorter than a large buffer.
+_FIRST_ROWS = 2048
 
 
 class ItemStore:
@@ -72,7 +77,7 @@ class ArrayStore:
     Args:
         rows: the maximum number of items that can be pending at once. Memory for all of them is
             reserved but not touched; resident memory is that of the maximum number of rows ever in
-            use together.
+            use together. A MemoryError of `put` says that so much cannot be reserved.
     """
 
     def __init__(self, rows: int):
@@ -138,8 +143,15 @@ class ArrayStore:
 
     def _arrays(self) -> list[np.ndarray]:
         if not self._leaves:
-            specs = self._layout.specs
-            self._leaves = [np.empty((self.rows.capacity, *shape), dtype) for shape, dtype in specs]
+            specs, rows = self._layout.specs, self.rows.capacity
+            try:
+                self._leaves = [np.empty((rows, *shape), dtype) for shape, dtype in specs]
+            except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
+                item_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in specs)
+                raise MemoryError(
+                    f"shuffle_buffer and batch_size need room for {rows} items of {item_bytes} "
+                    "bytes, more than can be reserved; make them smaller, or leave batch_size out"
+                ) from error
         return self._leaves
 
 
@@ -154,21 +166,26 @@ class RowAllocator:
 
     def __init__(self, capacity: int):
         self.capacity = capacity
-        self._free = np.arange(capacity - 1, -1, -1)  # a stack; its top is at _num_free - 1
-        self._num_free = capacity
-        self._left = np.zeros(capacity, np.int64)  # copies left, by row
-        self._fresh = np.zeros(capacity, np.int64)  # fresh item, by row
+        self._free = np.empty(0, np.int64)  # a stack; its top is at _num_free - 1
+        self._num_free = 0
+        self._left = np.empty(0, np.int64)  # copies left, by row
+        self._fresh = np.empty(0, np.int64)  # fresh item, by row
+        self._add_rows(min(capacity, _FIRST_ROWS))
         # A hash table: the row of fresh item i is at i modulo the length, a power of two. Where two
         # pending items would collide, the length doubles. `capacity` marks an empty place. Most
         # places are empty, so they have the fewest bytes that can tell all rows apart.
-        places = 1 << (2 * capacity).bit_length()
+        places = 1 << (2 * len(self._left)).bit_length()
         self._row_of = np.full(places, capacity, np.min_scalar_type(capacity))
 
     def __len__(self) -> int:
-        return self.capacity - self._num_free
+        return len(self._left) - self._num_free
 
     def next_free(self, n: int) -> np.ndarray:
         """The next n rows to use, int64 [n]; they stay free until they are occupied."""
+        if n > self._num_free:
+            num_rows = len(self._left)
+            wanted = max(2 * num_rows, num_rows + n - self._num_free)
+            self._add_rows(min(wanted, self.capacity) - num_rows)
         return self._free[self._num_free - n : self._num_free][::-1].copy()
 
     def occupy(self, rows: np.ndarray, fresh: np.ndarray, copies: np.ndarray) -> None:
@@ -208,6 +225,15 @@ class RowAllocator:
         rows = self._row_of[self._places(fresh)]
         self._left[rows] = 0
         self._vacate(rows)
+
+    def _add_rows(self, n: int) -> None:
+        """Adds n rows, to be used after those that are free."""
+        num_rows, none = len(self._left), np.zeros(n, np.int64)
+        rows = np.arange(num_rows + n - 1, num_rows - 1, -1)
+        self._free = np.concatenate([rows, self._free])
+        self._num_free += n
+        self._left = np.concatenate([self._left, none])
+        self._fresh = np.concatenate([self._fresh, none])
 
     def _vacate(self, rows: np.ndarray) -> None:
         self._row_of[self._places(self._fresh[rows])] = self.capacity

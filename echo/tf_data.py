@@ -9,6 +9,10 @@ from echo.spec import EchoSpecError, checked_integer, missing_package
 # TensorFlow counts in 64-bit integers, and squares of the denominator must fit.
 _MAX_DENOMINATOR = 10**9
 
+# TensorFlow allocates 24 bytes for each slot before the first element, here 6 GB, and crashes if it
+# cannot.
+_MAX_BUFFER = 2**28
+
 
 def echo(
     factor, shuffle_buffer: int = 0, seed: int = 0, reshuffle_each_iteration: bool = True
@@ -24,7 +28,8 @@ def echo(
 
     Args:
         factor: the echoing factor e >= 1, with at most nine decimals.
-        shuffle_buffer: slots of the shuffle buffer, in elements; 0 leaves copies adjacent.
+        shuffle_buffer: slots of the shuffle buffer, in elements; 0 leaves copies adjacent. For each
+            slot TensorFlow takes 24 bytes, even if the data set is shorter; at most 2**28.
         seed: seeds the buffer's choices.
         reshuffle_each_iteration: whether these choices differ from one pass to the next.
 
@@ -35,6 +40,9 @@ def echo(
     schedule = EchoSchedule(factor, shuffle_buffer, seed)
     if schedule.factor.denominator > _MAX_DENOMINATOR:
         raise EchoSpecError("factor", factor, "at most nine decimals")
+    if schedule.shuffle_buffer > _MAX_BUFFER:
+        allowed = f"at most {_MAX_BUFFER}, for which TensorFlow takes 6 GB"
+        raise EchoSpecError("shuffle_buffer", shuffle_buffer, allowed)
     seed = checked_integer("seed", seed, 0, 2**63 - 1)
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingImports]

@@ -99,13 +99,18 @@ class Mirror(Observer):
                 if self._copied.get(path) != version and not _is_current(there.get(target), status):
                     _upload(filesystem, self._directory / path, target)
                 self._copied[path] = version
-        earlier = (path.removeprefix(f"{root}/") for path in there)  # copied by earlier processes
+        earlier = [path.removeprefix(f"{root}/") for path in there]  # copied by earlier processes
         outdated = {folder for path in earlier if (folder := _checkpoint(path))}
         outdated = {folder for folder in outdated if self._has_newer(folder)}
         for folder in outdated | set(filter(None, map(_checkpoint, self._copied))):
             if not (self._directory / folder).exists():
                 filesystem.rm(f"{root}/{folder}", recursive=True)
                 self._copied = {p: v for p, v in self._copied.items() if _checkpoint(p) != folder}
+        for path in {*earlier, *self._copied}:  # a checkpoint that is saved again has other files
+            folder, own = _checkpoint(path), self._directory / path
+            if folder and (self._directory / folder).exists() and not own.exists():
+                filesystem.rm(f"{root}/{path}")
+                self._copied.pop(path, None)
 
     def _has_newer(self, folder: str) -> bool:
         """Whether the directory has a checkpoint of a later step than that of `folder`."""

@@ -21,7 +21,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 # 2: echo.shuffle_buffer is the total of all streams (1: per stream, before batching), and the order
@@ -72,6 +72,40 @@ class Target:
         if than is None:
             return True
         return value > than if self.mode == "above" else value < than
+
+
+def run_result(
+    status: str,
+    target: Target,
+    position: Mapping[str, Any],
+    best: Mapping[str, Any] | None,
+    error: str | None,
+) -> dict[str, Any]:
+    """The content of result.json.
+
+    Args:
+        status: one of STATUSES.
+        target: the goal of the run.
+        position: `step`, `fresh_examples`, `train_seconds`, `wall_seconds`, and
+            `input_wait_fraction` at the end, None where unknown.
+        best: the best validation value, {metric, value, fresh_examples}; None if there is none.
+        error: why the run diverged or failed.
+    """
+    reached = position if status == "reached" else {}
+    return {
+        "status": status,
+        "target": dataclasses.asdict(target),
+        "fresh_examples_to_target": reached.get("fresh_examples"),
+        "steps_to_target": reached.get("step"),
+        "seconds_to_target": reached.get("train_seconds"),
+        "best": best or {"metric": target.metric, "value": None, "fresh_examples": None},
+        "step": position["step"],
+        "fresh_examples": position["fresh_examples"],
+        "train_seconds": position["train_seconds"],
+        "wall_seconds": position["wall_seconds"],
+        "input_wait_fraction": position["input_wait_fraction"],
+        **({"error": error} if error else {}),
+    }
 
 
 def schema_version(record: dict[str, Any]) -> int:

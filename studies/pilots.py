@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import math
 import pathlib
+import tempfile
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -68,6 +69,19 @@ class Answer:
         return f"{self.forecast}\n\n{textwrap.fill(text, COLUMNS)}"
 
 
+def check_directory(directory: pathlib.Path) -> None:
+    """Raises InputError if pilots cannot be written to a directory; changes nothing."""
+    if any((directory / name).exists() for name in (records.CONFIG, records.STUDY)):
+        raise cli.InputError(
+            f"{directory} contains a run or a study; give a new directory, or one of pilots"
+        )
+    if directory.is_file():
+        raise cli.InputError(f"--pilot is {directory}, a file; give a directory")
+    with cli.writing_to(directory):
+        places = (directory, *directory.absolute().parents)
+        tempfile.TemporaryFile(dir=next(place for place in places if place.exists())).close()
+
+
 class Pilots:
     """The pilots of a configuration.
 
@@ -81,8 +95,8 @@ class Pilots:
         progress: displays the progress.
 
     Raises:
-        InputError: the target does not correspond to a loss above 0, or the directory is that of a
-            run or a study.
+        InputError: the target does not correspond to a loss above 0, or the directory cannot be
+            used.
     """
 
     def __init__(
@@ -98,10 +112,7 @@ class Pilots:
         self._directory, self._progress = directory, progress
         self._seeds, self._limit = seeds, limit
         self._target = target_loss(config)
-        if any((directory / name).exists() for name in (records.CONFIG, records.STUDY)):
-            raise cli.InputError(
-                f"{directory} contains a run or a study; give a new directory, or one of pilots"
-            )
+        check_directory(directory)
         self._runs: dict[tuple[float, int], Run] = {}
         self._results: dict[tuple[float, int], dict[str, Any]] = {}
         self._times: dict[tuple[float, int], list[tuple[int, float]]] = {}  # (step, seconds)

@@ -154,20 +154,14 @@ def _failed_result(
     except records.Damaged:
         metrics = []
     start = {"step": 0, "fresh_examples": 0, "train_seconds": 0.0, "wall_seconds": 0.0}
-    last = metrics[-1] if metrics else start
-    best: dict[str, Any] = {"metric": target.metric, "value": None, "fresh_examples": None}
+    position = {**start, "input_wait_fraction": None} | (metrics[-1] if metrics else {})
+    best: dict[str, Any] | None = None
     for record in metrics:
         value = record.get(target.metric) if record.get("split") == "validation" else None
-        if value is not None and target.better(value, than=best["value"]):
-            best |= {"value": value, "fresh_examples": record["fresh_examples"]}
-    return {
-        "status": "failed",
-        "target": dataclasses.asdict(target),
-        **dict.fromkeys(("fresh_examples_to_target", "steps_to_target", "seconds_to_target")),
-        "best": best,
-        **{name: last.get(name) for name in (*start, "input_wait_fraction")},
-        "error": error,
-    }
+        if value is not None and target.better(value, than=best["value"] if best else None):
+            fresh = record["fresh_examples"]
+            best = {"metric": target.metric, "value": value, "fresh_examples": fresh}
+    return records.run_result("failed", target, position, best, error)
 
 
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -200,12 +201,33 @@ def test_memory_is_that_of_the_configured_buffer():
         (["--config=configs/cifar10.py:mini", "--polt=x"], "did you mean --plot?"),
     ],
 )
-def test_wrong_input_is_one_sentence(arguments, message, capsys):
+def test_wrong_input_is_one_sentence(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(advise, "advise", None)  # nothing is measured
     assert cli.guarded(advise.main, arguments) == cli.WRONG_INPUT
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("error: ")
     assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+@pytest.mark.parametrize("flag", ["--plot=/proc/a.png", "--pilot=/proc/a"])
+def test_a_directory_in_which_nothing_can_be_written_is_refused_at_once(flag, capsys, monkeypatch):
+    monkeypatch.setattr(advise, "advise", None)  # nothing is measured
+    assert cli.guarded(advise.main, ["--config=configs/cifar10.py:mini", flag]) == cli.WRONG_INPUT
+    assert re.search(r"/proc/a.* \(No such file or dir.* writ", capsys.readouterr().err)
+
+
+def test_a_plot_that_cannot_be_written_is_refused_and_one_that_can_is_not_touched(tmp_path):
+    config, plot, folder = "--config=configs/cifar10.py", tmp_path / "a.png", tmp_path / "b.png"
+    folder.mkdir()
+    with pytest.raises(cli.InputError, match=r"b\.png \(Is a directory\); give a file"):
+        advise.parse([config, f"--plot={folder}"])
+    advise.parse([config, f"--plot={plot}"])
+    assert list(tmp_path.iterdir()) == [folder]
+    plot.write_bytes(b"earlier")
+    advise.parse([config, f"--plot={plot}"])
+    assert plot.read_bytes() == b"earlier"
 
 
 def test_a_cell_compares_each_round_with_its_own_prediction():

@@ -26,6 +26,7 @@ from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,
     EchoSpecError,
+    abbreviated,
     checked_factors,
     checked_integer,
     checked_number,
@@ -246,6 +247,7 @@ def advise(
             f"stages is a {type(stages).__name__}; allowed: a list of (name, function) pairs, or "
             "an iterable of batches"
         )
+    _check_functions(stages)
     reads_ahead = _is_stages(stages) or bool(getattr(stages, "num_workers", 0))
     loader = loader_stages(stages)
     if loader is not None:
@@ -355,11 +357,29 @@ def _advice_on(
 
 def _is_stages(stages: Any) -> bool:
     """Whether these are (name, function) pairs; a list of batches may contain tuples too."""
-    pairs = isinstance(stages, Sequence) and len(stages) > 0
-    return pairs and all(
-        isinstance(s, tuple | list) and len(s) == 2 and isinstance(s[0], str) and callable(s[1])
-        for s in stages
-    )
+    return isinstance(stages, Sequence) and len(stages) > 0 and all(map(_is_pair, stages))
+
+
+def _is_pair(item: Any) -> bool:
+    is_pair = isinstance(item, tuple | list) and len(item) == 2
+    return is_pair and isinstance(item[0], str) and callable(item[1])
+
+
+def _holds_function(item: Any) -> bool:
+    return any(map(callable, item)) if isinstance(item, tuple | list) else callable(item)
+
+
+def _check_functions(stages: Any) -> None:
+    """Checks that functions are in (name, function) pairs; TypeError if not. A list of batches
+    has none."""
+    if not isinstance(stages, tuple | list) or not any(map(_holds_function, stages)):
+        return
+    for number, item in enumerate(stages):
+        if not _is_pair(item):
+            raise TypeError(
+                f"stages[{number}] is {abbreviated(item)}; allowed: a list of (name, function) "
+                "pairs, or an iterable of batches, without functions"
+            )
 
 
 def _recommended(

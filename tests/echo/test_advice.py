@@ -666,6 +666,20 @@ def test_a_dict_is_refused_whose_keys_would_be_the_batches(stages):
         echo.advise(stages, len, batch_size=8)
 
 
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (("read", read), r"^stages\[0\] is 'read'; allowed: a list of \(name, function\)"),
+        ([("read", read), ("batch", None)], r"^stages\[1\] is \('batch', None\); allowed"),
+        ([read, join], r"^stages\[0\] is <function read"),
+        ([("read", read, 1)], r"^stages\[0\] is \('read', <function read"),
+    ],
+)
+def test_functions_that_are_not_in_pairs_are_not_taken_for_batches(stages, message):
+    with pytest.raises(TypeError, match=message):
+        echo.advise(stages, len, batch_size=8)
+
+
 def test_stages_may_be_lists_as_well_as_tuples():
     advice = echo.advise([["read", read], ["batch", join]], len, batch_size=8, seconds=0.02)
     assert [point.name for point in advice.points] == ["after read", "after batch"]

@@ -2,7 +2,9 @@
 
 import base64
 import copy
+import fractions
 import math
+import re
 import zlib
 
 import grain
@@ -16,7 +18,7 @@ from echo.advice import forecast
 
 WRONG_COUNTS = [1.5, -1, 2**70, 10**6000, None, "1", True, math.nan, math.inf, np.float32(1), [1]]
 WRONG_FACTORS = [math.nan, math.inf, 0, 0.5, -1, 1e7, "1e400", "1e999999999", "x", "1/0", "", None]
-WRONG_FACTORS += [True, [2], 10**6000, "9" * 5000, "9" * 5000 + "/1", object()]
+WRONG_FACTORS += [True, [2], 10**6000, "9" * 5000, "9" * 5000 + "/1", object(), np.eye(3)]
 
 RUN = forecast.Run(4, [100, 200], [12.5, 25], [2.0, 1.0])
 
@@ -67,7 +69,7 @@ def test_grain_stages_check_their_other_arguments():
     for count in [0, *WRONG_COUNTS]:
         refuses(opportunistic, max_factor=count)
         refuses(opportunistic, shuffle_buffer=count)
-    for name in ("slack", "limit"):
+    for name in ("slack", "limit", "earlier"):
         refuses(opportunistic, **{name: 1.0}, error=TypeError)
     for decisions in ([-1], [9], [1.5], ["1"], [[1]], 3):
         refuses(opportunistic, decisions=decisions, batch_size=8)
@@ -126,9 +128,11 @@ def test_advise_checks_what_it_calls():
         refuses(echo.advise, read, print, batch_size=4, insertions=insertions)
 
 
-def test_advise_takes_any_iterable_of_factors():
-    advice = echo.advise([("read", abs)], abs, batch_size=1, seconds=0.01, factors=iter([1, 2]))
-    assert list(advice.points[0].step_seconds) == [1, 2]
+def test_advise_takes_any_iterable_of_factors_of_any_kind():
+    factors = iter([1, np.int32(2), fractions.Fraction(5, 2)])
+    advice = echo.advise([("read", abs)], abs, batch_size=1, seconds=0.01, factors=factors)
+    assert list(advice.points[0].step_seconds) == [1, 2, 2.5]
+    assert re.search("e=1 .* e=2 .*e=2.5", str(advice))
 
 
 @pytest.mark.parametrize(

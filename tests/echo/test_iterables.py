@@ -282,7 +282,12 @@ def test_a_state_before_the_first_item_is_that_of_the_start():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: None, "the state is a .*NoneType"),
+        (lambda state: None, "the state is a NoneType"),
+        (lambda state: state | {"parent": state["parent"] | {"epoch": "x"}}, "epoch is 'x'; allow"),
+        (
+            lambda state: state | {"parent": {"epoch": None, "state": None}},
+            "a Lazy is at epoch 0; ",
+        ),
         (lambda state: {"epoch": 0}, r"the state has the fields \['epoch'\]"),
         (lambda state: state | {"epoch": -1}, "epoch is -1; allowed"),
         (lambda state: state | {"schedule": "3, 4, 0"}, r"\(3, 4, 0\), this one has \(2, 4, 0\)"),

@@ -3,12 +3,15 @@
 import decimal
 import fractions
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import echo
 from echo.spec import checked_choice, exact_factor
+from tests.helpers.runs import HANGS
 
 INTEGER = "an integer of at least 0"
 NUMBER = "a number from 1 to 1000000"
@@ -69,3 +72,17 @@ def test_the_library_exports_what_it_lists():
         assert getattr(echo, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'EchoStage'"):
         _ = echo.EchoStage
+
+
+@pytest.mark.parametrize("missing", [(), ("jax",), ("grain", "jax", "tensorflow")])
+def test_a_star_import_gives_what_the_installed_packages_allow(missing, request):
+    program = f"import sys; sys.modules |= dict.fromkeys({missing})\nfrom echo import *"
+    printed = subprocess.check_output(
+        [sys.executable, "-c", f"{program}\nprint(dir())"],
+        text=True,
+        cwd=request.config.rootpath,
+        timeout=HANGS,
+    )
+    assert "'echo_iterable'" in printed
+    assert ("'EchoIterDataset'" in printed) == ("grain" not in missing)
+    assert ("'DeviceStore'" in printed) == ("jax" not in missing)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from flax.core import FrozenDict
 
-from echo.stores import ArrayStore, ItemStore
+from echo import stores
+from echo.schedule import EchoSchedule
+from echo.stores import ArrayStore, ItemStore, RowAllocator
 from echo.tree import Structure
 from tests.helpers.echo_parents import emit
 
@@ -92,6 +94,35 @@ def test_only_as_many_rows_as_are_in_use_together_are_touched():
         store.put(np.asarray(pair), [example(number), example(number + 1)], np.asarray([1, 1]))
         assert sorted(*store.take(np.asarray([pair])).tolist()) == [0, 1]
     assert len(store.rows._row_of) == table  # which grows only where pending items would meet
+
+
+@pytest.mark.parametrize("first_rows", [1, 3, 50])
+def test_rows_are_the_same_however_many_a_store_begins_with(first_rows, monkeypatch):
+    schedule, num_read, monitored = EchoSchedule(2, 100), 0, []
+    all_at_once = RowAllocator(schedule.max_pending(8))
+    monkeypatch.setattr(stores, "_FIRST_ROWS", first_rows)
+    growing, cursor = RowAllocator(schedule.max_pending(8)), schedule.cursor()
+    for _ in range(200):
+        stop = schedule.admitted(cursor.position + 8)
+        fresh, (emitted, _) = np.arange(num_read, stop), cursor.take(8)
+        num_read = stop
+        for rows in (all_at_once, growing):
+            free = rows.next_free(len(fresh))
+            rows.occupy(free, fresh, np.full(len(fresh), 2))
+            monitored.append([*free, *rows.take(emitted), len(rows)])
+    assert monitored[::2] == monitored[1::2]
+
+
+def test_a_buffer_takes_memory_for_the_items_that_it_holds():
+    store = filled([0, 1], [1, 1], rows=2**24)
+    kept = [array for array in vars(store.rows).values() if isinstance(array, np.ndarray)]
+    assert sum(array.nbytes for array in kept) < 200_000
+
+
+def test_a_buffer_for_which_no_memory_can_be_reserved_is_named():
+    for rows in (2**50, 2**62):
+        with pytest.raises(MemoryError, match=rf"room for {rows} items of 800 bytes, more"):
+            ArrayStore(rows).put(np.arange(1), [np.zeros(100)], np.ones(1, int))
 
 
 def test_batches_share_no_memory_with_the_store_or_each_other():

@@ -100,6 +100,7 @@ def test_data_sets_made_in_a_graph_are_echoed(tf):
         ({"factor": 0.5}, "factor is 0.5; allowed: a number from 1"),
         ({"factor": "1.0000000001"}, "allowed: at most nine decimals"),
         ({"factor": 2, "shuffle_buffer": -1}, "shuffle_buffer is -1; allowed"),
+        ({"factor": 2, "shuffle_buffer": 2**40}, "is 1099511627776; allowed: at most 268435456, "),
         ({"factor": 2, "seed": 0.5}, "seed is 0.5; allowed"),
     ],
 )

@@ -217,6 +217,22 @@ def test_a_copy_follows_and_drops_the_checkpoints_that_the_run_dropped(tmp_path)
     assert copy == {"config": b"{}", "checkpoints/9/a": b"9", "metrics": b"1\n2\n"}
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_checkpoint_that_is_saved_again_replaces_its_copy(tmp_path, resumed):
+    run, copy = (
+        directory(tmp_path / "run", config="{}", checkpoints__5__d__a="5"),
+        tmp_path / "copy",
+    )
+    mirror = Mirror(run, str(copy), print)
+    mirror._copy()
+    shutil.rmtree(run / "checkpoints" / "5")
+    directory(run, checkpoints__5__d__b="5, evaluated")  # Orbax names files at random
+    if resumed:
+        assert not copied(run, copy)
+    mirror.end({})
+    assert content(copy) == content(run)
+
+
 def test_a_named_pipe_is_not_copied(tmp_path):
     run = directory(tmp_path / "run", config="{}")
     os.mkfifo(run / "pipe")  # whoever opens it waits

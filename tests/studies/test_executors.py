@@ -173,6 +173,7 @@ def test_a_trial_that_is_given_up_keeps_what_it_has_recorded(tmp_path):
     result = records.read_json(path)
     assert result["status"] == "failed"
     assert [result[n] for n in KEPT] == [before[n] for n in KEPT]
+    assert list(result) == [*before, "error"]
 
 
 def test_a_trial_that_finished_before_its_last_worker_was_killed_is_not_given_up(

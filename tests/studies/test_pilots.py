@@ -187,10 +187,12 @@ def test_a_damaged_pilot_is_named(tmp_path):
         (["--pilot=x", "--pilot-seeds=0"], "--pilot-seeds is 0; allowed"),
         (["--pilot-seeds=2"], "--pilot-seeds is given without --pilot=DIR"),
         (["--pilot=advise.py"], "--pilot is advise.py, a file; give a directory"),
+        (["--pilot=advise.py/x"], "advise.py/x cannot be used (Not a directory); give a directory"),
         (["--pilot=x", "--config.target.value=1"], "target.value is 1; allowed for a forecast"),
     ],
 )
-def test_wrong_flags_are_one_sentence(words, message, capsys):
+def test_wrong_flags_are_one_sentence(words, message, capsys, monkeypatch):
+    monkeypatch.setattr(advise, "advise", None)  # nothing is measured
     assert cli.guarded(advise.main, ["--config=configs/cifar10.py:mini", *words]) == 2
     error = capsys.readouterr().err
     assert message in error
