@@ -242,6 +242,7 @@ _GRIDS = {
 
 
 _DOCUMENTS = "grid/documents"  # one search, so far at batch size 16
+_GRID_DIGITS = "grid/digits"  # one search, so far at batch size 32
 
 
 def _e(factor: int, size: int) -> str:
@@ -281,6 +282,7 @@ CLAIMS: dict[str, Problems] = {
         "sentences": against_none("sentences_insertion", _BEFORE),
         "photographs": against_none("photographs_insertion", _BEFORE),
         "documents": against_none(_DOCUMENTS, _e(2, 16)),
+        "grid digits": against_none(_GRID_DIGITS, _e(2, 32)),
         **_on_grids(lambda study, small, _: against_none(study, _e(2, small))),
     },
     "... after augmentation": {
@@ -398,20 +400,21 @@ CLAIMS: dict[str, Problems] = {
         "logistic": convex_slopes(4, 256, steep=-0.7, flat=-0.3),
     },
 }
-PROBLEMS = ("digits", "manual", "sentences", "photographs", "documents", *_GRIDS)
+PROBLEMS = ("digits", "manual", "sentences", "photographs", "documents", "grid digits", *_GRIDS)
 
 
 def draw(cells: Mapping[str, Mapping[str, Cell]]) -> Figure:
     """A row per claim and a column per problem; the color is the verdict, the line the interval."""
-    figure = Figure(figsize=(16, 0.52 * len(cells) + 1.2), layout="constrained")
+    figure = Figure(figsize=(17, 0.52 * len(cells) + 1.2), layout="constrained")
     axes = figure.add_subplot()
     for row, problems in enumerate(cells.values()):
         for name, cell in problems.items():
             column, color = PROBLEMS.index(name), COLORS[cell.verdict]
             axes.add_patch(_box(column, row, color))
-            text = f"{cell}"
-            size = 6.0 if cell.differs else 8.2
-            axes.text(column, row - 0.2, text, ha="center", va="center", fontsize=size)
+            text, height = f"{cell}", row - 0.2
+            if cell.differs:  # with signs, it is too long for a line, and has no axis below it
+                text, height = text.replace(" ", "\n", 1), row
+            axes.text(column, height, text, ha="center", va="center", fontsize=8.2)
             if cell.differs:
                 continue
             middle = _position(column, 1.0)

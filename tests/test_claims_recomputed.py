@@ -187,6 +187,8 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (matched, ("grid/confirmation_mnist", e(4, 32), e(16, 32)), TABLES),
         (matched, ("grid/confirmation_documents", e(2, 16), "baseline_b16"), BOTH),
         (matched, ("grid/confirmation_documents", e(16, 16), "baseline_b16"), BOTH),
+        (matched, ("grid/confirmation_digits", e(2, 32), "baseline_b32"), BOTH),
+        (matched, ("grid/confirmation_digits", e(4, 32), "baseline_b32"), BOTH),
         (tuned, ("grid/cells", e(4, 16), e(16, 16)), BOTH),
         (tuned, ("grid/cells", e(2, 16), f"{BATCH}_b16"), TABLES),
         (matched, ("grid/cells", e(2, 16), "baseline_b16"), TABLES),
