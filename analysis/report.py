@@ -197,6 +197,8 @@ def _matched_seeds(effects: pd.DataFrame, study: Study) -> list[str]:
             f"the {kind}s that a two-sided sign test does not reject at "
             f"{1 - uncertainty.PAIRED_LEVEL:.0%}. There is no interval with fewer than "
             f"{uncertainty.MIN_PAIRS} pairs in which a side reached the target.",
+            "**pairs used**: pairs with a sign at an end of the interval, of all; the others would "
+            "not change it. Where they are few, most pairs ended before they could tell.",
             f"**{below}/{above}**: pairs on each side. {ties}",
             f"**searches {below}/{above}**: searches in which most pairs lie on that side. The "
             "test assumes independent signs, but pairs of one search share their data seed.",

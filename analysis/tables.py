@@ -160,14 +160,18 @@ def at_target(
     is_score = measure == study.score
     if is_score:
         head += [f"without retuning [{_spread(conditions, scoring.UNTUNED)}]"]
-        head += [f"matched seeds [{uncertainty.PAIRED_LEVEL:.0%} interval]"]
-    matched = {row["condition"]: paired_text(row, study) for row in effects.to_dict("records")}
+        head += [f"matched seeds [{uncertainty.PAIRED_LEVEL:.0%} interval]", "pairs used"]
+    matched = {
+        row["condition"]: (paired_text(row, study), used_text(row))
+        for row in effects.to_dict("records")
+    }
     rows = [tuple(head)]
     for row in conditions.to_dict("records"):
         cells = [row["label"], f"{row['searches_reached']}/{row['searches']}"]
         cells += [_median_and_range(row, measure, format_of(measure)), effect_text(row, ratio)]
         if is_score:
-            cells += [effect_text(row, scoring.UNTUNED), matched.get(row["condition"], "-")]
+            cells += [effect_text(row, scoring.UNTUNED)]
+            cells += matched.get(row["condition"], ("-", "-"))
         rows.append(tuple(map(unbroken, cells)))
     return rows
 
@@ -254,7 +258,7 @@ def paired_columns(study: Study) -> Row:
     kind = "difference" if study.scores_values else "ratio"
     effect = f"{kind} [{uncertainty.PAIRED_LEVEL:.0%} interval]"
     signs = "/".join(uncertainty.verdicts(study))
-    return (*counts, effect, signs, "p", "p (Holm)", f"searches {signs}", "verdict")
+    return (*counts, effect, "pairs used", signs, "p", "p (Holm)", f"searches {signs}", "verdict")
 
 
 def paired_rows(effects: pd.DataFrame, study: Study) -> list[Row]:
@@ -265,6 +269,7 @@ def paired_rows(effects: pd.DataFrame, study: Study) -> list[Row]:
             row["label"],
             *(str(row[name]) for name in (counts[:1] if study.scores_values else counts)),
             paired_text(row, study),
+            used_text(row),
             f"{row['below']}/{row['above']}",
             _p_value(row["p"]),
             _p_value(row["p_holm"]),
@@ -285,6 +290,12 @@ def paired_text(row: Mapping, study: Study) -> str:
     return f"{effect} [{low}, {'-' if math.isinf(row['high']) else number(row['high'])}]"
 
 
+def used_text(row: Mapping) -> str:
+    """How many pairs an effect with matched seeds rests on: "13/30"."""
+    every = sum(row[name] for name in ("pairs", "condition_alone", "baseline_alone", "neither"))
+    return f"{row['used']}/{every}"
+
+
 def text(loaded: LoadedStudy, conditions: pd.DataFrame, width: int = 100) -> str:
     """The table of conditions with its title, for a terminal of `width` columns."""
     rows = [columns(conditions, loaded.study), *condition_rows(conditions, loaded.study)]
@@ -296,7 +307,7 @@ def matched_seeds_text(effects: pd.DataFrame, study: Study, width: int = 100) ->
     if effects.empty:
         return ""
     rows = [paired_columns(study), *paired_rows(effects, study)]
-    table = _terminal([(row[0], *row[-6:-4], *row[-3:]) for row in rows], width)
+    table = _terminal([(row[0], *row[-7:-4], *row[-3:]) for row in rows], width)
     title = (
         "matched seeds: each trial against the baseline's with the same hyperparameters and seeds"
     )
@@ -312,10 +323,10 @@ def _terminal(rows: Sequence[Row], width: int) -> str:
         for column in zip(*rows, strict=True)
     ]
     for position, column in enumerate(zip(*rows[1:], strict=True)):
-        spare = max(0, width - sum(widths) - len(widths))
-        missing = max(0, max(map(len, column)) - widths[position])
-        if missing <= spare or position == 0:
-            widths[position] += min(missing, spare)
+        spare = max(0, width - sum(widths) - (len(widths) - 1))
+        most = widths[position] + spare
+        fitting = [length for length in map(len, column) if length <= most or position == 0]
+        widths[position] = max(widths[position], min(most, max(fitting, default=0)))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for position, (name, column_width) in enumerate(zip(rows[0], widths, strict=True)):
         justify = "left" if position == 0 else "right"

@@ -220,6 +220,23 @@ def sign_interval(
     return left[kept].min(), right[kept].max(), *balance
 
 
+def pairs_used(
+    lows: ArrayLike, highs: ArrayLike, low: float, high: float, floor: float = 0.0
+) -> int:
+    """How many pairs have a sign at an end of an interval of `sign_interval`.
+
+    The others would not change it. At an open end, which may be NaN, these are the pairs with a
+    sign at any effect that is small or large enough.
+    """
+    lows, highs = np.asarray(lows, float), np.asarray(highs, float)
+    largest = np.finfo(float).max
+    smallest = np.nextafter(0.0, 1.0) if floor == 0 else -largest
+    signed = np.zeros(len(lows), bool)
+    for end in (low if low > floor else smallest, high if high < math.inf else largest):
+        signed |= np.where(lows == highs, lows != end, (highs <= end) | (lows >= end))
+    return int(signed.sum())
+
+
 def holm(p: ArrayLike) -> np.ndarray:
     """p-values adjusted for multiple comparisons by the step-down method of Holm (1979)."""
     values = np.asarray(p, float)
@@ -248,8 +265,9 @@ def paired_effects(paired: pd.DataFrame, study: Study) -> pd.DataFrame:
         baseline_alone, neither; below, above (pairs decided on either side of no effect);
         effect_low, effect_high (bounds of the effect at which the signs balance); low, high (the
         interval at PAIRED_LEVEL, missing with fewer than MIN_PAIRS pairs in which a side reached
-        the target); p (two-sided, of no effect; missing likewise), p_holm (adjusted for the
-        conditions of the study), verdict; searches_below, searches_above.
+        the target); used (`pairs_used` by the interval, or by one that is open without it); p
+        (two-sided, of no effect; missing likewise), p_holm (adjusted for the conditions of the
+        study), verdict; searches_below, searches_above.
     """
     differ = study.scores_values
     none, floor = (0.0, -math.inf) if differ else (1.0, 0.0)
@@ -259,7 +277,8 @@ def paired_effects(paired: pd.DataFrame, study: Study) -> pd.DataFrame:
         own, base = group["reached"].astype(bool), group["baseline_reached"].astype(bool)
         below, above = (int(count) for count in signs(lows, highs, none))
         low, high, *balance = sign_interval(lows, highs, floor)
-        enough = int((own | base).sum()) >= MIN_PAIRS
+        if (own | base).sum() < MIN_PAIRS:
+            low, high = math.nan, math.nan
         rows.append(
             {"condition": condition}
             | {name: group[name].iloc[0] for name in ("label", "insertion")}
@@ -267,12 +286,13 @@ def paired_effects(paired: pd.DataFrame, study: Study) -> pd.DataFrame:
             | {"baseline_alone": int((base & ~own).sum()), "neither": int((~own & ~base).sum())}
             | {"below": below, "above": above}
             | _point(balance[0], balance[1], differ)
-            | {"low": low if enough else math.nan, "high": high if enough else math.nan}
-            | {"p": float(sign_test(below, above)) if enough else math.nan}
+            | {"low": low, "high": high, "used": pairs_used(lows, highs, low, high, floor)}
+            | {"p": math.nan if math.isnan(low) else float(sign_test(below, above))}
             | _by_search(group, none)
         )
     columns = ["condition", "label", "insertion", "pairs", "condition_alone", "baseline_alone"]
-    columns += ["neither", "below", "above", "effect_low", "effect_high", "low", "high", "p"]
+    columns += ["neither", "below", "above", "effect_low", "effect_high", "low", "high", "used"]
+    columns += ["p"]
     table = pd.DataFrame(rows, columns=[*columns, "searches_below", "searches_above"])
     # A condition with too few pairs still belongs to the family of tests.
     table["p_holm"] = holm(table["p"].fillna(1.0)) if len(table) else []

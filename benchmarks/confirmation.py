@@ -75,12 +75,14 @@ class Decision:
 
     Attributes:
         pairs: that had been run at this look.
+        used: pairs of them that have a sign at an end of the interval.
         decided: pairs of them whose side of 1 is known.
         low, high: the interval, at a look at LEVEL; NaN where it needs more pairs.
         effect: the ratio at which the signs balance; NaN if it is not a single number.
     """
 
     pairs: int
+    used: int
     decided: int
     effect: float
     low: float
@@ -117,7 +119,8 @@ def _at_look(pairs: pd.DataFrame, level: float = LEVEL) -> Decision:
     point = balance[0] > 0 and math.isfinite(balance[1])
     effect = math.sqrt(balance[0] * balance[1]) if point else math.nan
     decided = sum(int(side) for side in uncertainty.signs(lows, highs, 1.0))
-    return Decision(len(pairs), decided, effect, low, high)
+    used = uncertainty.pairs_used(lows, highs, low, high)
+    return Decision(len(pairs), used, decided, effect, low, high)
 
 
 def decisions(loaded: load.LoadedStudy, planned: int) -> dict[str, Decision]:
@@ -151,7 +154,7 @@ def compared(loaded: load.LoadedStudy) -> list[list[str]]:
             continue
         seen = _at_look(pairs, uncertainty.PAIRED_LEVEL)
         labels = [echo_label(insertion, factor) for insertion, factor, _ in (own, other)]
-        cells = [f"{own[-1]}", _number(seen.effect), _interval(seen), f"{seen.pairs}"]
+        cells = [f"{own[-1]}", _number(seen.effect), _interval(seen), _used(seen)]
         rows.append([*labels, *cells])
     return rows
 
@@ -171,6 +174,8 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
         "- **Reached** counts the runs at the target, with echoing and without. Where few runs "
         "without echoing reached it, the best trial of no echoing owed much to its seed. Then the "
         "ratio rests on those few pairs, and says more about that setting than about echoing.\n"
+        "- **Pairs used** have a sign at an end of the interval. The others would not change it; "
+        "in most of them, no run without echoing reached the target early enough.\n"
         "- **Diverged** runs form no pair, as registered. This favors a condition whose runs "
         "diverge more often than those without echoing; where any diverged, the numbers of pairs "
         "and reached show it.\n"
@@ -187,21 +192,25 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
         whole = finals(loaded)
         for name, own in decisions(loaded, planned).items():
             every = whole[name]
-            row = [labels[name], _number(every.effect), _interval(every), f"{every.pairs}"]
+            row = [labels[name], _number(every.effect), _interval(every), _used(every)]
             row.append(f"{reached[name]}, {reached[baselines[name]]}")
             row += [_number(own.effect), _interval(own), f"{own.pairs}"]
             rows.append([*row, f"{own.decided}", own.verdict])
-        header = ["condition", "all pairs", "95 %", "pairs", "reached"]
+        header = ["condition", "all pairs", "95 %", "pairs used", "reached"]
         header += ["at the look", "98.3 %", "pairs", "decided", "verdict"]
         text += [f"## {problem}", _missing(loaded), common.markdown_table(header, rows)]
         if rows := compared(loaded):
-            header = ["condition", "over", "batch", "ratio", "interval", "pairs"]
+            header = ["condition", "over", "batch", "ratio", "interval", "pairs used"]
             text += [_COMPARED, common.markdown_table(header, rows)]
     return "\n\n".join(text)
 
 
 def _interval(seen: Decision) -> str:
     return "-" if math.isnan(seen.low) else f"{seen.low:.2f} to {_number(seen.high)}"
+
+
+def _used(seen: Decision) -> str:
+    return f"{seen.used} of {seen.pairs}"
 
 
 def _number(value: float) -> str:

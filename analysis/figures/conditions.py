@@ -34,6 +34,7 @@ from analysis.tables import (
     paired_text,
     score_text,
     unbroken,
+    used_text,
     value_text,
 )
 from runs.progress import several
@@ -145,10 +146,7 @@ def paired_effects(paired: pd.DataFrame, effects: pd.DataFrame, study: Study) ->
             axes.plot(interval, [row, row], color=color, lw=1.6)
         if effect["effect_low"] == effect["effect_high"]:
             axes.plot(effect["effect_low"], row, "o", ms=5, color=color)
-        censored = effect["condition_alone"] + effect["baseline_alone"] + effect["neither"]
-        pairs = several(effect["pairs"], "pair")
-        pairs += f", {censored} censored" if censored else ""
-        _annotate(axes, row, f"{paired_text(effect, study)}\n{pairs}")
+        _annotate(axes, row, f"{paired_text(effect, study)}\n{used_text(effect)} pairs used")
     axes.set_xlim(edges)
     axes.axvline(0 if study.scores_values else 1, color=QUIET, lw=0.8, ls=DOTTED, zorder=0)
     axes.set_xlabel(

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -205,8 +206,38 @@ def test_pairs_keep_what_is_known_of_censored_sides(tmp_path):
     assert ends.iloc[12].tolist() == [0, INF]
     assert effect["verdict"] == "fewer"
     drawn = figures.of_study(loaded)["paired_effects"]
-    assert f"{tables.paired_text(effect, loaded.study)}\n6 pairs, 8 censored" in strings(drawn)
+    assert f"{tables.paired_text(effect, loaded.study)}\n12/14 pairs used" in strings(drawn)
     assert_inside(drawn, texts(drawn))
+
+
+def test_every_table_shows_how_few_pairs_an_interval_rests_on(tmp_path):
+    # (20, 10) has a sign at both ends. (None, 30) has one from 30/40 on only.
+    costs = [(20, 10)] * 6 + [(None, 30)] * 6 + [(None, None)] * 2
+    loaded, effect = paired_study(tmp_path / "s", costs)
+    assert (effect["low"], effect["high"]) == pytest.approx((9 / 20, 10 / 19))
+    assert (effect["used"], effect["below"]) == (6, 12)
+    effects = pd.DataFrame([effect])
+    head, row = tables.matched_seeds_text(effects, loaded.study).splitlines()[-2:]
+    assert "used" in head.split()
+    assert "6/14" in row.split()
+    conditions = scores.condition_scores(loaded.trials, loaded.study)
+    explored = tables.at_target(conditions, effects, loaded.study, "fresh_examples")
+    assert [line[-1] for line in explored] == ["pairs used", "-", "6/14"]
+    report.write(loaded, tmp_path / "out")
+    assert " | 6/14 | " in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_pairs_that_are_not_used_do_not_change_the_interval():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        low, high = np.sort(rng.lognormal(sigma=0.5, size=(2, 30)), axis=0)
+        low, high = np.where(rng.random((2, 30)) < 0.3, [[0.0], [INF]], [low, high])
+        interval = uncertainty.sign_interval(low, high)[:2]
+        number = uncertainty.pairs_used(low, high, *interval)
+        used = [k for k in range(30) if uncertainty.pairs_used(low[[k]], high[[k]], *interval)]
+        assert len(used) == number
+        if interval != (0.0, INF):
+            assert uncertainty.sign_interval(low[used], high[used])[:2] == interval
 
 
 def test_few_pairs_give_no_interval(tmp_path):
