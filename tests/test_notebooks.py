@@ -104,7 +104,7 @@ def test_the_stored_report_is_that_of_the_present_advice():
     report = conclude(timing, {"after read": "read"}, {"read": 300}, shuffle_buffer=256)
     stored = printed(read(NAMES[2]).cells).splitlines()
     for title, header, _ in report.tables():
-        place = stored.index(re.sub("1 workers", "4 workers", title))
+        place = stored.index(title.replace("with 1 worker", "with 4 workers"))
         assert stored[place + 1].split() == " ".join(header).split()
     assert any(line.startswith("The shuffle buffer takes up to") for line in stored)
 
