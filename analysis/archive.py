@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runs import records
-from runs.cli import InputError
+from runs.cli import InputError, is_disk_full
 from runs.study import parse_target
 
 SUFFIX = ".tar.xz"
@@ -95,7 +95,10 @@ def pack(
                 tarfile.open(fileobj=compressed, mode="w", dereference=True) as tar,
             ):
                 for file in files:
-                    content = file.read_bytes()
+                    try:
+                        content = file.read_bytes()
+                    except FileNotFoundError:  # a launch has just resumed the trial
+                        continue
                     if file.name == records.METRICS:
                         lines = content.split(b"\n")
                         lines = _thinned(lines, thin, target) if target else lines
@@ -120,7 +123,7 @@ def unpack(archive: pathlib.Path) -> pathlib.Path:
     """A directory with the records of the study in `archive`; it lasts as long as the process.
 
     Raises:
-        InputError: the file is not one that `pack` writes.
+        InputError: the file is not one that `pack` writes, or the disk is full.
     """
     directory = tempfile.TemporaryDirectory(prefix="study_")
     _unpacked.append(directory)
@@ -135,6 +138,11 @@ def unpack(archive: pathlib.Path) -> pathlib.Path:
                 roots.add(root)
         (root,) = roots
     except (tarfile.TarError, lzma.LZMAError, OSError, EOFError, ValueError) as error:
+        if is_disk_full(error):
+            raise InputError(
+                f"{archive} cannot be unpacked, since no space is left in {tempfile.gettempdir()}; "
+                "free some, or set TMPDIR to another directory"
+            ) from error
         raise InputError(
             f"{archive} contains no study's records ({error}); make one with "
             "python -m analysis DIR --pack=FILE"

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis import scores as scoring
-from analysis.load import COUNTABLE, UNFINISHED, LoadedStudy
+from analysis.load import COUNTABLE, UNFINISHED, LoadedStudy, hyperparameters
 from analysis.tables import target_text
 from runs.progress import several
 from runs.study import EDGE, nested
@@ -33,6 +33,7 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
         *_baseline(loaded, table),
         *_not_reached(loaded, table),
         *_incomplete(loaded, searches),
+        *_diverged(loaded),
         *_cut_short(loaded),
         *_few(loaded, table),
         *_boundary(loaded),
@@ -74,7 +75,7 @@ def _not_reached(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
         yield (
             f"Some searches never reached {target_text(loaded.study.target)}. Searches that did: "
             f"{listed}. The others are censored: their scores are above what their trials had "
-            "used, and the numbers derived from them are bounds."
+            "used (not known if all diverged), and the numbers derived from them are bounds."
         )
 
 
@@ -102,6 +103,31 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     if behind:
         listed = ", ".join(f"{c.label} ({started.get(c.name, 0)})" for c in behind)
         yield f"Searches are missing, of {study.searches} planned for each condition: {listed}."
+
+
+def _diverged(loaded: LoadedStudy) -> Iterable[str]:
+    """Pairs with matched seeds that are missing because one side diverged."""
+    trials, study = loaded.trials, loaded.study
+    key = ["search", "model_seed", *hyperparameters(trials)]
+    diverged = trials["status"] == "diverged"
+    known = trials.assign(diverged=diverged)[trials["counted"] | diverged]
+    known = known.dropna(subset="model_seed").drop_duplicates(["condition", *key], keep=False)
+    listed = []
+    for condition in study.conditions:
+        own, base = (
+            known.loc[known["condition"] == name, [*key, "diverged"]]
+            for name in (condition.name, study.baseline_of(condition))
+        )
+        both = own.merge(base, on=key, suffixes=("", "_of_baseline"))
+        alone = int((both["diverged"] & ~both["diverged_of_baseline"]).sum())
+        baseline_alone = int((both["diverged_of_baseline"] & ~both["diverged"]).sum())
+        if alone or baseline_alone:
+            listed.append(f"{condition.label} ({alone}, its baseline {baseline_alone})")
+    if listed:
+        yield (
+            "A diverged trial forms no pair with matched seeds, which favors the side that "
+            f"diverges more often. Trials of which only one side diverged: {', '.join(listed)}."
+        )
 
 
 def _cut_short(loaded: LoadedStudy) -> Iterable[str]:

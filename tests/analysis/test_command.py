@@ -1,5 +1,6 @@
 """The command `python -m analysis`: its output, its files, and its errors."""
 
+import errno
 import html.parser
 import io
 import json
@@ -20,7 +21,7 @@ from markdown_it import MarkdownIt
 
 from analysis import __main__ as analysis_main
 from analysis import archive, load, report
-from runs import cli
+from runs import cli, records
 from tests.helpers.runs import ROOT
 from tests.helpers.written_studies import (
     BASELINE,
@@ -251,6 +252,36 @@ def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, number):
     fresh = np.array([row["fresh_examples"] for row in rows(unpacked, "validation")])
     assert (np.diff(fresh) <= 0.05 * fresh[:-1] + 400).all()
     assert len(fresh) - 5 <= 1 + math.log(max(fresh) / 400) / math.log1p(0.05)
+
+
+def test_a_trial_that_resumes_while_it_is_packed_is_unfinished(small, tmp_path, monkeypatch):
+    result = small / "baseline" / "1" / "1" / records.RESULT
+    open_tar = tarfile.open
+
+    def removing(*arguments, **options):
+        result.unlink(missing_ok=True)
+        return open_tar(*arguments, **options)
+
+    monkeypatch.setattr(tarfile, "open", removing)
+    assert run([str(small), f"--pack={tmp_path / 'small.tar.xz'}"]) == 0
+    trials = load.load(tmp_path / "small.tar.xz").set_index(["condition", "search", "trial"])
+    assert trials.loc[("baseline", 1, 1), "status"] == load.UNFINISHED
+
+
+def test_a_full_disk_does_not_make_a_packed_study_a_damaged_one(
+    small, tmp_path, monkeypatch, capsys
+):
+    packed = tmp_path / "full.tar.xz"
+    assert run([str(small), f"--pack={packed}"]) == 0
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pathlib.Path, "mkdir", full)
+    assert run([str(packed), f"--out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert "no space is left in" in said
+    assert "contains no study" not in said
 
 
 def test_packing_leaves_damaged_lines_and_thins_around_them(small, tmp_path):

@@ -501,6 +501,18 @@ def test_caveats_of_a_small_study(small):
     assert "hardware" not in text
 
 
+def test_pairs_that_a_diverged_trial_leaves_out_are_a_caveat(tmp_path):
+    lost = {("baseline", 0, 0), ("before_e2", 0, 0), ("before_e2", 0, 1), ("before_e2", 1, 1)}
+    places = [(name, s, k) for name in ("baseline", "before_e2") for s in (0, 1) for k in (0, 1)]
+    trials = {place: ([0.1], "diverged") if place in lost else [0.1, 0.9] for place in places}
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], trials))
+    (said,) = (text for text in caveats.find(loaded) if "forms no pair" in text)
+    assert said.endswith("diverged: before augmentation, e = 2 (2, its baseline 0).")
+    without = {place: [0.1, 0.9] for place in places}
+    loaded = load.read(write_study(tmp_path / "t", [BASELINE, BEFORE], without))
+    assert not [text for text in caveats.find(loaded) if "forms no pair" in text]
+
+
 def test_ratios_to_a_baseline_that_never_reached_the_target_are_bounds(tmp_path):
     values = {("baseline", 0, 0): [0.1] * 4, ("before_e2", 0, 0): [0.1, 0.9]}
     loaded = load.read(write_study(tmp_path / "one", [BASELINE, BEFORE], values, searches=1))
