@@ -216,7 +216,8 @@ WRONG_STATES = {
 def test_an_invalid_state_is_refused_and_changes_nothing(kind):
     iterator, other = iter(stages()[kind]), iter(stages()[kind])
     for _ in range(3):
-        next(iterator), next(other)
+        next(iterator)
+        next(other)
     state = iterator.get_state()
     wrong = [None, 7, "state", [], {}, {1: 2, "a": 3}, state | {"more": 1}]
     wrong += [{k: v for k, v in state.items() if k != name} for name in state]
