@@ -95,7 +95,7 @@ PROBLEMS = {
             "model.width": 4,
             "augmentation.pad": 4,
             "augmentation.flip": True,
-            "target.value": 0.3,
+            "target.value": 0.35,
             "budget.fresh_examples": 12_000,
         },
         _DECAYING,
