@@ -5,10 +5,11 @@
     python -m benchmarks.confirmation --out=results/confirmation.md
 
 results/protocol.md has the rules: the winner of a condition is the trial with the smallest score of
-all its searches, which must be finished; a pair is a run of a condition and one of no echoing at
-the same batch size, each with its own winner's hyperparameters and the same new seeds; there are
-three looks, after a third, two thirds, and all of the pairs, each at level 1 - 0.05/3, and a
-condition is decided at the first look whose interval excludes 1.
+all its searches, which must be finished (for the baseline, if none reached the target, the one with
+the best value); a pair is a run of a condition and one of no echoing at the same batch size, each
+with its own winner's hyperparameters and the same new seeds; there are three looks, after a third,
+two thirds, and all of the pairs, each at level 1 - 0.05/3, and a condition is decided at the first
+look whose interval excludes 1.
 """
 
 # pandas has no complete type stubs.
@@ -48,7 +49,8 @@ def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
     """By condition, the hyperparameters of the counted trial that reached the target with the
     smallest score: of those that tie, the one of the first search, then the first trial. A
     condition without such a trial is missing, and one that has not finished every search that the
-    study has begun."""
+    study has begun. If no trial of the study's baseline reached the target, the one with the best
+    value stands for it."""
     chosen = {}
     names = [axis.field for axis in loaded.study.space]
     searches = scores.search_scores(loaded.trials, loaded.study)
@@ -59,9 +61,17 @@ def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
     for condition, trials in reached.groupby("condition", sort=False):
         if finished[condition] < begun:
             continue
-        best = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
-        chosen[condition] = {name: _plain(best[name]) for name in names}
-    return chosen
+        chosen[condition] = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
+    baseline = loaded.study.baseline
+    if baseline not in chosen and finished[baseline] >= begun:
+        own = loaded.trials[loaded.trials["counted"] & (loaded.trials["condition"] == baseline)]
+        mode = loaded.study.target.mode
+        ranked = own.sort_values("best_value", ascending=mode == "below", kind="stable")
+        chosen[baseline] = ranked.iloc[0]
+    return {
+        condition: {name: _plain(best[name]) for name in names}
+        for condition, best in chosen.items()
+    }
 
 
 def _plain(value: Any) -> float:

@@ -40,6 +40,19 @@ def test_winner_is_the_cheapest_trial_that_reached_the_target():
         assert winners[condition] == min(trials, key=lambda one: one[0])[1]
 
 
+def test_baseline_that_never_reached_the_target_is_confirmed_at_its_best_value():
+    grid = load.read("results/grid/photographs.tar.xz")
+    own = grid.trials[grid.trials["condition"] == "baseline_b32"]
+    assert own["fresh_examples_to_target"].isna().all()
+    values = {}
+    for directory in map(pathlib.Path, own["path"]):
+        result = json.loads((directory / "result.json").read_text())
+        values[directory] = result["best"]["value"]
+    best = max(values, key=values.__getitem__)
+    hparams = json.loads((best / "hparams.json").read_text())["hparams"]
+    assert confirmation.winners(grid)["baseline_b32"] == hparams
+
+
 def test_condition_with_an_unfinished_search_has_no_winner():
     grid = load.read("results/grid/digits.tar.xz")
     assert not grid.trials.groupby("condition")["counted"].sum().all()  # e = 8 was interrupted
