@@ -41,7 +41,7 @@ from configs import problems
 from echo.advice.forecast import Fit, Prior
 
 RESULTS = pathlib.Path("results/grid")
-PROBLEMS = ("digits", "logistic", "sentences", "documents", "mnist", "cells")
+PROBLEMS = ("digits", "logistic", "sentences", "documents", "mnist", "cells", "photographs")
 GROWTH = 0.15  # of a pilot, as in advise.py: evaluations are many here
 REFERENCE = 4.0  # regressions predict n(e) / n(4)
 AFTER_BENDS = {"sentences": 2}  # the first search that no one had looked at before the law's bends
