@@ -5,6 +5,7 @@ events, or go by clocks of their own; a timeout only ends what hangs.
 """
 
 import functools
+import gc
 import hashlib
 import os
 import pathlib
@@ -70,6 +71,12 @@ def pytest_configure():
     `train` installed."""
     report = sys.unraisablehook
     sys.unraisablehook = functools.partial(checkpoints._ignore_orbax, report=report)
+
+
+def pytest_collection_finish():
+    """Later collections of garbage pass over what is there by now, which stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
