@@ -64,7 +64,8 @@ AFTER = {
 }
 
 # Smaller numbers for each command, given after its own.
-FEWER = [f"--config.{name}={value}" for name, value in SHRUNK.items()]
+SMALL = SHRUNK | {"dataset.canvas": 96, "augmentation.crop_size": 16, "model.layers": 1}
+FEWER = [f"--config.{name}={value}" for name, value in SMALL.items()]
 FLAGS = {
     "train.py": FEWER,
     # The shortest horizon of a search, 1/32 of the budget, must be a batch of 32.
