@@ -5,6 +5,7 @@ events, or go by clocks of their own; a timeout only ends what hangs.
 """
 
 import functools
+import gc
 import hashlib
 import os
 import pathlib
@@ -65,11 +66,24 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_configure():
+def pytest_configure(config):
     """Silences Orbax's coroutines as a run does: pytest has replaced the hook that the import of
-    `train` installed."""
+    `train` installed. Has pytest-xdist keep the order of `pytest_collection_modifyitems`."""
+    config.option.loadscopereorder = False
     report = sys.unraisablehook
     sys.unraisablehook = functools.partial(checkpoints._ignore_orbax, report=report)
+
+
+def pytest_collection_modifyitems(items):
+    """Files without slow tests come last, so that no process is left with a long one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+    """Later collections of garbage pass over what is there by now, which stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

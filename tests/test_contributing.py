@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 
 from tests.helpers import pages
 from tests.helpers.runs import HANGS, ROOT
+from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, write_study
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RECIPES = {
@@ -44,7 +45,8 @@ def test_a_recipe_applies_and_its_command_runs(title, tmp_path):
     digits = load_digits()
     table = np.column_stack([digits.target, digits.data * 15])
     np.savetxt(tmp_path / "digits.csv", table, "%d", delimiter=",")
-    words = shlex.split(command.replace("results/", f"{ROOT}/results/"))
+    study = write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL)
+    words = [str(study) if w.startswith("results/") else w for w in shlex.split(command)]
     done = subprocess.run(
         [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=HANGS
     )

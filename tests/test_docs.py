@@ -17,6 +17,7 @@ import pytest
 import sweep
 import train
 from analysis import __main__ as analysis_command
+from analysis import report
 from configs import base
 from runs import cli
 from tests.helpers import pages
@@ -63,11 +64,18 @@ AFTER = {
 }
 
 # Smaller numbers for each command, given after its own.
-FEWER = [f"--config.{name}={value}" for name, value in SHRUNK.items()]
+SMALL = SHRUNK | {"dataset.canvas": 96, "augmentation.crop_size": 16, "model.layers": 1}
+FEWER = [f"--config.{name}={value}" for name, value in SMALL.items()]
 FLAGS = {
     "train.py": FEWER,
     # The shortest horizon of a search, 1/32 of the budget, must be a batch of 32.
-    "sweep.py": [*FEWER, "--config.budget.fresh_examples=1100", "--trials=1", "--searches=1"],
+    "sweep.py": [
+        *FEWER,
+        "--config.budget.fresh_examples=1100",
+        "--config.evaluate_every_fresh_examples=550",
+        "--config.checkpoint_every_fresh_examples=0",
+        *("--trials=1", "--searches=1"),
+    ],
     "advise.py": ["--seconds=0.05"],
 }
 
@@ -122,6 +130,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", pages_with(""))
 def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report, "FORMATS", {"png": {"dpi": 20}})  # a third of the time
     for code in executed_here(page, ""):
         for command in pages.commands(code):
             if command == ["source", ".venv/bin/activate"]:

@@ -19,14 +19,19 @@ NAMES = (
     "04_how_much_to_echo",
 )
 
+FEWER = ("--config.model.depth=0", "--config.budget.fresh_examples=1600")
+
 
 def read(name):
     return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
 
 
-def execute(name, parameters):
-    """Runs a notebook with its cell of parameters replaced; its cells with their outputs."""
+def execute(name, parameters, fewer=()):
+    """Runs a notebook with its cell of parameters replaced, and the flags `fewer` given to the
+    command that it starts; its cells with their outputs."""
     notebook = read(name)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("run(command", f"run(command + {[*fewer]}")
     (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
     cell.source = f"import pathlib\n{parameters}"
     where = {"metadata": {"path": str(NOTEBOOKS)}}
@@ -51,7 +56,7 @@ def first(tmp_path_factory):
     """The first notebook's directory and cells, on small budgets."""
     out = tmp_path_factory.mktemp("notebooks")
     parameters = f"FRESH_EXAMPLES, TRIALS, SEARCHES, OUT = 1_600, 1, 1, pathlib.Path({str(out)!r})"
-    return out, execute(NAMES[0], parameters)
+    return out, execute(NAMES[0], parameters, FEWER)
 
 
 @pytest.mark.multiprocess

@@ -6,6 +6,7 @@ echoing keeps. Activations come on top. A run that passes may still run out of m
 """
 
 import contextlib
+import functools
 import math
 import os
 import pathlib
@@ -139,8 +140,16 @@ def example_sent(config: ConfigDict, first: Arrays, workload: Workload) -> Any:
     """The shapes of an example, each [1, ...], after the last stage on the host."""
     if config.augment_on == "device":
         return first
+    return _augmented(workload, tuple((k, x.shape, np.dtype(x.dtype)) for k, x in first.items()))
+
+
+@functools.lru_cache(maxsize=32)
+def _augmented(workload: Workload, example: tuple[tuple[str, tuple[int, ...], Any], ...]) -> Any:
+    """The shapes that augmentation makes of an example. Cached, since tracing photographs' takes
+    longer than the rest of what precedes a run, and a study's trials have the same."""
     zero = np.zeros(1, np.uint32)
-    return jax.eval_shape(workload.augment, first, zero[0], zero, zero)
+    shapes = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in example}
+    return jax.eval_shape(workload.augment, shapes, zero[0], zero, zero)
 
 
 def nbytes(arrays: Any) -> int:

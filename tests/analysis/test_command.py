@@ -9,8 +9,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import tracemalloc
 
@@ -22,7 +20,8 @@ from markdown_it import MarkdownIt
 from analysis import __main__ as analysis_main
 from analysis import archive, load, report
 from runs import cli, records
-from tests.helpers.runs import ROOT
+from tests.helpers import forked
+from tests.helpers.runs import HANGS, run_command
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
@@ -42,14 +41,8 @@ def run(arguments):
 
 
 def run_process(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "analysis", *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | {"COLUMNS": "100"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    words = map(str, arguments)
+    return run_command("analysis", *words, env=os.environ | {"COLUMNS": "100"} | environment)
 
 
 @pytest.fixture
@@ -130,9 +123,9 @@ def test_help_explains_the_command():
 
 @pytest.mark.slow
 def test_closed_pipe_is_not_an_error(small):
-    line = f"'{sys.executable}' -m analysis '{small}' | true"
-    done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stderr == ""
+    process = forked.start(["-m", "analysis", str(small)], dict(os.environ))
+    process.stdout.close()
+    assert process.communicate(HANGS)[1] == ""
     assert (small / "report" / "report.md").exists()
 
 

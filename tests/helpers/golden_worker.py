@@ -1,6 +1,6 @@
 """Prints the golden steps as this project takes them, in double precision, as JSON.
 
-    JAX_ENABLE_X64=1 python -m tests.helpers.golden_worker
+    python -m tests.helpers.golden_worker
 
 A process of its own, because that switch is for the whole process. In double precision the
 processor's order of summation does not show, and no rounding carries an activation over relu's
@@ -120,6 +120,7 @@ def _arrays(params):
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
     resnet_imagenet.STAGES |= SHORT_STAGES
     found = {name: first_steps(name, workload) for name, workload in workloads().items()}
     json.dump(found, sys.stdout)

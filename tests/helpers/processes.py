@@ -4,11 +4,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
 import pytest
 
-from tests.helpers.runs import HANGS, ROOT
+from tests.helpers import forked
+from tests.helpers.runs import HANGS
 
 
 class ProcessPairs:
@@ -32,17 +32,8 @@ class ProcessPairs:
                 "JAX_PROCESS_ID": str(number),
                 "PYTHONFAULTHANDLER": "1",  # SIGABRT prints the stacks
             }
-            self._started.append(
-                subprocess.Popen(
-                    [sys.executable, *(second if number and second else words)],
-                    cwd=ROOT,
-                    env=environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            chosen = second if number and second else words
+            self._started.append(forked.start(chosen, environment))
         return self._started
 
     def end(self):

@@ -5,8 +5,6 @@ import itertools
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -15,6 +13,7 @@ import train
 from configs import base, cifar10
 from runs import cli, records
 from runs.checkpoints import Checkpoints
+from tests.helpers import forked
 from training.experiment import make_experiment
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -142,30 +141,18 @@ def optimizing():
     return os.environ | {"XLA_FLAGS": flags}
 
 
-def run_command(script, *arguments, **options):
+def run_command(script, *arguments, env=os.environ):
     """Runs one of the project's commands as a user would; the completed process."""
-    return subprocess.run(
-        [sys.executable, *([script] if script.endswith(".py") else ["-m", script]), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=HANGS,
-        **options,
-    )
+    words = [*([script] if script.endswith(".py") else ["-m", script]), *arguments]
+    return forked.run(words, dict(env), HANGS)
 
 
 @contextlib.contextmanager
 def held_training(step, *words):
     """train.py's command as a process that has taken `step` steps; it resumes once its standard
     input is closed, as by `communicate`. See held_training.py."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.helpers.held_training", str(step), *words],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["-m", "tests.helpers.held_training", str(step), *words]
+    process = forked.start(words, dict(os.environ))
     try:
         wait_until_held(process)
         yield process

@@ -455,20 +455,18 @@ def test_all_processes_take_the_older_checkpoint_if_one_cannot_read_its_part(
 ALONE = """
 from runs import distributed
 distributed._SILENT_SECONDS = 0
-distributed._JOIN_SECONDS = 5
+distributed._JOIN_SECONDS = 1
 distributed.initialize()
 """
 
 
 @pytest.mark.multiprocess
 def test_a_process_that_waits_for_the_others_says_so(two_processes):
-    two_processes(["-c", ALONE])
-    first, lost, lost_first, second = two_processes(["-c", ALONE])  # of two runs
-    lost.kill()
-    lost_first.kill()
+    two_processes(["-c", ALONE], ["-c", ""])  # of two runs, each without its other process
+    first, _, _, second = two_processes(["-c", ""], ["-c", ALONE])
     for waiting in (first, second):
         errors = waiting.communicate(timeout=HANGS)[1]
-        assert errors.startswith("waiting for the other processes of this run, at most 5 s\n")
+        assert errors.startswith("waiting for the other processes of this run, at most 1 s\n")
         assert waiting.returncode
 
 

@@ -9,7 +9,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from studies.executors import InProcessExecutor, PoolExecutor
 from studies.ray_executor import RayExecutor
 from studies.runner import MAX_WORKER_FAILURES, run
 from studies.trial import Unit
+from tests.helpers import forked
 from tests.helpers.runs import HANGS, ROOT, flags, mini
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 
@@ -77,7 +77,7 @@ def struck(directory, strike):
                         struck_processes.append(owner)
                         strike(owner)
                         return
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     struck_processes = []
     thread = threading.Thread(target=watch, daemon=True)
@@ -257,9 +257,7 @@ def test_two_launches_on_one_directory_share_the_work(tmp_path, monkeypatch):
     overrides = flags(longer().config)
     cli.override(config, overrides, base.FIELDS)
     plan = load_study(config, module, "configs/cifar10.py:mini", "insertion", 2, 1, overrides)
-    other = subprocess.Popen(
-        [sys.executable, "sweep.py", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
+    other = forked.start(["sweep.py", *words], dict(os.environ))
     try:
         while not list(directory.glob(f"*/*/*/{records.METRICS}")) and other.poll() is None:
             time.sleep(0.05)

@@ -6,7 +6,6 @@ changed on purpose; then change the network, loss or optimizer in that script al
 """
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ TOLERANCES = {
 @pytest.fixture(scope="module")
 def found():
     """The same steps as this project takes them, in double precision."""
-    done = run_command("tests.helpers.golden_worker", env=os.environ | {"JAX_ENABLE_X64": "1"})
+    done = run_command("tests.helpers.golden_worker")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import train
-from configs import base, cifar10, coco, imagenet, lm1b
+from configs import base, cifar10, coco, lm1b, vit
 from data import digits
 from models.resnet_imagenet import STAGES, BasicBlock
 from runs import cli
@@ -57,7 +57,7 @@ CASES = [
     Case("cifar10", "fixed", AFTER, "small", "host", 1, "stacked"),
     Case("logistic", "fixed", AFTER, "none", "device", 2),
     Case("coco", "auto", AFTER, "small", "host", 1),
-    Case("imagenet", "fixed", AFTER, "none", "host", 1, "apart"),
+    Case("vit", "fixed", AFTER, "none", "host", 1, "apart"),
     Case("logistic", "auto", BATCHES, "small", "device", 1),
     Case("lm1b", "fixed", BATCHES, "none", "host", 2, "stacked"),
     Case("logistic", "fixed", BATCHES, "small", "host", 1, "apart"),
@@ -89,20 +89,21 @@ def test_every_possible_pair_of_choices_is_in_a_case():
 MODULES = {
     "cifar10": cifar10,
     "logistic": cifar10,
-    "imagenet": imagenet,
     "coco": coco,
     "lm1b": lm1b,
+    "vit": vit,  # of the photographs of imagenet
 }
 # The networks and batches of the workloads' own tests, whose compiled programs are found again.
 SMALL = {"budget.fresh_examples": 256, "log_every_steps": 1}
 SMALLER = {
     "cifar10": SHRUNK | SMALL | {"model.depth": 8, "model.width": 4},
     "logistic": SHRUNK | SMALL,
-    "imagenet": SHRUNK
-    | SMALL
-    | {"dataset.canvas": 96, "augmentation.crop_size": 16, "model.depth": 18, "model.width": 4},
     "coco": detection.SHRUNK | {"budget.fresh_examples": 128},
     "lm1b": SMALL_TEXT | SMALL,
+    "vit": SHRUNK
+    | SMALL
+    | {"dataset.canvas": 96, "augmentation.crop_size": 16, "model.layers": 1, "model.dim": 8}
+    | {"model.heads": 2, "model.mlp_dim": 16},
 }
 
 

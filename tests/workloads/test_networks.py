@@ -11,7 +11,7 @@ from models.norm import GhostBatchNorm
 from models.vision_transformer import VisionTransformer
 from runs import cli, records
 from tests.helpers.networks import parameter_count
-from tests.helpers.runs import assert_equal_runs, echoing, mini, stop_at
+from tests.helpers.runs import mini
 from training.experiment import make_experiment
 from workloads.large_images import LargeImageClassification
 from workloads.networks import Network, cifar_resnet, imagenet_resnet
@@ -44,15 +44,6 @@ def test_a_resnet_normalizes_the_configured_groups_apart(choose, shape, depth):
     model = nnx.eval_shape(lambda: choose(config, shape, 10)(nnx.Rngs(0)))
     norms = [node for _, node in nnx.iter_graph(model) if isinstance(node, GhostBatchNorm)]
     assert {norm.group_size for norm in norms} == {8}
-
-
-@pytest.mark.slow
-def test_a_vision_transformer_trains_echoed_and_resumes_bit_for_bit(tmp_path):
-    config = mini(**TINY, **echoing("before_augmentation", 100))
-    assert train.train(config, tmp_path / "whole")["status"] == "exhausted"
-    assert train.train(config, tmp_path / "parts", on_step=stop_at(9))["status"] == "preempted"
-    train.train(config, tmp_path / "parts")
-    assert_equal_runs(config, tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.slow
