@@ -3,7 +3,8 @@
 `start` takes what one would give to Python, and returns a process with methods of
 `subprocess.Popen`. It is forked from a server, which each process of pytest starts once, and ends
 as any program does, with its own exit code, signals, and threads. Forking is safe because nothing
-has started a thread there, or a backend of JAX.
+has started a thread of Python there, or a backend of JAX; the threads of OpenBLAS and of jemalloc
+are prepared for a fork.
 
 A test of the imports themselves, or of a variable that JAX reads while it is imported, starts
 Python instead.
