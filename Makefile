@@ -7,9 +7,9 @@ DEMO := demo_out
 
 # The registered studies (results/protocol.md), search by search.
 GRID := out/grid
-PROBLEMS := digits logistic sentences documents cells mnist  # those whose target is registered
+PROBLEMS := digits logistic sentences documents cells mnist photographs  # those whose target is registered
 SEARCHES := 1 2 3 4 5
-CONFIRMED := logistic sentences cells mnist documents digits  # those with winners
+CONFIRMED := logistic sentences cells mnist documents digits photographs  # those with winners
 
 .PHONY: help demo notebooks test test-fast test-extras check lint types format docs bench grid grid-pack confirmation clean
 
