@@ -484,7 +484,7 @@ def _changed(path, field, value):
     path.write_text(json.dumps(record))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"[" * 100_000, b"\xff", None])
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"[" * 100_000, b"\xff", None])
 def test_damaged_study_is_one_sentence(finished_study, tmp_path, content):
     directory = tmp_path / "study"
     shutil.copytree(finished_study, directory)
