@@ -94,13 +94,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _check(options: argparse.Namespace) -> None:
     first, several = options.directories[0], len(options.directories) > 1
-    if options.watch and (several or options.out or options.pack):
+    packs = options.pack is not None  # an empty name is refused like any other wrong one
+    if options.watch and (several or options.out or packs):
         raise InputError("--watch takes one DIR, and neither --out nor --pack; it writes nothing")
-    if options.pack and (several or options.out or options.target is not None):
+    if packs and (several or options.out or options.target is not None):
         raise InputError("--pack takes one DIR, and neither --out nor --target")
-    if options.thin and not options.pack:
+    if options.thin and not packs:
         raise InputError(f"--thin is {options.thin:g}, but there is no --pack; give both")
-    if not (options.out or options.pack or options.watch) and pathlib.Path(first).is_file():
+    if not (options.out or packs or options.watch) and pathlib.Path(first).is_file():
         raise InputError(f"{first} is a file; give --out, the directory to write to")
 
 
@@ -167,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
     first = pathlib.Path(options.directories[0])
     if options.watch:
         watch.watch(first, options.target)
-    elif options.pack:
+    elif options.pack is not None:
         number, size = archive.pack(first, options.pack, options.thin)
         packed = pathlib.Path(options.pack).stat().st_size
         terminal.write(

@@ -27,7 +27,7 @@ from typing import Any
 
 from runs import records
 from runs.cli import InputError, is_disk_full
-from runs.study import parse_target
+from runs.study import Study
 
 SUFFIX = ".tar.xz"
 
@@ -66,15 +66,15 @@ def pack(
         records.
 
     Raises:
-        InputError: `study` is not a study's directory, the file name does not end in .tar.xz, the
-            records exceed the limits of `unpack`, or study.json has no target to thin for.
+        InputError: `study` is not a study's directory, its study.json is damaged, the file name
+            does not end in .tar.xz, or the records exceed the limits of `unpack`.
     """
     study, archive = pathlib.Path(study), pathlib.Path(archive)
     if not archive.name.endswith(SUFFIX):
         raise InputError(f"--pack is {archive}; allowed: a file name that ends in {SUFFIX}")
     if not (study / records.STUDY).exists():
         raise InputError(f"{study} contains no {records.STUDY}; give the directory of one study")
-    target = _target(study) if thin else None
+    target = _target(study)
     trials = [path for _, path in records.trials_on_disk(study) if (path / records.RESULT).exists()]
     files = [study / records.STUDY, *(trial / name for trial in trials for name in _KEPT[1:])]
     files = [file for file in files if file.is_file()]  # a damaged trial stays damaged
@@ -101,7 +101,7 @@ def pack(
                         continue
                     if file.name == records.METRICS:
                         lines = content.split(b"\n")
-                        lines = _thinned(lines, thin, target) if target else lines
+                        lines = _thinned(lines, thin, target) if thin else lines
                         content = b"\n".join(_shortened(line) for line in lines)
                     entry = tarfile.TarInfo(f"{root}/{file.relative_to(study).as_posix()}")
                     entry.size = len(content)  # neither owner nor time: equal records, equal files
@@ -216,10 +216,14 @@ class _Bounded(io.RawIOBase):
 
 
 def _target(study: pathlib.Path) -> records.Target:
+    """The target of a study; raises InputError if its study.json is damaged, so that what is packed
+    can be read."""
     try:
-        return parse_target((records.read_object(study / records.STUDY) or {}).get("target"))
-    except (records.Damaged, ValueError) as error:
-        raise InputError(f"{study / records.STUDY}: {error}; pack without --thin") from error
+        return Study.read(study).target
+    except records.Damaged as error:
+        raise InputError(
+            f"the study in {study} is damaged ({error}); restore that file from a copy"
+        ) from error
 
 
 def _thinned(lines: list[bytes], thin: float, target: records.Target) -> list[bytes]:

@@ -32,6 +32,7 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
         *_earlier_protocol(loaded),
         *_baseline(loaded, table),
         *_not_reached(loaded, table),
+        *_unknown_values(loaded, searches),
         *_incomplete(loaded, searches),
         *_diverged(loaded),
         *_cut_short(loaded),
@@ -76,6 +77,17 @@ def _not_reached(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
             f"Some searches never reached {target_text(loaded.study.target)}. Searches that did: "
             f"{listed}. The others are censored: their scores are above what their trials had "
             "used (not known if all diverged), and the numbers derived from them are bounds."
+        )
+
+
+def _unknown_values(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
+    """Searches without a best value, since all of their trials diverged or failed."""
+    unknown = searches[(searches["counted"] == 0) & (searches["ended"] > 0)]
+    if len(unknown) and loaded.study.scores_values:
+        listed = ", ".join(f"{row.condition}/{row.search}" for row in unknown.itertuples())
+        yield (
+            "No trial of some searches counts, so their best values are not known, and the numbers "
+            f"derived from them are bounds: {listed}."
         )
 
 

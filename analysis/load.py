@@ -149,8 +149,8 @@ def read_study(directory: pathlib.Path) -> Study:
     """The study at `directory`; raises InputError if study.json is damaged."""
     path = directory / records.STUDY
     try:
-        return Study.from_record(records.read_object(path) or {}, directory.name)
-    except _DAMAGE as error:
+        return Study.read(directory)
+    except (records.Damaged, OSError) as error:
         raise InputError(
             f"{path} is not a readable study record ({plain(_reason(error))}); fix it, or give the "
             "directories of single trials instead"

@@ -36,7 +36,9 @@ _COST_COLUMNS = {
 _SEARCH_COLUMNS = ["condition", "label", "insertion", "search", "trial", "status", "counted"]
 _SEARCH_COLUMNS += ["lanes", "workers", "best_value", "fresh_examples_before_target"]
 _SEARCH_COLUMNS += [column for columns in _COST_COLUMNS.values() for column in columns]
-_UNKNOWN = (0.0, float("inf"))  # the cost of a search whose trials all diverged or failed
+# The cost of a search whose trials all diverged or failed, and its best value.
+_UNKNOWN = (0.0, float("inf"))
+_UNKNOWN_VALUE = (float("-inf"), float("inf"))
 _JUDGED = ("reached", "exhausted", "diverged")  # statuses of trials that say what a setting does
 _ENDED = (*_JUDGED, "failed")
 MEASURES = (*_COST_COLUMNS, "best_value")
@@ -96,7 +98,8 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     the evaluation that scored and the one before it, as a share of the score); fresh_examples,
     steps, and seconds of the best trial, and best_value (over counted trials, up to the target
     where training stops there), each with the suffixes _low and _high: equal if it was observed,
-    infinite above if no trial reached the target, missing if no trial counts.
+    infinite above if no trial reached the target, unknown (-inf, or 0 for costs, to inf) if all
+    trials that ended diverged or failed, missing if none has ended.
     """
     arrays = {name: _array(trials[name]) for name in _SEARCH_COLUMNS}
     arrays["index"] = trials.index.to_numpy()
@@ -113,9 +116,9 @@ def _search_row(trials: Mapping[str, np.ndarray], study: Study) -> dict:
     best = _best(counted, trials[study.score_column], trials["best_value"], study)
     scored = None if best is None or np.isnan(trials[REACHED][best]) else best
     values = trials["best_value"][counted & ~np.isnan(trials["best_value"])]
-    value = float("nan")
+    value = (float("nan"), float("nan"))
     if len(values):
-        value = float(values.max() if study.target.mode == "above" else values.min())
+        value = (float(values.max() if study.target.mode == "above" else values.min()),) * 2
     row = {
         **{name: trials[name][0] for name in ("condition", "label", "insertion", "search")},
         "trials": len(counted),
@@ -128,11 +131,11 @@ def _search_row(trials: Mapping[str, np.ndarray], study: Study) -> dict:
         "trial": None if scored is None else trials["trial"][scored],
         "resolution": float("nan") if scored is None else _resolution(trials, scored),
     }
+    known = row["counted"] or not row["ended"]
     for measure in _COST_COLUMNS:
-        known = row["counted"] or not row["ended"]
         cost = _cost(trials, scored, measure) if known else _UNKNOWN
         row |= _ends(measure, *cost)
-    return row | _ends("best_value", value, value)
+    return row | _ends("best_value", *(value if known else _UNKNOWN_VALUE))
 
 
 def is_shared(trials: Any) -> Any:
@@ -256,7 +259,8 @@ def _without_retuning(
     baseline: the score of its trial with the data seed, the model seed, and the hyperparameters of
     the baseline's best trial, search by search. Searches without such a trial are left out.
 
-    A diverged trial would not have reached the target within the budget either.
+    A diverged trial would not have reached the target within the budget either. Its best value is
+    the one until then, and unknown without an evaluation.
     """
     if study.score == SECONDS and is_shared(trials).any():
         return {}
@@ -271,13 +275,15 @@ def _without_retuning(
     pairs = own.merge(leaders.rename(columns={"condition": "baseline"}), on=["baseline", *key])
     pairs = pairs.merge(levels.rename(columns={"condition": "baseline"}), on=["baseline", "search"])
     score = pairs[study.score_column].astype(float)
-    low = high = score
     if not study.scores_values:
         at_end = pairs[_COST_COLUMNS[study.score][1]].astype(float).fillna(0.0)
         if study.score != SECONDS:
             longer = at_end.clip(lower=study.budget or 0)
             at_end = at_end.mask(pairs["status"] == "diverged", longer)
         low, high = score.fillna(at_end), score.fillna(float("inf"))
+    else:
+        unknown = score.isna() & (pairs["status"] == "diverged")
+        low, high = (score.mask(unknown, end) for end in _UNKNOWN_VALUE)
     compare = bounds.difference if study.scores_values else bounds.ratio
     low, high = compare((low, high), tuple(pairs[end] for end in ends))
     effects = pairs[["condition"]].assign(low=low, high=high)

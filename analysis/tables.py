@@ -245,8 +245,9 @@ def trial_rows(loaded: LoadedStudy, conditions: pd.DataFrame) -> list[Row]:
 def _resampled_text(curve: Mapping | None, number: Callable[[float], str]) -> str:
     if curve is None:
         return "-"
+    beyond = "-" if math.isnan(curve["beyond"]) else f">{number(curve['beyond'])}"
     median, low, high = (
-        f">{number(curve['beyond'])}" if math.isinf(curve[name]) else number(curve[name])
+        beyond if math.isinf(curve[name]) else number(curve[name])
         for name in ("score", "low", "high")
     )
     return f"{median} [{low}, {high}]"

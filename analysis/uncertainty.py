@@ -63,8 +63,9 @@ def score_by_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
 
     Returns:
         One row per condition and n: condition, label, insertion, trials (n), score (the median),
-        low, high (ends of the band); infinite if the target would not be reached. `beyond` is what
-        the trials that did not reach the target had used, a lower bound of such scores.
+        low, high (ends of the band); infinite if the target would not be reached, or there would be
+        no value. `beyond` is what the trials that did not reach the target had used, a lower bound
+        of such scores; missing for best values.
     """
     down = study.higher_is_better
     ends, _ = trial_bounds(trials, study)

@@ -129,11 +129,12 @@ def _rows(loaded: LoadedStudy) -> list[tuple[str, ...]]:
     rows = []
     for row in scores.condition_scores(loaded.trials, study).to_dict("records"):
         own = searches[searches["condition"] == row["condition"]]
-        summary = scores.summary_of(row, study.score)
-        low, high = summary.min, summary.min_high
+        known = own[own["counted"] > 0]  # not a search of which all trials so far diverged
+        lows, highs = (known[f"{study.score}_{end}"] for end in ("low", "high"))
+        low, high = lows.min(), highs.min()
         if study.higher_is_better:
-            low, high = summary.max_low, summary.max
-        best = "-" if pd.isna(low) else tables.score_text(low, high, number)
+            low = high = lows.max()
+        best = "-" if pd.isna(low) else tables.score_text(min(low, high), high, number)
         counts = (str(int(own[name].sum())) for name in ("ended", "counted", "diverged", "reached"))
         rows.append((row["label"], *counts, best, _running(loaded, row["condition"])))
     return rows

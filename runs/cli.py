@@ -69,11 +69,12 @@ class DiskFull(Failed):
     """A disk is full; the message says which."""
 
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error or one of its causes is a full disk or an exhausted quota."""
+    """Whether an error or one of its causes is a full disk, an exhausted quota, or a file that is
+    larger than allowed."""
     while error is not None:
         if getattr(error, "errno", None) in _DISK_FULL:
             return True
@@ -93,8 +94,8 @@ def disk_full_named(where: pathlib.Path) -> Iterator[None]:
         if isinstance(error, DiskFull) or not is_disk_full(error):
             raise
         raise DiskFull(
-            f"no space is left on the disk of {where}, or your quota is used up; free some and "
-            "start the same command again to resume"
+            f"no space is left on the disk of {where}, or your quota or limit of file sizes is "
+            "reached; free some, or raise the limit, and start the same command again to resume"
         ) from error
 
 
@@ -102,7 +103,10 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def directory(text: str) -> pathlib.Path:
-    """The value of a flag that names a directory to write to; raises InputError for a URL."""
+    """The value of a flag that names a directory to write to; raises InputError for a URL, and for
+    an empty name, which would be the current directory."""
+    if not text:
+        raise InputError("the name of a directory to write to is empty; give one, such as out/run")
     _refuse_url(_shortened(text))
     return pathlib.Path(text)
 
@@ -151,8 +155,8 @@ def explained(error: Exception) -> Exception:
         return InputError(str(error))
     if is_disk_full(error):
         return DiskFull(
-            "no space is left on the disk, or your quota is used up; free some and start the "
-            "same command again"
+            "no space is left on the disk, or your quota or limit of file sizes is reached; free "
+            "some, or raise the limit, and start the same command again"
         )
     if isinstance(error, OSError) and error.errno in _WRONG_PATH:
         where = f": {_shortened(str(error.filename))}" if error.filename else ""

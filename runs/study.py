@@ -6,6 +6,7 @@ what is wrong, its value, and what is allowed.
 
 import dataclasses
 import math
+import pathlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -457,6 +458,18 @@ class Study:
             "searches": self.searches,
             "seeds": {"data": self.config.seed.data, "model": self.config.seed.model},
         }
+
+    @classmethod
+    def read(cls, directory: pathlib.Path) -> "Study":
+        """The study in a directory with a study.json; raises records.Damaged."""
+        try:
+            record = records.read_object(directory / records.STUDY) or {}
+            return cls.from_record(record, directory.name)
+        except records.Damaged:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise records.Damaged(f"{records.STUDY}: {reason}") from error
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], directory_name: str) -> "Study":

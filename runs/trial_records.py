@@ -57,8 +57,8 @@ def read(workdir: str | os.PathLike, place: records.TrialPath | None = None) -> 
         place: its place in its study; None for a single run.
 
     Raises:
-        Damaged: a record is not what was written, or they are of another search or trial than
-            `place`: copied there, they would count twice.
+        Damaged: a record is not what was written, or they are of another condition, search, or
+            trial than `place`: copied there, they would count twice.
     """
     workdir = pathlib.Path(workdir)
     trial = TrialRecords(
@@ -68,7 +68,7 @@ def read(workdir: str | os.PathLike, place: records.TrialPath | None = None) -> 
     began = trial.metrics or trial.result.get("status") != "failed"
     if trial.result and began and not trial.config:
         raise Damaged(f"{records.CONFIG} is missing, but {records.RESULT} exists")
-    for name, own in (("search", place.search), ("trial", place.trial)) if place else ():
+    for name, own in dataclasses.asdict(place).items() if place else ():
         if trial.search.get(name, own) != own:
             raise Damaged(f"{records.HPARAMS} is of {name} {short(trial.search[name])}")
     _check_last_evaluation(trial.result, trial.validation)

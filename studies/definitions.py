@@ -71,6 +71,7 @@ def load_study(
         )
     search.check_counts(study)
     search.check_axes(study)
+    _check_baseline(study)
     if both := {axis.field for axis in study.space} & set(definition.get("overrides", {})):
         raise cli.InputError(
             f"study {name!r} overrides {', '.join(sorted(both))}, which its search space varies; "
@@ -108,6 +109,12 @@ def all_studies(module: Any, variant: str) -> dict[str, dict[str, Any]]:
             f"get_studies() of {module.__file__} returns {short(studies)}; allowed: a dict of "
             "studies by name"
         )
+    for name in studies:
+        if not isinstance(name, str) or not name.isprintable() or name in ("", "list"):
+            raise cli.InputError(
+                f"get_studies() of {module.__file__} names a study {short(name)}; allowed: text on "
+                "one line, other than list, which --study=list needs"
+            )
     return studies
 
 
@@ -160,6 +167,16 @@ def _check_condition(config: ml_collections.ConfigDict, name: Any, overrides: An
         search.check_field(field)
 
 
+def _check_baseline(study: Study) -> None:
+    """Checks that the analysis compares with the baseline that is given; raises InputError."""
+    compared = study.baseline_of(study.condition(study.baseline))
+    if compared != study.baseline:
+        raise cli.InputError(
+            f"study {study.name!r}: its baseline is {study.baseline!r}, but conditions are "
+            f"compared with no echoing at the same batch size; give {compared!r}"
+        )
+
+
 def _check_definition(definition: Any) -> None:
     """Checks the keys of one study in get_studies(), and their types; raises ValueError."""
     if not isinstance(definition, dict):
@@ -173,8 +190,14 @@ def _check_definition(definition: Any) -> None:
             raise ValueError(f"{short(key)} is not a key of a study; allowed: {allowed}")
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise ValueError(f"{key} is {short(value)}; allowed: {_KINDS.get(kinds, 'a list')}")
+    names: dict[str, str] = {}
     for condition in definition["conditions"]:
         check_name(condition)
+        if (other := names.setdefault(condition.lower(), condition)) != condition:
+            raise ValueError(
+                f"conditions {other!r} and {condition!r} differ only in case, and some file "
+                "systems would give them one directory; rename one of them"
+            )
     if definition["baseline"] not in definition["conditions"]:
         raise ValueError(
             f"its baseline is {definition['baseline']!r}; allowed: one of its conditions, "

@@ -99,7 +99,8 @@ def _larger_than(study: Study, study_dir: pathlib.Path, larger: dict[str, int]) 
 def _read(study_dir: pathlib.Path) -> dict[str, Any] | None:
     """The content of study.json, None if it does not exist; raises InputError if it is damaged."""
     try:
-        return records.read_object(study_dir / records.STUDY)
+        there = (study_dir / records.STUDY).exists()
+        return dict(Study.read(study_dir).record) if there else None
     except records.Damaged as error:
         raise cli.InputError(
             f"the study in {study_dir} is damaged ({error}); restore that file from a copy, or "

@@ -265,6 +265,10 @@ def check_field(name: str, numeric: bool = False) -> None:
     cli.set_field(base.get_config(), name, _DEFAULTS.get(name), base.FIELDS)  # if it exists
     if name.startswith("seed."):
         raise ValueError(f"{name} is varied, but search and trial decide it; leave it out")
+    if name.startswith("target."):
+        raise ValueError(
+            f"{name} is varied, but one target judges all trials; set it in overrides instead"
+        )
     if numeric and type(_DEFAULTS[name]) not in (int, float):
         raise ValueError(f"{name} has a numeric scale, but is no number; allowed: the scale choice")
 

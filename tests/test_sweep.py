@@ -484,7 +484,7 @@ def _changed(path, field, value):
     path.write_text(json.dumps(record))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"[" * 100_000, b"\xff", None])
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"[" * 100_000, b"\xff", None])
 def test_damaged_study_is_one_sentence(finished_study, tmp_path, content):
     directory = tmp_path / "study"
     shutil.copytree(finished_study, directory)
@@ -522,6 +522,7 @@ def _wrong_studies():
         (_axis(field="batch_size", min=0, max=32), "config.batch_size is 0"),
         (_axis(field="optimizer.lerning_rate"), "did you mean optimizer.learning_rate"),
         (_axis(field="seed.data", min=0, max=9), "seed.data is varied"),
+        (_axis(field="target.value"), "one target judges all trials"),
         (_axis(field="optimizer.name"), "allowed: the scale choice"),
         (_axis(field=None), "has field None"),
         (_axis(scale=None), "has scale None"),
@@ -546,6 +547,8 @@ def _wrong_studies():
     yield from (
         (_condition("x", "[]"), "allowed: a dict of values by field"),
         (_condition("x", "{'seed.model': 3}"), "seed.model is varied"),
+        (_condition("x", "{'target.metric': 'loss'}"), "one target judges all trials"),
+        (_condition("Baseline"), "'baseline' and 'Baseline' differ only in case"),
         (_condition("x", "{'echo.factr': 3}"), "did you mean echo.factor"),
         (_condition("x", "{'batch_size': float('inf')}"), "batch_size to inf"),
         (_condition("x", "{'echo.factor': 0}"), "config.echo.factor is 0"),
@@ -563,7 +566,13 @@ def _wrong_studies():
         ({"plan": "'overides': {}"}, "is not a key of a study"),
         ({"plan": "'score': 'speed'"}, "score is 'speed'"),
         ({"plan": "'baseline': 'other'"}, "allowed: one of its conditions, baseline"),
+        (
+            {"more": "'e2': {'echo.insertion': 'before_augmentation'}", "plan": "'baseline': 'e2'"},
+            "give 'baseline'",
+        ),
         ({"plan": "'overrides': {'dataset.test_split': 'tset'}"}, "has no split 'tset'"),
+        ({"plan": "}, 3: {"}, "names a study 3; allowed: text"),
+        ({"plan": "}, 'list': {"}, "names a study 'list'"),
         ({"plan": "**{}['key']"}, "line 9: KeyError: 'key'"),
         ({"axis": "1 / 0"}, "line 5: ZeroDivisionError: division by zero"),
     )

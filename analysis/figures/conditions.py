@@ -97,23 +97,26 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
     figure, axes = _rows(scores["label"])
     for row, condition in enumerate(scores.to_dict("records")):
         own = searches.loc[searches["condition"] == condition["condition"], "best_value_low"]
-        own, color = own.dropna(), COLORS[condition["insertion"]]
+        own, color = own[np.isfinite(own)], COLORS[condition["insertion"]]
         text = _NO_TRIAL
-        if len(own):
-            median, low, high = (condition[f"best_value_{name}"] for name in ("low", "min", "max"))
-            text = value_text(median)
+        if condition["best_value_count"]:
+            median, high = (condition[f"best_value_{name}"] for name in ("low", "high"))
+            text = score_text(median, high, value_text)
             if condition["baseline"] != condition["condition"]:
                 text += f"\n{effect_text(condition, 'difference')}"
-            _range(axes, row, low, high, color)
+            if median == high:
+                axes.plot(median, row, "o", ms=7, mfc=lighter(color, 0.6), mec=color, zorder=1.5)
+        if len(own):
+            _range(axes, row, own.min(), own.max(), color)
             axes.plot(own, [row] * len(own), "o", ms=3.2, color=color)
-            axes.plot(median, row, "o", ms=7, mfc=lighter(color, 0.6), mec=color, zorder=1.5)
         _annotate(axes, row, text)
     axes.margins(x=0.06)
     format_ticks(axes.xaxis, "best_value")
     axes.set_xlabel(measure_label("best_value", study))
-    baseline = scores.loc[scores["condition"] == study.baseline, "best_value_low"].dropna()
+    baseline = scores[scores["condition"] == study.baseline]
+    baseline = baseline.loc[baseline["best_value_low"] == baseline["best_value_high"]]
     if len(baseline):
-        _baseline_line(axes, baseline.iloc[0])
+        _baseline_line(axes, baseline["best_value_low"].iloc[0])
     return figure
 
 

@@ -311,9 +311,14 @@ def test_files_that_are_no_packed_study_are_refused(small, tmp_path, capsys):
         ([small, f"--pack={tmp_path / 'x.tar.xz'}", "--watch"], "neither --out nor --pack"),
         ([small / "baseline", f"--pack={tmp_path / 'x.tar.xz'}"], "contains no study.json"),
         ([small, f"--pack={tmp_path / 'none' / 'x.tar.xz'}"], "cannot write"),
+        ([small, "--pack="], "ends in .tar.xz"),
+        ([small, "--out="], "is empty; give one"),
     ):
         assert run(arguments) == 2
         assert said in capsys.readouterr().err
+    (small / "study.json").write_text("{}")
+    assert run([small, f"--pack={tmp_path / 'x.tar.xz'}"]) == 2
+    assert "is damaged (study.json: 'trials' is missing)" in capsys.readouterr().err
     assert not (tmp_path / "x.tar.xz").exists()
 
 

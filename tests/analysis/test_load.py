@@ -239,11 +239,18 @@ def test_record_that_is_no_file_is_set_aside(small, kind):
     assert "result.json is not a file" in load.read(small).warning()
 
 
-@pytest.mark.parametrize(("copy", "says"), [("0/9", "trial 2"), ("9/2", "search 0")])
+@pytest.mark.parametrize(
+    ("copy", "says"),
+    [
+        ("baseline/0/9", "trial 2"),
+        ("baseline/9/2", "search 0"),
+        ("before_e2/0/9", "condition 'baseline'"),
+    ],
+)
 def test_a_copy_of_a_trial_at_another_place_is_set_aside(small, copy, says):
-    shutil.copytree(small / "baseline" / "0" / "2", small / "baseline" / copy)
+    shutil.copytree(small / "baseline" / "0" / "2", small / copy)
     loaded = load.read(small)
-    assert f"baseline/{copy} (hparams.json is of {says})" in loaded.warning()
+    assert f"{copy} (hparams.json is of {says})" in loaded.warning()
     assert len(loaded.trials) == len(SMALL)
 
 

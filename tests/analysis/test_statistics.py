@@ -14,6 +14,7 @@ from tests.helpers.figure_texts import assert_inside, strings, texts
 from tests.helpers.written_studies import BASELINE, BEFORE, TARGET, study_of, write_study
 
 INF = math.inf
+NEVER = TARGET | {"value": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,37 @@ def test_search_in_which_every_trial_diverged_is_not_dropped(tmp_path):
     row = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")[1]
     assert row["searches"] == row["ratio_count"] == 2
     assert tables.effect_text(row, "ratio") == "≥0.25 [<0.50, >0.50]"
+
+
+def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_path):
+    """Dropping it would favor the condition that diverges."""
+    values = {("baseline", s, k): [0.7 + 0.01 * s] for s in range(3) for k in (0, 1)}
+    values |= {("before_e2", s, k): [0.75 + 0.01 * s] for s in (0, 1) for k in (0, 1)}
+    values |= {("before_e2", 2, k): ([], "diverged") for k in range(4)}
+    root = write_study(
+        tmp_path / "s", [BASELINE, BEFORE], values, score="best_value", searches=3, target=NEVER
+    )
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    row = table.to_dict("records")[1]
+    assert row["searches"] == row["difference_count"] == row["untuned_count"] == 3
+    assert tables.condition_rows(table, loaded.study)[1][3] == "0.75 to 0.76 (<0.75 to >0.76)"
+    assert tables.effect_text(row, "difference") == "+0.05 [<+0.05, >+0.05]"
+    assert "best values are not known" in " ".join(caveats.find(loaded))
+    drawn = figures.best_values(
+        table, scores.search_scores(loaded.trials, loaded.study), loaded.study
+    )
+    assert any("0.75 to 0.76" in text.get_text() for text in drawn.axes[0].texts)
+
+
+def test_best_values_of_trials_that_were_never_evaluated_have_no_number(tmp_path):
+    values = {(c, 0, k): ([], "exhausted") for c in ("baseline", "before_e2") for k in (0, 1)}
+    root = write_study(
+        tmp_path / "s", [BASELINE, BEFORE], values, score="best_value", searches=1, target=NEVER
+    )
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    assert [row[-1] for row in tables.trial_rows(loaded, table)] == ["- [-, -]"] * 2
 
 
 @pytest.mark.slow

@@ -292,6 +292,13 @@ def test_watch_on_a_terminal_shows_a_row_per_condition(tmp_path):
     assert watch.table(None) == "no trial has started"
 
 
+def test_watch_shows_the_best_so_far_beside_a_search_that_has_only_diverged(tmp_path):
+    values = {("baseline", 0, 0): [0.1, 0.9], ("baseline", 1, 0): ([0.1], "diverged")}
+    values |= {("before_e2", 1, 0): ([0.1], "diverged")}
+    line = watch.line(load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values)))
+    assert line.endswith("2 diverged | 0 running | no echoing 200")
+
+
 def test_watch_continues_until_the_study_has_ended(tmp_path, capsys, monkeypatch):
     root = study_of(tmp_path / "s", [BASELINE], searches=1)
     results = sorted(root.glob("*/*/*/result.json"))

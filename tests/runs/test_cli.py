@@ -167,9 +167,12 @@ def test_a_directory_with_something_else_is_refused(tmp_path, capsys):
 
 
 DISK_FULL = [
-    *(OSError(code, os.strerror(code)) for code in (errno.ENOSPC, errno.EDQUOT)),
+    *(OSError(code, os.strerror(code)) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)),
     # as Orbax passes it on
-    *(ValueError(f"writing x: {os.strerror(code)}") for code in (errno.ENOSPC, errno.EDQUOT)),
+    *(
+        ValueError(f"writing x: {os.strerror(code)}")
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    ),
 ]
 
 
@@ -180,7 +183,7 @@ def test_a_full_disk_ends_any_command_with_one_sentence(error, capsys):
 
     assert cli.guarded(writes, []) == cli.FAILED
     said = capsys.readouterr().err
-    assert said.startswith("error: no space is left on the disk, or your quota is used up; free")
+    assert said.startswith("error: no space is left on the disk, or your quota or limit of file ")
     assert said.count("\n") == 1
 
 

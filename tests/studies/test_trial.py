@@ -47,7 +47,7 @@ def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(
     ("error", "kind", "says"),
     [
         (OSError(errno.EROFS, os.strerror(errno.EROFS), "/x"), cli.InputError, "Read-only .*: /x;"),
-        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), cli.DiskFull, "or your quota is used"),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), cli.DiskFull, "or your quota or limit"),
         (records.Damaged("hparams.json is not a file"), cli.InputError, "^hparams.json is not a"),
         (ZeroDivisionError("division by zero"), RuntimeError, "^division by zero$"),
     ],
