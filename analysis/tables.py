@@ -81,10 +81,12 @@ def columns(conditions: pd.DataFrame, study: Study) -> Row:
 def _spread(conditions: pd.DataFrame, name: str) -> str:
     """What the ends next to a median are: "range of 3 searches", "93.75% interval, 5 searches".
 
-    The condition with the fewest searches decides.
+    The condition with the fewest searches decides. A baseline has a score, but no effect.
     """
+    counts = conditions[f"{name}_count"]
     others = conditions["condition"] != conditions["baseline"]
-    counts = conditions.loc[others if others.any() else slice(None), f"{name}_count"]
+    if name not in scoring.MEASURES and others.any():
+        counts = counts[others]
     fewest = int(counts[counts > 0].min()) if (counts > 0).any() else 0
     kind = bounds.interval_name(fewest)
     separator = " of" if kind == "range" else ","

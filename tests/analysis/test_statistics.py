@@ -120,6 +120,16 @@ def test_best_values_of_trials_that_were_never_evaluated_have_no_number(tmp_path
     assert [row[-1] for row in tables.trial_rows(loaded, table)] == ["- [-, -]"] * 2
 
 
+def test_the_head_of_the_scores_counts_the_searches_of_the_baseline_too(tmp_path):
+    values = {("baseline", s, 0): [0.1, 0.9] for s in range(3)}
+    values |= {("before_e2", s, 0): [0.9] for s in range(5)}
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values, searches=5))
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    head = " ".join(str(column) for column in tables.columns(table, loaded.study))
+    assert "range of 3 searches" in head
+    assert "5 searches" not in head
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("coarse_figures")
 def test_table_heads_say_what_the_brackets_hold(tmp_path):
