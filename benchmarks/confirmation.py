@@ -63,11 +63,10 @@ def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
             continue
         chosen[condition] = trials.sort_values([scores.REACHED, "search", "trial"]).iloc[0]
     baseline = loaded.study.baseline
-    if baseline not in chosen and finished[baseline] >= begun:
-        own = loaded.trials[loaded.trials["counted"] & (loaded.trials["condition"] == baseline)]
-        mode = loaded.study.target.mode
-        ranked = own.sort_values("best_value", ascending=mode == "below", kind="stable")
-        chosen[baseline] = ranked.iloc[0]
+    own: Any = loaded.trials[loaded.trials["counted"] & (loaded.trials["condition"] == baseline)]
+    if baseline not in chosen and finished[baseline] >= begun and len(own):
+        up = loaded.study.target.mode == "below"
+        chosen[baseline] = own.sort_values("best_value", ascending=up, kind="stable").iloc[0]
     return {
         condition: {name: _plain(best[name]) for name in names}
         for condition, best in chosen.items()

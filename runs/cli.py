@@ -93,10 +93,14 @@ def disk_full_named(where: pathlib.Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, DiskFull) or not is_disk_full(error):
             raise
-        raise DiskFull(
-            f"no space is left on the disk of {where}, or your quota or limit of file sizes is "
-            "reached; free some, or raise the limit, and start the same command again to resume"
-        ) from error
+        raise DiskFull(f"{_no_space(f'the disk of {where}')} to resume") from error
+
+
+def _no_space(disk: str) -> str:
+    return (
+        f"no space is left on {disk}, or your quota or limit of file sizes is reached; free some, "
+        "or raise the limit, and start the same command again"
+    )
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -154,10 +158,7 @@ def explained(error: Exception) -> Exception:
     if isinstance(error, records.Damaged):
         return InputError(str(error))
     if is_disk_full(error):
-        return DiskFull(
-            "no space is left on the disk, or your quota or limit of file sizes is reached; free "
-            "some, or raise the limit, and start the same command again"
-        )
+        return DiskFull(_no_space("the disk"))
     if isinstance(error, OSError) and error.errno in _WRONG_PATH:
         where = f": {_shortened(str(error.filename))}" if error.filename else ""
         return InputError(f"{error.strerror}{where}; give another path")

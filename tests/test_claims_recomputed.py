@@ -121,7 +121,7 @@ def _id(value):
     return value[0] if isinstance(value, tuple) else value.__name__
 
 
-BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
+BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after_batching_e2"
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,10 @@ BEFORE, BATCH = "before_augmentation_e2", "after_batching_e2"
         (matched, ("grid/confirmation_documents", e(16, 16), "baseline_b16"), BOTH),
         (matched, ("grid/confirmation_digits", e(2, 32), "baseline_b32"), BOTH),
         (matched, ("grid/confirmation_digits", e(4, 32), "baseline_b32"), BOTH),
+        (matched, ("grid/setting_photographs", e(2, 32), "baseline_b32"), BOTH),
+        (matched, ("grid/setting_photographs", e(4, 32), "baseline_b32"), TABLES),
+        (matched, ("grid/setting_photographs", f"{AFTER}_b32", "baseline_b32"), TABLES),
+        (matched, ("grid/setting_photographs", f"{BATCH}_b32", "baseline_b32"), TABLES),
         (tuned, ("grid/cells", e(4, 16), e(16, 16)), BOTH),
         (tuned, ("grid/cells", e(2, 16), f"{BATCH}_b16"), TABLES),
         (matched, ("grid/cells", e(2, 16), "baseline_b16"), TABLES),

@@ -125,7 +125,7 @@ def test_help_explains_the_command():
 def test_closed_pipe_is_not_an_error(small):
     process = forked.start(["-m", "analysis", str(small)], dict(os.environ))
     process.stdout.close()
-    assert process.communicate(HANGS)[1] == ""
+    assert process.communicate(timeout=HANGS)[1] == ""
     assert (small / "report" / "report.md").exists()
 
 

@@ -52,6 +52,9 @@ def test_baseline_that_never_reached_the_target_is_confirmed_at_its_best_value()
     hparams = json.loads((best / "hparams.json").read_text())["hparams"]
     assert confirmation.winners(grid)["baseline_b32"] == hparams
 
+    trials = grid.trials.assign(counted=grid.trials["condition"] != "baseline_b32")  # all diverged
+    assert "baseline_b32" not in confirmation.winners(dataclasses.replace(grid, trials=trials))
+
 
 def test_condition_with_an_unfinished_search_has_no_winner():
     grid = load.read("results/grid/digits.tar.xz")

@@ -34,6 +34,7 @@ READ_LATER = {
     "PYTHONFAULTHANDLER",
 }
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
+_PIPES: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
 
 
 class Forked:
@@ -79,7 +80,7 @@ class Forked:
             self._status.close()
         return self.returncode
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+    def communicate(self, *, timeout: float | None = None) -> tuple[str, str]:
         """Closes standard input, and waits for the end; what is left of output and error."""
         if self.stdin and not self.stdin.closed:
             with contextlib.suppress(BrokenPipeError):
@@ -111,9 +112,13 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def start(words: list[str], environment: dict[str, str]) -> Forked:
+def start(words: list[str], environment: dict[str, str]) -> Any:
     """Starts what `python *words` would, in the directory of the repository. Raises ValueError for
     variables that Python or JAX has read in the server."""
+    if not sys.platform.startswith("linux"):  # elsewhere, system libraries may not bear a fork
+        return subprocess.Popen(
+            [sys.executable, *words], cwd=_ROOT, env=environment, text=True, **_PIPES
+        )
     for name in {*os.environ, *environment}:
         read = name.startswith(("JAX_", "PYTHON")) and name not in READ_LATER
         if read and os.environ.get(name) != environment.get(name):
@@ -125,7 +130,7 @@ def run(words: list[str], environment: dict[str, str], timeout: float):
     """Does `start` and waits for the end; a process that takes too long is killed."""
     process = start(words, environment)
     try:
-        output, error = process.communicate(timeout)
+        output, error = process.communicate(timeout=timeout)
     except BaseException:
         process.kill()
         raise
@@ -142,8 +147,7 @@ class _Server(subprocess.Popen):
     def __init__(self):
         self.connection, theirs = socket.socketpair()
         words = [sys.executable, "-m", "tests.helpers.forked", str(theirs.fileno())]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        super().__init__(words, cwd=_ROOT, pass_fds=[theirs.fileno()], text=True, **pipes)
+        super().__init__(words, cwd=_ROOT, pass_fds=[theirs.fileno()], text=True, **_PIPES)
         theirs.close()
 
 
@@ -172,9 +176,7 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
         header, descriptors, _, _ = socket.recv_fds(connection, 8, 4)
         if not header:
             return None
-        text = b""
-        while len(text) < int.from_bytes(header, "big"):
-            text += connection.recv(int.from_bytes(header, "big") - len(text))
+        text = connection.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL)
         *streams, told = descriptors
         if pid := os.fork():
             for descriptor in streams:
@@ -201,11 +203,11 @@ def _tell(descriptor: int, number: int, last: bool = False) -> None:
 
 def _become(words: list[str], environment: dict[str, str]) -> None:
     """Makes this process what `python *words` is after its imports, and runs it."""
-    before = os.environ.get("JAX_PLATFORMS")
+    before, platforms = os.environ.get("JAX_PLATFORMS"), environment.get("JAX_PLATFORMS")
     os.environ.clear()
     os.environ.update(environment)
-    if os.environ.get("JAX_PLATFORMS") != before:
-        importlib.import_module("jax").config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
+    if platforms != before:
+        importlib.import_module("jax").config.update("jax_platforms", platforms)
     if os.environ.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
