@@ -1,7 +1,8 @@
 """The auto order: fresh items that are ready first, then stored ones, least repeated first.
 
 How many fresh items each batch takes is its *decision*. Decisions depend on time. Given the
-decisions, the order is a pure function of its settings.
+decisions, the order is a pure function of its settings. A batch waits for fresh items rather than
+contain an item twice.
 """
 
 import base64
@@ -48,6 +49,10 @@ class Repeats:
     def settings(self) -> str:
         return f"max_factor {self.max_factor}, shuffle_buffer {self.capacity}, seed {self.seed}"
 
+    def __len__(self) -> int:
+        """The number of stored items, each of which has copies left."""
+        return len(self._items)
+
     @property
     def copies_left(self) -> int:
         """The number of copies left, over all stored items."""
@@ -85,7 +90,7 @@ class Repeats:
         indices, copies = [], []
         draws = self._draws(len(items))
         missing = size - fresh
-        while missing:  # once, unless the batch contains every stored item
+        while missing:  # once, unless a replayed decision makes the batch contain an item twice
             open_items = np.flatnonzero(emitted < self.max_factor)
             if not len(open_items):
                 raise ValueError(
@@ -231,7 +236,7 @@ class AutoOrder:
     def _decide(self, intake: Intake) -> int:
         """The number of fresh items that the next batch takes; all of them have been read."""
         admitted = self._repeats.admitted
-        minimum, maximum = max(0, self._size - self._repeats.copies_left), self._size
+        minimum, maximum = max(0, self._size - len(self._repeats)), self._size
         if self._limit is not None:
             maximum = min(maximum, max(minimum, self._limit() - admitted))
         decision = self._earlier_decision()

@@ -226,9 +226,9 @@ class OpportunisticIterDataset(_EchoStage):
     This is the stage of `echo.policy=auto`.
 
     Fresh items that are ready fill a batch first, in order. Stored ones, least repeated first, fill
-    the rest, up to `max_factor` copies of each. Only if those do not suffice does the batch wait
-    for more fresh items. A batch contains an item twice only if it contains every stored one. With
-    fast input the output is exactly the parent in batches.
+    the rest, up to `max_factor` copies of each. A batch contains no item twice: if the stored items
+    do not suffice, it waits for more fresh ones. With fast input the output is exactly the parent
+    in batches.
 
     The stream ends when less than a batch of fresh items is left. Do not put a prefetch thread
     after it: it would request, and so decide, a batch before it is required.

@@ -1,4 +1,8 @@
-"""The auto order: its outputs given the decisions, and that it waits only when it must."""
+"""The auto order: its outputs given the decisions, and that it waits only when it must.
+
+A decision of the stage never makes a batch contain an item twice. Recorded ones may, so the order
+that follows from decisions is tested with such decisions, too.
+"""
 
 import collections
 import json
@@ -232,6 +236,13 @@ class Run:
         self.want = min(there, 4)
         return next(self.iterator)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.gated.release(len(self.gated))  # else threads that read would wait forever
+        self.iterator.close()
+
 
 @pytest.mark.parametrize("sequential", [False, True])
 @given(case=cases(), stop_at=st.integers(0, 25))
@@ -267,27 +278,39 @@ def test_applied_plans_give_the_batches_of_the_host_stage(sequential, case, stop
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sequential", [False, True])
-def test_it_waits_only_when_no_copies_are_left(sequential):
-    run = Run(100, sequential, max_factor=3, shuffle_buffer=8)
-    assert run.next(come=4).index.tolist() == [0, 1, 2, 3]
-    assert sorted(run.next().index.tolist()) == [0, 1, 2, 3]
-    assert run.next().index.tolist()[0] in (0, 1, 2, 3)
-    # the 4 items have no copies left, and 3 fresh items are too few for a batch
-    came = []
-    waiting = threading.Thread(target=lambda: came.append(next(run.iterator)), daemon=True)
-    waiting.start()
-    for come in (4, 7):
-        run.gated.release(come)
+def test_it_waits_only_when_too_few_items_are_stored(sequential):
+    with Run(100, sequential, max_factor=3, shuffle_buffer=8) as run:
+        assert run.next(come=4).index.tolist() == [0, 1, 2, 3]
+        assert sorted(run.next().index.tolist()) == [0, 1, 2, 3]
+        assert run.next().index.tolist()[0] in (0, 1, 2, 3)
+        # the 4 items have no copies left, and 3 fresh items are too few for a batch
+        came = []
+        waiting = threading.Thread(target=lambda: came.append(next(run.iterator)), daemon=True)
+        waiting.start()
+        for come in (4, 7):
+            run.gated.release(come)
+            waiting.join(0.3)
+            assert waiting.is_alive()
+        run.gated.release(8)
+        waiting.join(HANGS)
+        assert came[0].index.tolist() == [4, 5, 6, 7]
+        batch = run.next(come=9)  # a new item comes first
+        assert batch.index.tolist()[0] == 8
+        assert set(batch.index.tolist()[1:]) < {4, 5, 6, 7}
+
+
+def test_it_waits_rather_than_repeat_an_item_in_a_batch():
+    with Run(100, max_factor=9, shuffle_buffer=2) as run:
+        run.next(come=4)  # 2 of these stay stored, with 8 copies left of each
+        run.want, came = 0, []  # from now on, each batch is required at once
+        waiting = threading.Thread(target=lambda: came.append(next(run.iterator)), daemon=True)
+        waiting.start()
+        run.gated.release(5)
         waiting.join(0.3)
         assert waiting.is_alive()
-    run.gated.release(8)
-    waiting.join(HANGS)
-    assert came[0].index.tolist() == [4, 5, 6, 7]
-    batch = run.next(come=9)  # a new item comes first
-    assert batch.index.tolist()[0] == 8
-    assert set(batch.index.tolist()[1:]) < {4, 5, 6, 7}
-    run.gated.release(100)
-    run.iterator.close()
+        run.gated.release(6)
+        waiting.join(HANGS)
+        assert len(set(came[0].index.tolist())) == 4
 
 
 @pytest.mark.parametrize("sequential", [False, True])
@@ -310,58 +333,53 @@ def test_with_fast_input_it_is_the_parent_in_batches(sequential, num_items):
 )
 @settings(deadline=None, max_examples=40)
 def test_bursts_fill_batches_and_repeats_bridge_stalls(comes, max_factor, capacity):
-    run = Run(10_000, max_factor=max_factor, shuffle_buffer=capacity)
-    come, num_copies = 0, {}
-    for more in comes:
-        come += more
-        admitted, left = (
-            run.iterator._pass.order.admitted,
-            sum(run.iterator._pass.order.pending().values()),
-        )
-        ready = min(4, come - admitted)
-        come += max(0, 4 - ready - left)  # otherwise it would have to wait
-        batch = run.next(come)
-        fresh = int((batch.copy == 0).sum())
-        assert fresh == min(4, come - admitted)
-        assert batch.index[:fresh].tolist() == list(range(admitted, admitted + fresh))
-        for item in batch.index.tolist():
-            num_copies[item] = num_copies.get(item, 0) + 1
-        assert len(run.iterator._pass.order.pending()) <= capacity
-    assert max(num_copies.values()) <= max_factor
-    run.gated.release(10_000)
-    run.iterator.close()
+    with Run(10_000, max_factor=max_factor, shuffle_buffer=capacity) as run:
+        come, num_copies = 0, {}
+        for more in comes:
+            come += more
+            order = run.iterator._pass.order
+            admitted, stored = order.admitted, len(order.pending())
+            ready = min(4, come - admitted)
+            come += max(0, 4 - ready - stored)  # otherwise it would have to wait
+            batch = run.next(come)
+            assert len(set(batch.index.tolist())) == 4
+            fresh = int((batch.copy == 0).sum())
+            assert fresh == min(4, come - admitted)
+            assert batch.index[:fresh].tolist() == list(range(admitted, admitted + fresh))
+            for item in batch.index.tolist():
+                num_copies[item] = num_copies.get(item, 0) + 1
+            assert len(run.iterator._pass.order.pending()) <= capacity
+        assert max(num_copies.values()) <= max_factor
 
 
 def test_a_limit_holds_back_what_is_ready_unless_stored_items_do_not_suffice():
-    run = Run(100, max_factor=2, shuffle_buffer=8, limit=lambda: 5)
-    fresh = [int((run.next(come=100).copy == 0).sum()) for _ in range(4)]
-    # 4 of 5; the fifth, and 3 of the 4 copies left; then 2 copies are left, so 2 beyond the limit
-    assert fresh == [4, 1, 2, 2]
-    run.iterator.close()
+    with Run(100, max_factor=2, shuffle_buffer=8, limit=lambda: 5) as run:
+        fresh = [int((run.next(come=100).copy == 0).sum()) for _ in range(4)]
+        # 4 of 5; the fifth, and 3 of the 4 stored ones; then 2 are stored, so 2 beyond the limit
+        assert fresh == [4, 1, 2, 2]
 
 
 def test_a_slow_stream_ends_when_less_than_a_batch_is_left():
-    run = Run(10, max_factor=9)
-    batches = [run.next(come) for come in (4, 5, 6, 7)]
-    assert [int((batch.copy == 0).sum()) for batch in batches] == [4, 1, 1, 1]
-    with pytest.raises(StopIteration):
-        run.next()  # the 3 items that remain are less than a batch
-    run.gated.release(10)
+    with Run(10, max_factor=9) as run:
+        batches = [run.next(come) for come in (4, 5, 6, 7)]
+        assert [int((batch.copy == 0).sum()) for batch in batches] == [4, 1, 1, 1]
+        with pytest.raises(StopIteration):
+            run.next()  # the 3 items that remain are less than a batch
 
 
 @pytest.mark.parametrize("sequential", [False, True])
 def test_an_error_of_the_parent_is_raised_although_repeats_are_left(sequential):
-    run = Run(100, sequential, dies_at=6, max_factor=9)
-    run.next(come=4)
-    state = run.iterator.get_state()
-    run.gated.release(100)
-    run.want = 4
-    with pytest.raises(OSError, match="disk lost at"):
-        collections.deque(run.iterator, maxlen=0)
-    # The earlier state is intact.
-    run.gated.dies_at = None
-    run.iterator.set_state(state)
-    assert run.next().index.tolist() == [4, 5, 6, 7]
+    with Run(100, sequential, dies_at=6, max_factor=9) as run:
+        run.next(come=4)
+        state = run.iterator.get_state()
+        run.gated.release(100)
+        run.want = 4
+        with pytest.raises(OSError, match="disk lost at"):
+            collections.deque(run.iterator, maxlen=0)
+        # The earlier state is intact.
+        run.gated.dies_at = None
+        run.iterator.set_state(state)
+        assert run.next().index.tolist() == [4, 5, 6, 7]
 
 
 class Unreliable(Gated):
