@@ -413,7 +413,13 @@ _CHANGED = """## What changed
 The wall clock was read on a Xeon before, with steps three times as long and a defect of `auto` on
 CPUs: the augmentation of each batch waited for the running step. In the order of the table, the
 ratios were 1.03 (0.56 to 1.59), 0.83 (0.62 to 1.28), and 1.20 (1.05 to 1.36). The maxima from
-pilots were found again with the present forecast, and are the same."""
+pilots were found again with the present forecast, and are the same.
+
+`auto` now waits rather than put an example into a batch twice. In the nine cells with constant
+input and a limit below R, the median time is 0.90 of what it was (geometric mean; 0.76 on logistic
+regression, 0.94 on the sentences, and 1.02 on the digits). The change stays, since these are below
+the bounds that were registered before it was trained, 1 over all cells and 1.02 on each problem:
+the digits with 1.0197. Other decisions are the same."""
 
 
 @dataclasses.dataclass(frozen=True)
