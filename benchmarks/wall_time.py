@@ -2,6 +2,8 @@
 
     python -m benchmarks.wall_time --out=results/wall_time.md     an hour and a half
     python -m benchmarks.wall_time --http --out=results/wall_time_http.md    the same over HTTP
+    python -m benchmarks.wall_time --disk=out/images --out=results/wall_time_disk.md
+                                        half an hour; Linux, root, and cgroup v1 (slow_disk.py)
     python -m benchmarks.wall_time --augmentation --out=results/wall_time_augmentation.md
                                                                   half an hour
     python -m benchmarks.wall_time --batch-size=128 --budget=30000 --out=...
@@ -9,9 +11,11 @@
 
 ResNet-8 on the digits mini, batches of 512, echoed before augmentation. The training step is the
 real one; a rate limit on reading sets R, with `--http` on records that a server in another process
-sends. Each factor is tuned by several quasi-random searches, and so is `auto`, which is given
-neither R nor e. Factors are searched without the rate limit, because fresh examples and steps to
-the target do not depend on it, and several trials at a time; they are ranked by the timing model.
+sends. With `--disk`, every image is a file on a disk whose reads per second the kernel limits, and
+there are fewer conditions. Each factor is tuned by several quasi-random searches, and so is `auto`,
+which is given neither R nor e. Factors are searched without the limit, because fresh examples and
+steps to the target do not depend on it, and several trials at a time; they are ranked by the timing
+model.
 
 With `--augmentation`, the limit is on the examples that the host augments, as if that were
 expensive, and the conditions are others: no echoing, e = 4 at each insertion point, and no echoing
@@ -28,6 +32,7 @@ step, since a batch that is emitted four times counts once. Seconds exclude comp
 evaluation.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -46,6 +51,7 @@ import sweep
 import train
 from analysis import bounds
 from benchmarks import common
+from benchmarks.slow_disk import SlowDisk
 from configs import cifar10
 from runs import records
 from runs.progress import Progress
@@ -74,9 +80,12 @@ class Plan:
     timed_steps: int = 100  # of each of the runs that measure a step
     depth: int = 8  # of the ResNet; 0 is logistic regression
     http: bool = False  # whether another process serves the records
+    disk: pathlib.Path | None = None  # where the images are files on a disk that is slowed down
     # Whether augmentation is slow, and not reading. `factors` and `on_device` do not count then.
     augmentation: bool = False
 
+
+ON_DISK = Plan(factors=(1, 2, 5, 8), on_device=())
 
 # A search may set the schedule's horizon to budget / 32, which must hold a batch.
 QUICK = Plan(
@@ -123,12 +132,14 @@ class Tuned:
         missed: searches of which no trial reached the target, by condition.
         step_seconds: seconds per step without waiting for input.
         rate: examples per second of what is slow.
+        limit: the fields that set this rate.
     """
 
     hparams: Hyperparameters
     missed: Counter[str]
     step_seconds: float
     rate: float
+    limit: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def conditions(plan: Plan) -> list[Condition]:
@@ -188,6 +199,9 @@ def configuration(plan: Plan) -> ConfigDict:
     config.target.value = plan.target
     config.evaluate_every_fresh_examples = max(400, plan.batch_size)
     config.checkpoint_every_fresh_examples = 0
+    if plan.disk:
+        config.dataset.name = f"folder:{plan.disk.resolve()}"
+        config.dataset.test_split = ""
     return config
 
 
@@ -259,9 +273,15 @@ def seconds_per_step(plan: Plan, config: ConfigDict, root: pathlib.Path) -> floa
     return float(np.median([result["train_seconds"] / result["step"] for result in results]))
 
 
-def tune(plan: Plan, root: pathlib.Path) -> Tuned:
+def tune(plan: Plan, root: pathlib.Path, limit: Callable[[float], dict[str, Any]]) -> Tuned:
     """Searches all conditions and measures the step. Raises SystemExit if a search diverged as a
-    whole."""
+    whole.
+
+    Args:
+        plan: what is measured.
+        root: where the runs are.
+        limit: sets a limit in examples per second, or returns the fields that do.
+    """
     config, chosen = configuration(plan), conditions(plan)
     fixed = [c for c in chosen if c.search != "auto" and "device" not in c.label]
     workers = functools.partial(PoolExecutor, number=WORKERS)
@@ -280,8 +300,9 @@ def tune(plan: Plan, root: pathlib.Path) -> Tuned:
         return max(fresh / rate, steps * step_seconds)
 
     best, missed = best_trials(trials, modeled_seconds)
+    limits = limit(rate)
     if adaptive := [condition for condition in chosen if condition.search == "auto"]:
-        limited = common.overridden(config, upstream(plan, rate))
+        limited = common.overridden(config, limits)
         auto = run_searches(plan, limited, adaptive, root / "auto")
         best_auto, missed_auto = best_trials(auto, lambda result: result["seconds_to_target"])
         best, missed = best | best_auto, missed + missed_auto
@@ -289,7 +310,7 @@ def tune(plan: Plan, root: pathlib.Path) -> Tuned:
         for name in (c.search for c in chosen):
             if (name, search) not in best:
                 raise SystemExit(f"all trials of search {search} of {name} diverged")
-    return Tuned(best, missed, step_seconds, rate)
+    return Tuned(best, missed, step_seconds, rate, limits)
 
 
 Results = dict[str, list[list[dict[str, Any]]]]  # by label, search, and seed
@@ -305,7 +326,7 @@ def run_seeds(plan: Plan, tuned: Tuned, root: pathlib.Path) -> Results:
         for condition in order.sample(chosen, len(chosen)):
             overrides = condition.overrides | tuned.hparams[condition.search, search]
             overrides |= {"seed.data": 1000 + run, "seed.model": 1000 + run}
-            overrides |= upstream(plan, tuned.rate)
+            overrides |= tuned.limit
             copies = overrides.get("echo.factor", plan.ratio)
             steps = FACTOR if plan.augmentation else 1
             every = round(steps * config.evaluate_every_fresh_examples / copies)
@@ -345,6 +366,9 @@ def report(
     if plan.http:
         behind, flag = "an HTTP upstream", " --http"
     limit = f"the upstream delivers {tuned.rate:.0f} examples per second."
+    if plan.disk:
+        behind, flag = "a slow disk", f" --disk={plan.disk}"
+        limit = f"the disk performs {tuned.rate:.0f} reads per second, one per example."
     if plan.augmentation:
         behind, ideal, flag = "a slow augmentation", "ideal", " --augmentation"
         limit = f"the host augments at most {tuned.rate:.0f} examples per second."
@@ -481,6 +505,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     slow = parser.add_mutually_exclusive_group()
     slow.add_argument("--http", action="store_true", help="read from a server in another process")
+    slow.add_argument(
+        "--disk", type=pathlib.Path, metavar="DIR", help="read image files in DIR, on a slow disk"
+    )
     slow.add_argument("--augmentation", action="store_true", help="augmentation is what is slow")
     parser.add_argument(
         "--runs",
@@ -489,10 +516,13 @@ def main(argv: list[str] | None = None) -> None:
         help="keep the runs in DIR, so that starting again resumes (default: do not keep them)",
     )
     options = parser.parse_args(argv)
-    plan = common.plan(options, Plan(), QUICK)
-    with tempfile.TemporaryDirectory() as scratch:
-        root = options.runs or pathlib.Path(scratch)
-        tuned = tune(plan, root)
+    plan = common.plan(options, ON_DISK if options.disk else Plan(), QUICK)
+    with contextlib.ExitStack() as stack:
+        root = options.runs or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        limit = functools.partial(upstream, plan)
+        if plan.disk:
+            limit = stack.enter_context(SlowDisk(plan.disk)).limit
+        tuned = tune(plan, root, limit)
         results = run_seeds(plan, tuned, root)
     text, ratios = report(plan, results, tuned)
     figure = None if plan.augmentation else functools.partial(draw, ratios, plan)

@@ -308,8 +308,8 @@ FIELDS = (
     Field(
         "echo.shuffle_buffer",
         0,
-        "slots of the buffer (auto: items stored; 0 = eight batches), in total over all streams: "
-        "examples, or after batching batches",
+        "slots of the buffer (auto: items stored, each at most once in a batch; 0 = eight "
+        "batches), in total over all streams: examples, or after batching batches",
         Range(0, MAX_BUFFER),
     ),
     Field(

@@ -1,0 +1,41 @@
+import os
+import pathlib
+
+import pytest
+
+from benchmarks import slow_disk
+from data import digits
+
+GROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
+
+
+@pytest.mark.skipif(not os.access(GROUPS, os.W_OK), reason="needs root and cgroup v1 with blkio")
+def test_reading_an_image_is_one_read_of_a_limited_disk(tmp_path):
+    try:
+        with slow_disk.SlowDisk(tmp_path) as disk:
+            (group,) = (g for g in GROUPS.iterdir() if g.name == f"echo_{os.getpid()}")
+            assert disk.limit(1_000) == {}
+            limits = (group / "blkio.throttle.read_iops_device").read_text().split()
+            assert limits[1:] == ["1000"]
+            paths = sorted((tmp_path / "train").rglob("*.png"))
+            source, _ = digits.open_source("digits", "train")
+            assert len(paths) == len(source)
+            before = _num_reads(group, limits[0])
+            for path in paths[:100]:
+                with path.open("rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    file.read()
+            assert _num_reads(group, limits[0]) - before >= 100
+    except SystemExit as error:
+        pytest.skip(f"temporary files are not on a disk that can be limited: {error}")
+    assert not group.exists()
+
+
+def _num_reads(group, disk):
+    lines = (group / "blkio.throttle.io_serviced").read_text().splitlines()
+    return sum(int(line.split()[2]) for line in lines if line.startswith(f"{disk} Read"))
+
+
+def test_a_directory_without_a_disk_is_refused():
+    with pytest.raises(SystemExit, match="is not on a disk; give a directory on one"):
+        slow_disk._disk(pathlib.Path("/proc"))
