@@ -85,7 +85,7 @@ class Plan:
     augmentation: bool = False
 
 
-ON_DISK = Plan(factors=(1, 2, 5, 8), on_device=())
+ON_DISK = Plan(factors=(1, 5, 8), on_device=())
 
 # A search may set the schedule's horizon to budget / 32, which must hold a batch.
 QUICK = Plan(
