@@ -88,8 +88,8 @@ class Repeats:
         """
         items, emitted = self._items, self._emitted.copy()
         indices, copies = [], []
-        draws = self._draws(len(items))
         missing = size - fresh
+        draws = self._draws(len(items) if missing else 0)
         while missing:  # once, unless a replayed decision makes the batch contain an item twice
             open_items = np.flatnonzero(emitted < self.max_factor)
             if not len(open_items):

@@ -70,7 +70,7 @@ class EchoIterable(Iterable[T]):
         self.epoch = 0
         self._newest: EchoIterator[T] | None = None
         self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any
-        self._parent_was_loaded = False
+        self._parent_was_loaded = self._parent_was_read = False
         torch_data = sys.modules.get("torch.utils.data")
         if torch_data is not None:
             torch_data.IterableDataset.register(EchoIterable)
@@ -92,6 +92,7 @@ class EchoIterable(Iterable[T]):
         """
         self.epoch = checked_integer("epoch", epoch, 0, MAX_POSITION)
         if self._waiting is not None and self._waiting.epoch != epoch:
+            self._parent_was_read |= self._waiting.fresh_examples > 0
             self._newest = self._waiting = None
         if hasattr(self._iterable, "set_epoch"):
             self._iterable.set_epoch(epoch)
@@ -111,13 +112,16 @@ class EchoIterable(Iterable[T]):
 
         Raises:
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
-                items than were read, or is a generator from which items have been read here.
+                items than were read, or is an iterator from which items have been read here.
         """
         check_fields(state, dict.fromkeys(_STATE_FIELDS))
-        if inspect.isgenerator(self._iterable) and self._newest and self._newest.fresh_examples:
+        if self._newest is not None:
+            self._parent_was_read |= self._newest.fresh_examples > 0
+        if self._parent_was_read and _cannot_restart(self._iterable):
             raise ValueError(
-                "iterable is a generator that has been read from, and cannot start again; restore "
-                "the state over a new one, or over an object that makes one for each iter()"
+                f"iterable is a {type(self._iterable).__name__} that has been read from, and "
+                "cannot start again; restore the state over a new one, or over an object that "
+                "makes one for each iter()"
             )
         position = dict(state)
         iterator = self._begin(checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION))
@@ -151,6 +155,12 @@ class EchoIterable(Iterable[T]):
             seed = np.random.SeedSequence([schedule.seed, epoch]).generate_state(1, np.uint64)
             schedule = EchoSchedule(schedule.factor, schedule.shuffle_buffer, int(seed[0]))
         return EchoIterator(_Source(self._iterable), schedule, epoch)
+
+
+def _cannot_restart(iterable: Any) -> bool:
+    """Whether an iterable is an iterator without a way back: `reset` (NVIDIA DALI) or a state."""
+    ways_back = ("reset", "load_state_dict")
+    return isinstance(iterable, Iterator) and not any(hasattr(iterable, way) for way in ways_back)
 
 
 class EchoIterator(Iterator[T]):

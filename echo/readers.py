@@ -221,10 +221,15 @@ class RandomAccessReader:
         if not len(indices):
             return [], 0.0
         start = time.perf_counter()
-        if self.stacked:
-            items = self._parent.stacked_items(indices)  # pyright: ignore[reportAttributeAccessIssue]
-        else:
-            items = self._items(indices.tolist())
+        try:
+            if self.stacked:
+                items = self._parent.stacked_items(indices)  # pyright: ignore[reportAttributeAccessIssue]
+            else:
+                items = self._items(indices.tolist())
+        except StopIteration as error:  # would end the stream as if there were no more items
+            raise RuntimeError(
+                f"reading items {indices[0]} to {indices[-1]} raised StopIteration"
+            ) from error
         return items, time.perf_counter() - start
 
     def _items(self, indices: list[int]) -> list[Any]:

@@ -237,7 +237,8 @@ class OpportunisticIterDataset(_EchoStage):
         parent: a MapDataset or IterDataset. Over batches this is batch echoing.
         max_factor: the maximum number of copies of an item; 1 repeats nothing.
         shuffle_buffer: the number of items stored for repeating. The most repeated one leaves
-            first, with ties broken by age, oldest first.
+            first, with ties broken by age, oldest first. It should be at least `batch_size`: a
+            batch repeats at most as many items as are stored, and waits for the rest.
         batch_size: examples per batch, of one shape; None emits items one by one.
         seed: seeds the choice between equally repeated items.
         annotate: whether to emit `Echoed` tuples. The number of rows whose copy is 0 is the batch's

@@ -21,7 +21,7 @@ class AutoStreams:
 
     The fastest stream could end a run before the others have used their share of the data. A
     stream may therefore be at most one batch ahead of the slowest, as of the previous batch,
-    unless it has nothing to repeat.
+    unless it has stored too few examples to fill its rows of a batch.
 
     Args:
         config: a resolved configuration.

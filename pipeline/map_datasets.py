@@ -5,7 +5,6 @@ stream as one dict of arrays with a leading axis. A vectorized function therefor
 chunk instead of once per example. Several threads may request any index at any time.
 """
 
-import concurrent.futures
 import functools
 import hashlib
 import os
@@ -18,6 +17,7 @@ from grain.experimental import index_shuffle
 from jax.profiler import TraceAnnotation
 
 from data.sources import RecordError, Source, reason
+from echo.threads import DaemonPool
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 
@@ -205,8 +205,10 @@ def derived_seed(use: str, *numbers: int, bits: int = 64) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=bits // 8).digest(), "little")
 
 
-# Threads that share the work on a batch. They end with the process.
-_POOL = concurrent.futures.ThreadPoolExecutor(CORES, thread_name_prefix="chunks")
+@functools.cache
+def _pool() -> DaemonPool:
+    """Threads that share the work on a batch. A program that ends does not wait for them."""
+    return DaemonPool(CORES)
 
 
 def in_chunks(function: Callable[[Sequence[int]], Arrays], indices: Sequence[int]) -> Arrays:
@@ -218,7 +220,8 @@ def in_chunks(function: Callable[[Sequence[int]], Arrays], indices: Sequence[int
     chunks = [indices[i : i + CHUNK] for i in range(0, len(indices), CHUNK)]
     if len(chunks) == 1:
         return function(indices)
-    parts = list(_POOL.map(function, chunks))
+    futures = [_pool().submit(function, chunk) for chunk in chunks]
+    parts = [future.result() for future in futures]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

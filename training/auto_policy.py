@@ -204,7 +204,8 @@ class Pace:
         step = self._steps[-1]
         if not step.output.is_ready():
             return seconds
-        expected = step.start + statistics.median(self._durations) if self._durations else now
+        # A step whose end no one has seen counts as waiting: nothing says that it took long.
+        expected = step.start + statistics.median(self._durations or [0.0])
         end = min(now, expected) if step.end is None else step.end
         return min(seconds, max(0.0, end - (now - seconds)))
 
@@ -213,9 +214,10 @@ class Pace:
             return 0.0
         step = self._steps[-1]
         if step.output.is_ready():
-            if step.seen_running:  # so it has just ended
-                step.seen_running = False
+            # It has just ended if it was seen running, unless a stream has been waiting since.
+            if step.seen_running and self._needed_at is None:
                 self._ended(step)
+            step.seen_running = False
             return 0.0
         step.seen_running = True
         if not self._durations:

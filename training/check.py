@@ -182,7 +182,7 @@ def _check_echo(config: ConfigDict) -> None:
             "since nothing is repeated there"
         )
     if settings.policy == "auto":
-        _check_auto(settings)
+        _check_auto(settings, config.batch_size)
     elif settings.replay:
         raise ConfigError(
             f"config.echo.replay is {settings.replay!r} with echo.policy={settings.policy!r}, "
@@ -197,7 +197,7 @@ def _check_echo(config: ConfigDict) -> None:
     check_insertion(config, settings.insertion)
 
 
-def _check_auto(settings: ConfigDict) -> None:
+def _check_auto(settings: ConfigDict, batch_size: int) -> None:
     if settings.insertion == "none":
         raise ConfigError(
             "config.echo.policy is 'auto' with echo.insertion='none', where nothing is repeated; "
@@ -207,6 +207,14 @@ def _check_auto(settings: ConfigDict) -> None:
         raise ConfigError(
             f"config.echo.factor is {settings.factor:g} with echo.policy='auto', which chooses "
             "the factor itself; allowed: 1 (the maximum number of copies is config.echo.max_factor)"
+        )
+    in_batches = settings.insertion == "after_batching"
+    if 0 < settings.shuffle_buffer < batch_size and not in_batches and not settings.replay:
+        raise ConfigError(
+            f"config.echo.shuffle_buffer is {settings.shuffle_buffer} with echo.policy='auto', "
+            "which repeats an example at most once in a batch, so that fewer stored examples than "
+            f"a batch has would not fill it; allowed: config.batch_size ({batch_size}) or more, or "
+            "0 for eight batches"
         )
 
 

@@ -432,15 +432,22 @@ def test_after_a_state_is_loaded_the_next_pass_is_that_of_the_state():
     assert list(resumed) == rest
 
 
-def test_a_generator_that_has_been_read_takes_no_state():
-    echoed = echo_iterable((i for i in range(9)), 2, 4)
+@pytest.mark.parametrize("iterate", [iter, lambda items: map(int, items), lambda i: (j for j in i)])
+def test_an_iterator_that_has_been_read_takes_no_state(iterate):
+    echoed = echo_iterable(iterate(range(9)), 2, 4)
     before = echoed.state_dict()
     echoed.load_state_dict(before)
     list(itertools.islice(echoed, 5))
-    with pytest.raises(ValueError, match="is a generator that has been read from"):
+    after = echoed.state_dict()
+    with pytest.raises(ValueError, match=r"is a .* that has been read from"):
         echoed.load_state_dict(before)
-    again = echo_iterable((i for i in range(9)), 2, 4)
-    again.load_state_dict(echoed.state_dict())
+    again = echo_iterable(iterate(range(9)), 2, 4)
+    again.load_state_dict(after)
+    again.set_epoch(3)  # discards the state, for which items have been read
+    with pytest.raises(ValueError, match=r"is a .* that has been read from"):
+        again.load_state_dict(after)
+    again = echo_iterable(iterate(range(9)), 2, 4)
+    again.load_state_dict(after)
     assert list(again) == list(echo_iterable(range(9), 2, 4))[5:]
 
 

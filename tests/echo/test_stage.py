@@ -655,6 +655,18 @@ def test_a_parent_that_cannot_be_iterated_over_is_one_error(monkeypatch):
     assert not unraisable
 
 
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_parent_that_raises_stop_iteration_does_not_end_the_stream(batch_size):
+    def broken(number):
+        return next(iter([] if number == 37 else [number]))
+
+    parent = grain.MapDataset.range(100).map(broken)
+    iterator = iter(EchoIterDataset(parent, factor=2, batch_size=batch_size, read_options=THREADS))
+    with pytest.raises(RuntimeError, match=r"reading items .* raised StopIteration"):
+        list(iterator)
+    iterator.close()
+
+
 def test_closing_closes_the_parent_too():
     parent, _ = parent_of("prefetched", 500)
     iterator = iter(EchoIterDataset(parent, factor=2))

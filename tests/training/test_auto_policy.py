@@ -159,6 +159,7 @@ def test_without_further_settings_it_stores_eight_batches_and_repeats_by_batch_s
     [
         ({"echo__insertion": "none"}, "insertion='none', where nothing is repeated; allowed"),
         ({"echo__factor": 2}, r"config.echo.factor is 2 with echo.policy='auto'.*allowed: 1"),
+        ({"echo__shuffle_buffer": 31}, r"shuffle_buffer is 31 .* allowed: .*\(32\) or more, or 0"),
         ({"echo__max_factor": -1}, "config.echo.max_factor is -1; allowed: a whole number from 0"),
         ({"echo__replay": "nowhere"}, "replay is 'nowhere', which holds no decisions .*allowed"),
         ({"echo__replay": __file__}, "which holds no decisions"),
@@ -239,11 +240,17 @@ class Loop:
         self.now = max(self.now, metrics["loss"].ends)
         return {"loss": 0.0}
 
-    def step(self):
-        """Waits as long as the pace says, then dispatches a batch; returns the time waited."""
+    def step(self, stall=0.0):
+        """Waits as long as the pace says, then dispatches a batch; returns the time waited.
+
+        A stream waits for its input for `stall` seconds in between, and then another one asks.
+        """
         asked = self.now
         while (seconds := self.pace()) > 0:
             self.now += seconds
+        if stall:
+            self.now += stall
+            assert self.pace() <= 0
         waited = self.now - asked
         self.now += self.lead
         self.idle += max(0.0, self.now - self.ends)
@@ -279,6 +286,24 @@ def test_it_does_not_wait_for_a_device_that_is_idle(monkeypatch):
         loop.step()
     loop.now += 1.0  # an evaluation
     assert loop.step() == 0.0
+
+
+def test_a_wait_for_input_is_not_taken_for_the_time_of_a_step(monkeypatch):
+    loop = Loop(monkeypatch, 0.001)
+    for _ in range(5):
+        loop.step()
+    for _ in range(40):
+        loop.step(stall=0.030)
+    loop.now += 0.050
+    assert loop.pace.busy(0.050) == pytest.approx(0.010, abs=0.002)
+
+
+def test_a_step_whose_end_no_one_saw_does_not_count_as_busy(monkeypatch):
+    loop = Loop(monkeypatch, 0.001)
+    for _ in range(5):  # each step has ended before the next batch is there
+        loop.step()
+        loop.now += 0.100
+        assert loop.pace.busy(0.100) <= 0.011
 
 
 def test_a_host_that_mostly_needs_longer_is_given_that_time(monkeypatch):
