@@ -8,6 +8,7 @@ there were more of them than fit into memory:
     python -m benchmarks.slow_disk DIR     until its standard input ends
 """
 
+import contextlib
 import os
 import pathlib
 import resource
@@ -61,7 +62,8 @@ class SlowDisk:
             self._forgetting.communicate()
         if self._group.exists():
             for process in (self._group / "cgroup.procs").read_text().split():
-                (_GROUPS / "cgroup.procs").write_text(process)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    (_GROUPS / "cgroup.procs").write_text(process)
             self._group.rmdir()
 
     def limit(self, reads_per_second: float) -> dict[str, Any]:
