@@ -62,7 +62,7 @@ def test_large_items_are_not_read_in_long_chunks():
 @pytest.mark.parametrize("policy", ["fixed", "auto"])
 @pytest.mark.parametrize("streams", [1, 4])
 def test_what_is_checked_is_what_stages_reserve(insertion, buffer, policy, streams):
-    fields = echoing(insertion, buffer or 8, factor=2.5 if policy == "fixed" else 1)
+    fields = echoing(insertion, buffer or 32, factor=2.5 if policy == "fixed" else 1)
     if policy == "fixed":
         fields["echo__shuffle_buffer"] = buffer
     config = mini(**fields, echo__policy=policy, echo__streams=streams)
