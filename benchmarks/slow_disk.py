@@ -20,6 +20,7 @@ from typing import Any
 import cv2
 
 from data import digits
+from runs.cli import InputError
 
 _GROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 _LIMIT = "blkio.throttle.read_iops_device"
@@ -30,7 +31,7 @@ class SlowDisk:
     """The digits in `directory`/SPLIT/CLASS/NUMBER.png, and a limit on reading them.
 
     A context manager: the limit, which holds for this process and those that it starts, ends with
-    it. Raises SystemExit if there can be none.
+    it. Raises InputError if there can be none.
     """
 
     def __init__(self, directory: pathlib.Path):
@@ -39,20 +40,21 @@ class SlowDisk:
         self._forgetting: subprocess.Popen | None = None
 
     def __enter__(self) -> "SlowDisk":
-        for split in ("train", "validation"):
-            _write_images(self._directory / split, split)
-        os.sync()  # only what has been written can be forgotten
-        self._disk = _disk(self._directory)
         try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._disk = _disk(self._directory)
             self._group.mkdir()
             self.limit(0)
             (self._group / "cgroup.procs").write_text(f"{os.getpid()}")
         except OSError as error:
             self.__exit__()
-            raise SystemExit(
+            raise InputError(
                 f"--disk={self._directory} cannot be slowed down ({error}); it takes Linux, root, "
                 "and cgroup v1 with blkio"
             ) from error
+        for split in ("train", "validation"):
+            _write_images(self._directory / split, split)
+        os.sync()  # only what has been written can be forgotten
         command = [sys.executable, "-m", "benchmarks.slow_disk", str(self._directory)]
         self._forgetting = subprocess.Popen(command, stdin=subprocess.PIPE)
         return self
@@ -86,7 +88,7 @@ def _disk(directory: pathlib.Path) -> str:
     device = directory.stat().st_dev
     place = pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     if not place.exists():
-        raise SystemExit(f"--disk={directory} is not on a disk; give a directory on one")
+        raise InputError(f"--disk={directory} is not on a disk; give a directory on one")
     disk = place.resolve().parent if (place / "partition").exists() else place
     return (disk / "dev").read_text().strip()
 
@@ -94,18 +96,14 @@ def _disk(directory: pathlib.Path) -> str:
 def _forget(directory: pathlib.Path) -> None:
     """Makes the kernel forget what it has read of the files in a directory, until input ends."""
     paths = list(directory.rglob("*.png"))
-    allowed = len(paths) + 100
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, max(allowed, _hard_limit())))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(paths) + 100, hard))
     files = [os.open(path, os.O_RDONLY) for path in paths]
     os.set_blocking(sys.stdin.fileno(), False)
     while sys.stdin.buffer.read(1) is None:  # b"" at the end
         for file in files:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         time.sleep(_FORGET_SECONDS)
-
-
-def _hard_limit() -> int:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ from benchmarks import common
 from benchmarks.slow_disk import SlowDisk
 from configs import cifar10
 from runs import records
+from runs.cli import InputError
 from runs.progress import Progress
 from studies.executors import PoolExecutor
 from studies.search import make_study
@@ -533,7 +534,10 @@ def main(argv: list[str] | None = None) -> None:
         root = options.runs or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         limit = functools.partial(upstream, plan)
         if plan.disk:
-            limit = stack.enter_context(SlowDisk(plan.disk)).limit
+            try:
+                limit = stack.enter_context(SlowDisk(plan.disk)).limit
+            except InputError as error:
+                parser.error(str(error))
         tuned = tune(plan, root, limit)
         results = run_seeds(plan, tuned, root)
     text, ratios = report(plan, results, tuned)

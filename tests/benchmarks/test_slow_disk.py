@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks import slow_disk
 from data import digits
+from runs.cli import InputError
 
 GROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 
@@ -26,7 +27,7 @@ def test_reading_an_image_is_one_read_of_a_limited_disk(tmp_path):
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                     file.read()
             assert _num_reads(group, limits[0]) - before >= 100
-    except SystemExit as error:
+    except InputError as error:
         pytest.skip(f"temporary files are not on a disk that can be limited: {error}")
     assert not group.exists()
 
@@ -37,5 +38,5 @@ def _num_reads(group, disk):
 
 
 def test_a_directory_without_a_disk_is_refused():
-    with pytest.raises(SystemExit, match="is not on a disk; give a directory on one"):
+    with pytest.raises(InputError, match="is not on a disk; give a directory on one"):
         slow_disk._disk(pathlib.Path("/proc"))

@@ -299,7 +299,7 @@ def test_it_waits_only_when_too_few_items_are_stored(sequential):
         assert set(batch.index.tolist()[1:]) < {4, 5, 6, 7}
 
 
-def test_it_waits_rather_than_repeat_an_item_in_a_batch():
+def test_no_batch_contains_an_item_twice():
     with Run(100, max_factor=9, shuffle_buffer=2) as run:
         run.next(come=4)  # 2 of these stay stored, with 8 copies left of each
         run.want, came = 0, []  # from now on, each batch is required at once

@@ -196,6 +196,11 @@ def test_decisions_that_such_a_run_cannot_take_are_wrong_input(decisions, says, 
         make_experiment(auto(echo__replay=replay))
 
 
+def test_earlier_decisions_are_replayed_with_a_buffer_below_a_batch(tmp_path):
+    replay = decisions_file(tmp_path / "decisions", [[32], [16], [20]])
+    make_experiment(auto(buffer=16, echo__replay=replay))
+
+
 def test_decisions_of_other_steps_or_parts_of_batches_are_wrong_input(tmp_path):
     path = tmp_path / "decisions"
     path.write_text('{"step": 1, "fresh": [32]}\n{"step": 1, "fresh": [32]}\n')
@@ -288,7 +293,7 @@ def test_it_does_not_wait_for_a_device_that_is_idle(monkeypatch):
     assert loop.step() == 0.0
 
 
-def test_a_wait_for_input_is_not_taken_for_the_time_of_a_step(monkeypatch):
+def test_waiting_for_input_does_not_count_as_step_time(monkeypatch):
     loop = Loop(monkeypatch, 0.001)
     for _ in range(5):
         loop.step()
