@@ -53,6 +53,7 @@ _CONTENDER = 0.1
 
 _LEVELS = 8  # at which a curve is compared
 _TRANSIENT = 0.3  # of the way (in log loss) from the start to the target, ignored
+_SEEN = 0.5  # of the way, which some pilot must have come: a quick start says little about the rest
 _LENGTH = 0.3  # of the way, over which the exponent of S and a run's deviation are correlated
 _INDEPENDENT = 3  # levels of one curve that count as independent
 _DRAWS = 400
@@ -332,11 +333,10 @@ def _doubt(
     if len(piloted) < 2:
         return "the pilots are of fewer than two factors"
     usable = [run for run in runs if run.factor not in diverged]
-    lowest, transient_end = _range(usable, target)
-    if lowest > transient_end:
+    lowest, first = _range(usable, target)
+    if lowest > _along(_SEEN, first, target):
         return (
-            f"no pilot has come beyond the first {_TRANSIENT:.0%} of the way to the target "
-            "(in log loss)"
+            f"no pilot has come beyond the first {_SEEN:.0%} of the way to the target (in log loss)"
         )
     if best > max(piloted):
         return f"no pilot repeats as much as e = {best:g}, so its price has not been seen"
@@ -428,17 +428,23 @@ def fresh_examples_at(run: Run, level: float) -> float | None:
 
 
 def _range(runs: Sequence[Run], target: float) -> tuple[float, float]:
-    """The lowest loss of all runs, at least the target, and the loss where the transient ends."""
+    """The lowest loss of all runs, at least the target, and the largest first loss."""
     curves = [run.loss[_usable(run)] for run in runs]
     lowest = max(min((curve.min() for curve in curves if len(curve)), default=target), target)
     first = max((curve[0] for curve in curves if len(curve)), default=target)
-    return lowest, target * (first / target) ** (1 - _TRANSIENT)
+    return lowest, first
+
+
+def _along(share: float, first: float, target: float) -> float:
+    """The loss after a share of the way from `first` to the target, in log loss."""
+    return target * (first / target) ** (1 - share)
 
 
 def _levels(runs: Sequence[Run], target: float) -> np.ndarray:
     """Levels of the loss between the end of the transient and the lowest loss of all runs."""
-    lowest, top = _range(runs, target)
-    return np.geomspace(lowest, max(top, 1.05 * lowest), _LEVELS)
+    lowest, first = _range(runs, target)
+    top = max(_along(_TRANSIENT, first, target), 1.05 * lowest)
+    return np.geomspace(lowest, top, _LEVELS)
 
 
 def _knots(levels: np.ndarray, target: float) -> np.ndarray:

@@ -292,13 +292,30 @@ def test_says_when_the_evidence_is_not_enough():
 
     assert "fewer than two factors" in doubt(pilots(factors=(4,)))
     assert "no pilot repeats as much" in doubt(pilots(factors=(1, 2)), factors=[4])
-    assert "may take" in doubt(pilots(share=0.02, noise=0.3))
+    assert "may take" in doubt(pilots(share=0.06, noise=0.3))
     hardly_begun = [resting(factor) for factor in (1, 4, 16)]
-    assert "beyond the first 30% of the way" in doubt(hardly_begun)
+    assert "beyond the first 50% of the way" in doubt(hardly_begun)
     diverged = law_run(8, 0.5 * law_examples(TARGET, 1))
     diverged.loss[-1] = np.nan
-    assert "beyond the first 30% of the way" in doubt([*hardly_begun, diverged])
+    assert "beyond the first 50% of the way" in doubt([*hardly_begun, diverged])
     assert not doubt(pilots(share=0.5))
+
+
+def begun(factor, share):
+    """A run up to a share of the way to the target."""
+    law = {"rho": 0.5, "c": 0.05}
+    run = law_run(factor, law_examples(TARGET, factor, **law), points=200, **law)
+    points = np.sum(run.loss > TARGET * (run.loss[0] / TARGET) ** (1 - share))
+    return Run(factor, run.fresh_examples[:points], run.steps[:points], run.loss[:points])
+
+
+def test_a_quick_start_is_not_enough_evidence():
+    step_seconds = {factor: BATCH / factor * max(1, factor / 6) for factor in FACTORS}
+    for share, enough in ((0.45, False), (0.6, True)):
+        runs = [begun(factor, share) for factor in (1, 2, 4, 16)]
+        answer = forecast(runs, TARGET, batch_size=BATCH, step_seconds=step_seconds)
+        assert answer.regret <= forecast_module.MAX_REGRET
+        assert ("beyond the first 50% of the way" in answer.doubt) != enough
 
 
 def test_a_factor_whose_pilot_diverged_is_not_recommended():
