@@ -5,7 +5,7 @@ checkpoints and TensorBoard files, and can be analyzed in place of the directory
 metrics.jsonl have nine significant digits, which give back a float32 exactly, and times and shares
 of time three decimals. This makes a file about a quarter smaller. Metrics that are averaged on the
 host are float64, and lose digits. With `--thin=0.02`, evaluations that follow another one within
-2 % of its fresh examples are left out, except those that scores depend on, and so are measurements
+2% of its fresh examples are left out, except those that scores depend on, and so are measurements
 of gradients.
 
 The reader trusts nothing in the file: it reads it once, copies the members that are records by name

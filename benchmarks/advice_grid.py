@@ -6,7 +6,7 @@
 Kinds are the upstreams of benchmarks/grid.py with a step of fixed time, and `cpu+step`, a CPU-bound
 upstream with the real training step on the same cores.
 
-Processor speed drifts by 10 to 20 % within minutes. Every round of a row therefore asks for advice,
+Processor speed drifts by 10 to 20% within minutes. Every round of a row therefore asks for advice,
 which predicts all factors, and then measures all factors; a ratio compares values of one round.
 """
 
@@ -134,7 +134,7 @@ def main(argv: list[str] | None = None) -> None:
         }
         table = grid.table(kinds[kind], lambda cell: f"{cell.rate:.1f} ({cell.ratio:.2f})")
         text += [f"## {kind}", table]
-        text += ["{} of {} cells within 5 %.".format(*cells_within_tolerance(kinds[kind]))]
+        text += ["{} of {} cells within 5%.".format(*cells_within_tolerance(kinds[kind]))]
     common.publish(
         "\n\n".join(text), options.out, functools.partial(common.drawn_panels, kinds, draw)
     )

@@ -21,7 +21,7 @@ Fixed before the first run:
 * `auto` has a `max_factor` of an eighth of the batch size, 4, which was the default, and at R = 6
   and 16 also 16. Both store 256 examples, as in the studies.
 * For each cell, the best fixed factor is the one with the smallest median time over the seeds. The
-  ratio of `auto` to it is taken seed by seed; its median has a one-sided 90 % bound from the sign
+  ratio of `auto` to it is taken seed by seed; its median has a one-sided 90% bound from the sign
   test. The goal is a bound of at most 1.10. A run that did not reach the target has the time of its
   budget as a lower bound, and so does one that diverged; the table counts such runs.
 * Added when the digits had been run, and before its own first run: `auto` with the `max_factor`
@@ -77,7 +77,7 @@ PERIOD, BURST = 64.0, 16.0  # steps' time
 AHEAD = 2  # batches that are read, and that are prepared, before they are needed
 DEEP = 64  # batches that are read, for comparison
 MAXIMA = (4, 8, 16)  # of copies; the first two differ little at a smaller R
-LEVEL = 0.8  # two-sided, so that each end is a one-sided bound at 90 %
+LEVEL = 0.8  # two-sided, so that each end is a one-sided bound at 90%
 GOAL = 1.10
 RECORDS = pathlib.Path("results/auto_price.json")
 PILOTED = ("digits", "sentences")
@@ -451,7 +451,7 @@ class Cell:
     Attributes:
         factor: the best fixed factor.
         fixed, auto: median times to the target, in steps' time.
-        ratio, bound: of auto to fixed: the median over seeds, and its one-sided 90 % bound.
+        ratio, bound: of auto to fixed: the median over seeds, and its one-sided 90% bound.
         ratios: by seed.
         missed: runs of both that did not reach the target, or diverged.
         deep: the median time of the best fixed factor if DEEP batches are read ahead.
@@ -535,18 +535,18 @@ def report(saved: Mapping[str, Any]) -> str:
                 ]
             )
     count, piloted = (len(names) * len(RATIOS) * len(KINDS) for names in (PROBLEMS, PILOTED))
-    header = ["cell", "max_factor", "best e", "time, best e", "time, auto", "ratio", "90 % bound"]
+    header = ["cell", "max_factor", "best e", "time, best e", "time, auto", "ratio", "90% bound"]
     text = [
         "# What `auto` costs compared with the best fixed factor",
         "How much slower is `auto`, which is not given R, than the best fixed factor, which is "
         f"chosen with hindsight? With the default of `max_factor`, {met} of {count} cells meet the "
-        f"goal, a 90 % bound of at most {GOAL:.2f} on the ratio of their times; with the maximum "
+        f"goal, a 90% bound of at most {GOAL:.2f} on the ratio of their times; with the maximum "
         f"from pilots, {met_by_pilots} of {piloted} do. Made by `python -m benchmarks.auto_price`, "
         "whose docstring has the rules.",
         common.markdown_table([*header, f"best e, {DEEP} ahead", "missed"], rows),
         f"Times to the target are in units of a step, by the cost model: medians of {SEEDS} "
         "matched seeds. The ratio of `auto` to the best fixed factor is the median over the seeds, "
-        "with its one-sided 90 % bound. Missed: runs of `auto` and of the best factor without the "
+        "with its one-sided 90% bound. Missed: runs of `auto` and of the best factor without the "
         f"target. {DEEP} ahead: the time of the best fixed factor if {DEEP} batches of examples "
         f"are read ahead, not {AHEAD}.",
     ]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.claims --out=results/claims.md     seconds; draws the figure beside it
 
-The effect is that with matched seeds and its 95 % interval by the sign test (docs/statistics.md).
+The effect is that with matched seeds and its 95% interval by the sign test (docs/statistics.md).
 A claim is reproduced if the effect with matched seeds and the tuned ratios of all searches agree
 with it, not reproduced if both contradict it, and undecided otherwise. The effect agrees or
 contradicts by the verdict of the report, which is adjusted for the conditions on its page; where

@@ -40,7 +40,7 @@ LEVEL = 1 - 0.05 / LOOKS
 
 _COMPARED = (
     "Conditions compared with one another on the same new seeds. These comparisons were not "
-    "registered; they use all pairs, and their 95 % intervals are not adjusted for their number. "
+    "registered; they use all pairs, and their 95% intervals are not adjusted for their number. "
     "Each condition keeps its own winner's hyperparameters, so a difference may come from these."
 )
 
@@ -139,7 +139,7 @@ def decisions(loaded: load.LoadedStudy, planned: int) -> dict[str, Decision]:
 
 
 def finals(loaded: load.LoadedStudy) -> dict[str, Decision]:
-    """By condition, from all pairs, with a 95 % interval."""
+    """By condition, from all pairs, with a 95% interval."""
     pairs = uncertainty.pairs(loaded.trials, loaded.study)
     groups = pairs.groupby("condition", sort=False)
     return {name: _at_look(own, uncertainty.PAIRED_LEVEL) for name, own in groups}
@@ -178,7 +178,7 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
         "- **Decision.** The registered decision is that of the first of three looks whose "
         "interval at level 0.983 excludes 1. It is wrong with a probability of at most 0.05. "
         "Ratios at a look that decides tend to be too far from 1.\n"
-        "- **All pairs** that were run, whatever the looks decided, so their 95 % interval does "
+        "- **All pairs** that were run, whatever the looks decided, so their 95% interval does "
         "not depend on when a look decided.\n"
         "- **Reached** counts the runs at the target, with echoing and without. Where few runs "
         "without echoing reached it, the best trial of no echoing owed much to its seed. Then the "
@@ -205,8 +205,8 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
             row.append(f"{reached[name]}, {reached[baselines[name]]}")
             row += [_number(own.effect), _interval(own), f"{own.pairs}"]
             rows.append([*row, f"{own.decided}", own.verdict])
-        header = ["condition", "all pairs", "95 %", "pairs used", "reached"]
-        header += ["at the look", "98.3 %", "pairs", "decided", "verdict"]
+        header = ["condition", "all pairs", "95%", "pairs used", "reached"]
+        header += ["at the look", "98.3%", "pairs", "decided", "verdict"]
         text += [f"## {problem}", _missing(loaded), common.markdown_table(header, rows)]
         if rows := compared(loaded):
             header = ["condition", "over", "batch", "ratio", "interval", "pairs used"]

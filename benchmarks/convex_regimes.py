@@ -204,7 +204,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: batch_size, factor, rate; fresh and sd (mean and standard deviation of the fresh
     examples), steps (mean); ratio, low, high: fresh examples over those of factor 1 on the same
-    batches, where signs balance, and the 95 % interval of the sign test.
+    batches, where signs balance, and the 95% interval of the sign test.
     """
     confirmed: Any = runs[~runs["tuning"]]
     confirmed = confirmed.sort_values("seed")

@@ -323,8 +323,8 @@ def report(rows: Sequence[Row], studies: int) -> str:
         [
             row.interval + ("" if row.claimed else " *"),
             row.setting,
-            f"{100 * row.nominal:.4g} %",
-            f"{100 * row.covered:.1f} %",
+            f"{100 * row.nominal:.4g}%",
+            f"{100 * row.covered:.1f}%",
             f"{row.bounded:.0%}",
             "-" if math.isnan(row.width) else f"{row.width:.2f}",
         ]

@@ -4,7 +4,7 @@
 
 Prints ratios of fresh examples to the target over counted trials with equal search and trial
 number, by the sign test of the reports (docs/statistics.md): the effect at which the signs balance,
-its 95 % interval from ten pairs on, and the pairs in which both reached the target, only the first
+its 95% interval from ten pairs on, and the pairs in which both reached the target, only the first
 factor, only the second, and neither.
 """
 
@@ -29,7 +29,7 @@ def effect_text(pairs: pd.DataFrame, study: Study) -> str:
 
 
 def main() -> None:
-    print("e over e': ratio [95 % interval]; pairs: both reached + only e + only e' + neither")
+    print("e over e': ratio [95% interval]; pairs: both reached + only e + only e' + neither")
     for name in STUDIES:
         _print_study(name, load.read(RECORDS / name / "records.tar.xz"))
 

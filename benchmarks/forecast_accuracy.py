@@ -521,7 +521,7 @@ def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict
 
 
 def table(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]]) -> str:
-    header = ["", "users", "median error", "90 %", "covered"]
+    header = ["", "users", "median error", "90%", "covered"]
     header += [f"regret at R = {ratio:g}" for ratio in RATIOS] + ["within bound"]
     return common.markdown_table(header, [row(name, of) for name, of in outcomes.items()])
 
@@ -547,7 +547,7 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
         "# How good the forecast is",
         "Error: |predicted / true - 1| of the cells that were reached, without those that a pilot "
         "reached. Regret: seconds of the chosen factor over the fastest one's, median / 90 % / "
-        "worst. Covered: cells in the 90 % interval. Within bound: users whose regret is at most "
+        "worst. Covered: cells in the 90% interval. Within bound: users whose regret is at most "
         "the forecast's bound. The error and the coverage are those at R = 6. "
         "[The protocol](forecast_protocol.md); [docs/forecast.md](../docs/forecast.md) says what "
         "follows.",

@@ -217,7 +217,7 @@ def compared(splits: Sequence[tuple[Sequence[Example], Sequence[Example]]]) -> s
         off = errors(examples, predictions)
         quantiles = [f"{math.expm1(np.quantile(off, level)):.0%}" for level in (0.5, 0.9)]
         rows.append([name, of_name[1], *quantiles, *of_name[5:-1]])
-    header = ["", "users", "median error", "90 %"]
+    header = ["", "users", "median error", "90%"]
     return common.markdown_table(header + [f"regret at R = {ratio:g}" for ratio in RATIOS], rows)
 
 

@@ -152,7 +152,7 @@ def report(problem_records: Sequence[Mapping[str, Any]]) -> str:
         "larger network. The predictions are those of a law with one exponent, without bends.",
     ]
     for record in problem_records:
-        header = ["e", "predicted (90 %)", "measured", "error", "in the interval", "seconds"]
+        header = ["e", "predicted (90%)", "measured", "error", "in the interval", "seconds"]
         rows, truth, budget = [], {}, record["budget"]
         for e, cell in record["cells"].items():
             low, high = cell["fresh_low"], cell["fresh_high"]

@@ -270,7 +270,7 @@ FIELDS = (
     Field(
         "gradient_statistics_every_steps",
         0,
-        "steps between records on gradient noise and on repeats; 0 = none; 100 costs 2 to 3 %",
+        "steps between records on gradient noise and on repeats; 0 = none; 100 costs 2 to 3%",
         Range(0, _MAX_COUNT),
     ),
     Field("target.metric", "accuracy", "a metric that the workload's evaluation reports", _NAME),

@@ -59,9 +59,9 @@ class Problem:
     buffers: tuple[int, ...] = ()
 
 
-SEARCHES = 5  # per condition; the smallest number whose range covers a median above 90 %
+SEARCHES = 5  # per condition; the smallest number whose range covers a median above 90%
 PAIRS, TEXT_PAIRS = 64, 20  # of matched seeds, with which a condition is confirmed
-EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of the budget to 5 %
+EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of the budget to 5%
 
 # The best hyperparameters of each condition of a finished grid, by problem; written by
 # `python -m benchmarks.confirmation --choose`.

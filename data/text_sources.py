@@ -9,7 +9,7 @@ a target exactly once.
 
 Mapping an example to its window takes the number of tokens of every document. They are counted once
 by tokenizing the split, and cached (4 bytes per document). This is the price of a global shuffle
-over windows: at the measured rate of about 4 million tokens per second per core, 4 % of C4
+over windows: at the measured rate of about 4 million tokens per second per core, 4% of C4
 (6 billion tokens, 15 million documents) take about 26 core-minutes. All of C4, 365 million
 documents, takes 11 core-hours, a file of 1.5 GB, and 3 GB of memory. Reading a window tokenizes its
 whole document again (C4's have 2 windows on average); `MAX_BYTES` bounds the cost.

@@ -3,7 +3,7 @@
     python -m examples.compare --out README.md examples/README.md
 
 runs each job without and with echo, for five seeds, one at a time in a process of its own, and
-prints a table: what `echo.advise` said, seconds until 95 % of the held-out digits are classified
+prints a table: what `echo.advise` said, seconds until 95% of the held-out digits are classified
 correctly, and the speedup. It takes about a quarter of an hour, most of which the jobs wait for
 storage. Measure on a quiet machine: decoding and training share its cores.
 """
@@ -60,7 +60,7 @@ def advice(job: str, url: str, seconds: float) -> str:
 
 
 def row(job: str, said: str, pairs: Sequence[Pair]) -> list[str]:
-    """A row of the table: geometric means, with 95 % t intervals over the seeds."""
+    """A row of the table: geometric means, with 95% t intervals over the seeds."""
     seconds = np.log([[pair.without["seconds"], pair.echoed["seconds"]] for pair in pairs])
     steps = np.median([[pair.without["steps"], pair.echoed["steps"]] for pair in pairs], 0)
     sooner = seconds[:, 0] - seconds[:, 1]

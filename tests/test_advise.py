@@ -246,5 +246,5 @@ def test_the_grid_reports_each_cell_and_draws(tmp_path, capsys, monkeypatch):
     assert out.read_text() == text
     assert len(calls) == 2 * 2  # in each round, of each kind
     assert len(re.findall(r"^\| 2 \| [\d.]+ \([\d.]+\) \| [\d.]+ \([\d.]+\) \|", text, re.M)) == 2
-    assert text.count("of 2 cells within 5 %") == 2
+    assert text.count("of 2 cells within 5%") == 2
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

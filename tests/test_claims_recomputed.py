@@ -83,7 +83,7 @@ def bounds(name, condition):
 
 
 def rejected(below, above):
-    """Whether the two-sided sign test rejects at 5 %."""
+    """Whether the two-sided sign test rejects at 5%."""
     number = below + above
     tail = sum(math.comb(number, k) for k in range(min(below, above) + 1)) / 2**number
     return 2 * tail <= 0.05

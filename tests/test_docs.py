@@ -225,7 +225,7 @@ def test_the_pages_on_loaders_ask_first_whether_echoing_helps(page):
 
 
 def test_the_transformer_on_the_digits_has_a_budget_and_a_target_that_it_reaches():
-    """With the budget and the target of the ResNet it ends at 41 %."""
+    """With the budget and the target of the ResNet it ends at 41%."""
     (words,) = (
         words
         for block in pages.blocks("docs/workloads.md")

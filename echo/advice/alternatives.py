@@ -8,7 +8,7 @@ from echo.advice.cost_model import StageTime, Timing
 # Stages of these names can usually run on the accelerator.
 AUGMENTATION = ("augment", "augmentation", "transform")
 
-# Predictions closer than this count as equal: on shared cores they are 1 to 14 % off
+# Predictions closer than this count as equal: on shared cores they are 1 to 14% off
 # (docs/advice.md).
 TOLERANCE = 0.1
 

@@ -139,7 +139,7 @@ class Run:
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """The fresh examples and seconds that one factor takes to reach the target: medians, and the
-    ends of 90 % intervals."""
+    ends of 90% intervals."""
 
     fresh_examples: float
     fresh_low: float
@@ -159,7 +159,7 @@ class Forecast:
         cells: by factor, without those whose pilots diverged.
         factor: the factor with the least expected log seconds.
         regret: the time of `factor` relative to that of the fastest factor: an upper bound with
-            95 % probability under the fitted law.
+            95% probability under the fitted law.
         doubt: why the evidence is not enough, or "".
         next_factor: the factor whose pilot to extend (or start) next; None if the answer is clear.
             A pilot of a larger factor that has taken fewer seconds comes first.
@@ -174,7 +174,7 @@ class Forecast:
     noise: float
 
     def __str__(self) -> str:
-        lines = ["   e   fresh examples (90 %)             seconds (90 %)              fastest"]
+        lines = ["   e   fresh examples (90%)              seconds (90%)               fastest"]
         for factor, cell in self.cells.items():
             fresh = map(_text, (cell.fresh_examples, cell.fresh_low, cell.fresh_high))
             times = map(_text, (cell.seconds, cell.seconds_low, cell.seconds_high))
@@ -182,7 +182,7 @@ class Forecast:
             mark = " *" if factor == self.factor else ""
             lines.append(f"{factor:4g}   {columns[0]:33} {columns[1]:27} {cell.best:4.0%}{mark}")
         answer = (
-            f"Echo with e = {self.factor:g}: with 95 % probability within "
+            f"Echo with e = {self.factor:g}: with 95% probability within "
             f"{self.regret:.2f} times the fastest factor's time."
         )
         if self.doubt:
@@ -341,7 +341,7 @@ def _doubt(
     if best > max(piloted):
         return f"no pilot repeats as much as e = {best:g}, so its price has not been seen"
     if regret > MAX_REGRET:
-        return f"e = {best:g} may take {_text(regret)} times as long as another factor (95 % bound)"
+        return f"e = {best:g} may take {_text(regret)} times as long as another factor (95% bound)"
     return ""
 
 

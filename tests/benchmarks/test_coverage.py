@@ -149,7 +149,7 @@ def test_command_writes_the_page(capsys, tmp_path, monkeypatch):
     coverage.main(["--quick", f"--out={tmp_path / 'coverage.md'}"])
     text = (tmp_path / "coverage.md").read_text()
     assert text == capsys.readouterr().out
-    assert "| ratio by search, [min, max] of 5 | ratio 0.6, noise 0.2 | 93.75 % |" in text
+    assert "| ratio by search, [min, max] of 5 | ratio 0.6, noise 0.2 | 93.75% |" in text
     assert "score_by_trials' band at 16 of 16 trials, of a new search's score *" in text
 
 
