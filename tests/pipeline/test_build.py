@@ -1,6 +1,7 @@
 """The input pipeline: what each condition shows, in which order, with which randomness."""
 
 import json
+import os
 import re
 import sys
 import threading
@@ -16,7 +17,15 @@ from data import digits, sources, splits
 from data.splits import open_data
 from pipeline import accounting, build, map_datasets
 from runs import cli
-from tests.helpers.runs import INSERTIONS_AND_BUFFERS, ROOT, batches_of, echoing, mini
+from tests.helpers import forked
+from tests.helpers.runs import (
+    HANGS,
+    INSERTIONS_AND_BUFFERS,
+    ROOT,
+    batches_of,
+    echoing,
+    mini,
+)
 from training.experiment import make_experiment
 
 
@@ -327,3 +336,26 @@ def test_slices_of_a_split_are_what_tfds_says(prepared_by_tfds):
 def test_an_unknown_name_is_refused_with_those_that_exist(prepared_by_tfds, name, split, says):
     with pytest.raises(sources.SourceError, match=says):
         splits.open_source(name, split, str(prepared_by_tfds))
+
+
+_STUCK_CHUNKS = """
+import threading
+from pipeline import map_datasets
+
+started = threading.Event()
+
+def read(indices):
+    started.set()
+    threading.Event().wait()
+
+indices = range(100 * map_datasets.CHUNK)
+threading.Thread(target=map_datasets.in_chunks, args=(read, indices), daemon=True).start()
+started.wait()
+print("ends")
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_waits_for_no_chunk_of_a_source_that_hangs():
+    ended = forked.run(["-c", _STUCK_CHUNKS], dict(os.environ), HANGS)
+    assert (ended.returncode, ended.stdout) == (0, "ends\n")
