@@ -531,12 +531,16 @@ def kept(outcomes: Mapping[float, Sequence[Outcome]], keep: Callable[[Outcome], 
 
 
 def subsets(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]], everyone: Sequence[User]):
-    """The forecast's outcomes for tuned users, and for those with enough evidence."""
+    """The forecast's outcomes for tuned users, and for those with enough evidence, beside those of
+    e = 4 for the latter."""
     best, found = tuned(everyone), {}
     for method in ("law, adaptive pilots", "law"):
         found[f"{method}: tuned users"] = kept(outcomes[method], lambda o: o.user.name in best)
-        found[f"{method}: enough evidence"] = kept(
-            outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt
+        enough = kept(outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt)
+        found[f"{method}: enough evidence"] = enough
+        sure = {(o.ratio, o.user.name) for group in enough.values() for o in group}
+        found[f"always e = 4: enough evidence for {method}"] = kept(
+            outcomes["always e = 4"], lambda o, sure=sure: (o.ratio, o.user.name) in sure
         )
     return found
 
