@@ -550,7 +550,7 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
     text = [
         "# How good the forecast is",
         "Error: |predicted / true - 1| of the cells that were reached, without those that a pilot "
-        "reached. Regret: seconds of the chosen factor over the fastest one's, median / 90 % / "
+        "reached. Regret: seconds of the chosen factor over the fastest one's, median / 90% / "
         "worst. Covered: cells in the 90% interval. Within bound: users whose regret is at most "
         "the forecast's bound. The error and the coverage are those at R = 6. "
         "[The protocol](forecast_protocol.md); [docs/forecast.md](../docs/forecast.md) says what "
@@ -572,7 +572,7 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
             table(outcomes | subsets(outcomes, everyone)),
             f"Adaptive pilots took {np.median(costs):.2f} baseline runs at R = 6 (median).",
             "`auto` behind a constant upstream: seconds to the target over those of the best fixed "
-            "factor, by its maximum number of copies (B: batch size); median / 90 % / worst.",
+            "factor, by its maximum number of copies (B: batch size); median / 90% / worst.",
             caps(everyone, prior),
         ]
     widening = max(prior.widening for prior in used.values())

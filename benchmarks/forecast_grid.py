@@ -262,7 +262,7 @@ def report(grids: Mapping[str, Sequence[User]]) -> str:
             f"## {name}",
             table(outcomes | subsets(outcomes, everyone) | unseen(outcomes, name)),
             "`auto` behind a constant upstream, by its maximum number of copies, as in "
-            "forecast_accuracy; median / 90 % / worst.",
+            "forecast_accuracy; median / 90% / worst.",
             caps(everyone, Prior(), GROWTH),
             "Regressions on the other problems. Errors are those of n(e) / n(4).",
             compared([(examples[name], others)]),

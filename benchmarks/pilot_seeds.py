@@ -207,7 +207,7 @@ def report(everyone: Sequence[Seeded]) -> str:
         [
             "# One or two seeds for each pilot",
             "Do two seeds for each pilot choose a better echo factor than one? Cells are the "
-            "regret of the chosen factor: median / 90 % / worst, and in parentheses the mean of "
+            "regret of the chosen factor: median / 90% / worst, and in parentheses the mean of "
             f"its logarithm, over {len(everyone)} users of logistic regression and the choices of "
             "seeds. The last column is the median error of the predicted fresh examples at R = "
             f"{RATIOS[0]:g}, without the factors whose pilot reached the target. Between seeds, "

@@ -1,6 +1,6 @@
 """The digits as image files on a disk that the kernel slows down; see `wall_time --disk`.
 
-Linux limits the reads per second of a process on a disk (cgroup v1, `blkio`), which takes root. A
+Linux limits the reads per second of a process on a disk (cgroup v1, `blkio`), which requires root. A
 digit is a file of one block, so reading it is one read, if the kernel does not have it in memory
 already. Another process therefore makes the kernel forget the files all the time, as it would if
 there were more of them than fit into memory:
@@ -49,14 +49,18 @@ class SlowDisk:
         except OSError as error:
             self.__exit__()
             raise InputError(
-                f"--disk={self._directory} cannot be slowed down ({error}); it takes Linux, root, "
-                "and cgroup v1 with blkio"
+                f"--disk={self._directory} cannot be slowed down ({error}); this requires Linux, "
+                "root, and cgroup v1 with blkio"
             ) from error
-        for split in ("train", "validation"):
-            _write_images(self._directory / split, split)
-        os.sync()  # only what has been written can be forgotten
-        command = [sys.executable, "-m", "benchmarks.slow_disk", str(self._directory)]
-        self._forgetting = subprocess.Popen(command, stdin=subprocess.PIPE)
+        try:
+            for split in ("train", "validation"):
+                _write_images(self._directory / split, split)
+            os.sync()  # only what has been written can be forgotten
+            command = [sys.executable, "-m", "benchmarks.slow_disk", str(self._directory)]
+            self._forgetting = subprocess.Popen(command, stdin=subprocess.PIPE)
+        except BaseException:  # Python calls no __exit__ after an __enter__ that raises
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,7 +84,8 @@ def _write_images(root: pathlib.Path, split: str) -> None:
         record = source[number]
         path = root / str(record["label"]) / f"{number:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(path), record["image"])
+        if not cv2.imwrite(str(path), record["image"]):
+            raise InputError(f"{path} cannot be written; give a directory on a disk with space")
 
 
 def _disk(directory: pathlib.Path) -> str:

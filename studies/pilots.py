@@ -47,7 +47,7 @@ class Answer:
     Attributes:
         forecast: the forecast from all pilots.
         step_seconds: seconds per step by factor: the predictions, corrected by the pilots.
-        spent, limit: seconds of training in all pilots, and the most that they may take.
+        spent, limit: seconds of training in all pilots, and those beyond which none is extended.
         otherwise: the best factor by how many times as long as now the input takes.
     """
 
@@ -91,7 +91,8 @@ class Pilots:
             factors to forecast.
         directory: holds a directory eFACTOR/SEED for each pilot.
         seeds: the number of pilots of each factor.
-        limit: the time that all pilots may take, in runs without echoing.
+        limit: the time beyond which no pilot is extended, in runs without echoing. The first
+            pilots always run.
         progress: displays the progress.
 
     Raises:

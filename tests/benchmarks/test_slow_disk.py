@@ -10,7 +10,12 @@ from runs.cli import InputError
 GROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 
 
-@pytest.mark.skipif(not os.access(GROUPS, os.W_OK), reason="needs root and cgroup v1 with blkio")
+limitable = pytest.mark.skipif(
+    not os.access(GROUPS, os.W_OK), reason="needs root and cgroup v1 with blkio"
+)
+
+
+@limitable
 def test_reading_an_image_is_one_read_of_a_limited_disk(tmp_path):
     try:
         with slow_disk.SlowDisk(tmp_path) as disk:
@@ -30,6 +35,22 @@ def test_reading_an_image_is_one_read_of_a_limited_disk(tmp_path):
     except InputError as error:
         pytest.skip(f"temporary files are not on a disk that can be limited: {error}")
     assert not group.exists()
+
+
+@limitable
+def test_no_limit_remains_if_the_images_cannot_be_written(tmp_path):
+    (tmp_path / "train").write_text("in the way of a directory")
+    with pytest.raises((OSError, InputError)), slow_disk.SlowDisk(tmp_path):
+        raise AssertionError("unreachable")
+    assert not (GROUPS / f"echo_{os.getpid()}").exists()
+
+
+def test_an_image_that_cannot_be_written_is_named(tmp_path):
+    source, _ = digits.open_source("digits", "train")
+    path = tmp_path / str(source[0]["label"]) / "0000.png"
+    path.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"0000\.png cannot be written; give a directory"):
+        slow_disk._write_images(tmp_path, "train")
 
 
 def _num_reads(group, disk):

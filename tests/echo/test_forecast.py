@@ -389,6 +389,8 @@ def test_refuses_examples_that_do_not_fit_the_steps(fresh, steps):
     losses = [2.0, 1.9]
     forecast([Run(4, [320, 640], [40, 80], losses)], TARGET, batch_size=32)
     forecast([Run(4, [10_320, 10_640], [40, 80], losses)], TARGET, batch_size=32)  # a buffer
+    # a buffer of 3,200: here, fresh examples happen to be outputs
+    forecast([Run(2, [3_200, 3_216], [100, 101], losses)], TARGET, batch_size=32)
     with pytest.raises(ValueError, match=r"fresh_examples ends at .* count an example once"):
         forecast([Run(4, fresh, steps, losses)], TARGET, batch_size=32)
 
