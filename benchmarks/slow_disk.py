@@ -1,7 +1,7 @@
 """The digits as image files on a disk that the kernel slows down; see `wall_time --disk`.
 
-Linux limits the reads per second of a process on a disk (cgroup v1, `blkio`), which requires root. A
-digit is a file of one block, so reading it is one read, if the kernel does not have it in memory
+Linux limits the reads per second of a process on a disk (cgroup v1, `blkio`), which requires root.
+A digit is a file of one block, so reading it is one read, if the kernel does not have it in memory
 already. Another process therefore makes the kernel forget the files all the time, as it would if
 there were more of them than fit into memory:
 
