@@ -47,7 +47,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--pilot-limit",
         type=float,
         metavar="RUNS",
-        help="the time that all pilots may take, in runs without echoing (default 1)",
+        help="extend pilots up to this time in all, in runs without echoing (default 1)",
     )
     add("--pilot-seeds", type=int, metavar="N", help="pilots of each factor (default 2)")
     arguments, overrides = cli.parse(parser, argv)

@@ -219,8 +219,8 @@ def forecast(
         seed: seed of the draws from the posterior.
 
     Raises:
-        ValueError: a number that is not allowed, no run, runs whose pilots of all factors diverged,
-            fresh examples that do not fit the steps, or fewer than two usable points.
+        ValueError: a number that is not allowed, no run, fewer than two usable points, fresh
+            examples that do not fit the steps, or pilots all of which diverged.
         TypeError: runs, step_seconds, or a prior of another type.
         ImportError: scipy is not installed.
     """
