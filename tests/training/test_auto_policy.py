@@ -196,7 +196,7 @@ def test_decisions_that_such_a_run_cannot_take_are_wrong_input(decisions, says, 
         make_experiment(auto(echo__replay=replay))
 
 
-def test_earlier_decisions_are_replayed_with_a_buffer_below_a_batch(tmp_path):
+def test_recorded_decisions_are_replayed_if_the_buffer_is_smaller_than_a_batch(tmp_path):
     replay = decisions_file(tmp_path / "decisions", [[32], [16], [20]])
     make_experiment(auto(buffer=16, echo__replay=replay))
 
