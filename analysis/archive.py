@@ -85,31 +85,41 @@ def pack(
             f"{MAX_MEMBERS:,} and {MAX_BYTES:,}"
         )
     root = os.path.basename(os.path.abspath(study))  # `study` may be '.'
+    window = min(max(size, _XZ_WINDOW[0]), _XZ_WINDOW[1])
+    lzma2 = {"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME, "dict_size": window}
     try:
-        with tempfile.TemporaryDirectory(dir=archive.parent) as aside:
-            written = pathlib.Path(aside) / archive.name
-            window = min(max(size, _XZ_WINDOW[0]), _XZ_WINDOW[1])
-            lzma2 = {"id": lzma.FILTER_LZMA2, "preset": 6 | lzma.PRESET_EXTREME}
-            with (
-                lzma.open(written, "wb", filters=[lzma2 | {"dict_size": window}]) as compressed,
-                tarfile.open(fileobj=compressed, mode="w", dereference=True) as tar,
-            ):
-                for file in files:
-                    try:
-                        content = file.read_bytes()
-                    except FileNotFoundError:  # a launch has just resumed the trial
-                        continue
-                    if file.name == records.METRICS:
-                        lines = content.split(b"\n")
-                        lines = _thinned(lines, thin, target) if thin else lines
-                        content = b"\n".join(_shortened(line) for line in lines)
-                    entry = tarfile.TarInfo(f"{root}/{file.relative_to(study).as_posix()}")
-                    entry.size = len(content)  # neither owner nor time: equal records, equal files
-                    tar.addfile(entry, io.BytesIO(content))
-            os.replace(written, archive)
+        records.remove_stale(archive.parent)
+        with records.temporary_path(archive) as temporary:
+            with temporary.open("xb") as packed:
+                with (
+                    lzma.open(packed, "wb", filters=[lzma2]) as compressed,
+                    tarfile.open(fileobj=compressed, mode="w", dereference=True) as tar,
+                ):
+                    for entry, content in _entries(study, root, files, thin, target):
+                        tar.addfile(entry, io.BytesIO(content))
+                records.force_to_disk(packed)
+            os.replace(temporary, archive)
     except OSError as error:
         raise InputError(f"cannot write {archive} ({error}); give another --pack") from error
     return len(trials), size
+
+
+def _entries(
+    study: pathlib.Path, root: str, files: list[pathlib.Path], thin: float, target: Any
+) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """The members of a packed study, below `root`, with their content."""
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except FileNotFoundError:  # a launch has just resumed the trial
+            continue
+        if file.name == records.METRICS:
+            lines = content.split(b"\n")
+            lines = _thinned(lines, thin, target) if thin else lines
+            content = b"\n".join(_shortened(line) for line in lines)
+        entry = tarfile.TarInfo(f"{root}/{file.relative_to(study).as_posix()}")
+        entry.size = len(content)  # neither owner nor time: equal records, equal files
+        yield entry, content
 
 
 def opened(path: str | os.PathLike) -> pathlib.Path:

@@ -76,6 +76,8 @@ def interval_name(count: int) -> str:
     """What the smallest and the largest of `count` searches are: "93.75% interval", "range"."""
     if count < MIN_SEARCHES_FOR_INTERVAL:
         return "range"
+    if level(count) > 0.9999:
+        return ">99.99% interval"  # not 100%
     return f"{100 * level(count):.4g}% interval"
 
 

@@ -139,7 +139,7 @@ def _summary(effects: pd.DataFrame, study: Study) -> str:
     size = [
         study.searches and f"{several(study.searches, 'search')} per condition",
         study.trials and f"{several(study.trials, 'trial')} per search",
-        study.budget and f"at most {study.budget:,} fresh examples per trial",
+        study.budgets and f"at most {study.budgets} fresh examples per trial",
         (study.record.get("hardware") or {}).get("cpu"),
     ]
     if any(size):
@@ -254,7 +254,7 @@ def _origin(study: Study) -> dict[str, str]:
         "configuration": study.config_flag,
         "data set": _pairs(record.get("dataset")),
         "target": _target_origin(study),
-        "budget": study.budget and f"{study.budget:,} fresh examples per trial",
+        "budget": study.budgets and f"{study.budgets} fresh examples per trial",
         "trials": study.trials
         and f"the first {study.trials} of each search that neither diverge nor fail",
         "maximum number of trials": study.max_trials,

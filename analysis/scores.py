@@ -278,7 +278,8 @@ def _without_retuning(
     if not study.scores_values:
         at_end = pairs[_COST_COLUMNS[study.score][1]].astype(float).fillna(0.0)
         if study.score != SECONDS:
-            longer = at_end.clip(lower=study.budget or 0)
+            budgets = {c.name: study.budget_of(c) or 0 for c in study.conditions}
+            longer = at_end.clip(lower=pairs["condition"].map(budgets).astype(float))
             at_end = at_end.mask(pairs["status"] == "diverged", longer)
         low, high = score.fillna(at_end), score.fillna(float("inf"))
     else:

@@ -38,7 +38,7 @@ _PAIRED = ("condition", "pairs: both reached", "only the condition", "only the b
 def title(study: Study) -> str:
     """What the table shows, in one line."""
     if study.scores_values:
-        within = f" within {study.budget:,} fresh examples" if study.budget else ""
+        within = f" within {study.budgets} fresh examples" if study.budgets else ""
         return f"{study.name}: best validation {study.target.metric}{within}"
     cost = "seconds of training" if study.score == SECONDS else "fresh examples"
     return f"{study.name}: {cost} to reach {target_text(study.target)}"

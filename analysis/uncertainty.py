@@ -305,11 +305,14 @@ def paired_effects(paired: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def _point(low: float, high: float, differ: bool) -> dict[str, float]:
-    """The effect at which the signs balance: the middle of a bounded range, else the range."""
+    """The effect at which the signs balance: the middle of a bounded range. Beyond the last sign
+    they balance, too, but that range ends at an extreme pair and bounds nothing."""
     if differ and math.isfinite(low) and math.isfinite(high):
         low = high = (low + high) / 2
     elif not differ and low > 0 and math.isfinite(high):
         low = high = math.sqrt(low * high)
+    else:
+        low, high = -math.inf if differ else 0.0, math.inf
     return {"effect_low": low, "effect_high": high}
 
 

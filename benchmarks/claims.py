@@ -243,7 +243,7 @@ _GRIDS = {
 
 _DOCUMENTS = "grid/documents"  # one search, so far at batch size 16
 _GRID_DIGITS = "grid/digits"  # one search, so far at batch size 32
-_GRID_PHOTOGRAPHS = "grid/photographs"  # four searches, at batch size 32
+_GRID_PHOTOGRAPHS = "grid/photographs"  # at batch size 32
 
 
 def _e(factor: int, size: int) -> str:

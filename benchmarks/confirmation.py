@@ -18,6 +18,7 @@ look whose interval excludes 1.
 
 import collections
 import dataclasses
+import itertools
 import math
 import pathlib
 from collections.abc import Mapping
@@ -102,21 +103,20 @@ class Decision:
         return "fewer" if self.high < 1 else "more" if self.low > 1 else "undecided"
 
 
-def decide(pairs: pd.DataFrame, planned: int) -> Decision:
+def decide(pairs: pd.DataFrame, planned: int, complete: int) -> Decision:
     """The decision from the pairs of one condition, with at most `planned` of them.
 
     Args:
         pairs: rows of `uncertainty.pairs`.
         planned: pairs at the last look.
+        complete: the number of first pairs that have been run; a later look has not taken place.
     """
-    decision = None
+    decision = _at_look(pairs[:0])
     for look in range(1, LOOKS + 1):
         end = round(planned * look / LOOKS)
-        seen = pairs[pairs["search"] < end]
-        decision = _at_look(seen)
-        if decision.verdict != "undecided":
+        if end > complete or decision.verdict != "undecided":
             break
-    assert decision
+        decision = _at_look(pairs[pairs["search"] < end])
     return decision
 
 
@@ -132,15 +132,33 @@ def _at_look(pairs: pd.DataFrame, level: float = LEVEL) -> Decision:
     return Decision(len(pairs), used, decided, effect, low, high)
 
 
+def registered(loaded: load.LoadedStudy) -> pd.DataFrame:
+    """The first run of each pair: one that follows a diverged run has other seeds and forms no
+    pair, not even with another one of its kind."""
+    return loaded.trials[loaded.trials["trial"] == 0]
+
+
 def decisions(loaded: load.LoadedStudy, planned: int) -> dict[str, Decision]:
     """By condition that is compared with no echoing."""
-    pairs = uncertainty.pairs(loaded.trials, loaded.study)
-    return {name: decide(own, planned) for name, own in pairs.groupby("condition", sort=False)}
+    pairs = uncertainty.pairs(registered(loaded), loaded.study)
+    return {
+        name: decide(own, planned, complete(loaded, name))
+        for name, own in pairs.groupby("condition", sort=False)
+    }
+
+
+def complete(loaded: load.LoadedStudy, condition: str) -> int:
+    """The number of first pairs of a condition of which both runs have ended."""
+    baseline = loaded.study.baseline_of(loaded.study.condition(condition))
+    trials = registered(loaded)
+    ended = trials[trials["status"].isin(records.FINISHED)].groupby("condition")["search"]
+    both = set(ended.get_group(condition)) & set(ended.get_group(baseline))
+    return next(pair for pair in itertools.count() if pair not in both)
 
 
 def finals(loaded: load.LoadedStudy) -> dict[str, Decision]:
     """By condition, from all pairs, with a 95% interval."""
-    pairs = uncertainty.pairs(loaded.trials, loaded.study)
+    pairs = uncertainty.pairs(registered(loaded), loaded.study)
     groups = pairs.groupby("condition", sort=False)
     return {name: _at_look(own, uncertainty.PAIRED_LEVEL) for name, own in groups}
 
@@ -158,7 +176,7 @@ def compared(loaded: load.LoadedStudy) -> list[list[str]]:
     for own, other in sides:
         if own not in by or other not in by:
             continue
-        pairs = uncertainty.pairs_between(loaded.trials, loaded.study, by[own], by[other])
+        pairs = uncertainty.pairs_between(registered(loaded), loaded.study, by[own], by[other])
         if pairs.empty:
             continue
         seen = _at_look(pairs, uncertainty.PAIRED_LEVEL)
@@ -192,7 +210,7 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
     ]
     for problem, (loaded, planned) in studies.items():
         rows = []
-        reached = loaded.trials.groupby("condition")[scores.REACHED].count()
+        reached = registered(loaded).groupby("condition")[scores.REACHED].count()
         labels = {
             c.name: f"{echo_label(c.insertion, c.factor)}, batch {c.batch_size}"
             for c in loaded.study.conditions

@@ -39,9 +39,13 @@ class Recorder:
         return self._metrics.sync() if self.active else records.Extent()
 
     def close(self) -> None:
-        """Closes metrics.jsonl; the result may follow."""
+        """Forces metrics.jsonl to disk and closes it; the result, which says that it is whole, may
+        follow."""
         if self.active:
-            self._metrics.close()
+            try:
+                self._metrics.sync()
+            finally:
+                self._metrics.close()
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Writes result.json, the last record."""

@@ -209,10 +209,14 @@ def _upload(filesystem: Any, path: pathlib.Path, target: str) -> None:
     if not isinstance(filesystem, LocalFileSystem):
         filesystem.put_file(str(path), target)  # buckets show a file once it is complete
         return
-    pathlib.Path(target).parent.mkdir(parents=True, exist_ok=True)
-    partial = pathlib.Path(target).with_name(f".{pathlib.Path(target).name}.partial")
-    shutil.copyfile(path, partial)
-    partial.replace(target)
+    place = pathlib.Path(target)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    records.remove_stale(place.parent)
+    with records.temporary_path(place) as partial:  # several launches may copy the same file
+        with path.open("rb") as file, partial.open("xb") as copy:
+            shutil.copyfileobj(file, copy)
+            records.force_to_disk(copy)
+        partial.replace(place)
 
 
 def _checkpoint(path: str) -> str | None:

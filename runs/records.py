@@ -10,6 +10,7 @@ covers and detects when that part is missing.
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import io
 import itertools
@@ -22,7 +23,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 # 2: echo.shuffle_buffer is the total of all streams (1: per stream, before batching), and the order
 # of an epoch derives from a hash of data seed and epoch (1: from their sum).
@@ -142,40 +143,59 @@ def create_json(path: str | os.PathLike, value: Any) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            _create(path, content)
+            _move(temporary, path)
 
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
+def _move(temporary: pathlib.Path, path: pathlib.Path) -> None:
+    """Renames a file; raises FileExistsError if `path` exists."""
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems lock no directories
+            fcntl.flock(directory, fcntl.LOCK_EX)
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        os.replace(temporary, path)
+    finally:
+        os.close(directory)
+
+
 @contextlib.contextmanager
 def temporary_file(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]:
-    """A file with `content` next to `path`, for the caller to rename or link; removed on exit.
+    """A file with `content` next to `path`, for the caller to rename or link; removed on exit."""
+    with temporary_path(path) as temporary:
+        with temporary.open("xb") as file:
+            file.write(content)
+            force_to_disk(file)
+        yield temporary
+
+
+@contextlib.contextmanager
+def temporary_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A free path next to `path`, for the caller to write to and rename; removed on exit.
 
     Its name is random, since process numbers repeat between containers and machines.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    _create(temporary, content)
     try:
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _create(path: pathlib.Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+def force_to_disk(file: IO[bytes]) -> None:
+    """Returns when everything that was written to `file` would survive a power failure."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
-# Names of `temporary_file`, and those of earlier versions, which ended in a process number.
+# Names of `temporary_path`, and those of earlier versions, which ended in a process number.
 _WRITTEN = (STUDY, CONFIG, HPARAMS, RESULT, EVALUATION, PARAMETERS, TRACKED)
-_TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, _WRITTEN))})\.([0-9a-f]{{16}}\.tmp|[0-9]+)")
+_TEMPORARY = re.compile(
+    rf"\..+\.[0-9a-f]{{16}}\.tmp|\.({'|'.join(map(re.escape, _WRITTEN))})\.[0-9]+"
+)
 
 # A temporary file exists for seconds, but clocks of machines may differ by hours.
 STALE_SECONDS = 2 * 24 * 3600.0
@@ -366,8 +386,7 @@ class LinesWriter:
 
     def sync(self) -> Extent:
         """Forces the file to disk; returns its extent."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        force_to_disk(self._file)
         return Extent(self._file.tell(), self._sha256.hexdigest())
 
     def close(self) -> None:

@@ -369,7 +369,8 @@ class Study:
         baseline: name of the condition that the others are compared with; '' = none.
         trials: how many trials of each search count; 0 = all.
         searches: independent repetitions of each condition's search; 0 = not planned.
-        budget: fresh examples after which a trial ends; None if unknown.
+        budget: fresh examples after which a trial ends, unless its condition sets another number
+            (`budget_of`); None if unknown.
         space: axes of the search.
         score: one of SCORES.
         config: the configuration that all trials start from: a ConfigDict when the study is run,
@@ -411,6 +412,20 @@ class Study:
         if self.baseline in candidates or not candidates:
             return self.baseline or None
         return candidates[0]
+
+    def budget_of(self, condition: Condition) -> int | None:
+        """Fresh examples after which a trial of `condition` ends; None if unknown."""
+        own: Any = condition.overrides.get("budget.fresh_examples")
+        return int(own) if is_number(own) else self.budget
+
+    @property
+    def budgets(self) -> str:
+        """The budgets of all conditions: '12,000', '6,000 to 24,000', or '' if unknown."""
+        known = [own for c in self.conditions if (own := self.budget_of(c))]
+        if not known:
+            return ""
+        ends = sorted({min(known), max(known)})
+        return " to ".join(f"{end:,}" for end in ends)
 
     @property
     def scores_values(self) -> bool:

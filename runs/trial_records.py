@@ -68,6 +68,8 @@ def read(workdir: str | os.PathLike, place: records.TrialPath | None = None) -> 
     began = trial.metrics or trial.result.get("status") != "failed"
     if trial.result and began and not trial.config:
         raise Damaged(f"{records.CONFIG} is missing, but {records.RESULT} exists")
+    if place and trial.result and not trial.search:
+        raise Damaged(f"{records.HPARAMS} is missing, but {records.RESULT} exists")
     for name, own in dataclasses.asdict(place).items() if place else ():
         if trial.search.get(name, own) != own:
             raise Damaged(f"{records.HPARAMS} is of {name} {short(trial.search[name])}")

@@ -197,6 +197,8 @@ def set_aside(workdir: pathlib.Path) -> pathlib.Path:
     directory.
     """
     content = [p for p in workdir.iterdir() if p.name not in (records.LOCK, records.DAMAGED)]
+    # The result first: if this process is killed, what is left must not look like a finished run.
+    content.sort(key=lambda path: path.name != records.RESULT)
     damaged = workdir / records.DAMAGED
     numbered = (damaged / f"run_{number}" for number in itertools.count(1))
     place = next(path for path in numbered if not os.path.lexists(path))

@@ -29,11 +29,13 @@ class Executor(Protocol):
 
     Attributes:
         silent: whether it prints nothing itself while units run.
-        workers: how many processes train on this machine at once.
+        workers: the most processes that train on one machine at once.
     """
 
     silent: bool
-    workers: int
+
+    @property
+    def workers(self) -> int: ...
 
     def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
         """Handles stop signals within the block; yields a function that returns whether one has

@@ -41,7 +41,6 @@ class RayExecutor:
     """
 
     silent = True
-    workers = 1  # Ray reserves the CPUs of each task
 
     def __init__(
         self,
@@ -74,9 +73,21 @@ class RayExecutor:
         # no retries: the runner submits the unit of a dead worker again
         task = ray.remote(max_retries=0)(attempt)
         self._task = task.options(num_cpus=cpus, num_gpus=gpus)
+        self._reserved = {"CPU": cpus, "GPU": gpus}
         self._shared = ray.put(study)
         self._study_dir = study_dir.absolute()
         self._units: dict[Any, Unit] = {}  # by reference
+
+    @property
+    def workers(self) -> int:
+        """The most units that one machine may run at once, as far as the cluster is known: Ray
+        counts the cores that a task reserves, but lets it use all of its machine."""
+        fitting = []
+        for node in self._ray.nodes():
+            has, needs = node["Resources"], self._reserved
+            rooms = [has.get(name, 0) // amount for name, amount in needs.items() if amount]
+            fitting.append(int(min(rooms, default=2)))
+        return max(fitting, default=0) or 2
 
     def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
         return signals.stop_requested()

@@ -183,6 +183,33 @@ def test_packed_study_gives_the_same_report(small, tmp_path, capsys):
     assert ",baseline/0/0\n" in (tmp_path / "out" / "trials.csv").read_text()
 
 
+def test_a_packed_study_replaces_an_earlier_one_once_it_is_on_disk(small, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    packed = out / "small.tar.xz"
+    packed.write_bytes(b"earlier")
+    stale = out / (".small.tar.xz." + "0" * 16 + ".tmp")  # of a process that was killed
+    stale.write_bytes(b"half")
+    os.utime(stale, (0, 0))
+    events, force, replace = [], os.fsync, os.replace
+
+    def fsync(file):
+        events.append(("on disk", os.fstat(file).st_ino))
+        force(file)
+
+    def renamed(source, target):
+        assert packed.read_bytes() == b"earlier"
+        assert all(name.startswith(".") for name in os.listdir(out) if name != packed.name)
+        events.append(("in place", os.stat(source).st_ino))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", renamed)
+    archive.pack(small, packed)
+    assert events == [("on disk", packed.stat().st_ino), ("in place", packed.stat().st_ino)]
+    assert os.listdir(out) == [packed.name]
+
+
 @pytest.mark.parametrize("directory", [".", "..", "baseline/.."])
 def test_the_packed_study_has_the_name_of_its_directory(directory, small, tmp_path, monkeypatch):
     archive.pack(small, tmp_path / "small.tar.xz")

@@ -61,8 +61,9 @@ def test_level_of_the_range_is_that_of_order_statistics(count):
 
 
 def test_range_is_an_interval_from_five_searches_on():
-    assert [bounds.interval_name(n) for n in (1, 4, 5, 6)] == [
+    assert [bounds.interval_name(n) for n in (1, 4, 5, 6, 16, 64)] == [
         *("range", "range", "93.75% interval", "96.88% interval"),
+        *(">99.99% interval", ">99.99% interval"),
     ]
 
 
@@ -87,6 +88,18 @@ def test_search_in_which_every_trial_diverged_is_not_dropped(tmp_path):
     row = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")[1]
     assert row["searches"] == row["ratio_count"] == 2
     assert tables.effect_text(row, "ratio") == "≥0.25 [<0.50, >0.50]"
+
+
+def test_budget_of_a_condition_bounds_its_diverged_trials(tmp_path):
+    longer = BEFORE | {"overrides": BEFORE["overrides"] | {"budget.fresh_examples": 4000}}
+    values = {("baseline", s, k): [0.1, 0.9] for s in range(2) for k in (0, 1)}
+    values |= {("before_e2", s, k): ([0.1], "diverged") for s in range(2) for k in (0, 1)}
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE, longer], values))
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    base, row = table.to_dict("records")
+    assert row["untuned_low"] == 4000 / base["fresh_examples_high"]
+    head = report._summary(pd.DataFrame(), loaded.study)
+    assert "at most 1,000 to 4,000 fresh examples per trial" in head
 
 
 def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_path):
@@ -250,6 +263,16 @@ def test_pairs_keep_what_is_known_of_censored_sides(tmp_path):
     drawn = figures.of_study(loaded)["paired_effects"]
     assert f"{tables.paired_text(effect, loaded.study)}\n12/14 pairs used" in strings(drawn)
     assert_inside(drawn, texts(drawn))
+
+
+def test_signs_that_all_point_one_way_bound_no_effect_but_the_intervals(tmp_path):
+    """They balance below the smallest of all upper bounds, an extreme of the pairs."""
+    costs = [(None, 30 + k) for k in range(12)]
+    loaded, effect = paired_study(tmp_path / "s", costs)
+    assert (effect["effect_low"], effect["effect_high"]) == (0, INF)
+    highs = np.sort(uncertainty.pairs(loaded.trials, loaded.study)["effect_high"])
+    assert effect["high"] == highs[5]  # six signs that agree are the fewest that exclude an effect
+    assert tables.paired_text(effect, loaded.study).startswith("undetermined [-, 0.88")
 
 
 def test_every_table_shows_how_few_pairs_an_interval_rests_on(tmp_path):

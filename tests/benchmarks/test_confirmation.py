@@ -141,16 +141,38 @@ def _pairs(ratios):
 
 
 def test_a_clear_effect_is_decided_at_the_first_look():
-    decision = confirmation.decide(_pairs(np.geomspace(0.4, 0.6, 64)), 64)
+    decision = confirmation.decide(_pairs(np.geomspace(0.4, 0.6, 64)), 64, 64)
     assert (decision.verdict, decision.pairs) == ("fewer", 21)
-    decision = confirmation.decide(_pairs(np.geomspace(1.5, 2.5, 20)), 20)
+    decision = confirmation.decide(_pairs(np.geomspace(1.5, 2.5, 20)), 20, 20)
     assert (decision.verdict, decision.pairs) == ("more", 13)  # 7 pairs are too few to decide
+
+
+def test_a_look_takes_place_when_all_of_its_pairs_have_been_run():
+    ratios = np.concatenate([np.geomspace(0.5, 2, 21), np.geomspace(0.3, 0.6, 21)])
+    pairs = _pairs(ratios)
+    decision = confirmation.decide(pairs, 63, 41)  # one pair is missing at the second look
+    assert (decision.verdict, decision.pairs) == ("undecided", 21)
+    decision = confirmation.decide(pairs, 63, 42)
+    assert (decision.verdict, decision.pairs) == ("fewer", 42)
+    assert confirmation.decide(pairs, 63, 20).pairs == 0
+
+
+def test_only_the_first_run_of_each_pair_counts():
+    """A run that diverged is tried again with another model seed, which forms no pair, even where
+    both sides diverged."""
+    packed = load.read("results/grid/confirmation_documents.tar.xz")
+    again = packed.trials[packed.trials["trial"] > 0]
+    assert len(set(again["condition"])) > 1  # in the same search
+    first = packed.trials[packed.trials["trial"] == 0]
+    needed = first.pivot(index="search", columns="condition", values="fresh_examples_to_target")
+    for name, seen in confirmation.finals(packed).items():
+        assert seen.pairs == needed[[name, "baseline_b16"]].notna().all(axis=1).sum()
 
 
 @pytest.mark.parametrize("wins", range(20))
 def test_decision_at_a_look_is_the_sign_test_at_its_level(wins):
     ratios = [0.5 + 0.01 * k for k in range(wins)] + [1.5 + 0.01 * k for k in range(21 - wins)]
-    decision = confirmation.decide(_pairs(ratios), 63)  # the first look has 21 pairs
+    decision = confirmation.decide(_pairs(ratios), 63, 21)  # the first look has 21 pairs
     rejected = stats.binomtest(wins, 21).pvalue <= 0.05 / 3
     assert (decision.verdict != "undecided") == rejected
     if not rejected:
@@ -162,6 +184,6 @@ def test_runs_that_miss_the_target_count_on_their_side():
     pairs = _pairs(np.full(21, 0.9))
     pairs["baseline_reached"] = False
     pairs["effect_low"] = 0.0
-    decision = confirmation.decide(pairs, 63)
+    decision = confirmation.decide(pairs, 63, 63)
     assert decision.verdict == "fewer"
     assert math.isnan(decision.effect)

@@ -1,10 +1,12 @@
 """A run on disk: whole records, clocks that leave pauses out, checkpoints that come back."""
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
 import json
 import os
+import threading
 import time
 
 import jax
@@ -17,6 +19,8 @@ from hypothesis import strategies as st
 from runs import fingerprint, records
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
+from runs.metrics_writer import Recorder
+from runs.observers import Observer
 from runs.progress import Progress, Status, duration
 
 
@@ -43,13 +47,64 @@ def test_the_first_of_several_processes_creates_a_record(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["with.json", "without.json"]
 
 
+def test_the_measurements_are_on_disk_before_the_result(tmp_path, monkeypatch):
+    """After a power failure, a result must not stand beside measurements that were lost."""
+    forced, force = [], os.fsync
+
+    def fsync(file):
+        status = os.fstat(file)
+        forced.append((status.st_ino, status.st_size, (tmp_path / records.RESULT).exists()))
+        force(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    recorder = Recorder(tmp_path, 0, Observer())
+    recorder.write({"step": 1, "fresh_examples": 8, "split": "train", "loss": 1.0})
+    recorder.close()
+    recorder.write_result({"status": "exhausted"})
+    metrics = (tmp_path / records.METRICS).stat()
+    assert forced[0] == (metrics.st_ino, metrics.st_size, False)
+    assert (tmp_path / records.RESULT).exists()
+
+
+def test_a_record_is_created_whole_where_links_are_not_supported(tmp_path, monkeypatch):
+    """Whoever sees the file can read it, and one of several creators succeeds."""
+
+    def no_links(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    path, seen, created = tmp_path / "study.json", [], []
+    content = {str(number): "x" * 100 for number in range(50_000)}
+
+    def read():
+        while not path.exists():
+            pass
+        seen.append(records.read_json(path))
+
+    def create(number):
+        with contextlib.suppress(FileExistsError):
+            records.create_json(path, {**content, "by": number})
+            created.append(number)
+
+    threads = [threading.Thread(target=read)]
+    threads += [threading.Thread(target=create, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(created) == 1
+    assert seen == [{**content, "by": created[0]}]
+    assert [p.name for p in tmp_path.iterdir()] == ["study.json"]
+
+
 def test_stale_temporary_files_are_removed_and_recent_ones_stay(tmp_path):
     dead, living = ".study.json." + "a" * 16 + ".tmp", ".study.json." + "b" * 16 + ".tmp"
-    for name in (dead, living, ".study.json.4711", ".notes.4711"):
+    table = ".scores.csv." + "a" * 16 + ".tmp"
+    for name in (dead, living, table, ".study.json.4711", ".notes.4711"):
         (tmp_path / name).write_text("{")
-        assert records.is_temporary(name) == name.startswith(".study")
+        assert records.is_temporary(name) == (name != ".notes.4711")
     old = time.time() - records.STALE_SECONDS - 3600
-    for name in (dead, ".study.json.4711", ".notes.4711"):
+    for name in (dead, table, ".study.json.4711", ".notes.4711"):
         os.utime(tmp_path / name, (old, old))
     records.remove_stale(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([living, ".notes.4711"])

@@ -9,10 +9,12 @@ import time
 
 import jax
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 import sweep
 import train
 from runs import cli, records, tooling
+from runs import mirror as runs_mirror
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
 from runs.profiler import Profiler
@@ -215,6 +217,23 @@ def test_a_copy_follows_and_drops_the_checkpoints_that_the_run_dropped(tmp_path)
     copy = content(tmp_path / "copy")
     assert copy.pop("checkpoints/3/a") == b"of somebody else"
     assert copy == {"config": b"{}", "checkpoints/9/a": b"9", "metrics": b"1\n2\n"}
+
+
+def test_launches_that_copy_the_same_file_do_not_damage_the_copy(tmp_path, monkeypatch):
+    file, copy, upload = tmp_path / "metrics", tmp_path / "copy", shutil.copyfileobj
+    file.write_bytes(b"0123456789" * 1000)
+    others = iter([True])
+
+    def interrupted(source, target):
+        target.write(source.read(10))
+        if next(others, False):  # another launch begins, and ends, meanwhile
+            runs_mirror._upload(LocalFileSystem(), file, str(copy / "metrics"))
+        upload(source, target)
+
+    monkeypatch.setattr(shutil, "copyfileobj", interrupted)
+    runs_mirror._upload(LocalFileSystem(), file, str(copy / "metrics"))
+    assert content(copy) == {"metrics": file.read_bytes()}
+    assert os.listdir(copy) == ["metrics"]
 
 
 @pytest.mark.parametrize("resumed", [False, True])

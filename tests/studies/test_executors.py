@@ -222,6 +222,11 @@ def test_ray_writes_what_one_process_writes_even_if_a_worker_is_killed(alone, tm
         )
         with struck(tmp_path / "study", kill):
             assert run(longer(), tmp_path / "study", QUIET, RayExecutor) == "finished"
+        shared = {
+            records.read_json(path)["workers"]
+            for path in (tmp_path / "study").rglob("hparams.json")
+        }
+        assert shared == {2}  # so analysis does not compare their seconds
         with pytest.raises(cli.InputError, match="--gpus-per-trial is 64"):
             run(longer(), tmp_path / "study", QUIET, functools.partial(RayExecutor, gpus=64))
     finally:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pathlib
 import shutil
 
 import pytest
@@ -41,6 +42,28 @@ def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(
         trial_records.read_config(u.workdir(0, tmp_path))["config"]["seed"] for u in (unit, other)
     ]
     assert seeds[0] != seeds[1]
+
+
+def test_a_finished_trial_without_its_hyperparameters_is_not_finished(tmp_path, monkeypatch):
+    """Nor is what is left of damaged records if their process is killed while it moves them."""
+    plan, unit = study(conditions=("baseline",), trials=1), Unit("baseline", 0, (0,))
+    first = run_unit(plan, unit, tmp_path, QUIET).checked()
+    workdir = unit.workdir(0, tmp_path)
+    (workdir / records.HPARAMS).unlink()
+    assert trial.finished_result(tmp_path, "baseline", 0, 0) is None
+    moved, move = [], pathlib.Path.rename
+
+    def rename(path, target):
+        moved.append(path.name)
+        return move(path, target)
+
+    monkeypatch.setattr(pathlib.Path, "rename", rename)
+    outcome = run_unit(plan, unit, tmp_path, QUIET)
+    assert "its records were damaged (hparams.json is missing" in outcome.notes[0]
+    assert moved[0] == records.RESULT
+    again = outcome.checked()[0]
+    assert again["fresh_examples"] == first[0]["fresh_examples"]
+    assert trial.finished_result(tmp_path, "baseline", 0, 0) == again
 
 
 @pytest.mark.parametrize(
