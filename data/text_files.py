@@ -1,6 +1,6 @@
 """Text files, and JSON Lines: one example per line, or one document per file.
 
-    PATH.txt, PATH/*.txt       config.dataset.text=sentences: a record per line that is not blank;
+    PATH.txt, PATH/*.txt       config.dataset.text=sentences: a record per line that is not empty;
                                documents: a record per file
     PATH.jsonl, PATH/*.jsonl   a record per line: an object with a string `text`; also .ndjson, or
                                one .json file
@@ -31,7 +31,7 @@ _SCAN_BYTES = 2**24
 
 
 class _Lines(Records):
-    """Records {'text': bytes or str}, one per line that is not blank.
+    """Records {'text': bytes or str}, one per line that is not empty.
 
     Args:
         shown: the names of the files in messages.
@@ -149,7 +149,7 @@ def _is_json(path: pathlib.Path) -> bool:
 
 
 def _line_starts(path: pathlib.Path) -> np.ndarray:
-    """Where each line that is not blank starts in a file, int64."""
+    """Where each line that is not empty starts in a file, int64."""
     size = path.stat().st_size
     if not size:
         return np.zeros(0, np.int64)

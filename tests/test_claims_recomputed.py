@@ -44,6 +44,8 @@ def study(name):
     trials["best_value"] = [best["value"] for best in trials["best"]]
     trials["seed"] = trials["place"].map(seeds)
     trials["mode"] = plan["target"]["mode"]  # whether the target lies "above" or "below"
+    if plan["study"] == "confirmation":  # a run after one that diverged forms no pair
+        trials = trials[trials["trial"] == 0]
     # the first N of each search that neither diverged nor failed
     trials = trials[trials["status"].isin(["reached", "exhausted"])].sort_values("trial")
     return trials.groupby(["condition", "search"]).head(plan["trials"]), curves
