@@ -71,7 +71,12 @@ class _Lines(Records):
             raise ValueError("the file has become shorter since the run started")
         if not _is_json(path):
             return line.rstrip(b"\r\n")
-        record = json.loads(line)
+        try:
+            record = json.loads(line.rstrip())
+        except json.JSONDecodeError as error:  # its text counts lines from the start of this one
+            raise ValueError(
+                f"it is no JSON object on one line ({error.msg}, column {error.colno})"
+            ) from error
         text = record.get(self._column) if isinstance(record, dict) else None
         if not isinstance(text, str):
             raise ValueError(f"it is no JSON object with a string {self._column!r}")
@@ -131,16 +136,49 @@ def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
         )
     try:
         for name, path in zip(shown, paths, strict=True):
-            with path.open("rb") as file:
-                if file.read(2) in _UTF16:
-                    raise SourceError(
-                        f"{name} is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
-                    )
+            _check_start(name, path, settings)
         if settings.text == "documents" and not _is_json(paths[0]):
             return _Documents(shown, paths)
-        return _Lines(shown, paths, settings.columns.get("text", "text"))
+        return _Lines(shown, paths, _column(settings))
     except OSError as error:
         raise SourceError(f"{error.filename} cannot be used ({reason(error)})") from error
+
+
+def _column(settings: Settings) -> str:
+    return settings.columns.get("text", "text")
+
+
+def _check_start(shown: str, path: pathlib.Path, settings: Settings) -> None:
+    """Raises SourceError if the start of a file shows that all of it is of another kind."""
+    with path.open("rb") as file:
+        start = file.read(2)
+        if start in _UTF16:
+            raise SourceError(f"{shown} is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8")
+        if not _is_json(path):
+            return
+        if start[:1] == b"[":
+            raise SourceError(
+                f"{shown} contains a JSON array; allowed: one JSON object per line, as "
+                "pandas.DataFrame.to_json(FILE, orient='records', lines=True) writes them"
+            )
+        file.seek(0)
+        _check_fields(shown, next((line for line in file if not line.isspace()), b""), settings)
+
+
+def _check_fields(shown: str, line: bytes, settings: Settings) -> None:
+    """Raises SourceError if the first object lacks the field of the text, but has other strings."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return  # reading the record reports it
+    if not isinstance(record, dict) or _column(settings) in record:
+        return
+    if strings := [name for name, value in record.items() if isinstance(value, str)]:
+        raise SourceError(
+            f"the first object of {shown} has no field {_column(settings)!r}, but the strings "
+            f"{', '.join(map(repr, strings))}; name one in config.dataset.name, as in "
+            f"'files:{settings.path}?text={strings[0]}'"
+        )
 
 
 def _is_json(path: pathlib.Path) -> bool:

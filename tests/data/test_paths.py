@@ -480,7 +480,8 @@ def test_a_damaged_line_of_json_is_named(line, tmp_path):
     lines = [b'{"text": "fine"}', b"", line, b'{"text": "fine"}']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     source, _ = splits.open_source(f"files:{tmp_path}", "train")
-    with pytest.raises(RecordError, match=r"^record 1 of split 'train' \(.*a.jsonl, line 3\) cann"):
+    named = r"^record 1 of split 'train' \(.*a.jsonl, line 3\) cannot be read: (?!.*line \d)"
+    with pytest.raises(RecordError, match=named):
         source.__getitems__([0, 1, 2])
 
 
@@ -665,6 +666,29 @@ def test_json_lines_by_any_of_their_names_are_read(name, text, tmp_path):
         (tmp_path / "dataset_info.json").write_text("{}")
         source, _ = splits.open_source(f"files:{tmp_path}", "train", text=text)
         assert [record["text"] for record in source] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("query", "record", "says"),
+    [
+        ("", {"content": "a"}, r"no field 'text', but the strings 'content'; .*l\?text=content'"),
+        ("?text=txt", {"n": 3, "a": "b", "c": "d"}, r"field 'txt', .* 'a', 'c'; .*\?text=a'"),
+        ("", {"text": None, "url": "b"}, "no JSON object with a string 'text'; restore the file"),
+        ("", {"n": 3}, "no JSON object with a string 'text'; restore the file"),
+    ],
+)
+def test_objects_with_other_fields_are_answered_with_their_strings(query, record, says, tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n" + json.dumps(record))
+    with pytest.raises((SourceError, RecordError), match=says):
+        splits.open_source(f"files:{tmp_path}/a.jsonl{query}", "train")[0][0]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_a_json_array_is_refused(name, indent, tmp_path):
+    (tmp_path / name).write_text(json.dumps([{"text": "one"}, {"text": "two"}], indent=indent))
+    with pytest.raises(SourceError, match=f"{name} contains a JSON array; allowed: one JSON objec"):
+        splits.open_source(f"files:{tmp_path}/{name}", "train")
 
 
 def test_names_of_text_files_may_be_in_capitals(tmp_path):
