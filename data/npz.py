@@ -56,6 +56,11 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except (OSError, zipfile.BadZipFile) as error:
+        if path.suffix == ".npy":
+            raise SourceError(
+                f"{shown} is a .npy file, which holds one array; save both arrays in one .npz "
+                f"file, with np.savez({path.stem + '.npz'!r}, image=images, label=labels)"
+            ) from error
         raise _damaged(shown, error) from error
     names = _names(shown, [member.filename for member in members], settings)
     if "train" not in names:
@@ -132,12 +137,25 @@ def _rows(shown: str, path: pathlib.Path, name: str, labels_N: np.ndarray) -> _R
 def _load(shown: str, path: pathlib.Path, name: str) -> np.ndarray:
     try:
         with np.load(path) as arrays:
-            array = arrays[name]
+            array = _array(arrays, name)
             if isinstance(array, np.ndarray):
                 return array
             raise ValueError(f"{name} is no array")  # but the bytes of another file
     except Exception as error:  # damaged archives raise many types
         raise _damaged(shown, error) from error
+
+
+def _array(arrays: Any, name: str) -> Any:
+    """An array of an opened file; if it holds Python objects, only its type and shape are real."""
+    try:
+        return arrays[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+    with arrays.zip.open(f"{name}.npy") as file:  # loading the objects could run any code
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def _damaged(shown: str, error: Exception) -> SourceError:

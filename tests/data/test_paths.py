@@ -601,7 +601,14 @@ def test_a_path_without_its_kind_is_answered_with_what_fits(name, says, tmp_path
             r"1 or 3 channels .* \(its image_shape is \(3, 8, 8\), channels 8",
         ),
         ({"image": np.zeros((4, 8, 8), np.uint8)}, "no arrays image and label .*, but image; name"),
-        ({"image": np.array([b"a", None]), "label": np.arange(2)}, "cannot be used .*allow_pickle"),
+        (
+            {"image": np.array([b"a", None]), "label": np.arange(2)},
+            r"image .* is object \[2\]; allowed: uint8 \[2, H, W\]",
+        ),
+        (
+            {"image": np.zeros((2, 8, 8), np.uint8), "label": np.array(["a", None])},
+            r"label .* is object \[2\]; allowed: whole numbers \[N\]",
+        ),
         ({"image": np.zeros((2, 0, 8), np.uint8), "label": np.arange(2)}, "allowed: uint8 .2, H"),
         (
             {"images": np.zeros((2, 8, 8), np.uint8), "x": np.eye(2), "y": np.arange(2)},
@@ -613,6 +620,13 @@ def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
     path_data.write_npz(tmp_path / "a.npz", **arrays)
     fields = {"dataset__validation_split": "train"}
     assert re.search(says, refused(tmp_path, "npz:a.npz", **fields))
+
+
+def test_a_file_of_one_array_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 8, 8), np.uint8))
+    sentence = refused(tmp_path, "npz:a.npy")
+    assert "a.npy is a .npy file, which holds one array; save both arrays in one .npz" in sentence
+    assert "np.savez('a.npz', image=images, label=labels)" in sentence
 
 
 def test_a_file_in_place_of_an_array_is_damage(tmp_path):
