@@ -194,6 +194,8 @@ def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
     assert schema is not None
     features = _features(schema)
     columns = _columns(tree.root, schema, features, settings)
+    if "image" in columns:
+        _check_images(tree.root, columns["image"], schema)
     objects = columns.get("objects")
     object_names = _object_names(schema.field(objects).type) if objects else {}
     if not {"bbox", "label"} <= set(object_names):
@@ -297,6 +299,19 @@ def _columns(
             f"config.dataset.name='hf:{settings.path}?image=NAME&label=NAME' or ...?text=NAME"
         )
     return columns
+
+
+def _check_images(root: str, column: str, schema: Any) -> None:
+    """Raises SourceError if the type of a column shows that it cannot hold encoded images."""
+    from pyarrow import types
+
+    kind = schema.field(column).type
+    allowed = (types.is_struct, types.is_binary, types.is_large_binary, types.is_binary_view)
+    if not any(is_allowed(kind) for is_allowed in (*allowed, types.is_dictionary)):
+        raise SourceError(
+            f"column {column!r} of {root} is {kind}; allowed: encoded images, which "
+            f"`dataset.cast_column({column!r}, datasets.Image())` makes of arrays or paths"
+        )
 
 
 def _is_feature(feature: Any, kind: str) -> bool:

@@ -659,6 +659,11 @@ def test_a_file_in_place_of_an_array_is_damage(tmp_path):
         ({"image": [tfds_data.png(1)], "label": [0]}, r"labels of two classes .* num_classes 1\)"),
         ({"text": ["a"]}, "no images of one size"),
         (
+            {"image": [[[0, 255]]], "label": [1]},
+            r"'image' of .* is list<.*int64>>; allowed: encoded images, .*cast_column\('image', ",
+        ),
+        ({"image": ["a.png"], "label": [1]}, "'image' of .* is string; allowed: encoded images"),
+        (
             {"image": [{"bytes": None, "path": "/a/b.png"}], "label": [1]},
             "not stored with the data",
         ),
