@@ -50,10 +50,11 @@ def train(
     Returns:
         The content of each run's result.json.
     """
-    experiments = [make_experiment(config) for config in configs]
-    if not experiments:
+    if not configs:
         return []
-    first, shared = experiments[0], SharedBatches(experiments[0].batches)
+    first = make_experiment(configs[0])
+    experiments = [first, *(make_experiment(config, first.validation) for config in configs[1:])]
+    shared = SharedBatches(first.batches)
     lanes = [Lane(shared) for _ in experiments]
     stacks: dict[Program, Stack] = {}
     results: dict[Lane, dict[str, Any]] = {}
@@ -72,7 +73,6 @@ def train(
             experiment = dataclasses.replace(
                 experiment,
                 batches=lane,
-                validation=first.validation,
                 upstream_clock=first.upstream_clock,
             )
             if stacked:

@@ -7,7 +7,8 @@ import train
 from pipeline import map_datasets
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import RESNET, echoing, mini, numbers, stop_at_call
+from tests.helpers.runs import EIGHT_STEPS, RESNET, echoing, mini, numbers, stop_at_call
+from training import experiment
 from training.experiment import make_experiment
 
 QUIET = Progress(quiet=True)
@@ -67,6 +68,19 @@ def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
     configs = lane_configs(target__value=2.0)[2:]
     lanes.train(configs, [tmp_path / "0", tmp_path / "1"], QUIET)
     assert sorted(reads) == list(range(configs[0].budget.fresh_examples))
+
+
+def test_the_validation_split_is_decoded_once_for_all_lanes(tmp_path, monkeypatch):
+    splits = []
+    original = experiment.evaluation_batches
+
+    def evaluation_batches(*arguments):
+        splits.append(original(*arguments))
+        return splits[-1]
+
+    monkeypatch.setattr(experiment, "evaluation_batches", evaluation_batches)
+    lanes.train([mini(**EIGHT_STEPS)] * 3, [tmp_path / name for name in "abc"], QUIET)
+    assert len(splits) == 1
 
 
 @pytest.mark.slow
