@@ -1,4 +1,4 @@
-"""Lanes: trials that share their input. Each batch is read, decoded, and augmented once for all.
+"""Lanes: trials that share their input, which is read, decoded, augmented, and sent once for all.
 
 A lane is an ordinary run with its own directory, state, records, and checkpoints. Lanes take turns
 in one process and call the same compiled step, so a lane computes what it would compute alone (to
@@ -19,8 +19,9 @@ from runs import distributed, signals
 from runs.progress import Progress
 from runs.tooling import Tools
 from training.experiment import make_experiment
-from training.step import Program
+from training.step import Program, Rows
 from training.stepper import Stack
+from training.transfer import Transfer
 
 
 def train(
@@ -50,10 +51,11 @@ def train(
     Returns:
         The content of each run's result.json.
     """
-    experiments = [make_experiment(config) for config in configs]
-    if not experiments:
+    if not configs:
         return []
-    first, shared = experiments[0], SharedBatches(experiments[0].batches)
+    first = make_experiment(configs[0])
+    experiments = [first, *(make_experiment(config, first.validation) for config in configs[1:])]
+    shared, transfer = SharedBatches(first.batches), SharedTransfer(first.transfer)
     lanes = [Lane(shared) for _ in experiments]
     stacks: dict[Program, Stack] = {}
     results: dict[Lane, dict[str, Any]] = {}
@@ -72,7 +74,7 @@ def train(
             experiment = dataclasses.replace(
                 experiment,
                 batches=lane,
-                validation=first.validation,
+                transfer=LaneTransfer(transfer),
                 upstream_clock=first.upstream_clock,
             )
             if stacked:
@@ -206,3 +208,41 @@ class Lane:
 
     def close(self) -> None:
         self._shared.leave(self)
+
+
+class SharedTransfer:
+    """Sends each batch to the devices once for the lanes that take it one after another.
+
+    Args:
+        transfer: sends the batches.
+    """
+
+    def __init__(self, transfer: Transfer):
+        self._transfer = transfer
+        self._batch: Batch | None = None  # the last one that was sent
+        self._sent: Any = None  # what `put` returned for it
+
+    def put(self, batch: Batch) -> tuple[Rows, int]:
+        """The batch on the devices, and the number of bytes that were sent for it."""
+        if batch is not self._batch:
+            before = self._transfer.bytes_sent
+            rows = self._transfer.put(batch)
+            self._batch, self._sent = batch, (rows, self._transfer.bytes_sent - before)
+        return self._sent
+
+
+class LaneTransfer:
+    """One lane's `Transfer`. Lanes can share the rows, which no step donates.
+
+    Attributes:
+        bytes_sent: what the transfer of a run alone would have here.
+    """
+
+    def __init__(self, shared: SharedTransfer):
+        self._shared = shared
+        self.bytes_sent = 0
+
+    def put(self, batch: Batch) -> Rows:
+        rows, sent = self._shared.put(batch)
+        self.bytes_sent += sent
+        return rows

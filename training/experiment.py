@@ -69,19 +69,28 @@ class Experiment:
     repeated_rows: accounting.RepeatedRows
 
 
-def make_experiment(config: ConfigDict) -> Experiment:
+def make_experiment(
+    config: ConfigDict, validation: Iterable[EvaluationBatch] | None = None
+) -> Experiment:
     """Checks `config` and builds its experiment.
+
+    Args:
+        config: a resolved configuration.
+        validation: the `Experiment.validation` of a configuration that differs in optimizer, loss,
+            and model seed only, so that both keep one copy of the split; None to open it.
 
     Raises:
         InputError: the configuration cannot be run.
     """
     try:
-        return _make_experiment(config)
+        return _make_experiment(config, validation)
     except (RecordError, UpstreamError) as error:
         raise cli.InputError(str(error)) from error
 
 
-def _make_experiment(config: ConfigDict) -> Experiment:
+def _make_experiment(
+    config: ConfigDict, validation: Iterable[EvaluationBatch] | None
+) -> Experiment:
     check.check(config)
 
     # Data: the training split may be throttled, the validation split never is.
@@ -117,6 +126,8 @@ def _make_experiment(config: ConfigDict) -> Experiment:
     batches = build.build(
         config, source, workload, held_streams, policy.streams, first, upstream_clock
     )
+    if validation is None:
+        validation = _evaluation_batches(config, held_out, task)
 
     return Experiment(
         config=config,
@@ -129,7 +140,7 @@ def _make_experiment(config: ConfigDict) -> Experiment:
         batches=batches,
         transfer=transfer,
         stepper=policy.stepper(programs, config.seed.data),
-        validation=_evaluation_batches(config, held_out, task),
+        validation=validation,
         target=records.Target(**config.target),
         upstream_clock=upstream_clock,
         copies=copies,

@@ -6,6 +6,7 @@ allowed.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -130,9 +131,10 @@ def _row_sums(
 
 
 def positions_at_once(rows: int, length: int, vocabulary_size: int) -> int:
-    """The largest divisor of `length` such that logits of so many positions fit LOGITS_BYTES."""
-    allowed = LOGITS_BYTES // (4 * rows * vocabulary_size)
-    return max(n for n in range(1, length + 1) if length % n == 0 and n <= max(allowed, 1))
+    """The size of equal groups of positions, as few as possible, whose logits fit LOGITS_BYTES."""
+    allowed = max(LOGITS_BYTES // (4 * rows * vocabulary_size), 1)
+    groups = math.ceil(length / allowed)
+    return math.ceil(length / groups)
 
 
 def total_cross_entropy(
@@ -144,7 +146,8 @@ def total_cross_entropy(
 ) -> jax.Array:
     """The sum of -log softmax(logits)[target] over positions with mask 1, float32 [B].
 
-    Computed by groups of `chunk` positions. Groups divide L, not B, since B may be sharded.
+    Computed by groups of `chunk` positions; the last one is padded. Groups are of positions, not of
+    rows, since B may be sharded.
     """
     if chunk == targets_BxL.shape[1]:
         losses_BxL = optax.softmax_cross_entropy_with_integer_labels(
@@ -163,7 +166,9 @@ def total_cross_entropy(
 
     def groups(array_BxLx):
         rows, length, *rest = array_BxLx.shape
-        return array_BxLx.reshape(rows, length // chunk, chunk, *rest).swapaxes(0, 1)
+        if padding := -length % chunk:  # by zeros, so the mask leaves them out
+            array_BxLx = jnp.pad(array_BxLx, [(0, 0), (0, padding), *[(0, 0)] * len(rest)])
+        return array_BxLx.reshape(rows, -1, chunk, *rest).swapaxes(0, 1)
 
     arrays = jax.tree.map(groups, (hidden_BxLxD, targets_BxL, mask_BxL))
     return jax.lax.map(group_losses, arrays).sum(0)

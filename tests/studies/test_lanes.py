@@ -1,13 +1,16 @@
 """Lanes: each has the numbers of a separate run, bit for bit, also when resumed."""
 
+import jax
 import numpy as np
 import pytest
 
 import train
 from pipeline import map_datasets
+from runs import records
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import RESNET, echoing, mini, numbers, stop_at_call
+from tests.helpers.runs import EIGHT_STEPS, RESNET, echoing, mini, numbers, stop_at_call
+from training import experiment, transfer
 from training.experiment import make_experiment
 
 QUIET = Progress(quiet=True)
@@ -67,6 +70,39 @@ def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
     configs = lane_configs(target__value=2.0)[2:]
     lanes.train(configs, [tmp_path / "0", tmp_path / "1"], QUIET)
     assert sorted(reads) == list(range(configs[0].budget.fresh_examples))
+
+
+def test_the_validation_split_is_decoded_once_for_all_lanes(tmp_path, monkeypatch):
+    splits = []
+    original = experiment.evaluation_batches
+
+    def evaluation_batches(*arguments):
+        splits.append(original(*arguments))
+        return splits[-1]
+
+    monkeypatch.setattr(experiment, "evaluation_batches", evaluation_batches)
+    lanes.train([mini(**EIGHT_STEPS)] * 3, [tmp_path / name for name in "abc"], QUIET)
+    assert len(splits) == 1
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_each_batch_is_sent_once_and_counted_by_every_lane(stacked, tmp_path, monkeypatch):
+    sent = []
+    original = transfer.Transfer.put
+
+    def put(self, batch):
+        sent.append(original(self, batch))
+        return sent[-1]
+
+    monkeypatch.setattr(transfer.Transfer, "put", put)
+    workdirs = [tmp_path / name for name in "abc"]
+    lanes.train([mini(**EIGHT_STEPS, log_every_steps=1)] * 3, workdirs, QUIET, stacked)
+    assert len(sent) == 8
+    assert not any(array.is_deleted() for array in jax.tree.leaves(sent))  # donated to a step
+    per_step = sum(array.nbytes for array in jax.tree.leaves(sent[0]))
+    for workdir in workdirs:
+        counts = [r["bytes_sent"] for r in records.read_metrics(workdir) if "bytes_sent" in r]
+        assert counts == [per_step * step for step in range(1, 9)]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from tests.helpers.runs import SMALL_TEXT
 from tests.helpers.tfds_data import write_text
 from training import optimizer
 from training.experiment import batches_of_test_split, make_experiment
-from workloads import WorkloadError, make
+from workloads import WorkloadError, language, make
 from workloads.language import LanguageModel, positions_at_once, total_cross_entropy
 
 SIZES = {"vocabulary_size": 40, "layers": 1, "dim": 16, "heads": 2, "mlp_dim": 24}
@@ -161,6 +161,28 @@ def test_normalizers_of_grouped_logits_are_computed_once_and_logits_twice():
     text = jax.jit(jax.value_and_grad(loss, 1)).lower(parameters, hidden).as_text()
     assert text.count("applies stablehlo.maximum across dimensions") == 1  # of logsumexp
     assert text.count("stablehlo.dot_general") == 3  # logits, logits again, their gradient
+
+
+def test_groups_of_positions_are_few_and_equal_whatever_the_length():
+    lengths = (256, 257, 251, 127, 7)
+    assert [positions_at_once(1024, length, 32_000) for length in lengths] == [8, 8, 8, 8, 7]
+    assert positions_at_once(1024, 9, 32_000) == 5  # 5 + 5 with one padded, not 8 + 8 with 7
+
+
+def test_a_prime_length_in_groups_has_the_loss_and_gradients_of_all_positions(model, monkeypatch):
+    workload = language_model(127)
+    data = {"tokens": np.random.default_rng(0).integers(0, 40, (4, 128), np.int32)}
+
+    def loss_and_gradients():
+        return compiled.__wrapped__(workload)[0](nnx.state(model), data)
+
+    whole = loss_and_gradients()
+    monkeypatch.setattr(language, "LOGITS_BYTES", 4 * 4 * 40 * 8)
+    assert positions_at_once(4, 127, 40) == 8
+    grouped = loss_and_gradients()
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), whole, grouped
+    )
 
 
 @pytest.mark.slow
