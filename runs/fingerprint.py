@@ -21,7 +21,10 @@ def of_arrays(arrays: dict[str, Any]) -> dict[str, str]:
     They detect every change of a single element, and other changes except with probability 2^-64.
     They detect damage, not malice.
     """
-    sums = jax.device_get({name: _sums(array) for name, array in arrays.items()})
+    # One at a time. The sums of an array that processes share wait for one another, and a client
+    # runs a limited number of programs at once: if each process filled it with others, all would
+    # wait forever.
+    sums = {name: jax.device_get(_sums(array)) for name, array in arrays.items()}
     return {name: "".join(f"{int(part):08x}" for part in both) for name, both in sums.items()}
 
 

@@ -413,6 +413,34 @@ def test_processes_stop_at_the_same_call_whatever_the_step(when, two_processes, 
     assert [text.splitlines()[-1:] for text in said] == [[expected]] * 2, errors
 
 
+FINGERPRINTS = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from runs import distributed, fingerprint
+distributed.initialize()
+mesh = jax.make_mesh((4,), ("data",))
+whole = {str(n): np.arange(8 * n + 8, dtype=np.float32) for n in range(60)}
+split = NamedSharding(mesh, PartitionSpec("data"))
+parts = {
+    name: jax.make_array_from_callback(array.shape, split, array.__getitem__)
+    for name, array in whole.items()
+}
+alone = fingerprint.of_arrays(whole)
+assert all(fingerprint.of_arrays(parts) == alone for _ in range(5))
+print("equal")
+"""
+
+
+@pytest.mark.multiprocess
+def test_arrays_that_processes_share_have_the_checksums_of_whole_ones(two_processes):
+    """Their sums wait for one another, which must not fill up what a device runs at once."""
+    both = two_processes(["-c", FINGERPRINTS])
+    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
+    assert [text.splitlines()[-1:] for text in said] == [["equal"]] * 2, errors
+
+
 SAVE_AND_DAMAGE = """
 import pathlib, sys
 import jax, numpy as np
