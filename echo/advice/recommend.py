@@ -21,7 +21,7 @@ from echo.advice.alternatives import (
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.profile import Call, available_cores, contention, stage_time
 from echo.advice.stability import warning
-from echo.advice.torch_loader import loader_stages
+from echo.advice.torch_loader import check_batches, loader_stages
 from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,
@@ -201,7 +201,7 @@ def advise(
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
             1, ...), and each other one takes the result of the one before it. They are called from
             several threads. Alternatively, a PyTorch DataLoader over a data set that reads examples
-            by number, whose reading, `transform`, and batching are measured in this process; or any
+            by index, whose reading, `transform`, and batching are measured in this process; or any
             other iterable of batches, which allows only R after batching.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays.
@@ -258,6 +258,7 @@ def advise(
                 "batch_size", batch_size, f"that of the loader, {loader.batch_size}"
             )
     elif not _is_stages(stages):
+        check_batches(stages, batch_size)
         batches = _Cycle(stages)
         stages, batch_stage, workers, max_workers = [("input", lambda _: next(batches))], "", 1, 1
         insertions = {"after batching": "input"}
