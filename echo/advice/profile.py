@@ -155,8 +155,13 @@ def contention(
 
 def wait_for(result: Any) -> Any:
     """Waits until `result` is computed: JAX returns arrays before they are."""
-    jax = sys.modules.get("jax")
-    return jax.block_until_ready(result) if jax else result
+    if jax := sys.modules.get("jax"):
+        try:
+            leaves = jax.tree.leaves(result)
+        except Exception:  # JAX made no such thing, for example a dict with keys of several types
+            return result
+        jax.block_until_ready(leaves)
+    return result
 
 
 def _seconds_per_parallel_call(

@@ -638,6 +638,13 @@ def test_memory_counts_the_elements_of_tensors_that_do_not_tell_their_bytes():
     assert advice.points[0].item_bytes == 800
 
 
+def test_a_result_that_jax_cannot_flatten_is_accepted():
+    pytest.importorskip("jax")
+    result = {1: 2, "a": 3}
+    assert profile.wait_for(result) is result
+    echo.advise([np.zeros((8, 2))] * 3, lambda _: result, batch_size=8, seconds=0.02)
+
+
 def test_an_error_in_a_stage_is_raised():
     def decode(item):
         if threading.current_thread() is not threading.main_thread():
