@@ -18,6 +18,16 @@ from echo.advice.cost_model import StageTime
 # the small credit that rate limits give.
 ROUNDS = 9
 
+_NUMBERED = (
+    "If this is the number of a call: it grows without end, so an index into a list needs a "
+    "modulo, as in files[i % len(files)]."
+)
+_IN_THREAD = (
+    "The stages are called from several threads. If one can only be used in the thread that made "
+    "it, give a plain iterable, (batch for batch in loader), and the number of cores (cores=N): "
+    "this measures R without threads."
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -56,16 +66,16 @@ def stage_time(
         max_workers: threads with which to measure once more, if there are more than `workers`.
     """
     share = seconds / (1 + (workers > 1) + (max_workers > workers))
-    alone = rounds(lambda: wait_for(function(next(inputs))), share)
+    alone = rounds(lambda: called(name, function, next(inputs)), share)
     wall = sorted(seconds for seconds, _ in alone)
     median_wall = statistics.median(wall)
     cpu = statistics.median(cpu for _, cpu in alone)
     parallel = median_wall
     if workers > 1:
-        parallel = _seconds_per_parallel_call(function, inputs, workers, share)
+        parallel = _seconds_per_parallel_call(name, function, inputs, workers, share)
     of_more = None
     if max_workers > workers:
-        of_more = _seconds_per_parallel_call(function, inputs, max_workers, share) / examples
+        of_more = _seconds_per_parallel_call(name, function, inputs, max_workers, share) / examples
     return StageTime(
         name=name,
         seconds=median_wall / examples,
@@ -132,7 +142,7 @@ def contention(
                     continue
                 with lock:
                     item = next(call.inputs)
-                wait_for(call.function(item))
+                called(call.time.name, call.function, item, in_thread=number < workers)
                 alone = progress[number][1] + call.examples * call.time.cpu_seconds
                 progress[number] = time.perf_counter(), alone
                 if is_over():
@@ -153,6 +163,20 @@ def contention(
     return used, sum(alone / (ended - start) for ended, alone in progress)
 
 
+def called(name: str, function: Callable[[Any], Any], item: Any, in_thread: bool = False) -> Any:
+    """The result of a stage, once it is computed. An error gets a note that says where it arose."""
+    try:
+        return wait_for(function(item))
+    except Exception as error:
+        number = isinstance(item, int)
+        error.add_note(f"Raised by the stage {name!r}" + f", called with {item}" * number)
+        if number and isinstance(error, LookupError):
+            error.add_note(_NUMBERED)
+        if in_thread:
+            error.add_note(_IN_THREAD)
+        raise
+
+
 def wait_for(result: Any) -> Any:
     """Waits until `result` is computed: JAX returns arrays before they are."""
     if jax := sys.modules.get("jax"):
@@ -165,7 +189,7 @@ def wait_for(result: Any) -> Any:
 
 
 def _seconds_per_parallel_call(
-    function: Callable[[Any], Any], inputs: Iterator[Any], workers: int, seconds: float
+    name: str, function: Callable[[Any], Any], inputs: Iterator[Any], workers: int, seconds: float
 ) -> float:
     """Seconds per call while `workers` threads call without pause."""
     lock, ends, start = threading.Lock(), [], time.perf_counter()
@@ -176,7 +200,7 @@ def _seconds_per_parallel_call(
                 return
             with lock:
                 item = next(inputs)
-            wait_for(function(item))
+            called(name, function, item, in_thread=True)
             ends.append(time.perf_counter())
 
     with threads.running(work, workers):

@@ -19,7 +19,7 @@ from echo.advice.alternatives import (
     worker_sentence,
 )
 from echo.advice.cost_model import StageTime, Timing
-from echo.advice.profile import Call, available_cores, contention, stage_time
+from echo.advice.profile import Call, available_cores, called, contention, stage_time
 from echo.advice.stability import warning
 from echo.advice.torch_loader import check_batches, loader_stages
 from echo.spec import (
@@ -291,7 +291,7 @@ def advise(
     for name, function in stages:
         if name == batch_stage:
             inputs, examples = _grouped(inputs, batch_size // examples), batch_size
-        outputs = [function(item) for item in itertools.islice(inputs, _NUM_INPUTS)]
+        outputs = [called(name, function, next(inputs)) for _ in range(_NUM_INPUTS)]
         most = max_workers if name in host else 0
         times.append(stage_time(name, function, inputs, examples, workers, seconds, most))
         calls.append(Call(function, inputs, examples, times[-1]))

@@ -645,14 +645,27 @@ def test_a_result_that_jax_cannot_flatten_is_accepted():
     echo.advise([np.zeros((8, 2))] * 3, lambda _: result, batch_size=8, seconds=0.02)
 
 
+def test_an_index_beyond_a_list_of_files_advises_the_modulo():
+    files = [np.zeros(2)] * 5
+    stages = [("read", lambda call: files[call]), ("batch", np.stack)]
+    with pytest.raises(IndexError) as raised:
+        echo.advise(stages, len, batch_size=8, workers=1, max_workers=1, seconds=0.02)
+    where, advice = raised.value.__notes__
+    assert where == "Raised by the stage 'read', called with 5"
+    assert "files[i % len(files)]" in advice
+
+
 def test_an_error_in_a_stage_is_raised():
     def decode(item):
         if threading.current_thread() is not threading.main_thread():
             raise OSError("damaged")
         return item
 
-    with pytest.raises(OSError, match="damaged"):
+    with pytest.raises(OSError, match="damaged") as raised:
         echo.advise([("read", read), ("batch", decode)], len, batch_size=8, workers=2, seconds=0.02)
+    where, advice = raised.value.__notes__
+    assert where == "Raised by the stage 'batch'"
+    assert "(batch for batch in loader), and the number of cores (cores=N)" in advice
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Advice on PyTorch's DataLoader, whose stages are taken apart."""
 
 import itertools
+import sqlite3
 import time
 
 import pytest
@@ -105,6 +106,28 @@ class Cycle(list):
 
     def __iter__(self):
         return itertools.cycle(super().__iter__())
+
+
+class Connection(Images):
+    """Can be used in one thread, as objects of SQLite."""
+
+    def __init__(self):
+        super().__init__()
+        self.connection = sqlite3.connect(":memory:")
+
+    def __getitem__(self, index):
+        return self.connection.execute("select 1").fetchone()[0]
+
+
+def test_a_data_set_of_one_thread_is_measured_as_a_plain_iterable():
+    loader = torch.utils.data.DataLoader(Connection(), batch_size=5)
+    with pytest.raises(sqlite3.ProgrammingError) as raised:
+        echo.advise(loader, len, batch_size=5, seconds=0.02)
+    assert raised.value.__notes__[0].startswith("Raised by the stage 'read'")
+    assert "(batch for batch in loader)" in raised.value.__notes__[1]
+    batches = (batch for _ in itertools.count() for batch in loader)
+    advice = echo.advise(batches, len, batch_size=5, cores=2, seconds=0.02)
+    assert [point.name for point in advice.points] == ["after batching"]
 
 
 def test_a_loader_of_single_examples_is_not_taken_for_one_of_batches():
