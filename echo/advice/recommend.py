@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -71,6 +72,8 @@ _WORTH = (
     "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
     "target."
 )
+
+_log = logging.getLogger(__name__)
 
 Stage = tuple[str, Callable[[Any], Any]]
 Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
@@ -296,6 +299,7 @@ def advise(
         if name == batch_stage:
             inputs, examples = _grouped(inputs, batch_size // examples), batch_size
         most = max_workers if name in host else 0
+        _log.info("measuring %s", name)
         cost, outputs = stage_time(
             name, function, inputs, examples, workers, seconds, most, _NUM_INPUTS
         )
@@ -304,12 +308,14 @@ def advise(
         if name in host:
             sizes[name] = nbytes(stored(outputs[0])) // examples
         inputs = itertools.cycle(outputs)
+    _log.info("measuring the step")
     step, _ = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
     calls.append(Call(step_fn, inputs, batch_size, step))
     before, after = tuple(times[: len(host)]), tuple(times[len(host) :])
     timing = Timing(before, after, step, batch_size, workers, cores)
     ahead, behind = calls[: len(host)], calls[len(host) :]
     if measure_cores and not _only_waits(timing, ahead, seconds):
+        _log.info("measuring stages and step at once")
         used, useful = contention(ahead, behind, workers, seconds)
         timing = timing.under_contention(used, useful)
     advice = conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)

@@ -725,6 +725,13 @@ def test_an_input_that_only_waits_keeps_its_cores(monkeypatch):
     assert echo.advise([("batch", list)], len, batch_size=4, seconds=0.02).timing.cores == 3.0
 
 
+def test_what_is_measured_is_logged(caplog):
+    caplog.set_level("INFO", "echo.advice")
+    echo.advise([("read", read), ("batch", join)], len, batch_size=8, seconds=0.02)
+    parts = ("read", "batch", "the step", "stages and step at once")
+    assert caplog.messages == [f"measuring {part}" for part in parts]
+
+
 def test_an_index_beyond_a_list_of_files_advises_the_modulo():
     files = [np.zeros(2)] * 5
     stages = [("read", lambda call: files[call]), ("batch", np.stack)]
