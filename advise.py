@@ -22,11 +22,13 @@ if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled dur
 import argparse
 import contextlib
 import copy
+import logging
 import math
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from configs import base
@@ -104,6 +106,7 @@ from ml_collections import ConfigDict
 import echo
 import train
 from data.sources import RecordError, UpstreamError
+from echo import threads
 from echo.advice import forecast
 from echo.advice.alternatives import time_text
 from echo.advice.recommend import FACTORS, Advice
@@ -326,6 +329,41 @@ def run_pilots(
     ).run()
 
 
+class _LastMessage(logging.Handler):
+    """Keeps the last message, with which echo.advise names what it measures."""
+
+    text = "preparing to measure"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+
+@contextlib.contextmanager
+def _measurement_shown() -> Iterator[None]:
+    """Displays what echo.advise measures, from a thread, since one call may take minutes."""
+    log, last, over = logging.getLogger("echo.advice"), _LastMessage(), threading.Event()
+    progress = Progress()
+
+    def show(_: int) -> None:
+        while not over.wait(1.0):
+            progress.update(last.text)
+
+    log.addHandler(last)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # the display replaces lines of a log
+    try:
+        with threads.running(show, 1):
+            try:
+                yield
+            finally:
+                over.set()
+    finally:
+        progress.close()
+        log.removeHandler(last)
+        log.setLevel(logging.NOTSET)
+        log.propagate = True
+
+
 def plot(advice: Advice, path: pathlib.Path) -> None:
     """Plots the predicted steps per second over the factor, for each insertion point."""
     from analysis.figures import style  # which imports pandas
@@ -365,7 +403,8 @@ def main(argv: Sequence[str]) -> int:
         pilots.target_loss(config)
         workdirs.check_apart(arguments.pilot, config, "--pilot")
         pilots.check_directory(arguments.pilot)
-    advice = advise(config, arguments.seconds, forecast.FACTORS if arguments.pilot else FACTORS)
+    with _measurement_shown():
+        advice = advise(config, arguments.seconds, forecast.FACTORS if arguments.pilot else FACTORS)
     flags = [] if arguments.pilot else settings(config, advice)
     terminal.write("\n\n".join(map(str, (advice, *flags))))
     if arguments.plot:

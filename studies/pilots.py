@@ -260,8 +260,8 @@ class Pilots:
         return SEPARATOR.join(
             (
                 pilot,
-                f"at most {duration(max(0.0, answer.limit - answer.spent))} left",
-                f"best guess so far e = {answer.forecast.factor:g}",
+                f"at most {duration(max(0.0, answer.limit - answer.spent))} of training left",
+                f"guess e = {answer.forecast.factor:g}",
             )
         )
 

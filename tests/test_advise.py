@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import logging
+import queue
 import re
 import sys
 
@@ -16,7 +18,7 @@ from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import conclude
 from pipeline import build
 from runs import cli
-from tests.helpers.runs import echoing, flags, mini
+from tests.helpers.runs import HANGS, echoing, flags, mini
 from training import check
 from training.experiment import make_experiment
 
@@ -46,6 +48,28 @@ def test_the_command_warns_of_timings_that_vary_too_much(monkeypatch, capsys):
     assert cli.guarded(advise.main, ["--config=configs/cifar10.py:mini"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "Unstable timings, so the advice may be wrong: step took 100 µs to 8 ms" in printed
+
+
+def test_the_command_displays_what_it_measures(monkeypatch, capsys):
+    log, displayed, advice = (
+        logging.getLogger("echo.advice"),
+        queue.Queue(),
+        advice_where(mini(), ""),
+    )
+
+    def measures(*_):
+        log.info("measuring read")
+        while displayed.get(timeout=HANGS) != "measuring read":
+            pass
+        return advice
+
+    monkeypatch.setattr(advise.Progress, "update", lambda _, status: displayed.put(status))
+    monkeypatch.setattr(advise, "advise", measures)
+    assert cli.guarded(advise.main, ["--config=configs/cifar10.py:mini"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.strip() == str(advice)
+    assert printed.err == ""
+    assert not log.isEnabledFor(logging.INFO)
 
 
 @pytest.mark.slow

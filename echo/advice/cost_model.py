@@ -82,6 +82,10 @@ class Timing:
         """Seconds that the first `count` stages alone take for a batch of fresh examples."""
         return self.batch_size * self._ahead_seconds(self.stages[:count])
 
+    def upstream_cores(self) -> float:
+        """Processor seconds per second that all host stages take, run ahead at full speed."""
+        return sum(stage.cpu_seconds for stage in self.stages) / self._ahead_seconds(self.stages)
+
     def downstream_seconds(self, count: int) -> float:
         """Seconds per step of everything after the first `count` stages alone."""
         after = self.stages[count:]
@@ -127,10 +131,8 @@ class Timing:
             useful: processor seconds per second that the same calls take alone.
         """
         serial = (*self.transfers, self.step)  # one thread runs these in turn
-        upstream = sum(stage.cpu_seconds for stage in self.stages)
-        upstream /= self._ahead_seconds(self.stages)
         downstream = self._cpu_seconds((), ()) / sum(stage.seconds for stage in serial)
-        wanted = min(self.cores, max(used, upstream + downstream))
+        wanted = min(self.cores, max(used, self.upstream_cores() + downstream))
         return dataclasses.replace(self, cores=self.cores - max(0.0, wanted - useful))
 
     def _ahead_seconds(self, stages: tuple[StageTime, ...]) -> float:

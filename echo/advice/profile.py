@@ -18,6 +18,19 @@ from echo.advice.cost_model import StageTime
 # the small credit that rate limits give.
 ROUNDS = 9
 
+# Calls that take longer at once than alone by this factor wait for each other.
+_SATURATED = 1.5
+
+_NUMBERED = (
+    "If this is the number of a call: it grows without end, so an index into a list needs a "
+    "modulo, as in files[i % len(files)]."
+)
+_IN_THREAD = (
+    "The stages are called from several threads. If one can only be used in the thread that made "
+    "it, give a plain iterable, (batch for batch in loader), and the number of cores (cores=N): "
+    "this measures R without threads."
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -43,7 +56,8 @@ def stage_time(
     workers: int,
     seconds: float,
     max_workers: int = 0,
-) -> StageTime:
+    num_outputs: int = 0,
+) -> tuple[StageTime, list[Any]]:
     """Measures `function`, called by one thread and then by `workers` threads at once.
 
     Args:
@@ -52,43 +66,55 @@ def stage_time(
         inputs: endless arguments.
         examples: examples per call.
         workers: threads.
-        seconds: how long to measure, approximately.
+        seconds: how long to measure, approximately; longer only if three calls take longer.
         max_workers: threads with which to measure once more, if there are more than `workers`.
+        num_outputs: results to return.
+
+    Returns:
+        The cost, and the results of the first calls: `num_outputs`, or those of all calls by one
+        thread if there were fewer.
     """
-    share = seconds / (1 + (workers > 1) + (max_workers > workers))
-    alone = rounds(lambda: wait_for(function(next(inputs))), share)
+    counts = [workers] * (workers > 1) + [max_workers] * (max_workers > workers)
+    share = seconds / (1 + len(counts))
+    outputs = []
+
+    def call() -> None:
+        result = called(name, function, next(inputs))
+        if len(outputs) < num_outputs:
+            outputs.append(result)
+
+    alone = rounds(call, share, max(1, num_outputs))
     wall = sorted(seconds for seconds, _ in alone)
     median_wall = statistics.median(wall)
     cpu = statistics.median(cpu for _, cpu in alone)
-    parallel = median_wall
-    if workers > 1:
-        parallel = _seconds_per_parallel_call(function, inputs, workers, share)
-    of_more = None
-    if max_workers > workers:
-        of_more = _seconds_per_parallel_call(function, inputs, max_workers, share) / examples
-    return StageTime(
+    parallel = _seconds_by_threads(name, function, inputs, counts, median_wall, share)
+    of_more = parallel.get(max_workers) if max_workers > workers else None
+    cost = StageTime(
         name=name,
         seconds=median_wall / examples,
         cpu_seconds=cpu / examples,
-        limit=min(median_wall, parallel) / examples,
+        limit=min(wall for count, wall in parallel.items() if count <= workers) / examples,
         low=wall[0] / examples,
         high=wall[-1] / examples,
-        limit_of_more=of_more,
+        limit_of_more=None if of_more is None else of_more / examples,
     )
+    return cost, outputs
 
 
-def rounds(call: Callable[[], Any], seconds: float) -> list[tuple[float, float]]:
-    """(wall seconds, processor seconds) per call in each round, after one call that is not
-    measured. All rounds together take about `seconds`."""
-    call()
+def rounds(call: Callable[[], Any], seconds: float, warm_up: int = 1) -> list[tuple[float, float]]:
+    """(wall seconds, processor seconds) per call in each round, after `warm_up` calls that are not
+    measured.
+
+    All rounds together take about `seconds`. After three calls in succession of which each takes
+    longer than that, there are no more; the last two of them are then among the rounds, since only
+    the first may be slow because it compiles or fills a cache.
+    """
     results = []
-    for _ in range(ROUNDS):
-        count, start, cpu = 0, time.perf_counter(), time.process_time()
-        while (wall := time.perf_counter() - start) < seconds / ROUNDS or not count:
-            call()
-            count += 1
-        results.append((wall / count, (time.process_time() - cpu) / count))
-    return results
+    while len(results) < warm_up + ROUNDS:
+        results.append(_round(call, 0 if len(results) < warm_up else seconds / ROUNDS))
+        if len(results) >= 3 and min(wall for wall, _ in results[-3:]) > seconds:
+            break
+    return results[min(warm_up, len(results) - 2) :]
 
 
 def available_cores(seconds: float) -> float:
@@ -132,7 +158,7 @@ def contention(
                     continue
                 with lock:
                     item = next(call.inputs)
-                wait_for(call.function(item))
+                called(call.time.name, call.function, item, in_thread=number < workers)
                 alone = progress[number][1] + call.examples * call.time.cpu_seconds
                 progress[number] = time.perf_counter(), alone
                 if is_over():
@@ -153,14 +179,67 @@ def contention(
     return used, sum(alone / (ended - start) for ended, alone in progress)
 
 
+def called(name: str, function: Callable[[Any], Any], item: Any, in_thread: bool = False) -> Any:
+    """The result of a stage, once it is computed. An error gets a note that says where it arose."""
+    try:
+        return wait_for(function(item))
+    except Exception as error:
+        number = isinstance(item, int)
+        error.add_note(f"Raised by the stage {name!r}" + f", called with {item}" * number)
+        if number and isinstance(error, LookupError):
+            error.add_note(_NUMBERED)
+        if in_thread:
+            error.add_note(_IN_THREAD)
+        raise
+
+
 def wait_for(result: Any) -> Any:
     """Waits until `result` is computed: JAX returns arrays before they are."""
-    jax = sys.modules.get("jax")
-    return jax.block_until_ready(result) if jax else result
+    if jax := sys.modules.get("jax"):
+        try:
+            leaves = jax.tree.leaves(result)
+        except Exception:  # JAX made no such thing, for example a dict with keys of several types
+            return result
+        jax.block_until_ready(leaves)
+    return result
+
+
+def _round(call: Callable[[], Any], seconds: float) -> tuple[float, float]:
+    """(wall seconds, processor seconds) per call while calling for so long, at least once."""
+    count, start, cpu = 0, time.perf_counter(), time.process_time()
+    while (wall := time.perf_counter() - start) < seconds or not count:
+        call()
+        count += 1
+    return wall / count, (time.process_time() - cpu) / count
+
+
+def _seconds_by_threads(
+    name: str,
+    function: Callable[[Any], Any],
+    inputs: Iterator[Any],
+    counts: Sequence[int],
+    alone: float,
+    seconds: float,
+) -> dict[int, float]:
+    """Seconds per call by the number of threads: `alone` for one, and measured for `counts`.
+
+    Where a call takes longer than `seconds`, each thread makes one, and their number doubles until
+    it gains too little; further numbers are left out. Behind a rate limit, all threads at once
+    would take as long as that many calls in turn.
+    """
+    slow, measured = alone > seconds, {1: alone}
+    if slow and counts:
+        counts = sorted({2**n for n in range(1, counts[-1].bit_length())}.union(counts))
+    for count in counts:
+        per_call = _seconds_per_parallel_call(name, function, inputs, count, seconds)
+        measured[count] = per_call
+        if slow and per_call * count > _SATURATED * alone:
+            break
+    return measured
 
 
 def _seconds_per_parallel_call(
-    function: Callable[[Any], Any], inputs: Iterator[Any], workers: int, seconds: float
+    name: str, function: Callable[[Any], Any], inputs: Iterator[Any], workers: int, seconds: float
 ) -> float:
     """Seconds per call while `workers` threads call without pause."""
     lock, ends, start = threading.Lock(), [], time.perf_counter()
@@ -171,7 +250,7 @@ def _seconds_per_parallel_call(
                 return
             with lock:
                 item = next(inputs)
-            wait_for(function(item))
+            called(name, function, item, in_thread=True)
             ends.append(time.perf_counter())
 
     with threads.running(work, workers):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from echo.advice.alternatives import (
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.profile import Call, available_cores, contention, stage_time
 from echo.advice.stability import warning
-from echo.advice.torch_loader import loader_stages
+from echo.advice.torch_loader import check_batches, loader_stages
 from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,
@@ -37,6 +38,9 @@ FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 # A step with this much processor time per second of its own computes on the host.
 _HOST_STEP_CORES = 0.5
+
+# An input with less processor time per second than this waits for something else.
+_WAITING_CORES = 0.1
 
 # Outputs of a stage that serve as inputs for measuring the next one.
 _NUM_INPUTS = 8
@@ -68,6 +72,8 @@ _WORTH = (
     "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
     "target."
 )
+
+_log = logging.getLogger(__name__)
 
 Stage = tuple[str, Callable[[Any], Any]]
 Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
@@ -201,7 +207,7 @@ def advise(
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
             1, ...), and each other one takes the result of the one before it. They are called from
             several threads. Alternatively, a PyTorch DataLoader over a data set that reads examples
-            by number, whose reading, `transform`, and batching are measured in this process; or any
+            by index, whose reading, `transform`, and batching are measured in this process; or any
             other iterable of batches, which allows only R after batching.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays.
@@ -220,7 +226,8 @@ def advise(
             Additional workers are measured as threads.
         cores: the number of processor cores; 0 = measured, less the loss under contention between
             stages and step (Timing.under_contention).
-        seconds: how long to measure each stage, approximately; at most an hour.
+        seconds: how long to measure each stage, approximately; at most an hour. A stage whose calls
+            take longer than its time is called a few times only.
         stored: the part of an item that an echo stage would store.
 
     Raises:
@@ -258,6 +265,7 @@ def advise(
                 "batch_size", batch_size, f"that of the loader, {loader.batch_size}"
             )
     elif not _is_stages(stages):
+        check_batches(stages, batch_size)
         batches = _Cycle(stages)
         stages, batch_stage, workers, max_workers = [("input", lambda _: next(batches))], "", 1, 1
         insertions = {"after batching": "input"}
@@ -290,19 +298,25 @@ def advise(
     for name, function in stages:
         if name == batch_stage:
             inputs, examples = _grouped(inputs, batch_size // examples), batch_size
-        outputs = [function(item) for item in itertools.islice(inputs, _NUM_INPUTS)]
         most = max_workers if name in host else 0
-        times.append(stage_time(name, function, inputs, examples, workers, seconds, most))
-        calls.append(Call(function, inputs, examples, times[-1]))
+        _log.info("measuring %s", name)
+        cost, outputs = stage_time(
+            name, function, inputs, examples, workers, seconds, most, _NUM_INPUTS
+        )
+        times.append(cost)
+        calls.append(Call(function, inputs, examples, cost))
         if name in host:
             sizes[name] = nbytes(stored(outputs[0])) // examples
         inputs = itertools.cycle(outputs)
-    step = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
+    _log.info("measuring the step")
+    step, _ = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
     calls.append(Call(step_fn, inputs, batch_size, step))
     before, after = tuple(times[: len(host)]), tuple(times[len(host) :])
     timing = Timing(before, after, step, batch_size, workers, cores)
-    if measure_cores:
-        used, useful = contention(calls[: len(host)], calls[len(host) :], workers, seconds)
+    ahead, behind = calls[: len(host)], calls[len(host) :]
+    if measure_cores and not _only_waits(timing, ahead, seconds):
+        _log.info("measuring stages and step at once")
+        used, useful = contention(ahead, behind, workers, seconds)
         timing = timing.under_contention(used, useful)
     advice = conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
     sentence = "" if reads_ahead else _in_turns(timing)
@@ -380,6 +394,13 @@ def _check_functions(stages: Any) -> None:
                 f"stages[{number}] is {abbreviated(item)}; allowed: a list of (name, function) "
                 "pairs, or an iterable of batches, without functions"
             )
+
+
+def _only_waits(timing: Timing, ahead: Sequence[Call], seconds: float) -> bool:
+    """Whether the input waits for a call longer than `seconds`. Then it takes too little processor
+    time to lose any under contention, and it would take long to measure that."""
+    longest = max(call.examples * call.time.seconds for call in ahead)
+    return longest > seconds and timing.upstream_cores() < _WAITING_CORES
 
 
 def _recommended(

@@ -1,10 +1,15 @@
 """The stages of a PyTorch DataLoader: examples, their transform, and batching."""
 
 import copy
-import random
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from echo.tree import Structure
+
+# Indices of examples to read, in the order of a loader's sampler, which may have no end.
+_MAX_INDICES = 10_000
 
 
 class LoaderStages(NamedTuple):
@@ -16,8 +21,9 @@ class LoaderStages(NamedTuple):
 
 
 def loader_stages(loader: Any) -> LoaderStages | None:
-    """The stages of a DataLoader over a data set that reads examples by number, otherwise None, as
-    for one of Hugging Face, which reads a batch at once (`__getitems__`).
+    """The stages of a DataLoader over a data set that reads single examples by the indices of its
+    sampler, otherwise None, as for one of Hugging Face, which reads a batch at once
+    (`__getitems__`).
 
     The `transform` of a data set becomes a stage of its own if the data set applies it to the first
     element of its (image, label) pairs, as those of torchvision do.
@@ -30,35 +36,52 @@ def loader_stages(loader: Any) -> LoaderStages | None:
         return None
     if isinstance(loader.dataset, torch_data.IterableDataset) or not loader.batch_size:
         return None
-    if not hasattr(loader.dataset, "__len__"):
-        return None  # only its sampler knows which examples there are
     whole = loader.dataset
     while isinstance(whole, torch_data.Subset):
         whole = whole.dataset
     if callable(getattr(whole, "__getitems__", None)):
         return None  # it reads batches, in much less time than their examples one by one
-    dataset, length = loader.dataset, len(loader.dataset)
-    if not length:
+    dataset, indices = loader.dataset, list(itertools.islice(loader.sampler, _MAX_INDICES))
+    if not indices:
         raise ValueError("stages is a DataLoader over a data set without examples; give some")
     stages: list[tuple[str, Callable[[Any], Any]]] = [("batch", loader.collate_fn)]
-    untransformed = _without_transform(dataset)
+    untransformed = _without_transform(dataset, indices[0])
     if untransformed is not None:
         transform = dataset.transform
         stages.insert(0, ("transform", lambda pair: (transform(pair[0]), *pair[1:])))
         dataset = untransformed
-    stages.insert(0, ("read", lambda call: dataset[random.Random(call).randrange(length)]))
+    stages.insert(0, ("read", lambda call: dataset[indices[call % len(indices)]]))
     return LoaderStages(stages, loader.batch_size, max(1, loader.num_workers))
 
 
-def _without_transform(dataset: Any) -> Any:
+def check_batches(loader: Any, batch_size: int) -> None:
+    """Raises ValueError for a DataLoader with `batch_size=None` whose data set yields examples.
+
+    If it yields batches, the first one has an array of `batch_size` elements.
+    """
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None or not isinstance(loader, torch_data.DataLoader):
+        return
+    if loader.batch_size is not None or loader.batch_sampler is not None:
+        return
+    for item in itertools.islice(loader, 1):
+        shapes = [getattr(leaf, "shape", ()) for leaf in Structure(item).leaves(item)]
+        if all(tuple(shape[:1]) != (batch_size,) for shape in shapes):
+            raise ValueError(
+                "stages is a DataLoader with batch_size=None that yields single examples, not "
+                f"batches of {batch_size}; give one with batch_size={batch_size}"
+            )
+
+
+def _without_transform(dataset: Any, index: Any) -> Any:
     """A copy of `dataset` that leaves images as they are before its transform; None if it has none
-    or uses it in another way."""
+    or uses it in another way for the example at `index`."""
     if not callable(getattr(dataset, "transform", None)):
         return None
     seen = []
     probe, untransformed = copy.copy(dataset), copy.copy(dataset)
     probe.transform = lambda image: seen.append(image) or image
     untransformed.transform = lambda image: image
-    pair = probe[0]
+    pair = probe[index]
     is_first = isinstance(pair, tuple) and len(seen) == 1 and pair[0] is seen[0]
     return untransformed if is_first else None

@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -638,14 +639,127 @@ def test_memory_counts_the_elements_of_tensors_that_do_not_tell_their_bytes():
     assert advice.points[0].item_bytes == 800
 
 
+class Clock:
+    """Seconds that pass by a millisecond when they are read, or when a call takes some."""
+
+    def __init__(self, monkeypatch):
+        self._lock, self._now = threading.Lock(), 0.0
+        clock = types.SimpleNamespace(perf_counter=self.pass_by, process_time=time.process_time)
+        monkeypatch.setattr(profile, "time", clock)
+
+    def pass_by(self, seconds=1e-3):
+        with self._lock:
+            self._now += seconds
+            return self._now
+
+
+@pytest.mark.parametrize(
+    ("calls", "warm_up", "num_rounds"),
+    [
+        ([10.0] * 3, 8, 2),
+        ([10.0] * 3, 1, 2),
+        ([10.0] + [0.5] * 16, 8, 9),  # the first one compiles
+        ([0.5] * 4 + [10.0] * 3, 8, 2),  # read ahead
+        ([0.5] * 4 + [10.0] * 3, 1, 6),
+        ([0.5, 10.0, 10.0] * 4, 1, 9),
+    ],
+)
+def test_after_three_calls_that_take_longer_than_all_rounds_there_are_no_more(
+    calls, warm_up, num_rounds, monkeypatch
+):
+    clock, left = Clock(monkeypatch), iter(calls)
+    rounds = profile.rounds(lambda: clock.pass_by(next(left)), 1.0, warm_up)
+    assert len(rounds) == num_rounds
+    if len(calls) == 7:
+        assert [round(wall, 1) for wall, _ in rounds[-2:]] == [10.0, 10.0]
+
+
+def test_long_calls_behind_a_rate_limit_are_few(monkeypatch):
+    clock, called = Clock(monkeypatch), []
+
+    def read(call):
+        called.append(call)
+        clock.pass_by(10.0)  # one after another, in whatever thread
+        return call
+
+    stages = [("read", read), ("batch", list)]
+    advice = echo.advise(stages, len, batch_size=4, workers=8, max_workers=32, cores=8)
+    assert len(called) == 3 + 2  # alone, and by two threads at once
+    (time, _), step = advice.measured.stages, advice.measured.step
+    assert (time.seconds, time.limit) == pytest.approx((10.0, 10.0), rel=0.01)
+    assert time.limit_of_more is None
+    assert step.seconds < 1
+
+
+@pytest.mark.parametrize(
+    ("alone", "parallel", "counts"),
+    [
+        (0.1, 8, [1, 3, 12]),
+        (10.0, 100, [1, 2, 3, 4, 8, 12]),
+        (10.0, 3, [1, 2, 3, 4, 8]),  # 8 calls take longer than 1.5 calls
+        (10.0, 1, [1, 2]),
+    ],
+)
+def test_threads_are_doubled_for_long_calls_while_that_gains(alone, parallel, counts, monkeypatch):
+    def seconds_per_call(name, function, inputs, workers, seconds):
+        return alone / min(workers, parallel)
+
+    monkeypatch.setattr(profile, "_seconds_per_parallel_call", seconds_per_call)
+    measured = profile._seconds_by_threads("", len, itertools.count(), [3, 12], alone, 1.0)
+    assert measured == {count: alone / min(count, parallel) for count in counts}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cpu", "skipped"), [(2.0, 0.01, True), (2.0, 1.0, False), (0.5, 0.01, False)]
+)
+def test_contention_is_not_measured_for_an_input_that_waits_long(seconds, cpu, skipped):
+    time = stage("read", seconds / 8, cpu=cpu / 8)
+    call = profile.Call(read, itertools.count(), 8, time)
+    assert recommend._only_waits(pipeline(stages=(time,)), [call], seconds=1.0) == skipped
+
+
+def test_an_input_that_only_waits_keeps_its_cores(monkeypatch):
+    monkeypatch.setattr(recommend, "available_cores", lambda seconds: 3.0)
+    monkeypatch.setattr(recommend, "_only_waits", lambda *_: True)
+    monkeypatch.setattr(recommend, "contention", None)
+    assert echo.advise([("batch", list)], len, batch_size=4, seconds=0.02).timing.cores == 3.0
+
+
+def test_what_is_measured_is_logged(caplog):
+    caplog.set_level("INFO", "echo.advice")
+    echo.advise([("read", read), ("batch", join)], len, batch_size=8, seconds=0.02)
+    parts = ("read", "batch", "the step", "stages and step at once")
+    assert caplog.messages == [f"measuring {part}" for part in parts]
+
+
+def test_an_index_beyond_a_list_of_files_advises_the_modulo():
+    files = [np.zeros(2)] * 5
+    stages = [("read", lambda call: files[call]), ("batch", np.stack)]
+    with pytest.raises(IndexError) as raised:
+        echo.advise(stages, len, batch_size=8, workers=1, max_workers=1, seconds=0.02)
+    where, advice = raised.value.__notes__
+    assert where == "Raised by the stage 'read', called with 5"
+    assert "files[i % len(files)]" in advice
+
+
+def test_a_result_that_jax_cannot_flatten_is_accepted():
+    pytest.importorskip("jax")
+    result = {1: 2, "a": 3}
+    assert profile.wait_for(result) is result
+    echo.advise([np.zeros((8, 2))] * 3, lambda _: result, batch_size=8, seconds=0.02)
+
+
 def test_an_error_in_a_stage_is_raised():
     def decode(item):
         if threading.current_thread() is not threading.main_thread():
             raise OSError("damaged")
         return item
 
-    with pytest.raises(OSError, match="damaged"):
+    with pytest.raises(OSError, match="damaged") as raised:
         echo.advise([("read", read), ("batch", decode)], len, batch_size=8, workers=2, seconds=0.02)
+    where, advice = raised.value.__notes__
+    assert where == "Raised by the stage 'batch'"
+    assert "(batch for batch in loader), and the number of cores (cores=N)" in advice
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Advice on PyTorch's DataLoader, whose stages are taken apart."""
 
+import itertools
+import sqlite3
 import time
 
 import pytest
@@ -77,16 +79,66 @@ def test_a_data_set_that_reads_batches_is_not_read_one_by_one():
     assert loader_stages(torch.utils.data.DataLoader(single, batch_size=5)) is not None
 
 
-class Endless(torch.utils.data.Dataset):
-    """Leaves it to a sampler which examples there are."""
+class Named(torch.utils.data.Dataset):
+    """Leaves it to a sampler which examples there are; each has a transform."""
+
+    def __init__(self):
+        self.transform = double
 
     def __getitem__(self, index):
-        return torch.full((4,), float(index))
+        return self.transform(torch.full((4,), float(index.removeprefix("example ")))), 0
 
 
-def test_a_data_set_without_a_length_is_read_as_its_sampler_says():
-    loader = torch.utils.data.DataLoader(Endless(), batch_size=8, sampler=range(80))
-    advice = echo.advise(loader, lambda batch: None, batch_size=8, seconds=0.05)
+@pytest.mark.parametrize("endless", [False, True])
+def test_examples_are_those_of_the_sampler_in_its_order(endless):
+    names = [f"example {n}" for n in (3, 1, 4)]
+    sampler = Cycle(names) if endless else names
+    loader = torch.utils.data.DataLoader(Named(), batch_size=2, sampler=sampler)
+    stages, _, _ = loader_stages(loader)
+    assert [name for name, _ in stages] == ["read", "transform", "batch"]
+    assert [int(stages[0][1](call)[0][0]) for call in range(5)] == [3, 1, 4, 3, 1]
+    advice = echo.advise(loader, len, batch_size=2, seconds=0.02)
+    assert advice.points[0].name == "after read"
+
+
+class Cycle(list):
+    """A sampler without end."""
+
+    def __iter__(self):
+        return itertools.cycle(super().__iter__())
+
+
+class Connection(Images):
+    """Can be used in one thread, as objects of SQLite."""
+
+    def __init__(self):
+        super().__init__()
+        self.connection = sqlite3.connect(":memory:")
+
+    def __getitem__(self, index):
+        return self.connection.execute("select 1").fetchone()[0]
+
+
+def test_a_data_set_of_one_thread_is_measured_as_a_plain_iterable():
+    loader = torch.utils.data.DataLoader(Connection(), batch_size=5)
+    with pytest.raises(sqlite3.ProgrammingError) as raised:
+        echo.advise(loader, len, batch_size=5, seconds=0.02)
+    assert raised.value.__notes__[0].startswith("Raised by the stage 'read'")
+    assert "(batch for batch in loader)" in raised.value.__notes__[1]
+    batches = (batch for _ in itertools.count() for batch in loader)
+    advice = echo.advise(batches, len, batch_size=5, cores=2, seconds=0.02)
+    assert [point.name for point in advice.points] == ["after batching"]
+
+
+def test_a_loader_of_single_examples_is_not_taken_for_one_of_batches():
+    examples = torch.utils.data.DataLoader(Images(), batch_size=None, shuffle=True)
+    message = r"batch_size=None that yields single examples, not batches of 8; give one with batch"
+    with pytest.raises(ValueError, match=message):
+        echo.advise(examples, len, batch_size=8)
+    batches = torch.utils.data.BatchSampler(range(48), 8, drop_last=True)
+    data = torch.utils.data.TensorDataset(torch.arange(50))
+    loader = torch.utils.data.DataLoader(data, batch_size=None, sampler=batches)
+    advice = echo.advise(loader, len, batch_size=8, seconds=0.02)
     assert [point.name for point in advice.points] == ["after batching"]
 
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import types
 
 import pytest
 from hypothesis import given
@@ -140,6 +141,16 @@ def test_the_display_says_which_seed_of_a_factor_trains(tmp_path):
     two._progress.update = shown.append
     two._continue(4, 1, 1, lambda: False)
     assert set(shown) == {"pilot e = 4, seed 2 of 2"}
+
+
+def test_the_time_left_is_that_of_training_in_80_columns(tmp_path, monkeypatch):
+    """Compilation, evaluations, and checkpoints are not included, and may take much longer."""
+    guess = types.SimpleNamespace(factor=16)
+    one = make(tmp_path)
+    monkeypatch.setattr(one, "answer", lambda: pilots.Answer(guess, SECONDS, 20.0, 220.0, {}))
+    status = one._status("pilot e = 16, seed 2 of 2")
+    assert "| at most 3 min 20 s of training left | guess e = 16" in status
+    assert len(status) <= 80
 
 
 def test_pilots_of_an_auto_run_have_fixed_factors(tmp_path):
