@@ -134,7 +134,7 @@ class CifarResNet(nnx.Module):
                 blocks.append(BasicBlock(features, width * 2**stage, **options))
                 features = width * 2**stage
         self.blocks = nnx.List(blocks)
-        # float32 costs nothing at this size and avoids rounding the logits.
+        # float32 logits, which cost nothing at this size; bfloat16 would round them.
         self.head = nnx.Linear(features, num_classes, rngs=rngs)
 
     def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:

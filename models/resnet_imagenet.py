@@ -147,7 +147,7 @@ class ImageNetResNet(nnx.Module):
             dtype=dtype,
             rngs=rngs,
         )
-        # float32 costs nothing at this size and avoids rounding the logits.
+        # float32 logits, which cost nothing at this size; bfloat16 would round them.
         self.head = nnx.Linear(
             self.backbone.out_features, num_classes, kernel_init=HEAD_INIT, rngs=rngs
         )

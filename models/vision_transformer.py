@@ -74,7 +74,7 @@ class VisionTransformer(nnx.Module):
         common |= {"dtype": dtype, "rngs": rngs}
         self.layers = nnx.List([TransformerLayer(*sizes, **common) for _ in range(num_layers)])
         self.final_norm = nnx.LayerNorm(model_dim, dtype=dtype, rngs=rngs)
-        # float32 costs nothing at this size and avoids rounding the logits.
+        # float32 logits, which cost nothing at this size; bfloat16 would round them.
         self.head = nnx.Linear(model_dim, num_classes, kernel_init=ZEROS, rngs=rngs)
 
     def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:

@@ -156,10 +156,20 @@ def fresh_examples(
 def first_example(config: ConfigDict, source: Source, functions: StageFunctions) -> Arrays:
     """Decodes record 0. Each array is [1, ...]; other examples have the same shapes.
 
+    With `fused_decode`, which draws crops in JAX, this compiles for all lengths of chunks, so that
+    no training step waits for the compiler.
+
     Raises:
         RecordError: the record cannot be decoded.
     """
-    return decode_records(source, [0], _training_decode(config, functions))
+    decode = _training_decode(config, functions)
+
+    def decode_as_chunks(records: Sequence[Any], index_n: np.ndarray, copy_n: np.ndarray) -> Arrays:
+        for n in _LENGTHS:
+            decode([*records] * n, index_n.repeat(n), copy_n.repeat(n))
+        return decode(records, index_n, copy_n)
+
+    return decode_records(source, [0], decode_as_chunks if config.dataset.fused_decode else decode)
 
 
 def _training_decode(config: ConfigDict, functions: StageFunctions) -> Decode:

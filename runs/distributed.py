@@ -41,6 +41,8 @@ _JOIN_SECONDS, _SILENT_SECONDS = 300, 10.0
 
 _RETRY_SECONDS = 0.1  # between attempts to reach process 0 after it closed the connection
 
+_PLATFORMS, _HOST = "JAX_PLATFORMS", ",cpu"
+
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
 
 
@@ -60,6 +62,7 @@ def initialize() -> None:
     if arguments is None:
         check_devices()
         return
+    _keep_host()
     says = f"waiting for the other processes of this run, at most {_JOIN_SECONDS} s"
     waits = threading.Timer(_SILENT_SECONDS, terminal.write, (says, sys.stderr))
     waits.daemon = True
@@ -82,10 +85,14 @@ def initialize() -> None:
 
 def check_devices() -> None:
     """Initializes JAX's devices; raises InputError if there are none of JAX_PLATFORMS."""
+    platforms = os.environ.get(_PLATFORMS, "")
+    _keep_host()
     try:
-        jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the latter for "cuda" without a GPU
-        if not (platforms := os.environ.get("JAX_PLATFORMS")):
+        found = {device.platform for device in jax.devices()}
+        if found == {"cpu"} and platforms and "cpu" not in platforms.split(","):
+            raise AssertionError  # as JAX does for "cuda" without a GPU, if the host is not added
+    except (RuntimeError, AssertionError) as error:
+        if not platforms:
             raise
         text, _, _ = str(error).partition(" (set JAX_PLATFORMS")
         reason = " ".join(text.split()) or "there is no GPU"
@@ -93,6 +100,14 @@ def check_devices() -> None:
             f"JAX finds no device for JAX_PLATFORMS={platforms} ({reason}); set it to what this "
             "machine has, such as cpu, or leave it unset"
         ) from error
+
+
+def _keep_host() -> None:
+    """Adds the host to JAX_PLATFORMS, last, also for worker processes: it augments images."""
+    platforms = jax.config.jax_platforms
+    if platforms and _HOST not in f",{platforms}":
+        os.environ[_PLATFORMS] = platforms + _HOST
+        jax.config.update("jax_platforms", platforms + _HOST)
 
 
 def _end_with_first(leaving: threading.Event) -> None:

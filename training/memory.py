@@ -66,7 +66,9 @@ def check_batches(config: ConfigDict, first: Arrays, program: Program, held_rows
     decoded, sent = nbytes(first), nbytes(example_sent(config, first, program.task.workload))
     devices = mesh.local_mesh.shape["data"]
     train, evaluate = len(held_rows) * sent, EVALUATION_BATCHES * len(held_rows) * decoded
-    ahead = min(config.prefetch, accounting.total_steps(config))
+    ahead = 0  # under auto, batches are not read ahead
+    if config.echo.policy == "fixed":
+        ahead = min(config.prefetch, accounting.total_steps(config))
     on_host = max(train * (1 + ahead), evaluate, CHUNK * decoded)
     _check_batches(config, on_host, of_machine(), "this machine's")
     batches = max(program.gradient_bytes + train // devices, evaluate // devices)

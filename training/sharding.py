@@ -52,6 +52,12 @@ def make_mesh(data: int, model: int) -> Mesh:
         MeshError: there are too few devices, or the processes cannot share them in this way.
     """
     devices = jax.devices()
+    if not data and len(devices) % model:
+        raise MeshError(
+            f"config.mesh is data={data}, model={model}; there are {len(devices)} devices, so "
+            "allowed for model: a divisor of that, or another number with data > 0, which leaves "
+            "devices idle"
+        )
     data = data or len(devices) // model
     if data < 1 or data * model > len(devices):
         raise MeshError(

@@ -221,6 +221,33 @@ def test_a_platform_that_does_not_exist_is_one_sentence(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+HOST = """
+import jax
+from jax._src import xla_bridge
+from jaxlib import xla_client
+from runs import distributed
+xla_bridge.register_backend_factory("chip", xla_client.make_cpu_client, priority=500)
+distributed._keep_host()  # check_devices would take this platform for a CPU
+print(*xla_bridge.backends(), len(jax.local_devices(backend="cpu")))
+"""
+
+
+def test_the_host_is_there_beside_the_only_platform():
+    """Images are augmented there."""
+    environment = os.environ | {"JAX_PLATFORMS": "chip"}
+    done = subprocess.run([sys.executable, "-c", HOST], env=environment, capture_output=True)
+    assert done.stdout.split() == [b"chip", b"cpu", b"1"], done.stderr
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_sentence(tmp_path):
+    words = ("--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}")
+    done = run_command("train.py", *words, env=os.environ | {"JAX_PLATFORMS": "cuda"})
+    assert done.returncode == cli.WRONG_INPUT
+    assert "error: JAX finds no device for JAX_PLATFORMS=cuda (there is no GPU)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_fields_take_the_types_of_their_defaults():
     config = mini()
     for name, text, value in [

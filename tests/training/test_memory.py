@@ -107,6 +107,15 @@ def bytes_per_row(rows):
     return sum(array.nbytes for array in arrays) / rows.capacity
 
 
+def test_batches_that_auto_does_not_read_ahead_take_no_memory(monkeypatch):
+    monkeypatch.setattr(memory, "of_machine", lambda: 10_000_000)
+    ahead = {"prefetch": 1024, "batch_size": 256, "budget__fresh_examples": 500_000}
+    auto = echoing("before_augmentation", 256, factor=1) | {"echo__policy": "auto"}
+    make_experiment(mini(**ahead, **auto))
+    with pytest.raises(cli.InputError, match=r"lower config\.batch_size, config\.prefetch"):
+        make_experiment(mini(**ahead))
+
+
 OUT_OF_MEMORY = jax.jit(lambda: jnp.ones(2**60, jnp.uint8))  # beyond any address space
 
 

@@ -163,6 +163,13 @@ def test_a_mesh_that_the_sharding_does_not_use_is_refused(mesh, choice, shape, s
         sharding.parameter_shardings(_mesh(*mesh), choice, shapes)
 
 
+def test_a_mesh_of_all_devices_leaves_none_idle(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: ["device"] * 4)
+    says = "data=0, model=3; there are 4 devices, so allowed for model: a divisor of that"
+    with pytest.raises(sharding.MeshError, match=says):
+        sharding.make_mesh(0, 3)
+
+
 def test_heads_that_the_devices_cannot_share_are_refused():
     shapes = {"q": {"kernel": {"value": jax.ShapeDtypeStruct((32, 4, 8), np.float32)}}}
     with pytest.raises(sharding.MeshError, match="does not divide axis 1 of q/kernel"):

@@ -187,6 +187,27 @@ def test_fused_decoding_gives_the_crops_that_the_canvas_gives(spaced_epochs):
         assert difference_BxHxWxC.mean() < 12
 
 
+@pytest.mark.parametrize("fuses", [False, True])
+def test_no_batch_waits_for_the_compiler(fuses):
+    """Batches of 40 are read in chunks of 32 and 8 records."""
+    config = mini(dataset__fused_decode=fuses, batch_size=40, model__ghost_batch_size=8)
+    jax.clear_caches()
+    batches, compiled = make_experiment(config).batches, []
+
+    def listen(event, seconds, **_):
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        assert len(list(batches)) == 4
+        assert not compiled
+        jax.jit(lambda x: x + 3)(2)
+        assert compiled  # so they would have been seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
 def test_fused_decoding_before_augmentation_is_refused_in_a_sentence():
     with pytest.raises(ConfigError, match=r"fused_decode is true with echo.insertion='before_aug"):
         check(mini(**echoing("before_augmentation", 0), dataset__fused_decode=True))
