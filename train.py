@@ -257,6 +257,7 @@ class _Run:
         self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS, observers.saved)
         self.clock = Clock()  # starts here, after what is compiled once per process
         self.time_left = TimeLeft()
+        self._begun = False  # whether this process has asked for a batch
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes = self._restore(workdir)
@@ -381,8 +382,11 @@ class _Run:
     def _next_batch(self) -> Batch | None:
         """The next batch; None at the end of the input."""
         waited = self.clock.waited
+        shown = contextlib.nullcontext()
+        if not self._begun:  # it may fill a shuffle buffer, or be of a slow source
+            self._begun, shown = True, self.progress.meanwhile("waiting for the first batch")
         try:
-            with self.clock.waiting():
+            with shown, self.clock.waiting():
                 return next(self.iterator, None)
         except Exception:
             self._save_after_error()  # the iterator is still at its position before the batch

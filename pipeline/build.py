@@ -164,7 +164,7 @@ def first_example(config: ConfigDict, source: Source, functions: StageFunctions)
     """
     decode = _training_decode(config, functions)
 
-    def decode_as_chunks(records: Sequence[Any], index_n: np.ndarray, copy_n: np.ndarray) -> Arrays:
+    def decode_as_chunks(records: Any, index_n: np.ndarray, copy_n: np.ndarray) -> Arrays:
         for n in _LENGTHS:
             decode([*records] * n, index_n.repeat(n), copy_n.repeat(n))
         return decode(records, index_n, copy_n)

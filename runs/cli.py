@@ -333,8 +333,15 @@ def load_config(
     """The resolved configuration, and the module that it came from."""
     module, variant = load_module(config_flag, root)
     file = str(module.__file__)
-    with errors_of_file(file):
-        config = module.get_config(variant) if variant else module.get_config()
+    try:
+        with errors_of_file(file):
+            config = module.get_config(variant) if variant else module.get_config()
+    except InputError as error:
+        if variant and isinstance(error.__cause__, ValueError):
+            message = str(error.__cause__)
+            if repr(variant) in message:  # not an error of the file
+                raise InputError(f"--config is {config_flag}: {message}") from error
+        raise
     if not isinstance(config, ml_collections.ConfigDict):
         raise InputError(
             f"get_config() of {file} returns a {type(config).__name__}; allowed: a ConfigDict that "

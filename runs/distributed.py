@@ -104,7 +104,7 @@ def check_devices() -> None:
 
 def _keep_host() -> None:
     """Adds the host to JAX_PLATFORMS, last, also for worker processes: it augments images."""
-    platforms = jax.config.jax_platforms
+    platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
     if platforms and _HOST not in f",{platforms}":
         os.environ[_PLATFORMS] = platforms + _HOST
         jax.config.update("jax_platforms", platforms + _HOST)

@@ -1,10 +1,12 @@
 """Progress of a command: one live line in a terminal, plain lines elsewhere."""
 
+import contextlib
 import dataclasses
 import math
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.live import Live
@@ -14,6 +16,9 @@ from runs import terminal
 
 # Log files should get a line only now and then.
 _PLAIN_EVERY_SECONDS = 10.0
+
+# What takes longer is named while it lasts.
+_SLOW_SECONDS = 3.0
 
 # Lines are made of parts, the most important first; those that do not fit are left out.
 SEPARATOR = " | "
@@ -140,6 +145,18 @@ class Progress:
                 self._heading_said = True
                 self.say(self._heading)
             self.say(line)
+
+    @contextlib.contextmanager
+    def meanwhile(self, status: object) -> Iterator[None]:
+        """Shows `status` if the block takes longer than a few seconds."""
+        timer = threading.Timer(_SLOW_SECONDS, self.update, (status,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def say(self, line: str) -> None:
         """Prints a line permanently; if quiet, keeps it in `unsaid`."""

@@ -80,8 +80,10 @@ def _changed(existing: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     lists = [name for name, value in plan.items() if isinstance(value, list)]
     here = {name: value for name, value in plan.items() if name not in lists}
     changed = workdirs.differences({name: existing.get(name) for name in here}, here, _MAY_CHANGE)
-    changed = [text.replace("resolved_config.", "config.", 1) for text in changed]
-    return changed + [name for name in lists if existing.get(name) != plan[name]]
+    for own, name in (("resolved_config.", "config."), ("budget_fresh", "budget.fresh")):
+        changed = [text.replace(own, name, 1) for text in changed]
+    once = [text for text in changed if f"config.{text}" not in changed]
+    return once + [name for name in lists if existing.get(name) != plan[name]]
 
 
 def _larger_than(study: Study, study_dir: pathlib.Path, larger: dict[str, int]) -> str:

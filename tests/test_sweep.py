@@ -285,6 +285,13 @@ def test_directory_of_another_plan_is_refused(tmp_path):
     smaller = study(trials=1, conditions=("baseline",), batch_size=16)
     with pytest.raises(cli.InputError, match=r"in config.batch_size \(32 there, 16 here\); give"):
         sweep.run(smaller, tmp_path / "study", QUIET)
+    other = study(trials=1, conditions=("baseline",), target__value=0.9)
+    other.config.budget.fresh_examples = 100
+    other = dataclasses.replace(other, budget=100)  # study.json has budget and target twice
+    with pytest.raises(cli.InputError) as error:
+        sweep.run(other, tmp_path / "study", QUIET)
+    assert str(error.value).count("target.value") == 1
+    assert str(error.value).count(" there, 100 here") == 1
 
 
 def test_a_launch_may_find_the_data_elsewhere_and_record_more(tmp_path):

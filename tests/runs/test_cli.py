@@ -101,7 +101,15 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(words, says, tmp_path, c
         ([], "the following arguments are required: --config"),
         (["--config=configs/cifar10.py:mini"], "required: --workdir"),
         (["--config=configs/cifar.py", "--workdir=x"], "give one of configs/cifar10.py"),
-        (["--config=configs/cifar10.py:tiny", "--workdir=x"], "has no variant 'tiny'"),
+        (
+            ["--config=configs/cifar10.py:tiny", "--workdir=x"],
+            "error: --config is configs/cifar10.py:tiny: configs/cifar10.py has no variant 'tiny'; "
+            "allowed: mini, or none\n",
+        ),
+        (
+            ["--config=configs/problems.py:tiny", "--workdir=x"],
+            "error: --config is configs/problems.py:tiny: no variant 'tiny'; allowed: digits, ",
+        ),
     ],
 )
 def test_wrong_configurations_are_one_sentence(argv, says, capsys):

@@ -1,11 +1,13 @@
 """What a command displays while it works."""
 
 import io
+import threading
 
 import pytest
 from rich.console import Console
 
 from runs.progress import Progress, Status, TimeLeft
+from tests.helpers.runs import HANGS
 
 STATUS = Status("accuracy", 0.9712, ">= 0.97", 7500.0, 0.081, 4804, 1_281_167, 5213.4, 20_853.6)
 
@@ -56,3 +58,19 @@ def test_time_left_counts_from_the_first_step_of_this_process():
     slow(step=1, done=0.0)
     now[0] += 3600.0
     assert slow(step=2, done=0.01) is None  # and so does one step
+
+
+def test_what_takes_long_is_named_meanwhile(monkeypatch):
+    progress, said = Progress(), threading.Event()
+    progress._next_line = 0.0
+    monkeypatch.setattr(progress, "say", lambda line: said.set())
+    monkeypatch.setattr("runs.progress._SLOW_SECONDS", 0.0)
+    with progress.meanwhile("waiting for the first batch"):
+        assert said.wait(HANGS)
+    said.clear()
+    progress._next_line = 0.0
+    monkeypatch.setattr("runs.progress._SLOW_SECONDS", float(2 * HANGS))
+    with progress.meanwhile("waiting for the second batch"):
+        pass
+    assert not said.is_set()
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
