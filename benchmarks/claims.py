@@ -344,12 +344,14 @@ CLAIMS: dict[str, Problems] = {
         "digits": _shuffled("digits_shuffle", _BEFORE),
         "logistic": _shuffled("grid/shuffle_logistic", _BEFORE),
         "grid sentences": _shuffled("grid/shuffle_sentences", _BEFORE),
+        "mnist": _shuffled("grid/shuffle_mnist", _BEFORE),
         "cells": _shuffled("grid/shuffle_cells", _BEFORE, 256),
     },
     "... after batching, as many examples in whole batches": {
         "digits": _shuffled("digits_shuffle", _BATCH),
         "logistic": _shuffled("grid/shuffle_logistic", _BATCH),
         "grid sentences": _shuffled("grid/shuffle_sentences", _BATCH),
+        "mnist": _shuffled("grid/shuffle_mnist", _BATCH),
         "cells": _shuffled("grid/shuffle_cells", _BATCH, 256),
     },
     "Best value in a budget no worse, before augmentation (fig. 9; a difference)": {
