@@ -421,7 +421,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from runs import distributed, fingerprint
 distributed.initialize()
 mesh = jax.make_mesh((4,), ("data",))
-whole = {str(n): np.arange(8 * n + 8, dtype=np.float32) for n in range(60)}
+whole = {str(n): np.arange(8, dtype=np.float32) + n for n in range(200)}
 split = NamedSharding(mesh, PartitionSpec("data"))
 parts = {
     name: jax.make_array_from_callback(array.shape, split, array.__getitem__)
