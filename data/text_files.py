@@ -9,10 +9,12 @@ A directory's files belong to the splits that their names or folders say: train.
 """
 
 import bisect
+import codecs
 import functools
 import itertools
 import json
 import pathlib
+import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +30,7 @@ SUFFIXES = (".txt", *_JSON_LINES)
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file starts
 _SCAN_BYTES = 2**24
+_MAX_NAMES = 5  # of fields, in a message
 
 
 class _Lines(Records):
@@ -75,7 +78,7 @@ class _Lines(Records):
             record = json.loads(line.rstrip())
         except json.JSONDecodeError as error:  # its text counts lines from the start of this one
             raise ValueError(
-                f"it is no JSON object on one line ({error.msg}, column {error.colno})"
+                f"it is not a JSON object on one line ({error.msg}, column {error.colno})"
             ) from error
         text = record.get(self._column) if isinstance(record, dict) else None
         if not isinstance(text, str):
@@ -156,13 +159,14 @@ def _check_start(shown: str, path: pathlib.Path, settings: Settings) -> None:
             raise SourceError(f"{shown} is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8")
         if not _is_json(path):
             return
-        if start[:1] == b"[":
+        file.seek(0)
+        first = next((line for line in file if not line.isspace()), b"")
+        if first.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
             raise SourceError(
                 f"{shown} contains a JSON array; allowed: one JSON object per line, as "
                 "pandas.DataFrame.to_json(FILE, orient='records', lines=True) writes them"
             )
-        file.seek(0)
-        _check_fields(shown, next((line for line in file if not line.isspace()), b""), settings)
+        _check_fields(shown, first, settings)
 
 
 def _check_fields(shown: str, line: bytes, settings: Settings) -> None:
@@ -174,10 +178,11 @@ def _check_fields(shown: str, line: bytes, settings: Settings) -> None:
     if not isinstance(record, dict) or _column(settings) in record:
         return
     if strings := [name for name, value in record.items() if isinstance(value, str)]:
+        names = [*map(repr, strings[:_MAX_NAMES]), *["..."] * (len(strings) > _MAX_NAMES)]
         raise SourceError(
             f"the first object of {shown} has no field {_column(settings)!r}, but the strings "
-            f"{', '.join(map(repr, strings))}; name one in config.dataset.name, as in "
-            f"'files:{settings.path}?text={strings[0]}'"
+            f"{', '.join(names)}; name one in config.dataset.name, as in "
+            f"'files:{settings.path}?text={urllib.parse.quote(strings[0], safe='')}'"
         )
 
 

@@ -62,6 +62,7 @@ def initialize() -> None:
     if arguments is None:
         check_devices()
         return
+    platforms = os.environ.get(_PLATFORMS, "")
     _keep_host()
     says = f"waiting for the other processes of this run, at most {_JOIN_SECONDS} s"
     waits = threading.Timer(_SILENT_SECONDS, terminal.write, (says, sys.stderr))
@@ -77,18 +78,22 @@ def initialize() -> None:
         raise InputError(f"the processes of this run cannot be joined: {error}") from error
     finally:
         waits.cancel()
+    check_devices(platforms)
     if not is_first():
         leaving = threading.Event()
         atexit.register(leaving.set)  # runs before JAX disconnects, after which process 0 may end
         threading.Thread(target=_end_with_first, args=(leaving,), daemon=True).start()
 
 
-def check_devices() -> None:
-    """Initializes JAX's devices; raises InputError if there are none of JAX_PLATFORMS."""
-    platforms = os.environ.get(_PLATFORMS, "")
+def check_devices(platforms: str | None = None) -> None:
+    """Initializes JAX's devices; raises InputError if this process has none of `platforms`, by
+    default JAX_PLATFORMS."""
+    if platforms is None:
+        platforms = os.environ.get(_PLATFORMS, "")
     _keep_host()
     try:
-        found = {device.platform for device in jax.devices()}
+        jax.devices()
+        found = {device.platform for device in jax.local_devices()}
         if found == {"cpu"} and platforms and "cpu" not in platforms.split(","):
             raise AssertionError  # as JAX does for "cuda" without a GPU, if the host is not added
     except (RuntimeError, AssertionError) as error:

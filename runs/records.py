@@ -131,7 +131,9 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
 def create_json(path: str | os.PathLike, value: Any) -> None:
     """Writes `value` as JSON at `path` unless it exists.
 
-    If several processes, on one machine or more, create the same file, exactly one succeeds.
+    If several processes, on one machine or more, create the same file, exactly one succeeds. (On a
+    file system without links whose locks exclude only processes of one machine, this holds for
+    those.)
 
     Raises:
         FileExistsError: `path` exists; it is left unchanged.
@@ -153,8 +155,12 @@ def _move(temporary: pathlib.Path, path: pathlib.Path) -> None:
     """Renames a file; raises FileExistsError if `path` exists."""
     directory = os.open(path.parent, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some file systems lock no directories
-            fcntl.flock(directory, fcntl.LOCK_EX)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+    except OSError:  # without locks, one creator matters more than a whole file at every moment
+        with path.open("xb") as file:
+            file.write(temporary.read_bytes())
+            force_to_disk(file)
+    else:
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         os.replace(temporary, path)

@@ -69,7 +69,7 @@ def test_the_command_displays_what_it_measures(monkeypatch, capsys):
     printed = capsys.readouterr()
     assert printed.out.strip() == str(advice)
     assert printed.err == ""
-    assert not log.isEnabledFor(logging.INFO)
+    assert (log.level, log.propagate, log.handlers) == (logging.NOTSET, True, [])
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from echo.advice.cost_model import StageTime
 # the small credit that rate limits give.
 ROUNDS = 9
 
-# Calls that take longer at once than alone by this factor wait for each other.
-_SATURATED = 1.5
+# Twice as many threads that make a call cheaper by less than this factor wait for each other.
+_WORTH_DOUBLING = 1.2
 
 _NUMBERED = (
     "If this is the number of a call: it grows without end, so an index into a list needs a "
@@ -27,8 +27,8 @@ _NUMBERED = (
 )
 _IN_THREAD = (
     "The stages are called from several threads. If one can only be used in the thread that made "
-    "it, give a plain iterable, (batch for batch in loader), and the number of cores (cores=N): "
-    "this measures R without threads."
+    "it, give (batch for _ in itertools.count() for batch in loader), and the number of cores "
+    "(cores=N): this measures R without threads."
 )
 
 
@@ -224,7 +224,7 @@ def _seconds_by_threads(
     """Seconds per call by the number of threads: `alone` for one, and measured for `counts`.
 
     Where a call takes longer than `seconds`, each thread makes one, and their number doubles until
-    it gains too little; further numbers are left out. Behind a rate limit, all threads at once
+    that gains too little; further numbers are left out. Behind a rate limit, all threads at once
     would take as long as that many calls in turn.
     """
     slow, measured = alone > seconds, {1: alone}
@@ -232,8 +232,9 @@ def _seconds_by_threads(
         counts = sorted({2**n for n in range(1, counts[-1].bit_length())}.union(counts))
     for count in counts:
         per_call = _seconds_per_parallel_call(name, function, inputs, count, seconds)
+        half = measured[max(earlier for earlier in measured if 2 * earlier <= count)]
         measured[count] = per_call
-        if slow and per_call * count > _SATURATED * alone:
+        if slow and per_call * _WORTH_DOUBLING > half:
             break
     return measured
 

@@ -3,10 +3,8 @@
 import copy
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
-
-from echo.tree import Structure
 
 # Indices of examples to read, in the order of a loader's sampler, which may have no end.
 _MAX_INDICES = 10_000
@@ -57,7 +55,7 @@ def loader_stages(loader: Any) -> LoaderStages | None:
 def check_batches(loader: Any, batch_size: int) -> None:
     """Raises ValueError for a DataLoader with `batch_size=None` whose data set yields examples.
 
-    If it yields batches, the first one has an array of `batch_size` elements.
+    If it yields batches, the first one has an array, a list, or a tuple of `batch_size` elements.
     """
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(loader, torch_data.DataLoader):
@@ -65,12 +63,25 @@ def check_batches(loader: Any, batch_size: int) -> None:
     if loader.batch_size is not None or loader.batch_sampler is not None:
         return
     for item in itertools.islice(loader, 1):
-        shapes = [getattr(leaf, "shape", ()) for leaf in Structure(item).leaves(item)]
-        if all(tuple(shape[:1]) != (batch_size,) for shape in shapes):
+        if batch_size not in _lengths(item):
             raise ValueError(
                 "stages is a DataLoader with batch_size=None that yields single examples, not "
-                f"batches of {batch_size}; give one with batch_size={batch_size}"
+                f"batches of {batch_size}; give one with batch_size={batch_size}, or, if it does "
+                "yield batches, (batch for _ in itertools.count() for batch in loader)"
             )
+
+
+def _lengths(item: Any) -> Iterator[int]:
+    """The lengths of the arrays, lists, and tuples in an item."""
+    if isinstance(item, Mapping):
+        for part in item.values():
+            yield from _lengths(part)
+    elif isinstance(item, list | tuple):
+        yield len(item)
+        for part in item:
+            yield from _lengths(part)
+    elif shape := tuple(getattr(item, "shape", ())):
+        yield shape[0]
 
 
 def _without_transform(dataset: Any, index: Any) -> Any:

@@ -694,6 +694,8 @@ def test_json_lines_by_any_of_their_names_are_read(name, text, tmp_path):
         ("?text=txt", {"n": 3, "a": "b", "c": "d"}, r"field 'txt', .* 'a', 'c'; .*\?text=a'"),
         ("", {"text": None, "url": "b"}, "no JSON object with a string 'text'; restore the file"),
         ("", {"n": 3}, "no JSON object with a string 'text'; restore the file"),
+        ("", {"a&b=c": "d"}, r"the strings 'a&b=c'; .*l\?text=a%26b%3Dc'"),
+        ("", dict.fromkeys("abcdefg", ""), "the strings 'a', 'b', 'c', 'd', 'e', ...; name one"),
     ],
 )
 def test_objects_with_other_fields_are_answered_with_their_strings(query, record, says, tmp_path):
@@ -702,10 +704,11 @@ def test_objects_with_other_fields_are_answered_with_their_strings(query, record
         splits.open_source(f"files:{tmp_path}/a.jsonl{query}", "train")[0][0]
 
 
-@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(("before", "indent"), [("", None), ("", 2), ("\n", 2), ("\ufeff", None)])
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
-def test_a_json_array_is_refused(name, indent, tmp_path):
-    (tmp_path / name).write_text(json.dumps([{"text": "one"}, {"text": "two"}], indent=indent))
+def test_a_json_array_is_refused(name, before, indent, tmp_path):
+    array = json.dumps([{"text": "one"}, {"text": "two"}], indent=indent)
+    (tmp_path / name).write_text(before + array)
     with pytest.raises(SourceError, match=f"{name} contains a JSON array; allowed: one JSON objec"):
         splits.open_source(f"files:{tmp_path}/{name}", "train")
 

@@ -4,10 +4,11 @@ import itertools
 import sqlite3
 import time
 
+import numpy as np
 import pytest
 
 import echo
-from echo.advice.torch_loader import loader_stages
+from echo.advice.torch_loader import check_batches, loader_stages
 
 pytestmark = pytest.mark.extras
 
@@ -124,7 +125,7 @@ def test_a_data_set_of_one_thread_is_measured_as_a_plain_iterable():
     with pytest.raises(sqlite3.ProgrammingError) as raised:
         echo.advise(loader, len, batch_size=5, seconds=0.02)
     assert raised.value.__notes__[0].startswith("Raised by the stage 'read'")
-    assert "(batch for batch in loader)" in raised.value.__notes__[1]
+    assert "(batch for _ in itertools.count() for batch in loader)" in raised.value.__notes__[1]
     batches = (batch for _ in itertools.count() for batch in loader)
     advice = echo.advise(batches, len, batch_size=5, cores=2, seconds=0.02)
     assert [point.name for point in advice.points] == ["after batching"]
@@ -135,6 +136,8 @@ def test_a_loader_of_single_examples_is_not_taken_for_one_of_batches():
     message = r"batch_size=None that yields single examples, not batches of 8; give one with batch"
     with pytest.raises(ValueError, match=message):
         echo.advise(examples, len, batch_size=8)
+    for batch in ([np.zeros((n, 2)) for n in range(8)], ["a b"] * 8, {"ids": [[1, 2, 3]] * 8}):
+        check_batches(torch.utils.data.DataLoader([batch] * 3, batch_size=None), 8)
     batches = torch.utils.data.BatchSampler(range(48), 8, drop_last=True)
     data = torch.utils.data.TensorDataset(torch.arange(50))
     loader = torch.utils.data.DataLoader(data, batch_size=None, sampler=batches)

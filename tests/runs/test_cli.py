@@ -247,12 +247,12 @@ def test_the_host_is_there_beside_the_only_platform():
     assert done.stdout.split() == [b"chip", b"cpu", b"1"], done.stderr
 
 
-@pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_one_sentence(tmp_path):
     words = ("--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}")
-    done = run_command("train.py", *words, env=os.environ | {"JAX_PLATFORMS": "cuda"})
+    environment = os.environ | {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}
+    done = run_command("train.py", *words, env=environment)
     assert done.returncode == cli.WRONG_INPUT
-    assert "error: JAX finds no device for JAX_PLATFORMS=cuda (there is no GPU)" in done.stderr
+    assert "error: JAX finds no device for JAX_PLATFORMS=cuda (" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -413,6 +413,24 @@ def test_processes_stop_at_the_same_call_whatever_the_step(when, two_processes, 
     assert [text.splitlines()[-1:] for text in said] == [[expected]] * 2, errors
 
 
+NO_GPU = """
+import os
+os.environ |= {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}
+from runs import cli, distributed
+try:
+    distributed.initialize()
+except cli.InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_process_without_its_gpu_does_not_join_with_the_host(two_processes):
+    both = two_processes(["-c", NO_GPU])
+    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
+    assert all("JAX finds no device for JAX_PLATFORMS=cuda (" in text for text in said), errors
+
+
 FINGERPRINTS = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"

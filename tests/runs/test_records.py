@@ -22,6 +22,7 @@ from runs.clock import Clock
 from runs.metrics_writer import Recorder
 from runs.observers import Observer
 from runs.progress import Progress, Status, duration
+from tests.helpers.runs import HANGS
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
@@ -34,17 +35,30 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     assert records.read_json(tmp_path / "none.json") is None
 
 
-def test_the_first_of_several_processes_creates_a_record(tmp_path, monkeypatch):
-    def no_links(*_):
-        raise OSError(errno.EOPNOTSUPP, "no links here")
+@pytest.mark.parametrize("lacks", [(), ("os.link",), ("os.link", "fcntl.flock")])
+def test_the_first_of_several_processes_creates_a_record(lacks, tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.EOPNOTSUPP, "not here")
 
-    for name in ("with.json", "without.json"):
-        records.create_json(tmp_path / name, {"first": 1})
-        with pytest.raises(FileExistsError):
-            records.create_json(tmp_path / name, {"second": 2})
-        assert records.read_json(tmp_path / name) == {"first": 1}
-        monkeypatch.setattr(os, "link", no_links)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["with.json", "without.json"]
+    for name in lacks:
+        monkeypatch.setattr(name, unsupported)
+    path, created = tmp_path / "study.json", []
+
+    def create(number):
+        with contextlib.suppress(FileExistsError):
+            records.create_json(path, {"by": number})
+            created.append(number)
+
+    for _ in range(50):
+        threads = [threading.Thread(target=create, args=[number]) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(created) == 1
+        assert records.read_json(path) == {"by": created.pop()}
+        assert [p.name for p in tmp_path.iterdir()] == ["study.json"]
+        path.unlink()
 
 
 def test_the_measurements_are_on_disk_before_the_result(tmp_path, monkeypatch):
@@ -77,7 +91,8 @@ def test_a_record_is_created_whole_where_links_are_not_supported(tmp_path, monke
     content = {str(number): "x" * 100 for number in range(50_000)}
 
     def read():
-        while not path.exists():
+        until = time.monotonic() + HANGS
+        while not path.exists() and time.monotonic() < until:
             pass
         seen.append(records.read_json(path))
 
