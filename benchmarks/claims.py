@@ -338,6 +338,7 @@ CLAIMS: dict[str, Problems] = {
         "digits": _larger_batches("digits_batch_size", 64, 16),
         "logistic": _larger_batches("grid/batch_size_logistic", 32, 16),
         "grid sentences": _larger_batches("grid/batch_size_sentences", 32, 16),
+        "mnist": _larger_batches("grid/batch_size_mnist", 32, 16),
         "cells": _larger_batches("grid/batch_size_cells", 16, 8),
     },
     "More shuffling helps, before augmentation: 1,024 over 0, cells 256 (fig. 8)": {

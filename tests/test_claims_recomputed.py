@@ -178,6 +178,8 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (matched, ("grid/shuffle_mnist", f"{BATCH}_buffer_1024", f"{BATCH}_buffer_0"), TABLES),
         (tuned, ("grid/shuffle_cells", f"{BEFORE}_buffer_256", f"{BEFORE}_buffer_0"), TABLES),
         (matched, ("grid/shuffle_cells", f"{BATCH}_buffer_256", f"{BATCH}_buffer_0"), TABLES),
+        (tuned, ("grid/batch_size_mnist", f"{BATCH}_b16", "baseline_b16"), TABLES),
+        (matched, ("grid/batch_size_mnist", f"{BATCH}_b16", "baseline_b16"), TABLES),
         (tuned, ("grid/batch_size_cells", f"{BATCH}_b8", "baseline_b8"), TABLES),
         (matched, ("grid/logistic", e(2, 32), "baseline_b32"), TABLES),
         (matched, ("grid/sentences", e(2, 32), "baseline_b32"), TABLES),
