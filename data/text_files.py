@@ -31,6 +31,9 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file starts
 _SCAN_BYTES = 2**24
 _MAX_NAMES = 5  # of fields, in a message
+_START_BYTES = (
+    2**20
+)  # of a line that show what a file is; a JSON array may be one line of gigabytes
 
 
 class _Lines(Records):
@@ -160,7 +163,8 @@ def _check_start(shown: str, path: pathlib.Path, settings: Settings) -> None:
         if not _is_json(path):
             return
         file.seek(0)
-        first = next((line for line in file if not line.isspace()), b"")
+        lines = iter(functools.partial(file.readline, _START_BYTES), b"")
+        first = next((line for line in lines if not line.isspace()), b"")
         if first.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
             raise SourceError(
                 f"{shown} contains a JSON array; allowed: one JSON object per line, as "

@@ -93,8 +93,8 @@ def check_devices(platforms: str | None = None) -> None:
     _keep_host()
     try:
         jax.devices()
-        found = {device.platform for device in jax.local_devices()}
-        if found == {"cpu"} and platforms and "cpu" not in platforms.split(","):
+        kinds = {device.platform for device in jax.local_devices()}
+        if kinds == {"cpu"} and platforms and "cpu" not in platforms.split(","):
             raise AssertionError  # as JAX does for "cuda" without a GPU, if the host is not added
     except (RuntimeError, AssertionError) as error:
         if not platforms:

@@ -92,6 +92,9 @@ class Mirror(Observer):
         if not self._copied:
             self._check_is_copy(filesystem, root)
         there = {} if self._copied else filesystem.find(root, detail=True)
+        if isinstance(filesystem, LocalFileSystem):  # once, for what killed processes left
+            for folder in {pathlib.Path(path).parent for path in there}:
+                records.remove_stale(folder)
         for path in _in_order(self._directory):
             with contextlib.suppress(FileNotFoundError):  # an old checkpoint was removed just now
                 status = (self._directory / path).stat()
@@ -211,7 +214,6 @@ def _upload(filesystem: Any, path: pathlib.Path, target: str) -> None:
         return
     place = pathlib.Path(target)
     place.parent.mkdir(parents=True, exist_ok=True)
-    records.remove_stale(place.parent)
     with records.temporary_path(place) as partial:  # several launches may copy the same file
         with path.open("rb") as file, partial.open("xb") as copy:
             shutil.copyfileobj(file, copy)

@@ -713,6 +713,14 @@ def test_a_json_array_is_refused(name, before, indent, tmp_path):
         splits.open_source(f"files:{tmp_path}/{name}", "train")
 
 
+def test_a_json_array_on_one_long_line_is_not_read_whole(tmp_path):
+    with (tmp_path / "a.jsonl").open("wb") as file:
+        file.write(b'[{"text": "')
+        file.truncate(2**33)  # zeros that take no space
+    with pytest.raises(SourceError, match=r"a.jsonl contains a JSON array"):
+        splits.open_source(f"files:{tmp_path}/a.jsonl", "train")
+
+
 def test_names_of_text_files_may_be_in_capitals(tmp_path):
     (tmp_path / "TRAIN.TXT").write_text("one\ntwo\n")
     (tmp_path / "TEST.TXT").write_text("three\n")

@@ -219,6 +219,14 @@ def test_a_copy_follows_and_drops_the_checkpoints_that_the_run_dropped(tmp_path)
     assert copy == {"config": b"{}", "checkpoints/9/a": b"9", "metrics": b"1\n2\n"}
 
 
+def test_what_a_killed_process_left_in_a_copy_is_removed(tmp_path):
+    run = directory(tmp_path / "run", config="{}", metrics="1\n")
+    copy = directory(tmp_path / "copy", config="{}", **{f".metrics.{'0' * 16}.tmp": "half"})
+    os.utime(copy / f".metrics.{'0' * 16}.tmp", (0, 0))
+    Mirror(run, str(copy), print).end({})
+    assert sorted(os.listdir(copy)) == ["config", "metrics"]
+
+
 def test_launches_that_copy_the_same_file_do_not_damage_the_copy(tmp_path, monkeypatch):
     file, copy, upload = tmp_path / "metrics", tmp_path / "copy", shutil.copyfileobj
     file.write_bytes(b"0123456789" * 1000)
