@@ -49,9 +49,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--pilot-limit",
         type=float,
         metavar="RUNS",
-        help="extend pilots up to this time in all, in runs without echoing (default 1)",
+        help="limit on the training time of all pilots together, in multiples of one run without "
+        "echoing (default 1)",
     )
-    add("--pilot-seeds", type=int, metavar="N", help="pilots of each factor (default 2)")
+    add("--pilot-seeds", type=int, metavar="N", help="pilots (seeds) per factor (default 2)")
     arguments, overrides = cli.parse(parser, argv)
     cli.config_file(arguments.config, ROOT)
     if not 0 < arguments.seconds <= 3600:
@@ -390,7 +391,7 @@ def _drawn(advice: Advice, style: Any) -> Any:
     step = advice.timing.step.seconds * advice.timing.batch_size
     label = f"the step alone, {time_text(step)}"
     axes.axhline(1 / step, color=style.QUIET, linestyle=style.DOTTED, label=label)
-    axes.set(xlabel="echoing factor e", ylabel="predicted steps per second", ylim=(0, None))
+    axes.set(xlabel="echo factor e", ylabel="predicted steps per second", ylim=(0, None))
     style.legend_below(figure, axes)
     return figure
 

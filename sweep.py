@@ -76,7 +76,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add(
         "--gpus-per-trial",
         type=_amount,
-        help="ray: GPUs, likewise; fractions share one (default 0)",
+        help="ray: GPUs per trial or group of lanes; fractions share one (default 0)",
     )
     tooling.add_flags(parser)
     arguments, overrides = cli.parse(parser, argv)

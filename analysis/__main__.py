@@ -85,7 +85,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--watch",
         action="store_true",
-        help="show the state of the study every few seconds until it has ended or Ctrl-C",
+        help="show the state of the study every few seconds until it ends or you press Ctrl-C",
     )
     options = parser.parse_args(argv)
     _check(options)

@@ -169,13 +169,9 @@ def _few(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     searches = loaded.study.searches or int(table["searches"].max())
     few = []
     if 0 < trials < FEW_TRIALS:
-        few.append(
-            f"{several(trials, 'trial')} per search (the original study ran {FEW_TRIALS} to 100)"
-        )
+        few.append(f"{several(trials, 'trial')} per search (the paper ran {FEW_TRIALS} to 100)")
     if searches < FEW_SEARCHES:
-        few.append(
-            f"{several(searches, 'search')} per condition (the original study ran {FEW_SEARCHES})"
-        )
+        few.append(f"{several(searches, 'search')} per condition (the paper ran {FEW_SEARCHES})")
     if few:
         yield (
             f"Small study: {'; '.join(few)}. Small differences between conditions may be noise"

@@ -127,7 +127,7 @@ def peak_during(work: Callable[[], Any]) -> tuple[Any, int | None]:
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """What a piece of work used: time, processor time of this process, and bytes of resident
+    """What a piece of work used: time, CPU time of this process, and bytes of resident
     memory, at the peak, above what the process held before."""
 
     seconds: float

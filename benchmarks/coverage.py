@@ -335,9 +335,10 @@ def report(rows: Sequence[Row], studies: int) -> str:
     return "\n\n".join(
         [
             "# What the intervals cover",
-            "Do the intervals of the reports cover the true effect as often as they say? The worst "
-            "coverage, of the intervals that the project claims, is the nominal level "
-            f"{100 * least:+.1f} points. `python -m benchmarks.coverage` simulates the studies; "
+            "Do the intervals of the reports cover the true effect as often as they say? Among "
+            "the intervals that the reports claim, the worst covers "
+            f"{abs(100 * least):.1f} percentage points {'less' if least < 0 else 'more'} than its "
+            "nominal level. `python -m benchmarks.coverage` simulates the studies; "
             "[docs/statistics.md](../docs/statistics.md) defines the intervals.",
             common.markdown_table(header, lines),
             "\n".join(

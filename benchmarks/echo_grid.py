@@ -5,7 +5,7 @@
 
 Batches of 128 items at e = 4, read from memory in order. Each cell runs in a process of its own. It
 fills its buffer, then counts items and takes the state of its iterator, from which a new one
-continues. Seconds are processor time, of all threads, since the machine may do other work.
+continues. Seconds are CPU time, of all threads, since the machine may do other work.
 `device` keeps the items in the memory of JAX's default device, which without an
 accelerator is that of the host. A cell is left out if its buffer would hold more than
 --max-gigabytes.
@@ -67,7 +67,7 @@ class Measured(NamedTuple):
         rate: items per processor second, once the buffer is full.
         increase: bytes by which resident memory peaks.
         state_bytes: of the iterator's state as JSON.
-        restore_seconds: of processor time, from a new iterator and that state to the next batch.
+        restore_seconds: of CPU time, from a new iterator and that state to the next batch.
     """
 
     rate: float
@@ -131,7 +131,7 @@ SIDES = {
     "echo": functools.partial(echo_side, "host"),
     "echo, device": functools.partial(echo_side, "device"),
     "Grain": functools.partial(other_side, echo_overhead.grain_alone),
-    "tf.data, as in the study": functools.partial(other_side, echo_overhead.tf_as_in_the_study),
+    "tf.data, as in the paper": functools.partial(other_side, echo_overhead.tf_as_in_the_paper),
     "tf.data, in chunks": functools.partial(other_side, echo_overhead.tf_in_chunks),
 }
 
@@ -232,7 +232,7 @@ def report(grid: Grid, results: dict[Cell, dict[str, Measured]]) -> str:
             "## Memory (MB)",
             "The peak above the process before the first batch.",
             table(results, names, megabytes),
-            "## State, and processor time from a state to the next batch",
+            "## State, and CPU time from a state to the next batch",
             "tf.data saves its buffer as files, which is not measured.",
             table(results, stateful, state),
         ]

@@ -170,7 +170,7 @@ def tf_batches(echoed, sizes: Sizes) -> Iterator[Any]:
     return batches.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
 
 
-def tf_as_in_the_study(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
+def tf_as_in_the_paper(data, sizes: Sizes, whole: bool, factor: int) -> Iterator[Any]:
     import tensorflow as tf
 
     def copies(*example):
@@ -220,14 +220,14 @@ SIDES = {
     "stage": {
         "echo": Side(examples, echo_stacked),
         "Grain": Side(examples, grain_alone),
-        "tf.data, as in the study": Side(tensors, tf_as_in_the_study),
+        "tf.data, as in the paper": Side(tensors, tf_as_in_the_paper),
         "tf.data, in chunks": Side(tensors, tf_in_chunks),
         "copying alone": Side(examples, copying_alone),
     },
     "whole": {
         "echo": Side(examples, echo_grain),
         "Grain": Side(examples, grain_alone),
-        "tf.data, as in the study": Side(tensors, tf_as_in_the_study),
+        "tf.data, as in the paper": Side(tensors, tf_as_in_the_paper),
         "tf.data, in chunks": Side(tensors, tf_in_chunks),
         "echo, stacked source": Side(examples, echo_stacked),
     },

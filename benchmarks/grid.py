@@ -67,7 +67,7 @@ def cpu_bound(opened: Experiment, config: ConfigDict, seconds_per_batch: float) 
 
 
 class HashingSource:
-    """A source that spends processor time on every record, in the thread that reads it."""
+    """A source that spends CPU time on every record, in the thread that reads it."""
 
     def __init__(self, source: Any, seconds_per_record: float):
         self._source = source

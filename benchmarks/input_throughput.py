@@ -14,7 +14,7 @@ Pillow, like torchvision by default. Sides whose packages are not installed are 
 "decoding alone" decodes whole images in one thread per core and discards them.
 
 The images of each side are first compared with a plain crop of the decoded photograph. On a busy
-machine, processor time per image is more reliable than images per second, and its ratio to that of
+machine, CPU time per image is more reliable than images per second, and its ratio to that of
 decoding alone in the same round more than either.
 """
 
@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> None:
 def measure(
     iterator: Iterator[np.ndarray], seconds: float, cpu_ms: list[float]
 ) -> Callable[[], float]:
-    """A function that measures images per second and appends the milliseconds of processor time per
+    """A function that measures images per second and appends the milliseconds of CPU time per
     image to `cpu_ms`."""
 
     def images_per_second() -> float:
@@ -129,7 +129,7 @@ def wait_until_idle() -> None:
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process and its worker processes (Linux)."""
+    """CPU time of this process and its worker processes (Linux)."""
     ticks = 0
     for child in multiprocessing.active_children():
         stat = pathlib.Path(f"/proc/{child.pid}/stat")
@@ -367,7 +367,7 @@ def report(
         common.markdown_table(header, rows),
         f"{len(files)} files of {data}, {size:.0f} kB on average; {options.cores} workers; "
         f"median (smallest to largest) of {plan.rounds} interleaved rounds of {plan.seconds:g} s. "
-        "The ratios compare processor time within a round.",
+        "The ratios compare CPU time within a round.",
     ]
     return "\n\n".join(text)
 

@@ -8,7 +8,7 @@ that read, echo, augment, and record. What they give is measured with the same l
 memory, first and last in each round; a rate limit makes the upstream R times slower than the first.
 The bound of a factor is min(e, R) / R of that. Prefill and compilation are not measured.
 
-Steps per second depend on what else the machine does; the processor time of a step, as a multiple
+Steps per second depend on what else the machine does; the CPU time of a step, as a multiple
 of that with batches in memory, does so less.
 """
 
@@ -56,7 +56,7 @@ class Speed(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Steps per second over their bound, and processor time over that with batches in memory."""
+    """Steps per second over their bound, and CPU time over that with batches in memory."""
 
     rate: float
     cpu: float
@@ -149,7 +149,7 @@ def table(plan: Plan, rounds: list[dict[grid.Factor, Share]]) -> str:
         rate, cpu = common.Spread(rates), common.Spread(cpus)
         name = factor if isinstance(factor, str) else f"e = {factor}"
         rows.append([name, f"{rate:.2f}", f"{cpu:.2f}"])
-    return common.markdown_table(["", "share of the bound", "processor time of a step"], rows)
+    return common.markdown_table(["", "share of the bound", "CPU time of a step"], rows)
 
 
 def factor_or_auto(text: str) -> grid.Factor:

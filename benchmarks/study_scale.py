@@ -187,7 +187,7 @@ def run_shard(directory: pathlib.Path, size: Size, index: int) -> tuple[int, com
 
 
 def run_on_ray(directory: pathlib.Path, size: Size) -> common.Usage:
-    """Runs the study with Ray. The processor time is that of this process, with what a launch
+    """Runs the study with Ray. The CPU time is that of this process, with what a launch
     checks, and the overhead of the workers; the seconds are those of the whole run."""
     from benchmarks import study_scale  # by its name, under which workers can import it
     from studies import ray_executor
@@ -318,7 +318,7 @@ def main(argv: list[str] | None = None) -> None:
         "What do studies with many trials cost? Measured by `python -m benchmarks.study_scale` on "
         + common.machine(["jax", "numpy", "pandas", "matplotlib"]),
         f"Ten conditions. Seconds of scheduling are summed over {SHARDS} processes that share the "
-        "machine. Milliseconds are of processor time.",
+        "machine. Milliseconds are of CPU time.",
         common.markdown_table(HEADER, rows),
     ]
     common.publish("\n\n".join(text), options.out)

@@ -1,6 +1,6 @@
 """The shipped full-size programs, compiled for TPUs that this machine does not have.
 
-    python -m benchmarks.tpu_compile --out=out/tpu_compile.md         hours of processor time
+    python -m benchmarks.tpu_compile --out=out/tpu_compile.md         hours of CPU time
     python -m benchmarks.tpu_compile --cases=cifar10,lm1b-tensor      minutes
 
 The package libtpu contains the compiler for TPUs, which needs none: it compiles ahead of time for a
@@ -137,7 +137,7 @@ class Compiled:
         model_flops: of the program as written, per chip; 0 without convolutions and products.
         xla_flops, xla_bytes: the compiler's own counts.
         seconds: of compilation.
-        cpu_seconds: processor time of the same.
+        cpu_seconds: CPU time of the same.
         error: why it does not compile; '' if it does.
     """
 
@@ -327,7 +327,7 @@ METHOD = """All numbers are those of one chip and one run of the program.
 * *ms* are the least that each resource needs at its peak; the largest, in bold, is the time at the
   roofline. For links, each group of chips is a ring that uses all links of a chip.
 * The *compiler's estimate* is the sum over its instructions, without communication.
-* *Compiled in* is processor time."""
+* *Compiled in* is CPU time."""
 
 
 def summary_row(name: str, case: Case, compiled: Compiled, counts: hlo.Counts) -> list[str]:

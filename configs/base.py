@@ -115,7 +115,7 @@ FIELDS = (
         "cifar10: pixels of zero padding around an image before the random crop",
         Range(0, 256),
     ),
-    Field("augmentation.flip", True, "mirror images at random", SWITCH),
+    Field("augmentation.flip", True, "randomly flip images horizontally", SWITCH),
     Field(
         "augmentation.crop_size",
         224,
@@ -171,7 +171,7 @@ FIELDS = (
     Field("model.layers", 6, "layers of the Transformer", Range(1, 1000)),
     Field("model.dim", 512, "size of the Transformer's residual stream", Range(2, 2**17)),
     Field("model.heads", 8, "attention heads, a divisor of model.dim", Range(1, 2**13)),
-    Field("model.mlp_dim", 2048, "hidden size of the Transformer's perceptrons", Range(1, 2**20)),
+    Field("model.mlp_dim", 2048, "hidden size of the Transformer's MLPs", Range(1, 2**20)),
     Field(
         "dtype",
         "float32",
@@ -181,7 +181,7 @@ FIELDS = (
     Field(
         "loss.label_smoothing",
         0.0,
-        "cifar10, imagenet: share of the target that is spread over all classes",
+        "cifar10, imagenet: share of the target's probability that is spread over all classes",
         Range(0.0, 1.0, below=True),
     ),
     # optimizer
@@ -195,7 +195,7 @@ FIELDS = (
     Field(
         "optimizer.momentum",
         0.9,
-        "share of the previous update that is kept; adamw: decay of the gradients' mean",
+        "share of the previous update that is kept; adamw: beta1",
         _DECAY,
     ),
     Field("optimizer.beta2", 0.999, "adamw: decay of the squared gradients' mean", _DECAY),
@@ -208,7 +208,7 @@ FIELDS = (
     Field(
         "optimizer.schedule.name",
         "linear",
-        "linear | cosine (decay, then constant) | two_steps (two sudden decays) | constant",
+        "linear | cosine (decay, then constant) | two_steps (two step decays) | constant",
         Choices(("linear", "cosine", "two_steps", "constant")),
     ),
     Field(

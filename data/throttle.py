@@ -21,7 +21,7 @@ from data import http_source
 from data.sources import Source, UpstreamError
 
 # A sleep takes slightly longer than requested. The limiter catches up by at most this much unused
-# time, which keeps its average rate. Short waits accumulate: each sleep takes processor time, which
+# time, which keeps its average rate. Short waits accumulate: each sleep takes CPU time, which
 # a training step on the same cores needs, and the records of a request arrive together anyway.
 _CREDIT_SECONDS = 0.02
 _MIN_SLEEP_SECONDS = 0.005

@@ -53,7 +53,7 @@ class Vocabulary:
         """The pieces of each text (bytes or str), int32 [number of pieces].
 
         Bytes that are not UTF-8 become the unknown piece. Runs of white space become one blank;
-        leading and trailing ones are dropped. Releases the interpreter lock.
+        leading and trailing ones are dropped. Releases the GIL.
         """
         return self._processor.encode(texts, return_type="numpy", num_threads=1)
 

@@ -14,8 +14,8 @@ from echo.stores import ArrayStore, ItemStore
 
 
 class EchoPass:
-    """One pass over an echoed stream. The order decides what to emit; this reads, as its
-    `echo.order.Intake`.
+    """One pass over an echoed stream. The order decides what to emit; this class reads the
+    items, as the order's `echo.order.Intake`.
 
     Args:
         reader: where fresh items come from.

@@ -41,7 +41,7 @@ class PlanStore:
 
     Args:
         rows: the maximum number of items that can be pending at once.
-        round_size: new items in each round. Items put between two plans are in the second one.
+        round_size: new items in each round. Items added after one plan are placed by the next.
     """
 
     def __init__(self, rows: int, round_size: int):

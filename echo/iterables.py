@@ -32,7 +32,7 @@ def echo_iterable(
 
     Args:
         iterable: yields items of any kind that `copy.deepcopy` can copy.
-        factor: the echoing factor e >= 1; k items give floor(k*e) outputs.
+        factor: the echo factor e >= 1; k items give floor(k*e) outputs.
         shuffle_buffer: slots of the shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
         reshuffle_each_iteration: whether these choices differ from one pass to the next.

@@ -36,7 +36,7 @@ class EchoSchedule:
     """The order in which copies of fresh items are emitted.
 
     Args:
-        factor: the echoing factor e >= 1, read as the exact decimal that was written.
+        factor: the echo factor e >= 1, read as the exact decimal that was written.
         shuffle_buffer: slots S of the streaming shuffle buffer; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
 

@@ -36,7 +36,7 @@ class EchoSpecError(ValueError):
 
 
 def exact_factor(factor: object) -> fractions.Fraction:
-    """The echoing factor as the exact decimal that was written: 1.1 is 11/10, not a binary float.
+    """The echo factor as the exact decimal that was written: 1.1 is 11/10, not a binary float.
 
     Raises:
         EchoSpecError: not a number, not finite, below 1, or above MAX_FACTOR.

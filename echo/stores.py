@@ -41,7 +41,7 @@ class ItemStore:
             self._items[number] = [_copied(item, number), left]
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
-        """What to call `emit` with for the items `fresh` (int64 [outputs, 1]): these."""
+        """The arguments for `emit`, one row per output: `fresh` (int64 [outputs, 1]) itself."""
         return fresh
 
     def emit(self, taken: np.ndarray) -> Any:

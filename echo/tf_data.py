@@ -27,7 +27,7 @@ def echo(
     the stage fails, since it also ignores the error that there are fewer elements than announced.
 
     Args:
-        factor: the echoing factor e >= 1, with at most nine decimals.
+        factor: the echo factor e >= 1, with at most nine decimals.
         shuffle_buffer: slots of the shuffle buffer, in elements; 0 leaves copies adjacent. For each
             slot TensorFlow takes 24 bytes, even if the data set is shorter; at most 2**28.
         seed: seeds the buffer's choices.

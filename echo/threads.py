@@ -21,7 +21,7 @@ EXIT_SECONDS = 2.0
 def done_within(seconds: float | None, future: Future) -> bool:
     """Waits up to `seconds` (None: without limit) for `future`; returns whether it is done."""
     if not future.done():
-        # concurrent.futures.wait takes twice the processor time, and a stage asks often.
+        # concurrent.futures.wait takes twice the CPU time, and a stage asks often.
         with contextlib.suppress(TimeoutError, CancelledError):
             future.exception(seconds)
     return future.done()

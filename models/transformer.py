@@ -41,12 +41,12 @@ class Attention(nnx.Module):
 
 
 class TransformerLayer(nnx.Module):
-    """Pre-norm residual branches: attention, then a two-layer perceptron.
+    """Pre-norm residual branches: attention, then a two-layer MLP.
 
     Args:
         model_dim, num_heads, mlp_dim: see `Transformer`.
-        activation: of the perceptron's hidden units.
-        causal, use_bias: see `Attention`; the perceptron always has biases.
+        activation: of the MLP's hidden units.
+        causal, use_bias: see `Attention`; the MLP always has biases.
         dropout_rate: dropout probability on both branches.
         dtype: dtype of the activations and products; parameters are float32.
         rngs: source of the initial weights (stream `params`).
@@ -95,7 +95,7 @@ class Transformer(nnx.Module):
         num_layers: number of decoder layers.
         model_dim: size D of the residual stream, even.
         num_heads: attention heads, a divisor of `model_dim`.
-        mlp_dim: hidden size of the perceptron.
+        mlp_dim: hidden size of the MLPs.
         max_length: maximum length of a sequence.
         dropout_rate: dropout probability on the embeddings and on each branch.
         tie_embedding: whether the logits use the embedding's weights, or their own.

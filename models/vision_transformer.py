@@ -33,7 +33,7 @@ class VisionTransformer(nnx.Module):
         num_layers: number of layers.
         model_dim: size D of the residual stream.
         num_heads: attention heads, a divisor of `model_dim`.
-        mlp_dim: hidden size of the perceptron.
+        mlp_dim: hidden size of the MLPs.
         dtype: dtype of the activations and products; parameters are float32.
         rngs: source of the initial weights (stream `params`).
     """

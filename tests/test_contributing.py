@@ -6,9 +6,7 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from tests.helpers import pages
 from tests.helpers.runs import HANGS, ROOT
@@ -21,7 +19,7 @@ RECIPES = {
         r"^### (an? [^\n]+)\n.*?^```diff\n(.*?)^```\n\n```\npython (.*?)\n```", PAGE, re.S | re.M
     )
 }
-ROOMS = (
+COPIED = (
     *("analysis", "configs", "data", "echo", "models", "pipeline", "runs", "studies", "training"),
     *("workloads", "train.py", "sweep.py"),
 )
@@ -37,14 +35,14 @@ def test_there_are_five_recipes():
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("title", sorted({*WRITES, *PRINTS}))
 def test_a_recipe_applies_and_its_command_runs(title, tmp_path):
-    for room in ROOMS:
-        copy = shutil.copytree if (ROOT / room).is_dir() else shutil.copy
-        copy(ROOT / room, tmp_path / room)
+    for package in COPIED:
+        copy = shutil.copytree if (ROOT / package).is_dir() else shutil.copy
+        copy(ROOT / package, tmp_path / package)
     diff, command = RECIPES[title]
     pages.apply(diff, tmp_path)
-    digits = load_digits()
-    table = np.column_stack([digits.target, digits.data * 15])
-    np.savetxt(tmp_path / "digits.csv", table, "%d", delimiter=",")
+    if title == "a data source":
+        (prepare,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
+        subprocess.run([sys.executable, "-c", prepare], cwd=tmp_path, check=True, timeout=HANGS)
     study = write_study(tmp_path / "small", [BASELINE, BEFORE], SMALL)
     words = [str(study) if w.startswith("results/") else w for w in shlex.split(command)]
     done = subprocess.run(

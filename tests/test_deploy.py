@@ -154,7 +154,7 @@ def copied():
     return {name.rstrip("/") for line in lines for name in line.split()}
 
 
-def test_the_image_installs_what_make_installs_and_holds_every_room():
+def test_the_image_installs_what_make_installs_and_holds_every_package():
     text = (DEPLOY / "Dockerfile").read_text()
     makefile = (ROOT / "Makefile").read_text()
     assert "pip install --quiet --disable-pip-version-check -r requirements.txt" in makefile
@@ -163,9 +163,9 @@ def test_the_image_installs_what_make_installs_and_holds_every_room():
         r"\(3, (\d+)\) <= sys.version_info\[:2\] <= \(3, (\d+)\)", makefile
     ).groups()
     assert int(low) <= int(re.search(r"^FROM python:3\.(\d+)-slim$", text, re.M)[1]) <= int(high)
-    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     commands = {path.name for path in ROOT.glob("*.py")}
-    assert copied() == rooms - {"examples"} | commands | {"requirements.txt"}
+    assert copied() == packages - {"examples"} | commands | {"requirements.txt"}
 
 
 @pytest.mark.slow

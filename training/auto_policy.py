@@ -27,7 +27,7 @@ from training.step import Program, Rows
 from training.stepper import Stepper
 
 # A step may end before it is expected to, so the input asks again after this share of the time
-# left, and not sooner than this: asking takes processor time, which a step on the host needs.
+# left, and not sooner than this: asking takes CPU time, which a step on the host needs.
 _WAIT_SHARE = 0.25
 _MIN_WAIT_SECONDS = 0.001
 

@@ -23,7 +23,7 @@ from runs import cli
 _MIN_SPLIT = 1024  # elements
 
 # The axis that `tensor` splits, by the last two parts of a name. Kernels are [D, N, H] (q, k, v),
-# [N, H, D] (out), [D, M] and [M, D] (the perceptron's two); the biases of what is split are [N, H]
+# [N, H, D] (out), [D, M] and [M, D] (the MLP's two); the biases of what is split are [N, H]
 # and [M]; embeddings [V, D].
 _TENSOR_AXES: dict[tuple[str, ...], int] = {
     ("q", "kernel"): 1,

@@ -1,6 +1,6 @@
 """Encoded images to pixels: the one decoder of all image workloads.
 
-libjpeg-turbo (simplejpeg) decodes JPEGs: it releases the interpreter lock, can decode at a reduced
+libjpeg-turbo (simplejpeg) decodes JPEGs: it releases the GIL, can decode at a reduced
 size, and reports damage. OpenCV decodes other formats and CMYK JPEGs. Arrays pass through. Images
 per second on one core, best of three, for 254 JPEGs of about 640x480 pixels and 166 kB: simplejpeg
 577, OpenCV 551, imagecodecs 546, Pillow 450, tf.io.decode_jpeg 521.

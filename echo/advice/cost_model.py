@@ -7,7 +7,7 @@ free. `Timing` adds what happens around this on one machine:
 * the stages before the echo stage run ahead on `workers` threads, at 1/e of the rate of the steps;
 * the host stages after it run at every step, on the one thread that prepares batches;
 * whatever follows batching (the transfer) overlaps with the step;
-* the processor time of all of these, and of a step that runs on the same cores, adds up and is
+* the CPU time of all of these, and of a step that runs on the same cores, adds up and is
   shared by `cores` cores. Concurrent execution makes fewer of them useful (`under_contention`).
 
 The slowest of these sets the pace.
@@ -22,7 +22,7 @@ class StageTime:
 
     Attributes:
         seconds: wall time of one worker that has the machine to itself.
-        cpu_seconds: processor time.
+        cpu_seconds: CPU time.
         limit: the minimum wall time, with all workers at once. A rate limit shows here, and so does
             Python code that cannot run in parallel; latency shows only in `seconds`.
         low, high: the fastest and the slowest round of the measurement of `seconds`.
@@ -118,12 +118,12 @@ class Timing:
         """This timing with the cores that are left when everything runs at once.
 
         Stages and step are measured one at a time. Run concurrently, the same work takes more
-        processor time (caches, memory, hardware threads of one core), and threads that share a task
-        wait for each other. Both losses are subtracted from the cores: processor time beyond what
+        CPU time (caches, memory, hardware threads of one core), and threads that share a task
+        wait for each other. Both losses are subtracted from the cores: CPU time beyond what
         the work takes alone, and time that the two sides would use, each at its own pace, but do
         not get. If they can fill the cores, `useful` cores are left. If not (a step on an
         accelerator, an upstream that waits), idle cores are no loss, and little can be lost because
-        little processor time is in use. Unlike a ratio, a difference leaves such cores as they
+        little CPU time is in use. Unlike a ratio, a difference leaves such cores as they
         are, however noisy the measurement is.
 
         Args:

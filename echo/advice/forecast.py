@@ -139,8 +139,14 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """The fresh examples and seconds that one factor takes to reach the target: medians, and the
-    ends of 90% intervals."""
+    """What one factor takes to reach the target.
+
+    Attributes:
+        fresh_examples, fresh_low, fresh_high: their median, and the ends of its 90% interval.
+        seconds, seconds_low, seconds_high: the same for seconds of training.
+        best: probability that this factor is the fastest.
+        observed: whether a run of this factor reached the target.
+    """
 
     fresh_examples: float
     fresh_low: float
@@ -148,8 +154,8 @@ class Cell:
     seconds: float
     seconds_low: float
     seconds_high: float
-    best: float  # probability of being the fastest
-    observed: bool  # a run of this factor reached the target
+    best: float
+    observed: bool
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Measures the cost of stages: wall time, processor time, and throughput with all workers."""
+"""Measures the cost of stages: wall time, CPU time, and throughput with all workers."""
 
 import dataclasses
 import hashlib

@@ -36,10 +36,10 @@ from echo.tree import nbytes
 
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 
-# A step with this much processor time per second of its own computes on the host.
+# A step with this much CPU time per second of its own computes on the host.
 _HOST_STEP_CORES = 0.5
 
-# An input with less processor time per second than this waits for something else.
+# An input with less CPU time per second than this waits for something else.
 _WAITING_CORES = 0.1
 
 # Outputs of a stage that serve as inputs for measuring the next one.
@@ -106,10 +106,10 @@ class Advice:
 
     Attributes:
         measured: the measured costs.
-        timing: these, with the number of `workers`.
+        timing: `measured`, with the number of `workers`.
         workers: the recommended number of workers; that of the pipeline if more gain nothing.
         alternatives: what other changes gain without echoing.
-        points: the predictions for each insertion point, with so many workers.
+        points: the predictions for each insertion point, with that many workers.
         insertion, factor: the recommended insertion point and factor. Their prediction is within
             TOLERANCE of the best one, and faster than no echoing by at least TOLERANCE. None and 1
             if there is no such insertion point.
@@ -167,7 +167,7 @@ class Advice:
                 changes,
             ),
             (
-                f"predicted steps per second by echoing factor e, with {self.workers} "
+                f"predicted steps per second by echo factor e, with {self.workers} "
                 f"worker{'s' * (self.workers != 1)}",
                 ["echo stage", "R", *(f"e={factor:g}" for factor in factors)],
                 insertions,
@@ -218,7 +218,7 @@ def advise(
             the step.
         insertions: where an echo stage may be: name of the insertion point -> the stage before it.
             By default after every stage up to batching.
-        factors: echoing factors to predict, including 1.
+        factors: echo factors to predict, including 1.
         shuffle_buffer: examples in the buffer, for its memory.
         workers: threads or processes that your loader runs; 0 = those of a DataLoader, otherwise as
             many as cores.

@@ -123,7 +123,7 @@ HERE, DEVICE = stage("step", 1e-3, cpu=2e-3), stage("step", 1e-3)
     ("read", "step", "used", "useful", "cores"),
     [
         (HASHING, HERE, 2.0, 2.0, 2.0),  # nothing is lost
-        (HASHING, HERE, 2.0, 1.6, 1.6),  # processor time is worth less
+        (HASHING, HERE, 2.0, 1.6, 1.6),  # CPU time is worth less
         (HASHING, HERE, 1.6, 1.6, 1.6),  # threads wait for each other
         (HASHING, HERE, 1.8, 1.6, 1.6),  # both
         (HASHING, HERE, 2.0, 2.3, 2.0),  # the machine has become faster
@@ -207,7 +207,7 @@ FIRST_CHEAP = tuple(
             1,
             "^Copy to the device is the bottleneck",
         ),
-        (  # the step's processor time on few cores, not the transfer, sets the pace
+        (  # the step's CPU time on few cores, not the transfer, sets the pace
             dataclasses.replace(
                 pipeline(transfer=1.5e-3, cores=1), step=stage("step", 1e-3, cpu=2e-3)
             ),
@@ -215,7 +215,7 @@ FIRST_CHEAP = tuple(
             1,
             "not the bottleneck",
         ),
-        (  # echoing saves the processor time of reading
+        (  # echoing saves the CPU time of reading
             dataclasses.replace(
                 pipeline(cores=1, stages=(stage("decode", 3e-4, cpu=3e-4), *pipeline().stages[2:])),
                 step=stage("step", 9e-4, cpu=1e-3),
@@ -537,7 +537,7 @@ def counts(item):
 @pytest.mark.parametrize(
     ("stage", "step", "min_cores"),
     [
-        (sleeps, sleeps, 7.0),  # nearly no processor time, of which nearly nothing is lost
+        (sleeps, sleeps, 7.0),  # nearly no CPU time, of which nearly nothing is lost
         (sleeps, counts, 6.0),  # one thread at work
         (counts, sleeps, 6.0),  # one at a time, by the interpreter's lock
         (counts, counts, 5.0),
