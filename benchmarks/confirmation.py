@@ -89,6 +89,8 @@ class Decision:
         decided: pairs of them whose side of 1 is known.
         low, high: the interval, at a look at LEVEL; NaN where it needs more pairs.
         effect: the ratio at which the signs balance; NaN if it is not a single number.
+        verdict: "fewer" or "more" if the sign test rejects 1 at the interval's level, or
+            "undecided".
     """
 
     pairs: int
@@ -97,10 +99,7 @@ class Decision:
     effect: float
     low: float
     high: float
-
-    @property
-    def verdict(self) -> str:
-        return "fewer" if self.high < 1 else "more" if self.low > 1 else "undecided"
+    verdict: str
 
 
 def decide(pairs: pd.DataFrame, planned: int, complete: int) -> Decision:
@@ -123,13 +122,17 @@ def decide(pairs: pd.DataFrame, planned: int, complete: int) -> Decision:
 def _at_look(pairs: pd.DataFrame, level: float = LEVEL) -> Decision:
     lows, highs = (pairs[name].to_numpy(float) for name in ("effect_low", "effect_high"))
     low, high, *balance = uncertainty.sign_interval(lows, highs, level=level)
+    below, above = (int(side) for side in uncertainty.signs(lows, highs, 1.0))
+    verdict = "fewer" if below > above else "more"
     if (pairs["reached"] | pairs["baseline_reached"]).sum() < uncertainty.MIN_PAIRS:
         low = high = math.nan
+        verdict = "undecided"
+    elif uncertainty.sign_test(below, above) > 1 - level:
+        verdict = "undecided"
     point = balance[0] > 0 and math.isfinite(balance[1])
     effect = math.sqrt(balance[0] * balance[1]) if point else math.nan
-    decided = sum(int(side) for side in uncertainty.signs(lows, highs, 1.0))
     used = uncertainty.pairs_used(lows, highs, low, high)
-    return Decision(len(pairs), used, decided, effect, low, high)
+    return Decision(len(pairs), used, below + above, effect, low, high, verdict)
 
 
 def registered(loaded: load.LoadedStudy) -> pd.DataFrame:
@@ -197,8 +200,9 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
         "- **Decision.** The registered decision is that of the first of three looks whose "
         "interval at level 0.983 excludes 1. It is wrong with a probability of at most 0.05. "
         "Ratios at a look that decides tend to be too far from 1.\n"
-        "- **All pairs** that were run, whatever the looks decided, so their 95% interval does "
-        "not depend on when a look decided.\n"
+        "- **All pairs** that were run, also after a look had decided, so that their 95% interval "
+        "does not depend on the looks; where the runs ended when the looks had decided, the "
+        "problem's section says so.\n"
         "- **Reached** counts the runs at the target, with echoing and without. Where few runs "
         "without echoing reached it, the best trial of no echoing owed much to its seed. Then the "
         "ratio rests on those few pairs, and says more about that setting than about echoing.\n"
@@ -217,8 +221,8 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
             for c in loaded.study.conditions
         }
         baselines = {c.name: loaded.study.baseline_of(c) for c in loaded.study.conditions}
-        whole = finals(loaded)
-        for name, own in decisions(loaded, planned).items():
+        whole, decided = finals(loaded), decisions(loaded, planned)
+        for name, own in decided.items():
             every = whole[name]
             row = [labels[name], _number(every.effect), _interval(every), _used(every)]
             row.append(f"{reached[name]}, {reached[baselines[name]]}")
@@ -226,7 +230,8 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
             rows.append([*row, f"{own.decided}", own.verdict])
         header = ["condition", "all pairs", "95%", "pairs used", "reached"]
         header += ["at the look", "98.3%", "pairs", "decided", "verdict"]
-        text += [f"## {problem}", _missing(loaded), common.markdown_table(header, rows)]
+        summary = _runs(loaded) + _ended(loaded, planned, decided)
+        text += [f"## {problem}", summary, common.markdown_table(header, rows)]
         if rows := compared(loaded):
             header = ["condition", "over", "batch", "ratio", "interval", "pairs used"]
             text += [_COMPARED, common.markdown_table(header, rows)]
@@ -234,7 +239,10 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
 
 
 def _interval(seen: Decision) -> str:
-    return "-" if math.isnan(seen.low) else f"{seen.low:.2f} to {_number(seen.high)}"
+    if math.isnan(seen.low):
+        return "-"
+    low = _number(seen.low) if seen.low > 0 else "-"  # an open end
+    return f"{low} to {_number(seen.high)}"
 
 
 def _used(seen: Decision) -> str:
@@ -245,7 +253,18 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if math.isfinite(value) else "-"
 
 
-def _missing(loaded: load.LoadedStudy) -> str:
+def _ended(loaded: load.LoadedStudy, planned: int, decided: Mapping[str, Decision]) -> str:
+    """Whether the runs ended when the looks had decided."""
+    pairs = max((complete(loaded, name) for name in decided), default=planned)
+    if pairs >= planned or any(own.verdict == "undecided" for own in decided.values()):
+        return ""
+    return (
+        f" The runs ended after {pairs} of {planned} pairs, when the looks had decided, so the "
+        "intervals of all pairs depend on the looks, too."
+    )
+
+
+def _runs(loaded: load.LoadedStudy) -> str:
     ended = loaded.trials["status"].isin(records.FINISHED)
     return (
         f"{int(ended.sum())} runs of {loaded.study.searches * len(loaded.study.conditions)}, "

@@ -136,11 +136,6 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (tuned, ("photographs_insertion", BEFORE, "baseline"), TABLES),
         (tuned, ("digits_factor", e(16, 32), "baseline_b32"), BOTH),
         (tuned, ("sentences_factor", e(4, 32), "baseline_b32"), TABLES),
-        (
-            tuned,
-            ("digits_wall_time", "before_augmentation_e5", "baseline", "seconds_to_target"),
-            TABLES,
-        ),
         (tuned, ("digits_quality", BEFORE, "baseline", "best_value"), TABLES),
         (tuned, ("grid/quality_sentences", BEFORE, "baseline", "best_value"), BOTH),
         (tuned, ("grid/quality_sentences", BATCH, "baseline", "best_value"), TABLES),
