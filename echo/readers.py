@@ -27,7 +27,9 @@ CHUNK_ITEMS = 1024
 CHUNK_BYTES = 2**21
 CHUNK_SECONDS = 0.25
 
-# Read-ahead is given in items. This bounds it in bytes, since an item may be a whole batch.
+# Read-ahead is given in items. This bounds it in bytes, since an item may be a whole batch. The
+# size of an item is known only after it was read, so items that were requested before the first
+# large one has been handed over may exceed it.
 READ_AHEAD_BYTES = 2**26
 
 # The state of a sequential parent is saved after every so many items. Each snapshot costs a
@@ -72,13 +74,14 @@ class RandomAccessReader:
     ):
         self._parent = parent
         self._exact = exact
-        self._ahead = read_ahead
+        self._max_ahead = self._ahead = read_ahead
         self._num_threads = num_threads if read_ahead else 0
         self._pool: DaemonPool | None = None
         # (indices, future of (items, seconds)), in order
         self._chunks: collections.deque[tuple[np.ndarray, Future]] = collections.deque()
         self._chunk_size = 1  # items of the next chunk
         self._max_chunk_size = 0  # known after the first item
+        self._item_bytes = 0  # of the largest items so far
         self._growing = True
         self.stacked = stacked and hasattr(parent, "stacked_items")
         self.num_items: int | None = len(parent)
@@ -149,6 +152,7 @@ class RandomAccessReader:
         for _, future in self._chunks:
             future.cancel()
         self._chunks.clear()
+        self._num_ahead = 0  # items in self._chunks
         self._held_back: tuple[np.ndarray, Any] | None = None
         self.next_index = index
         self._indices_to_read = self._split_indices(before, index)
@@ -177,9 +181,10 @@ class RandomAccessReader:
             if not done_within(seconds, self._chunks[0][1]):
                 return None
             indices, future = self._chunks.popleft()
+            self._num_ahead -= len(indices)
             items, duration = future.result()
-        if not self._max_chunk_size and len(indices):
-            self._bound_chunks(items)
+        if len(indices):
+            self._bound_chunks(items, len(indices))
         if self._growing and len(indices) == self._chunk_size:
             self._growing = duration < CHUNK_SECONDS and self._chunk_size < self._max_chunk_size
             if self._growing:
@@ -190,13 +195,14 @@ class RandomAccessReader:
         """Keeps as many chunks in progress or ready as the options ask for."""
         if self._pool is None:
             self._pool = DaemonPool(self._num_threads)
-        num_chunks = max(self._num_threads, self._ahead // self._chunk_size)
-        if self._growing:
-            num_chunks = min(num_chunks, 2 * self._num_threads)
-        while len(self._chunks) < num_chunks:
+        max_chunks = 2 * self._num_threads if self._growing else self._ahead
+        while len(self._chunks) < self._num_threads or (
+            len(self._chunks) < max_chunks and self._num_ahead + self._chunk_size <= self._ahead
+        ):
             indices = next(self._indices_to_read, None)
             if indices is None:
                 return
+            self._num_ahead += len(indices)
             self._chunks.append((indices, self._pool.submit(self._read_now, indices)))
 
     def _split_items(self, items: Any, n: int) -> tuple[Any, Any]:
@@ -208,13 +214,20 @@ class RandomAccessReader:
         first, others = [leaf[:n] for leaf in leaves], [leaf[n:] for leaf in leaves]
         return structure.build(first), structure.build(others)
 
-    def _bound_chunks(self, items: Any) -> None:
-        """Bounds chunks and read-ahead by the size of the first item."""
-        item_bytes = max(1, nbytes(items))
-        self._ahead = min(self._ahead, READ_AHEAD_BYTES // item_bytes)
+    def _bound_chunks(self, items: Any, n: int) -> None:
+        """Bounds chunks and read-ahead by the size of items, the largest average of a chunk so
+        far."""
+        if not self.stacked:  # the first and the last one: measuring all of them takes long
+            items, n = items[:: max(1, n - 1)], min(n, 2)
+        item_bytes = max(1, nbytes(items) // n)
+        if item_bytes <= self._item_bytes:
+            return
+        self._item_bytes = item_bytes
+        self._ahead = min(self._max_ahead, READ_AHEAD_BYTES // item_bytes)
         # At least two chunks per thread: one in progress while another one waits.
         ahead = self._ahead // (2 * self._num_threads) if self._num_threads else CHUNK_ITEMS
         self._max_chunk_size = max(1, min(ahead, max_chunk_size(item_bytes)))
+        self._chunk_size = min(self._chunk_size, self._max_chunk_size)
 
     def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
         """The items, stacked or as a list, and the seconds it took."""
@@ -353,14 +366,16 @@ class BackgroundReader:
 
     Args:
         iterator: the parent's.
-        read_ahead: items to read ahead, at most 64 MiB of them.
+        read_ahead: items to read ahead, at most 64 MiB of them if all are as large as the largest
+            so far.
     """
 
     stacked = False
 
     def __init__(self, iterator: ResumableIterator, read_ahead: int):
         self._reader = SequentialReader(iterator)  # only the thread reads with it
-        self._max_ahead, self._ahead = read_ahead, 0  # 0 until the size of an item is known
+        self._max_ahead, self._ahead = read_ahead, 1  # one until the size of an item is known
+        self._item_bytes = 1  # of the largest item so far
         self._pool: DaemonPool | None = None
         self._futures: collections.deque[Future] = collections.deque()  # one per item, in order
         self._error: BaseException | None = None
@@ -374,7 +389,7 @@ class BackgroundReader:
         if self.num_items is not None:
             return _NOTHING, []
         self._pool = self._pool or DaemonPool(1)
-        while len(self._futures) < max(1, self._ahead):
+        while len(self._futures) < self._ahead:
             self._futures.append(self._pool.submit(self._read_one))
         if not done_within(seconds, self._futures[0]):
             return None
@@ -387,9 +402,8 @@ class BackgroundReader:
         if not items:
             self.num_items = self.next_index
             return _NOTHING, []
-        if not self._ahead or self.next_index % FORGET_EVERY == 0:
-            item_bytes = max(1, nbytes(items))
-            self._ahead = max(1, min(self._max_ahead, READ_AHEAD_BYTES // item_bytes))
+        self._item_bytes = max(self._item_bytes, nbytes(items))
+        self._ahead = max(1, min(self._max_ahead, READ_AHEAD_BYTES // self._item_bytes))
         self.next_index += 1
         return np.arange(self.next_index - 1, self.next_index), items
 

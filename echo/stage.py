@@ -177,8 +177,10 @@ class EchoIterDataset(_EchoStage):
         annotate: whether to emit `Echoed` tuples, which add item and copy numbers and the count of
             fresh items.
         read_options: threads and read-ahead for a MapDataset, in items (and at most 64 MiB, or one
-            item per thread). Without threads the caller's thread reads, in chunks of up to 1,024
-            items or 2 MiB, which is best for a parent that runs Python code over data in memory.
+            item per thread, of items as large as the largest so far; items already requested when
+            larger ones come may exceed that). Without threads the caller's thread reads, in chunks
+            of up to 1,024 items or 2 MiB, which is best for a parent that runs Python code over
+            data in memory.
         placement: "host" stores items in host memory and emits them. "device" emits a `GatherPlan`
             in place of each output. An `echo.device.DeviceStore` applies it, so that each item is
             sent to the accelerator once. It requires items of one shape.

@@ -137,15 +137,17 @@ class Layout:
 def nbytes(item: Any) -> int:
     """Approximate bytes of an item in memory: exact for arrays and images, sys.getsizeof for other
     leaves."""
-    return sum(map(_leaf_bytes, Structure(item).leaves(item)))
-
-
-def _leaf_bytes(leaf: Any) -> int:
-    if hasattr(leaf, "getbands"):  # an image of PIL, whose pixels are not in its Python object
-        return len(leaf.tobytes())
-    if not hasattr(leaf, "nbytes") and hasattr(leaf, "__array__"):  # a tensor of TensorFlow
-        return np.asarray(leaf).nbytes
-    return getattr(leaf, "nbytes", 0) or sys.getsizeof(leaf)
+    if isinstance(item, np.ndarray | np.generic):  # first, since most leaves are
+        return item.nbytes
+    if isinstance(item, Mapping):
+        return sum(map(nbytes, item.values()))
+    if isinstance(item, tuple | list):
+        return sum(map(nbytes, item))
+    if hasattr(item, "getbands"):  # an image of PIL, whose pixels are not in its Python object
+        return len(item.tobytes())
+    if not hasattr(item, "nbytes") and hasattr(item, "__array__"):  # a tensor of TensorFlow
+        return np.asarray(item).nbytes
+    return getattr(item, "nbytes", 0) or sys.getsizeof(item)
 
 
 def _all_are(column: list[Any], shape: tuple[int, ...], dtype: np.dtype) -> bool:

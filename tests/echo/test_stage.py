@@ -28,6 +28,7 @@ from tests.helpers.echo_parents import (
     NO_THREADS,
     THREADS,
     Source,
+    Stacked,
     no_garbage_collector,
     numbers,
     parent_of,
@@ -832,3 +833,28 @@ def test_read_ahead_of_large_items_is_bounded_in_bytes():
     next(iterator)
     assert len(iterator._pass.reader._chunks) * 5 * 2**20 <= 2**26
     iterator.close()
+
+
+class Growing(Stacked):
+    """Items of one element, and from item 500 on of 1,000."""
+
+    def __getitem__(self, index):
+        return self.stacked_items(np.asarray([index]))["x"][0]
+
+    def stacked_items(self, indices):
+        return {"x": np.zeros((len(indices), 1000 if indices[-1] >= 500 else 1), np.uint8)}
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_read_ahead_and_chunks_are_bounded_by_the_largest_items_so_far(stacked, monkeypatch):
+    monkeypatch.setattr(readers, "READ_AHEAD_BYTES", 20_000)
+    reader = readers.RandomAccessReader(Growing(range(3_000)), 2, 400, stacked=stacked)
+    while reader.next_index < 500:
+        reader.read(1, None)
+    while len(reader.read(1, None)[0]) > 5:  # requested before the first large items came
+        pass
+    assert reader.next_index < 1_500
+    while reader.next_index < 2_000:
+        assert len(reader.read(1, None)[0]) == 5
+        assert sum(len(indices) for indices, _ in reader._chunks) <= 20
+    reader.close()
