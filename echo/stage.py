@@ -5,6 +5,7 @@ Both read, store, emit and restore items alike. They differ in the order of the 
 """
 
 import abc
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -35,9 +36,11 @@ class Echoed(NamedTuple):
 
     Attributes:
         item: the example; with `batch_size` B, examples stacked along a first axis of length B.
-        index: the number of the fresh item, int64 scalar or [B].
+        index: the number of the fresh item, int64 scalar or [B]. In worker i of n of `mp_prefetch`
+            item k of the worker has number i + n*k, so no two workers use the same number.
         copy: the copy number of the item, 0 for the first, int64 scalar or [B].
         fresh: fresh items admitted to the stage so far, prefill included and read-ahead excluded.
+            Each worker of `mp_prefetch` counts its own.
     """
 
     item: Any
@@ -83,6 +86,7 @@ class _EchoStage(grain.IterDataset, abc.ABC):
         self.num_threads = cast(int, read_options.num_threads)
         self.read_ahead = cast(int, read_options.prefetch_buffer_size)
         self.placement = checked_choice("placement", placement, PLACEMENTS)
+        self._slice = (0, 1)  # start and step of the slice of fresh items that are read
 
     @property
     @abc.abstractmethod
@@ -105,11 +109,18 @@ class _EchoStage(grain.IterDataset, abc.ABC):
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Restricts the stage to a slice of the fresh items, in place. Grain calls this on the copy
         that each worker of `mp_prefetch` has, as it does on its own reader of a MapDataset."""
+        start, _, step = sl.indices(sys.maxsize)
+        self._slice = int(self.numbers(start)), self._slice[1] * step
         (parent,) = self._parents
         if isinstance(parent, grain.MapDataset) and not sequential_slice:
             self._parents = (parent.slice(sl),)
         else:
             _set_slice(parent, sl, sequential_slice)
+
+    def numbers(self, index: Any) -> Any:
+        """The numbers of fresh items, given their indices in the slice of this stage."""
+        start, step = self._slice
+        return index if self._slice == (0, 1) else start + step * index
 
     def new_store(self, num_items: int | None) -> ItemStore | ArrayStore | PlanStore:
         """An empty store for a pass over `num_items` fresh items (None: unknown)."""
@@ -356,7 +367,7 @@ class _EchoIterator(grain.DatasetIterator):
             return item
         if self._dataset.batch_size is None:
             index, copy = index[0], copy[0]
-        return Echoed(item, index, copy, self._pass.order.admitted)
+        return Echoed(item, self._dataset.numbers(index), copy, self._pass.order.admitted)
 
     def get_state(self) -> dict[str, Any]:
         """The position of this iterator: small, of fixed structure, valid in any process."""

@@ -180,6 +180,32 @@ def test_workers_of_grain_share_the_fresh_items(read, sequential_slice):
     assert sorted(drained(shared)) == sorted(drained(stage)) == [n for n in range(12) for _ in "ab"]
 
 
+@pytest.mark.parametrize("batch_size", [None, 2])
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("sequential_slice", [False, True])
+def test_workers_of_grain_number_the_fresh_items_of_all(batch_size, read, sequential_slice):
+    examples = grain.MapDataset.range(12)
+    parent = examples.to_iter_dataset(grain.ReadOptions(0, 0)) if read else examples
+    stage = EchoIterDataset(
+        parent, factor=2, shuffle_buffer=3, batch_size=batch_size, annotate=True
+    )
+    shared = drained(grain.experimental.multithread_prefetch(stage, 3, 1, sequential_slice))
+    items, index, copy = (np.ravel([e[field] for e in shared]).tolist() for field in range(3))
+    assert sorted(zip(index, copy, strict=True)) == [(n, c) for n in range(12) for c in range(2)]
+    if not sequential_slice:  # which gives each worker a part of the source, not of what is read
+        assert index == items
+    assert shared[-1].fresh == 4  # of one worker
+
+
+def test_slices_of_slices_keep_the_numbers_of_the_fresh_items():
+    stage = EchoIterDataset(grain.MapDataset.range(24), factor=1, annotate=True)
+    stage.set_slice(slice(1, None, 2))
+    stage.set_slice(slice(2, None, 3))
+    assert [(int(e.index), int(e.item)) for e in drained(stage)] == [
+        (n, n) for n in (5, 11, 17, 23)
+    ]
+
+
 def test_a_parent_that_workers_cannot_share_is_refused():
     stage = EchoIterDataset(FlakyIterDataset(range(9)), factor=2)
     with pytest.raises(ValueError, match=r"workers cannot share .*, which has no slices"):
