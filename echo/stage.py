@@ -377,8 +377,10 @@ class _EchoIterator(grain.DatasetIterator):
         """Continues from `state`.
 
         Raises:
-            ValueError: the state belongs to another stage or other data. This iterator remains at
-                its position.
+            ValueError: the state is of a stage with another factor, buffer or seed, or over another
+                kind of parent, or its position is beyond the parent's end. This iterator remains at
+                its position. Other data of sufficient length, or another batch size, is not
+                detected.
         """
         self._pass.set_state(state)
 
