@@ -35,7 +35,9 @@ class DeviceStore:
 
     Args:
         item: an item as it is sent: nested mappings, lists, and tuples of anything with a shape and
-            a dtype. Mappings become dicts, as in the plans of the stage.
+            a dtype. Mappings become dicts, as in the plans of the stage. Unless JAX's
+            `jax_enable_x64` is set, 64-bit leaves are stored in 32 bits: floats are rounded, and
+            integers must fit.
         capacity: items per stream (`EchoIterDataset.store_rows`).
         round_size: new items in each round (`EchoIterDataset.round_size`).
         streams: the number of streams, whose plans `gather_plan.joined` concatenates; a multiple of
@@ -128,7 +130,7 @@ class DeviceStore:
 
         Raises:
             ValueError: the plan is of a stage with other items, more rows, or another number of
-                streams.
+                streams, or has integers that do not fit the dtype in which JAX stores them.
             TypeError: it is not a plan.
         """
         self._check(plan)
@@ -143,7 +145,8 @@ class DeviceStore:
         return jax.tree.map(self._global, gathered)
 
     def _check(self, plan: GatherPlan) -> None:
-        """Refuses what the programs would convert or drop without an error, and what is no plan."""
+        """Refuses what the programs would convert or drop without an error, other than the rounding
+        of 64-bit floats, and what is no plan."""
         if not isinstance(plan, GatherPlan):
             raise TypeError(
                 f"plan is a {type(plan).__name__}; allowed: a GatherPlan, which a stage with "
@@ -160,6 +163,13 @@ class DeviceStore:
                 f"the plan has items {items}, the store is for {self._sent_item}; make it from an "
                 "item of the data set that the stage echoes"
             )
+        for leaf, sent in zip(*map(jax.tree.leaves, (plan.items, items)), strict=True):
+            exact = leaf.dtype == sent.dtype or not jnp.issubdtype(leaf.dtype, jnp.integer)
+            if not exact and not np.array_equal(leaf, leaf.astype(sent.dtype)):
+                raise ValueError(
+                    f"the plan has integers from {leaf.min()} to {leaf.max()}, which JAX would "
+                    f"truncate to {sent.dtype}; make them smaller upstream, or set jax_enable_x64"
+                )
         rows = int(plan.gather.max(initial=-1)) + 1
         if rows > self._capacity:
             raise ValueError(

@@ -185,6 +185,18 @@ def test_a_store_refuses_what_is_no_plan_of_its_streams():
     store.apply(plan)
 
 
+@pytest.mark.parametrize("number", [-(2**40), 2**31, np.uint64(2**63)])
+def test_integers_that_do_not_fit_in_32_bits_are_refused_unless_jax_has_64(number):
+    parent = grain.MapDataset.range(4).map(lambda i: {"id": np.asarray(number), "x": 0.1})
+    stage = EchoIterDataset(parent, factor=1, batch_size=4, placement="device")
+    (plan,) = stage
+    with pytest.raises(ValueError, match=rf"integers from {number} to {number}.*jax_enable_x64"):
+        DeviceStore({"id": np.asarray(number), "x": np.float64(0.1)}, 8, 4).apply(plan)
+    with jax.enable_x64(True):
+        store = DeviceStore({"id": np.asarray(number), "x": np.float64(0.1)}, 8, 4)
+        assert store.apply(plan)["id"].tolist() == [number] * 4
+
+
 def test_batches_are_items_too():
     options = {"factor": 2, "shuffle_buffer": 3, "seed": 1}
     batches = images(64).batch(8)
