@@ -351,7 +351,8 @@ class FixedOrder:
             raise ValueError(
                 f"the state is of an echo stage with (factor, shuffle_buffer, seed) = "
                 f"({state['schedule']}), this one has ({self._settings}); "
-                "restore it into an equal stage"
+                "restore it into an equal stage (after its first epoch, echo_iterable derives the "
+                "seed from the epoch, unless reshuffle_each_iteration=False)"
             )
         cursor = self._schedule.cursor(state["position"], num_items)
         return FixedOrder(cursor, self._size, self._drop_remainder)

@@ -112,7 +112,8 @@ class Layout:
             raise ValueError(
                 f"fresh item {fresh} has leaves {specs}, those before have {self.specs}; "
                 "batches are gathered from items of one shape and dtype: pad or resize them "
-                "upstream, or leave batch_size out and batch after making them equal"
+                "upstream, or leave batch_size out, with placement='host', and batch after making "
+                "them equal"
             )
         return leaves
 
@@ -163,7 +164,7 @@ def _check_no_objects(specs: list[tuple[tuple[int, ...], np.dtype]]) -> None:
         raise ValueError(
             f"items have leaves {specs}; batches are gathered from numbers, booleans or "
             "strings of one length, not from Python objects: convert them upstream, or leave "
-            "batch_size out"
+            "batch_size out, with placement='host'"
         )
 
 

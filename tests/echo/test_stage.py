@@ -268,7 +268,9 @@ def test_states_of_other_stages_are_refused():
     state = iter(EchoIterDataset(parent, factor=2, shuffle_buffer=4, seed=1)).get_state()
     for change in ({"factor": 3}, {"shuffle_buffer": 5}, {"seed": 2}):
         options = {"factor": 2, "shuffle_buffer": 4, "seed": 1} | change
-        with pytest.raises(ValueError, match=r"= \(2, 4, 1\), this one has .* equal stage"):
+        with pytest.raises(
+            ValueError, match=r"= \(2, 4, 1\), this one has .* equal stage .*reshuffle_each"
+        ):
             iter(EchoIterDataset(parent, **options)).set_state(state)
     with pytest.raises(
         ValueError, match=r"fields .*'position', 'schedule'\], one of this .*'parent'"
@@ -398,7 +400,9 @@ def test_items_of_several_shapes_are_refused_only_in_batches(kind):
     parent = grain.MapDataset.range(8).map(lambda i: {"x": np.zeros(3 + i // 5)})
     if kind == "sequential":
         parent = parent.to_iter_dataset(grain.ReadOptions(0, 0))
-    with pytest.raises(ValueError, match=r"fresh item 5 has leaves.*\(4,\).*leave batch_size out"):
+    with pytest.raises(
+        ValueError, match=r"fresh item 5 has leaves.*\(4,\).*leave batch_size out.*host"
+    ):
         drained(EchoIterDataset(parent, factor=2, batch_size=2))
     lengths = [len(item["x"]) for item in EchoIterDataset(parent, factor=2)]
     assert lengths == [3] * 10 + [4] * 6
