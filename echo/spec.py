@@ -6,7 +6,10 @@ import numbers
 from typing import Any, cast
 
 INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
+"""Where an echo stage may be, in the order of the stages; "none" is no echo stage."""
+
 PLACEMENTS = ("host", "device")
+"""Allowed values of a stage's `placement`."""
 
 # Far beyond any use, and small enough to count echoed positions in 64 bits.
 MAX_FACTOR = 1_000_000

@@ -3,6 +3,7 @@
 import decimal
 import fractions
 import pickle
+import re
 import subprocess
 import sys
 
@@ -67,9 +68,11 @@ def test_a_factor_is_the_decimal_that_was_written(factor, exact):
     assert exact_factor(factor) == exact
 
 
-def test_the_library_exports_what_it_lists():
+def test_the_library_exports_what_it_lists_and_documents_it(request):
+    reference = (request.config.rootpath / "docs" / "api.md").read_text()
     for name in echo.__all__:
         assert getattr(echo, name) is not None
+        assert re.search(rf"echo\.{name}\b", reference), name
     with pytest.raises(AttributeError, match="no attribute 'EchoStage'"):
         _ = echo.EchoStage
 
