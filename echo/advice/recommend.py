@@ -212,12 +212,14 @@ def advise(
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays.
         batch_size: examples per step.
-        examples_per_call: examples in one call of the stages before batching.
+        examples_per_call: examples in one call of the stages before batching. Like batch_stage, it
+            is only for (name, function) pairs.
         batch_stage: the stage that takes a list of batch_size / examples_per_call items. If there
             is none of this name, all stages take batches. The stages after it transfer a batch to
             the step.
         insertions: where an echo stage may be: name of the insertion point -> the stage before it.
-            By default after every stage up to batching.
+            By default after every stage up to batching. It is not for an iterable of batches, nor
+            are `workers` and `max_workers`.
         factors: echo factors to predict, including 1.
         shuffle_buffer: examples in the buffer, for its memory.
         workers: threads or processes that your loader runs; 0 = those of a DataLoader, otherwise as
@@ -231,8 +233,8 @@ def advise(
         stored: the part of an item that an echo stage would store.
 
     Raises:
-        ValueError: a number that is not allowed, or a batch size or name that does not match the
-            stages.
+        ValueError: a number that is not allowed, a batch size or name that does not match the
+            stages, or an argument that is not for such stages.
         TypeError: stages that are neither pairs nor iterable, or a step that is not callable.
     """
     batch_size = checked_integer("batch_size", batch_size, 1, MAX_BATCH)
@@ -257,7 +259,12 @@ def advise(
     _check_functions(stages)
     reads_ahead = _is_stages(stages) or bool(getattr(stages, "num_workers", 0))
     loader = loader_stages(stages)
+    stage_settings: dict[str, tuple[Any, Any]] = {
+        "examples_per_call": (examples_per_call, 1),
+        "batch_stage": (batch_stage, "batch"),
+    }
     if loader is not None:
+        _check_left_out("a DataLoader", **stage_settings)
         stages, examples_per_call, batch_stage = loader.stages, 1, "batch"
         workers = workers or loader.workers
         if batch_size != loader.batch_size:
@@ -265,6 +272,12 @@ def advise(
                 "batch_size", batch_size, f"that of the loader, {loader.batch_size}"
             )
     elif not _is_stages(stages):
+        stage_settings |= {
+            "insertions": (insertions or None, None),
+            "workers": (workers, 0),
+            "max_workers": (max_workers, 0),
+        }
+        _check_left_out("an iterable of batches", **stage_settings)
         check_batches(stages, batch_size)
         batches = _Cycle(stages)
         stages, batch_stage, workers, max_workers = [("input", lambda _: next(batches))], "", 1, 1
@@ -394,6 +407,13 @@ def _check_functions(stages: Any) -> None:
                 f"stages[{number}] is {abbreviated(item)}; allowed: a list of (name, function) "
                 "pairs, or an iterable of batches, without functions"
             )
+
+
+def _check_left_out(stages: str, **arguments: tuple[Any, Any]) -> None:
+    """Raises EchoSpecError for one of these (value, default) that is not left out."""
+    for name, (value, default) in arguments.items():
+        if value != default:
+            raise EchoSpecError(name, value, f"{default!r} for {stages}")
 
 
 def _only_waits(timing: Timing, ahead: Sequence[Call], seconds: float) -> bool:

@@ -20,6 +20,7 @@ from echo.advice import profile, recommend
 from echo.advice.alternatives import TOLERANCE, rate, time_text
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import FACTORS, conclude
+from echo.spec import EchoSpecError
 
 BATCH = 32
 
@@ -772,6 +773,21 @@ def test_an_error_in_a_stage_is_raised():
 def test_arguments_that_do_not_match_the_stages_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         echo.advise([("read", read), ("batch", join)], len, batch_size=32, **fields)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("examples_per_call", 4, "1"),
+        ("batch_stage", "typo", "'batch'"),
+        ("insertions", {"x": "nope"}, "None"),
+        ("workers", 8, "0"),
+        ("max_workers", 8, "0"),
+    ],
+)
+def test_arguments_that_only_stages_have_are_refused_for_an_iterable(field, value, allowed):
+    with pytest.raises(EchoSpecError, match=f"^{field} is .*; allowed: {allowed} for an iterable"):
+        echo.advise([np.zeros(4)] * 3, len, batch_size=4, **{field: value})
 
 
 @pytest.mark.parametrize("stages", [{"read": read, "batch": join}, {"x": np.zeros((8, 2))}])

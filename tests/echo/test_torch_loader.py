@@ -102,6 +102,13 @@ def test_examples_are_those_of_the_sampler_in_its_order(endless):
     assert advice.points[0].name == "after read"
 
 
+@pytest.mark.parametrize("fields", [{"examples_per_call": 2}, {"batch_stage": "collate"}])
+def test_what_a_loader_determines_is_refused(fields):
+    loader = torch.utils.data.DataLoader(Named(), batch_size=2, sampler=["example 1"])
+    with pytest.raises(ValueError, match=rf"{min(fields)} is .* for a DataLoader"):
+        echo.advise(loader, len, batch_size=2, **fields)
+
+
 class Cycle(list):
     """A sampler without end."""
 
