@@ -1,9 +1,10 @@
 """Files that are computed once from a data set and kept: written atomically, by the first process.
 
 Next to each file is its SHA-256 in the format of `sha256sum --check`. A file without one was
-written by an earlier version and is used as it is.
+written by an earlier version, or by a process that was killed, and is used as it is.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -39,12 +40,20 @@ def cached(path: pathlib.Path, make: Callable[[], bytes]) -> bytes:
     checksum = path.with_name(f"{path.name}.sha256")
     if not path.exists():
         content = make()
-        _write(checksum, _checksum_line(path, content), os.replace)  # of a deleted file, if any
-        publish(path, content)
-        if (current := _read(path)) != content:  # another process, on other hardware, was first
-            _write(checksum, _checksum_line(path, current), os.replace)
+        if not path.exists():  # no other process was faster
+            # The file never has another's checksum, in case this process is killed: that of a
+            # deleted file goes first, and the new one, of what was published here or elsewhere,
+            # comes last.
+            _write(path, content, functools.partial(_link_without, checksum))
+            _write(checksum, _checksum_line(path, _read(path)), os.replace)
     content = _read(path)
-    if checksum.exists() and _read(checksum) != _checksum_line(path, content):
+    try:
+        expected = records.file_content(checksum)
+    except FileNotFoundError:
+        return content
+    except OSError as error:
+        raise damaged(checksum, error) from error
+    if expected != _checksum_line(path, content):
         raise damaged(path, f"it does not have the checksum in {checksum.name}")
     return content
 
@@ -113,6 +122,11 @@ def _write(
             f"{path.parent} is not writable ({error.strerror}), and files computed from a data set "
             "are cached there; give another directory as config.dataset.cache_dir"
         ) from error
+
+
+def _link_without(checksum: pathlib.Path, temporary: pathlib.Path, path: pathlib.Path) -> None:
+    checksum.unlink(missing_ok=True)
+    _link(temporary, path)
 
 
 def _link(temporary: pathlib.Path, path: pathlib.Path) -> None:

@@ -1,5 +1,6 @@
 """Tests of text input: vocabularies, windows, Python's own text, TFDS text, and bad input."""
 
+import contextlib
 import multiprocessing
 
 import numpy as np
@@ -116,6 +117,28 @@ def test_the_first_of_two_writers_wins(tmp_path):
     cache.publish(path, b"second")
     assert path.read_bytes() == b"first"
     assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_a_file_never_has_the_checksum_of_another_even_if_a_writer_is_killed(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    def second():
+        assert cache.cached(path, lambda: b"first") == b"first"
+        monkeypatch.setattr(cache, "_link", killed)
+        return b"second"
+
+    with contextlib.suppress(KeyboardInterrupt):
+        cache.cached(path, second)
+    assert cache.cached(path, second) == b"first"
+    monkeypatch.undo()
+    path.unlink()  # and leaves its checksum
+    monkeypatch.setattr(cache.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cache.cached(path, lambda: b"third")
+    assert cache.cached(path, second) == b"third"
 
 
 def _cached_in_a_process(directory, barrier, queue):
