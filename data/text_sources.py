@@ -42,7 +42,8 @@ _COUNT_RECORDS = 1024
 
 
 class Texts(Source):
-    """The records {'text': bytes or str} of a split, checked to contain text and truncated.
+    """The records {'text': bytes or str, 'cut': bool} of a split, checked to contain text and
+    truncated; `cut` says whether one was.
 
     Args:
         max_bytes: bytes (or characters) of a record that are used.
@@ -63,10 +64,9 @@ class Texts(Source):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         records = self._records.__getitems__(indices)
-        return [
-            {"text": self._text(*pair)[: self._max_bytes]}
-            for pair in zip(indices, records, strict=True)
-        ]
+        texts = [self._text(*pair) for pair in zip(indices, records, strict=True)]
+        longest = self._max_bytes
+        return [{"text": text[:longest], "cut": len(text) > longest} for text in texts]
 
     def where(self, index: int, /) -> str:
         return self._records.where(index)
@@ -249,14 +249,14 @@ def _cached_counts(
     return counts
 
 
-def count_pieces(texts: Source, pieces: Vocabulary) -> Counts:
+def count_pieces(texts: Texts, pieces: Vocabulary) -> Counts:
     """Tokenizes all texts, on all cores."""
 
     def count(start: int) -> tuple[list[int], int]:
         indices = range(start, min(start + _COUNT_RECORDS, len(texts)))
-        chunk = [record["text"] for record in texts.__getitems__(indices)]
-        truncated = sum(len(text) >= MAX_BYTES for text in chunk)
-        return [len(tokens) for tokens in pieces.encode(chunk)], truncated
+        records = texts.__getitems__(indices)
+        tokens = pieces.encode([record["text"] for record in records])
+        return list(map(len, tokens)), sum(record["cut"] for record in records)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         chunks = list(pool.map(count, range(0, len(texts), _COUNT_RECORDS)))

@@ -66,7 +66,7 @@ def test_every_piece_and_end_is_a_target_exactly_once(lengths, length):
 
 def test_windows_come_in_the_documents_order_and_by_random_access(words):
     documents = source_of(["", "the data", *sentences(20), " \n ", "echoing"])
-    counts = text_sources.count_pieces(documents, words)
+    counts = text_sources.count_pieces(text_sources.Texts(documents, "x", "train", 10_000), words)
     tokens = text_sources.Tokens(documents, words, 8, counts.pieces)
     expected = []
     for record in documents.__getitems__(range(len(documents))):
@@ -204,9 +204,9 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
     assert len(lines) == 61 < len(train)
 
 
-def test_enormous_documents_are_truncated_and_counted(words, monkeypatch):
-    monkeypatch.setattr(text_sources, "MAX_BYTES", 300)
-    texts = text_sources.Texts(source_of(["the data " * 1000, "data"]), "x", "train", 300)
+def test_enormous_documents_are_truncated_and_counted(words):
+    documents = source_of(["the data " * 1000, "data", "d" * 300])  # the last one just fits
+    texts = text_sources.Texts(documents, "x", "train", 300)
     counts = text_sources.count_pieces(texts, words)
     assert counts.cut == 1
     assert counts.pieces[0] == len(words.encode([("the data " * 1000)[:300]])[0])
@@ -237,8 +237,9 @@ def test_bad_input_is_one_sentence(fields, message):
 
 
 def test_text_without_any_piece_is_refused(tmp_path, words):
+    empty = text_sources.Texts(source_of(["", " "]), "x", "test", 10)
     with pytest.raises(SourceError, match="are all empty"):
-        text_sources._note(text_sources.count_pieces(source_of(["", " "]), words), "x", "test")
+        text_sources._note(text_sources.count_pieces(empty, words), "x", "test")
     with pytest.raises(SourceError, match="split 'test' of data set 'x' is empty"):
         text_sources.Texts(source_of([]), "x", "test", 10)
     with pytest.raises(SourceError, match="no vocabulary of 40 pieces can be made"):
