@@ -116,8 +116,11 @@ class _Iterator(grain.DatasetIterator):
         self._taken = 0
         # Where to return to after an error, which some streams, or some stages of one, have passed.
         self._state_before_failure: dict[str, Any] | None = None
+        self._ended = False  # until a state is restored
 
     def __next__(self) -> Batch:
+        if self._ended:  # without asking other processes, which may not be asked again
+            raise StopIteration
         if self._state_before_failure is not None:
             self.set_state(self._state_before_failure)
         counter = self._dataset.counter
@@ -126,8 +129,9 @@ class _Iterator(grain.DatasetIterator):
         before = self.get_state()
         try:
             batch = counter.combine(self._taken + 1, self._next_blocks())
-        except Exception:
+        except BaseException as error:
             self._state_before_failure = before
+            self._ended = isinstance(error, StopIteration)
             raise
         self._taken += 1
         return batch
@@ -156,6 +160,7 @@ class _Iterator(grain.DatasetIterator):
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
             part.set_state(state["streams"][str(stream)])
         self._taken, self._state_before_failure = state["batches"], None
+        self._ended = False
 
     def close(self) -> None:
         super().close()

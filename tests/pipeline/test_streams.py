@@ -14,11 +14,13 @@ class Counter:
     """The part of `pipeline.streams.Streams` that concatenating uses."""
 
     read_ahead = True
+    asked = 0  # how often `combine` was called
 
     def ended(self, taken):
         return False  # `combine` finds out
 
     def combine(self, number, blocks):
+        self.asked += 1
         if blocks is None:
             raise StopIteration
         return concatenate(list(blocks.values()))
@@ -29,12 +31,12 @@ class Flaky:
     says."""
 
     def __init__(self, stream):
-        self.stream, self.failures = stream, {}
+        self.stream, self.failures, self.error = stream, {}, OSError
 
     def __call__(self, i):
         if self.failures.get(i):
             self.failures[i] -= 1
-            raise OSError(f"cannot read {i}")
+            raise self.error(f"cannot read {i}")
         row = np.array([10 * self.stream + i])
         return Batch({"x": row}, row, np.array([0]), i + 1)
 
@@ -68,6 +70,16 @@ def test_after_an_error_in_one_stream_all_of_them_continue_with_the_same_batch(s
     reads[stream].failures = {2: 1}
     expected = [*BATCHES[:2], "cannot read 2", *BATCHES[2:]]
     assert list(rows(iterator)) == expected
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+def test_after_an_interrupt_in_one_stream_all_of_them_continue_with_the_same_batch(stream):
+    iterator, reads = two_streams()
+    reads[stream].failures, reads[stream].error = {2: 1}, KeyboardInterrupt
+    assert [next(rows(iterator)) for _ in range(2)] == BATCHES[:2]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert list(rows(iterator)) == BATCHES[2:]
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -104,3 +116,15 @@ def test_a_stream_that_is_longer_does_not_run_ahead_at_the_end():
     for _ in range(3):
         assert next(iterator, None) is None
         assert iterator.get_state() == state
+
+
+def test_after_the_end_nothing_is_asked_again_until_a_state_is_restored():
+    iterator, reads = two_streams()
+    start = iterator.get_state()
+    assert list(rows(iterator)) == BATCHES
+    asked = iterator._dataset.counter.asked
+    reads[0].failures = {NUM_BATCHES: 1}
+    assert next(iterator, None) is next(iterator, None) is None
+    assert iterator._dataset.counter.asked == asked == NUM_BATCHES + 1
+    iterator.set_state(start)
+    assert next(iterator).data["x"].tolist() == BATCHES[0]
