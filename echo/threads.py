@@ -60,6 +60,8 @@ class DaemonPool:
     def submit(self, function: Callable[..., Any], *args: Any) -> Future:
         future: Future = Future()
         self._calls.put((future, function, args))
+        if _exiting.is_set():
+            future.cancel()
         return future
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ _exiting = threading.Event()
 
 @atexit.register
 def _finish_running_calls() -> None:
-    """Waits briefly for the calls that pools are running.
+    """Waits briefly for the calls that pools are running, and cancels those that have not begun.
 
     At exit the interpreter stops daemon threads wherever they are. A thread that is inside C++ code
     (a compiled function, a decoder) at that point crashes the process.
@@ -89,7 +91,9 @@ def _finish_running_calls() -> None:
 
 
 def _serve(calls: queue.SimpleQueue) -> None:
-    while (call := calls.get()) is not None and not _exiting.is_set():
+    while (call := calls.get()) is not None:
+        if _exiting.is_set():
+            call[0].cancel()  # or whoever waits for it would wait forever
         _run(*call)
         del call  # or it would stay alive until the next one
 

@@ -1,0 +1,39 @@
+"""Threads that read: how a program ends while they do."""
+
+import os
+import time
+
+import pytest
+
+from tests.helpers import forked
+from tests.helpers.runs import HANGS
+
+WAITING = """
+import contextlib, threading, time
+from concurrent.futures import CancelledError
+from echo import threads
+
+threads.EXIT_SECONDS = 30
+started, calling, called = threading.Event(), threads.DaemonPool(1), threads.DaemonPool(1)
+
+def run():
+    started.set()
+    time.sleep(0.5)
+
+def wait():
+    called.submit(run)
+    for _ in range(2):  # one is submitted before the program ends, one after
+        with contextlib.suppress(CancelledError):
+            called.submit(print).result()
+
+calling.submit(wait)
+started.wait()
+print(time.monotonic())
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_thread_that_waits_for_a_call_that_has_not_begun_does_not_delay_the_end():
+    ended = forked.run(["-c", WAITING], dict(os.environ), HANGS)
+    assert ended.returncode == 0
+    assert time.monotonic() - float(ended.stdout) < 20
