@@ -143,13 +143,22 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
     Raises:
         cli.InputError: a configuration that cannot be run.
     """
-    opened = make_experiment(config)
+    check.check(config)
+    opened = make_experiment(without_echoing(config))
     try:
         with memory.exhaustion_explained(config, opened.program.task.mesh):
             transfer, step = step_functions(config, opened.program)
             return measured(config, opened, transfer, step, seconds, factors)
     except (RecordError, UpstreamError) as error:
         raise cli.InputError(str(error)) from error
+
+
+def without_echoing(config: ConfigDict) -> ConfigDict:
+    """A copy in which nothing is echoed, so that the step augments if the devices do."""
+    config = copy.deepcopy(config)
+    config.echo.policy, config.echo.insertion, config.echo.factor = "fixed", "none", 1.0
+    config.echo.replay = ""
+    return config
 
 
 def measured(
@@ -178,9 +187,7 @@ def measured(
 
 def host_stages(config: ConfigDict, opened: Experiment) -> list[tuple[str, Callable[[Any], Any]]]:
     """The stages of pipeline/build.py without echoing, and batching."""
-    config = copy.deepcopy(config)
-    config.echo.insertion, config.echo.factor = "none", 1.0
-    workload = opened.program.task.workload
+    config, workload = without_echoing(config), opened.program.task.workload
     read = build.fresh_examples(config, opened.source, workload)
     chunk = math.gcd(CHUNK, config.batch_size)
     augment = build.host_augmentation(config, workload, opened.first)

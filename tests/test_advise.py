@@ -18,7 +18,7 @@ from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import conclude
 from pipeline import build
 from runs import cli
-from tests.helpers.runs import HANGS, echoing, flags, mini
+from tests.helpers.runs import HANGS, echoing, flags, mini, placed
 from training import check
 from training.experiment import make_experiment
 
@@ -79,6 +79,28 @@ def test_a_slow_upstream_is_recognized():
     assert advice.insertion == "before_augmentation"
     assert advice.points[0].ratio > 2
     assert advice.points[0].item_bytes == 8 * 8 + 4
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        placed("after_augmentation", 100),
+        placed("after_batching", 4),
+        placed("after_augmentation", 100, factor=1) | {"echo__policy": "auto"},
+    ],
+)
+def test_the_measured_step_augments_where_training_augments_before_it(condition, monkeypatch):
+    config = mini(**condition)
+    monkeypatch.setattr(advise, "measured", lambda given, opened, *_: (given, opened))
+    given, opened = advise.advise(config)
+    assert not make_experiment(config).program.task.augment_on_device
+    assert opened.program.task.augment_on_device
+    assert given == config  # whose buffer and insertion points are reported
+
+
+def test_echo_settings_that_cannot_be_run_are_refused():
+    with pytest.raises(cli.InputError, match=r"echo\.factor is 2"):
+        advise.advise(mini(echo__factor=2))
 
 
 @pytest.mark.parametrize("insertion", ["none", "before_augmentation", "after_batching"])
