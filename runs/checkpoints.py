@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import pathlib
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -92,7 +93,11 @@ class Checkpoints:
         manager = self._manager()
         if step in manager.all_steps():
             manager.wait_until_finished()  # it may still be being written
-            manager.delete(step)
+            if self._reporting is not None:
+                self._reporting.join()
+            # A process that is killed before the new one is complete still has the earlier one.
+            distributed.decided_by_first(lambda: self._move_aside(step))
+            manager.delete(step)  # from its list; there is no such directory any more
         manager.save(
             step,
             args=ocp.args.Composite(
@@ -100,15 +105,41 @@ class Checkpoints:
             ),
         )
         # Orbax's own callback comes before the checkpoint gets its name.
-        self._reporting = threading.Thread(target=self._report, args=(manager,), daemon=True)
+        self._reporting = threading.Thread(target=self._report, args=(manager, step), daemon=True)
         self._reporting.start()
 
-    def _report(self, manager: ocp.CheckpointManager) -> None:
+    def _report(self, manager: ocp.CheckpointManager, step: int) -> None:
         try:
             manager.wait_until_finished()
         except Exception:  # which the next save, or the end, raises too
             return
+        if distributed.is_first():
+            shutil.rmtree(self._aside(step), ignore_errors=True)
         self._on_saved()
+
+    def _aside(self, step: int) -> pathlib.Path:
+        """Where a checkpoint is while it is replaced: hidden from `steps`, Orbax, and mirrors."""
+        return self._directory / f".{step}"
+
+    def _move_aside(self, step: int) -> None:
+        shutil.rmtree(self._aside(step), ignore_errors=True)  # what could not be removed before
+        (self._directory / str(step)).rename(self._aside(step))
+
+    def recover(self) -> None:
+        """Puts a checkpoint back that was being replaced when its process was killed.
+
+        No process may be saving to the directory.
+        """
+
+        def put_back() -> None:
+            for path in self._directory.glob(".*"):
+                step = path.name[1:]
+                if step.isdecimal() and (self._directory / step).exists():
+                    shutil.rmtree(path)
+                elif step.isdecimal():
+                    path.rename(self._directory / step)
+
+        distributed.decided_by_first(put_back)
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, including damaged ones, from the newest to the oldest."""

@@ -38,6 +38,7 @@ def newest_usable(
     Raises:
         NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
     """
+    checkpoints.recover()
     unusable: list[tuple[int, str]] = []
     newest = None
     for step in checkpoints.steps():

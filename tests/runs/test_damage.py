@@ -17,6 +17,7 @@ import train
 from runs import cli, locks, records, signals, terminal, trial_records
 from runs.progress import Progress
 from runs.resuming import NothingToResume
+from tests.helpers import forked
 from tests.helpers.runs import (
     HANGS,
     RESNET,
@@ -150,6 +151,36 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_used(
     assert f"resuming from checkpoint {before}" in said.lines[-1]
     assert (ended / records.DAMAGED / f"checkpoint_{newest}").is_dir()
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
+
+
+KILLED = """
+import os, sys
+import train
+from runs import checkpoints, cli
+save, saved = checkpoints._Manager.save, []
+def save_once(self, step, **arguments):
+    if step in saved:
+        os._exit(9)
+    saved.append(step)
+    return save(self, step, **arguments)
+checkpoints._Manager.save = save_once
+cli.guarded(train.main, sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_it_replaces_its_only_checkpoint_resumes_from_it(
+    tmp_path, uninterrupted
+):
+    """Its last step is saved before the final evaluation, and again with its value."""
+    config = mini(evaluate_every_fresh_examples=1280, checkpoint_every_fresh_examples=640)
+    workdir, steps = tmp_path / "run", []
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    assert forked.run(["-c", KILLED, *words], dict(os.environ), HANGS).returncode == 9
+    assert train.train(config, workdir, on_step=steps.append)["status"] == "exhausted"
+    assert not steps
+    assert [path.name for path in (workdir / records.CHECKPOINTS).iterdir()] == ["20"]
+    assert_equal_runs(config, uninterrupted(config), workdir)
 
 
 class Complains:

@@ -471,7 +471,7 @@ def array(seed):
     whole = np.random.default_rng(seed).normal(size=(2, 20_000)).astype(np.float32)
     return jax.make_array_from_process_local_data(rows, whole[own : own + 1])
 kept = checkpoints.Checkpoints(work / "checkpoints")
-for step in (1, 2):
+for step in (1, 2, 2):  # the second is replaced
     kept.save(step, {"x": array(step)}, {"records": {}}, -1)
 kept.close()
 distributed.wait_for_all()

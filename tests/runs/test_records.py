@@ -256,6 +256,30 @@ def test_a_saved_checkpoint_is_reported_once_it_is_complete(tmp_path):
     assert all(steps for steps in found)
 
 
+def test_a_checkpoint_that_is_replaced_is_there_until_the_new_one_is_complete(
+    tmp_path, monkeypatch
+):
+    arrays = {"w": jnp.zeros(3)}
+    checkpoints = Checkpoints(tmp_path)
+    for value in ("first", "second"):
+        checkpoints.save(1, arrays, value, -1)
+    with monkeypatch.context() as killed:
+        killed.setattr("runs.checkpoints._Manager.save", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            checkpoints.save(1, arrays, "third", -1)
+    checkpoints.close()
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.steps() == []
+    checkpoints.recover()
+    assert checkpoints.value(1) == "second"
+    checkpoints.save(1, arrays, "fourth", -1)
+    checkpoints.close()
+    (tmp_path / ".1").mkdir()  # as if the process was killed before it removed the earlier one
+    checkpoints.recover()
+    assert checkpoints.value(1) == "fourth"
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "bit"])
 def test_a_checkpoint_restores_what_was_saved_or_is_damaged(tmp_path, damage):
