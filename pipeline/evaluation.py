@@ -37,6 +37,13 @@ def evaluation_batches(
     return list(batches) if batches.nbytes() <= _CACHE_BYTES else batches
 
 
+def decode_for_evaluation(
+    source: Source, functions: StageFunctions, numbers: Sequence[int]
+) -> Arrays:
+    """Reads and decodes records by number, as stacked arrays."""
+    return decode_records(source, list(numbers), lambda records, *_: functions.decode(records))
+
+
 class _EvaluationBatches:
     def __init__(self, source: Source, functions: StageFunctions, batch_size: int, held: range):
         self._source, self._functions, self._batch_size = source, functions, batch_size
@@ -62,6 +69,4 @@ class _EvaluationBatches:
         return data, (rows <= last).astype(np.float32)
 
     def _decode(self, numbers: Sequence[int]) -> Arrays:
-        return decode_records(
-            self._source, list(numbers), lambda records, *_: self._functions.decode(records)
-        )
+        return decode_for_evaluation(self._source, self._functions, numbers)

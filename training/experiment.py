@@ -18,7 +18,7 @@ from data.splits import open_data, open_splits
 from data.throttle import StoppableClock, limits, record_bytes
 from echo.diagnostics import CopyDiagnostics
 from pipeline import accounting, build
-from pipeline.evaluation import EvaluationBatch, evaluation_batches
+from pipeline.evaluation import EvaluationBatch, decode_for_evaluation, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch
 from pipeline.streams import FixedStreams
 from runs import cli, distributed, records
@@ -118,7 +118,10 @@ def _make_experiment(
 
     # The input. Memory is checked before anything of the size of a batch or buffer is allocated.
     first = build.first_example(config, source, workload)
-    memory.check_batches(config, first, programs, held_rows)
+    evaluated = first
+    if config.dataset.fused_decode:  # a crop; evaluation decodes onto the canvas
+        evaluated = decode_for_evaluation(held_out, workload, [0])
+    memory.check_batches(config, first, evaluated, programs, held_rows)
     transfer = make_transfer(config, first, workload, mesh, held_streams)
     copies = accounting.copy_diagnostics(config, len(source))
     auto = config.echo.policy == "auto"

@@ -50,12 +50,15 @@ def check_state(program: Program) -> None:
         )
 
 
-def check_batches(config: ConfigDict, first: Arrays, program: Program, held_rows: range) -> None:
+def check_batches(
+    config: ConfigDict, first: Arrays, evaluated: Arrays, program: Program, held_rows: range
+) -> None:
     """Checks that batches fit on this machine, and next to the state on its devices.
 
     Args:
         config: a resolved configuration.
-        first: the first decoded example, each array [1, ...].
+        first: the first decoded training example, each array [1, ...].
+        evaluated: an example decoded for evaluation, likewise.
         program: of the run.
         held_rows: the rows of each batch that this process prepares.
 
@@ -65,7 +68,7 @@ def check_batches(config: ConfigDict, first: Arrays, program: Program, held_rows
     mesh = program.task.mesh
     decoded, sent = nbytes(first), nbytes(example_sent(config, first, program.task.workload))
     devices = mesh.local_mesh.shape["data"]
-    train, evaluate = len(held_rows) * sent, EVALUATION_BATCHES * len(held_rows) * decoded
+    train, evaluate = len(held_rows) * sent, EVALUATION_BATCHES * len(held_rows) * nbytes(evaluated)
     ahead = 0  # under auto, batches are not read ahead
     if config.echo.policy == "fixed":
         ahead = min(config.prefetch, accounting.total_steps(config))

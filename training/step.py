@@ -118,6 +118,8 @@ class Program:
         """Metrics by name over `batches` of (arrays, mask float32 [B])."""
         outputs = []
         for data, mask_B in batches:
+            # Otherwise, if decoding is faster, batches would accumulate in the devices' memory.
+            jax.block_until_ready(outputs[-2:-1])
             data, mask_B = sharding.put_batch(self.task.mesh, (data, mask_B))
             arguments = (state.params, state.model_state, data, mask_B)
             outputs.append(self.compile("evaluate", self._evaluate, arguments)(*arguments))

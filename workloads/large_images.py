@@ -5,10 +5,10 @@ reduced to fit; smaller ones keep every pixel. Echoing before augmentation repea
 the photograph's size, so that random cropping is one vectorized function of fixed-size arrays, on
 the host or in the compiled step.
 
-With `fused_decode` there is no canvas. The crop is drawn first; then the whole photograph is
+With `fused_decode` training has no canvas. The crop is drawn first; then the whole photograph is
 decoded (a JPEG at 1/2, 1/4, or 1/8 of its size if the crop stays large enough) and the crop cut
 out, so that small crops of large photographs keep their full detail. Since nothing is left to crop,
-it cannot be combined with echoing before augmentation.
+it cannot be combined with echoing before augmentation. Evaluation decodes onto the canvas.
 """
 
 import dataclasses

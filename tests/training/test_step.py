@@ -144,6 +144,14 @@ def test_evaluation_over_padded_batches_is_the_mean_over_examples():
     assert got == pytest.approx(wanted, rel=1e-5)
 
 
+def test_evaluation_waits_for_the_batch_before_the_last(monkeypatch):
+    parts, waits = make_experiment(mini()), []
+    state, batch = parts.program.init(0), parts.validation[0]
+    monkeypatch.setattr(jax, "block_until_ready", lambda outputs: waits.append(len(outputs)))
+    parts.program.evaluate(state, [batch] * 4)
+    assert waits == [0, 0, 1, 1]
+
+
 def test_initial_parameters_depend_on_the_model_seed_alone():
     program = make_experiment(mini(**RESNET)).program
     one, same, other = (jax.tree.leaves(program.init(seed).params) for seed in (1, 1, 2))
