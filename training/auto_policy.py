@@ -99,6 +99,7 @@ def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
         lines = records.read_lines(path)
         if not lines:
             raise ValueError("it is empty")
+        _check_version(pathlib.Path(path).with_name(records.CONFIG))
         for step, line in enumerate(lines, start=1):
             _check_decision(config, step, line)
         return np.asarray([line["fresh"] for line in lines], np.int64)
@@ -106,8 +107,16 @@ def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
         raise cli.InputError(
             f"config.echo.replay is {path!r}, which holds no decisions of a run with batch_size="
             f"{config.batch_size} and echo.streams={config.echo.streams} ({error}); allowed: "
-            f"{records.DECISIONS} of a run with echo.policy=auto"
+            f"{records.DECISIONS} of a run with echo.policy=auto and schema version "
+            f"{records.SCHEMA_VERSION}"
         ) from error
+
+
+def _check_version(config: pathlib.Path) -> None:
+    """Raises ValueError if a run's config.json exists and is of another schema version."""
+    record = records.read_object(config)
+    if record is not None and records.schema_version(record) != records.SCHEMA_VERSION:
+        raise ValueError(f"the run is of schema version {records.schema_version(record)}")
 
 
 def _check_decision(config: ConfigDict, step: int, line: dict[str, Any]) -> None:

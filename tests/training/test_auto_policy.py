@@ -211,6 +211,15 @@ def test_decisions_of_other_steps_or_parts_of_batches_are_wrong_input(tmp_path):
         make_experiment(auto("after_batching", 4, echo__replay=replay))
 
 
+def test_decisions_of_a_run_of_another_schema_version_are_wrong_input(tmp_path):
+    replay = decisions_file(tmp_path / "decisions", [[32], [16]])
+    records.write_json(tmp_path / records.CONFIG, {"schema_version": records.SCHEMA_VERSION})
+    make_experiment(auto(echo__replay=replay))
+    records.write_json(tmp_path / records.CONFIG, {"schema_version": 4})
+    with pytest.raises(cli.InputError, match=r"\(the run is of schema version 4\); allowed: "):
+        make_experiment(auto(echo__replay=replay))
+
+
 def test_the_command_says_what_is_wrong(tmp_path, capsys):
     flags = ("--config.echo.policy=auto", f"--workdir={tmp_path / 'run'}")
     words = ["--config=configs/cifar10.py:mini", *flags]
