@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.precision import at_least_float32
 from models.resnet_imagenet import ResNetBackbone
 
 # Liu et al. 2016, in the variant of the MLPerf training benchmark (COCO, 300 x 300 pixels). Sides
@@ -63,7 +62,8 @@ class SSD(nnx.Module):
         width: channels of the backbone's first stage; all others are proportional.
         in_channels: channels of the images.
         ghost_batch_size: examples normalized together in the backbone; 0 = the whole batch.
-        dtype: dtype of the convolutions and activations; parameters are float32.
+        dtype: dtype of the convolutions and activations, except in the heads, whose outputs are
+            float32; parameters are float32.
         rngs: source of the initial weights (stream `params`).
     """
 
@@ -97,8 +97,9 @@ class SSD(nnx.Module):
             extras.append(ExtraLayer(*sizes, stride=stride, padding=padding, **common))
             channels.append(last * width)
         self.extras = nnx.List(extras)
-        self.box_heads = _heads(channels, 4, **common)
-        self.class_heads = _heads(channels, num_classes + 1, **common)
+        # float32 outputs, as in the classifiers; bfloat16 would round them.
+        self.box_heads = _heads(channels, 4, rngs)
+        self.class_heads = _heads(channels, num_classes + 1, rngs)
 
     def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> tuple[jax.Array, jax.Array]:
         """Returns box_offsets_BxNx4 and class_logits_BxNx(K+1) in float32; class 0 is background.
@@ -179,17 +180,17 @@ def _extra_layers(image_size: int) -> list[tuple[int, int, int]]:
     return layers
 
 
-def _heads(channels: list[int], outputs: int, **common) -> nnx.List:
-    """A 3x3 convolution per feature map, with `outputs` channels per box of a cell."""
+def _heads(channels: list[int], outputs: int, rngs: nnx.Rngs) -> nnx.List:
+    """A 3x3 convolution per feature map, with `outputs` channels per box of a cell, in float32."""
     return nnx.List(
-        nnx.Conv(features, boxes * outputs, (3, 3), padding=1, kernel_init=CONV_INIT, **common)
+        nnx.Conv(features, boxes * outputs, (3, 3), padding=1, kernel_init=CONV_INIT, rngs=rngs)
         for features, boxes in zip(channels, BOXES_PER_CELL, strict=True)
     )
 
 
 def _apply_heads(heads: nnx.List, maps: list[jax.Array], outputs: int) -> jax.Array:
     per_map_BxNxO = [
-        at_least_float32(head(x_BxHxWxC)).reshape(x_BxHxWxC.shape[0], -1, outputs)
+        head(x_BxHxWxC).reshape(x_BxHxWxC.shape[0], -1, outputs)
         for head, x_BxHxWxC in zip(heads, maps, strict=True)
     ]
     return jnp.concatenate(per_map_BxNxO, axis=1)

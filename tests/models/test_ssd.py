@@ -116,6 +116,8 @@ def test_bfloat16_keeps_float32_parameters_and_outputs():
     maps, outputs = output_shapes(model)
     assert {x.dtype for x in maps} == {jnp.dtype("bfloat16")}
     assert {x.dtype for x in outputs} == {jnp.dtype("float32")}
+    for head in (model.box_heads[0], model.class_heads[0]):  # not rounded before they are converted
+        assert nnx.eval_shape(lambda head, x: head(x), head, maps[0]).dtype == jnp.float32
 
 
 def test_equal_arguments_give_equal_hashable_graph_definitions():
