@@ -47,7 +47,6 @@ class TransformerLayer(nnx.Module):
         model_dim, num_heads, mlp_dim: see `Transformer`.
         activation: of the MLP's hidden units.
         causal, use_bias: see `Attention`; the MLP always has biases.
-        dropout_rate: dropout probability on both branches.
         dtype: dtype of the activations and products; parameters are float32.
         rngs: source of the initial weights (stream `params`).
     """
@@ -61,7 +60,6 @@ class TransformerLayer(nnx.Module):
         activation: Callable[[jax.Array], jax.Array],
         causal: bool,
         use_bias: bool,
-        dropout_rate: float = 0.0,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
@@ -72,23 +70,21 @@ class TransformerLayer(nnx.Module):
         self.mlp_norm = nnx.LayerNorm(model_dim, **common)
         self.mlp_in = nnx.Linear(model_dim, mlp_dim, kernel_init=KERNEL_INIT, **common)
         self.mlp_out = nnx.Linear(mlp_dim, model_dim, kernel_init=KERNEL_INIT, **common)
-        self.dropout = nnx.Dropout(dropout_rate)
 
-    def __call__(self, x_BxLxD: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """Returns the same shape; no dropout if `rngs` is None."""
-        dropout = {"deterministic": rngs is None, "rngs": rngs}
-        x_BxLxD += self.dropout(self.attention(self.attention_norm(x_BxLxD)), **dropout)
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
+        """Returns the same shape."""
+        x_BxLxD += self.attention(self.attention_norm(x_BxLxD))
         hidden_BxLxM = self.activation(self.mlp_in(self.mlp_norm(x_BxLxD)))
-        return x_BxLxD + self.dropout(self.mlp_out(hidden_BxLxM), **dropout)
+        return x_BxLxD + self.mlp_out(hidden_BxLxM)
 
 
 class Transformer(nnx.Module):
     """Decoder-only Transformer: logits of the next token at every position.
 
     Sizes (by default) and layers are those of the base model of Vaswani et al. 2017 (relu,
-    sinusoidal positions without parameters, embeddings multiplied by sqrt(model_dim)), with one
-    difference: normalization precedes each branch and follows the last layer, which trains without
-    a long warmup (Xiong et al. 2020).
+    sinusoidal positions without parameters, embeddings multiplied by sqrt(model_dim) and shared
+    with the output layer), with two differences: normalization precedes each branch and follows the
+    last layer, which trains without a long warmup (Xiong et al. 2020), and there is no dropout.
 
     Args:
         vocab_size: number V of tokens.
@@ -97,8 +93,6 @@ class Transformer(nnx.Module):
         num_heads: attention heads, a divisor of `model_dim`.
         mlp_dim: hidden size of the MLPs.
         max_length: maximum length of a sequence.
-        dropout_rate: dropout probability on the embeddings and on each branch.
-        tie_embedding: whether the logits use the embedding's weights, or their own.
         dtype: dtype of the activations and products; parameters are float32.
         rngs: source of the initial weights (stream `params`).
     """
@@ -112,8 +106,6 @@ class Transformer(nnx.Module):
         num_heads: int = 8,
         mlp_dim: int = 2048,
         max_length: int,
-        dropout_rate: float = 0.0,
-        tie_embedding: bool = True,
         dtype: jnp.dtype = jnp.float32,
         rngs: nnx.Rngs,
     ):
@@ -122,42 +114,27 @@ class Transformer(nnx.Module):
                 "model_dim must be even and a multiple of num_heads, "
                 f"got model_dim {model_dim} and num_heads {num_heads}"
             )
-        if not 0 <= dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be at least 0 and below 1, got {dropout_rate}")
         self.model_dim, self.max_length, self.dtype = model_dim, max_length, dtype
         # nnx.Embed draws with variance 1 / D: inputs and logits both start with a variance near 1.
         self.embed = nnx.Embed(vocab_size, model_dim, rngs=rngs)
-        self.unembed = None if tie_embedding else nnx.Embed(vocab_size, model_dim, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout_rate)
         sizes = (model_dim, num_heads, mlp_dim)
         common = {"activation": nnx.relu, "causal": True, "use_bias": False}
-        common |= {"dropout_rate": dropout_rate, "dtype": dtype, "rngs": rngs}
+        common |= {"dtype": dtype, "rngs": rngs}
         self.layers = nnx.List([TransformerLayer(*sizes, **common) for _ in range(num_layers)])
         self.final_norm = nnx.LayerNorm(model_dim, dtype=dtype, rngs=rngs)
 
-    def __call__(
-        self, tokens_BxL: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
         """Returns logits_BxLxV in float32; those at position t depend only on tokens 0..t.
 
         Args:
             tokens_BxL: int32 in [0, V); a larger token makes the logits NaN.
-            train: whether to apply dropout.
-            dropout_key: required for dropout. The caller passes a key per step, so that the model
-                has no random state.
 
-        Raises ValueError for a sequence longer than `max_length` or a missing key.
+        Raises ValueError for a sequence longer than `max_length`.
         """
-        return self.logits(self.hidden(tokens_BxL, train=train, dropout_key=dropout_key))
+        return self.logits(self.hidden(tokens_BxL))
 
-    def decode(self, x_BxLxD: jax.Array, *, rngs: nnx.Rngs | None = None) -> jax.Array:
-        """Returns logits_BxLxV in float32 from embedded tokens; no dropout if `rngs` is None."""
-        return self.logits(self._hidden(x_BxLxD, rngs))
-
-    def hidden(
-        self, tokens_BxL: jax.Array, *, train: bool, dropout_key: jax.Array | None = None
-    ) -> jax.Array:
-        """Returns hidden_BxLxD, the input of `logits`; the arguments are those of a call.
+    def hidden(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Returns hidden_BxLxD, the input of `logits`; the argument is that of a call.
 
         With a large vocabulary, the logits of all positions take many times more memory.
         """
@@ -167,12 +144,16 @@ class Transformer(nnx.Module):
             )
         # Gathered in float32, so that the gradients of a frequent token are summed in float32.
         x_BxLxD = jnp.take(self.embed.embedding[...], tokens_BxL, axis=0)
-        return self._hidden(x_BxLxD, self._dropout_rngs(train, dropout_key))
+        positions_LxD = sinusoidal_positions(*x_BxLxD.shape[1:])
+        # JAX converts the positions to float32 unless float64 is enabled.
+        x_BxLxD = (x_BxLxD * self.model_dim**0.5 + positions_LxD).astype(self.dtype)
+        for layer in self.layers:
+            x_BxLxD = layer(x_BxLxD)
+        return self.final_norm(x_BxLxD)
 
     def logits(self, hidden_BxLxD: jax.Array) -> jax.Array:
         """Returns logits_BxLxV in float32."""
-        weights = self.embed if self.unembed is None else self.unembed
-        weights_VxD = weights.embedding[...].astype(self.dtype)
+        weights_VxD = self.embed.embedding[...].astype(self.dtype)
         # Accumulated and returned in float32, since the loss exponentiates them.
         return jnp.einsum(
             "bld,vd->blv",
@@ -180,24 +161,6 @@ class Transformer(nnx.Module):
             weights_VxD,
             preferred_element_type=jnp.promote_types(self.dtype, jnp.float32),
         )
-
-    def _hidden(self, x_BxLxD: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
-        positions_LxD = sinusoidal_positions(*x_BxLxD.shape[1:])
-        # JAX converts the positions to float32 unless float64 is enabled.
-        x_BxLxD = (x_BxLxD * self.model_dim**0.5 + positions_LxD).astype(self.dtype)
-        x_BxLxD = self.dropout(x_BxLxD, deterministic=rngs is None, rngs=rngs)
-        for layer in self.layers:
-            x_BxLxD = layer(x_BxLxD, rngs=rngs)
-        return self.final_norm(x_BxLxD)
-
-    def _dropout_rngs(self, train: bool, dropout_key: jax.Array | None) -> nnx.Rngs | None:
-        if not train or self.dropout.rate == 0:
-            return None
-        if dropout_key is None:
-            raise ValueError(
-                f"training with dropout_rate {self.dropout.rate} needs a dropout_key, got None"
-            )
-        return nnx.Rngs(dropout=dropout_key)
 
 
 def sinusoidal_positions(length: int, model_dim: int) -> np.ndarray:

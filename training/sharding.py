@@ -37,7 +37,6 @@ _TENSOR_AXES: dict[tuple[str, ...], int] = {
     ("mlp_in", "bias"): 0,
     ("mlp_out", "kernel"): 0,
     ("embed", "embedding"): 0,
-    ("unembed", "embedding"): 0,
 }
 
 

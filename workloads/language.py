@@ -102,10 +102,10 @@ class LanguageModel:
 
     def row_losses(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, jax.Array]:
         """The weight of a row is its number of targets without padding."""
-        return _row_sums(model, data["tokens"], jnp.ones(len(data["tokens"])), train=True)
+        return _row_sums(model, data["tokens"], jnp.ones(len(data["tokens"])))
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
-        losses_B, tokens_B = _row_sums(model, data["tokens"], mask_B, train=False)
+        losses_B, tokens_B = _row_sums(model, data["tokens"], mask_B)
         return {"loss": losses_B.sum(), "tokens": tokens_B.sum()}
 
     def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:
@@ -117,11 +117,9 @@ class LanguageModel:
         return {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
 
 
-def _row_sums(
-    model: Any, tokens_BxT: jax.Array, mask_B: jax.Array, *, train: bool
-) -> tuple[jax.Array, jax.Array]:
+def _row_sums(model: Any, tokens_BxT: jax.Array, mask_B: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The total cross-entropy of each row in nats, and its number of tokens, float32 [B]."""
-    hidden_BxLxD = model.hidden(tokens_BxT[:, :-1], train=train)
+    hidden_BxLxD = model.hidden(tokens_BxT[:, :-1])
     targets_BxL = tokens_BxT[:, 1:]
     mask_BxL = (targets_BxL != PAD) * mask_B[:, None].astype(jnp.float32)
     rows, length = targets_BxL.shape

@@ -42,7 +42,7 @@ class NextToken:
 
     def loss(self, model, data):
         tokens_BxL = data["tokens"]
-        logits_BxLxV = model(tokens_BxL[:, :-1], train=True)
+        logits_BxLxV = model(tokens_BxL[:, :-1])
         losses = optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, tokens_BxL[:, 1:])
         return losses.mean(), {"loss": losses.mean()}
 

@@ -1,4 +1,4 @@
-"""Tests of the Transformer: number of parameters, causality, dropout, precision."""
+"""Tests of the Transformer: number of parameters, causality, precision."""
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,9 @@ MINI = {
 TOKENS_BXL = jnp.array([[1, 5, 2, 10, 0, 3], [4, 4, 9, 7, 8, 6]], jnp.int32)
 
 
-@nnx.jit(static_argnames="train")
-def forward(model, tokens, train=False, dropout_key=None):
-    return model(tokens, train=train, dropout_key=dropout_key)
+@nnx.jit
+def forward(model, tokens):
+    return model(tokens)
 
 
 def abstract(**arguments):
@@ -30,12 +30,11 @@ def abstract(**arguments):
     return nnx.eval_shape(lambda: Transformer(**arguments, rngs=nnx.Rngs(0)))
 
 
-def expected_count(vocab_size, num_layers, model_dim, mlp_dim, tied, **_):
+def expected_count(vocab_size, num_layers, model_dim, mlp_dim, **_):
     norm = 2 * model_dim  # scale and bias
     attention = 4 * model_dim**2  # q, k, v, out, without bias
     mlp = 2 * model_dim * mlp_dim + mlp_dim + model_dim
-    embeddings = vocab_size * model_dim * (1 if tied else 2)
-    return embeddings + num_layers * (attention + mlp + 2 * norm) + norm
+    return vocab_size * model_dim + num_layers * (attention + mlp + 2 * norm) + norm
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +43,11 @@ def mini():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tied", [True, False])
-def test_number_of_parameters(tied):
+def test_number_of_parameters():
     base = {"vocab_size": 32_000, "num_layers": 6, "model_dim": 512, "num_heads": 8}
     base |= {"mlp_dim": 2048, "max_length": 256}
     for sizes in (base, MINI):
-        model = abstract(**sizes, tie_embedding=tied)
-        assert parameter_count(model) == expected_count(**sizes, tied=tied)
+        assert parameter_count(abstract(**sizes)) == expected_count(**sizes)
     assert abstract(vocab_size=9, max_length=9).layers[5].mlp_in.kernel.shape == (512, 2048)
 
 
@@ -64,10 +61,16 @@ def test_later_tokens_do_not_change_earlier_logits(mini):
 
 
 @pytest.mark.slow
-def test_logits_have_no_gradient_from_later_embeddings(mini):
-    x_BxLxD = jax.random.normal(jax.random.key(1), (1, 6, 8))
-    jacobian_LxLxD = jax.jit(jax.jacrev(lambda x: mini.decode(x)[0].sum(-1)))(x_BxLxD)[:, 0]
-    depends_LxL = (jacobian_LxLxD != 0).any(-1)
+def test_hidden_units_have_no_gradient_from_later_embeddings(mini):
+    graphdef, parameters = nnx.split(mini)
+
+    def first_unit(embedding_VxD):
+        model = nnx.merge(graphdef, parameters, copy=True)
+        model.embed.embedding[...] = embedding_VxD
+        return model.hidden(jnp.arange(6)[None])[0, :, 0]
+
+    jacobian_LxVxD = jax.jit(jax.jacrev(first_unit))(mini.embed.embedding[...])
+    depends_LxL = (jacobian_LxVxD[:, :6] != 0).any(-1)
     np.testing.assert_array_equal(depends_LxL, np.tri(6, dtype=bool))
 
 
@@ -80,8 +83,8 @@ def test_logits_and_gradients_are_float32_and_activations_of_the_dtype(dtype):
 
     def loss(parameters, tokens):
         model = nnx.merge(graphdef, parameters, copy=True)
-        logits = model(tokens, train=True)
-        hidden = model.layers[0](jnp.ones((1, 6, 8), dtype), rngs=None)
+        logits = model(tokens)
+        hidden = model.layers[0](jnp.ones((1, 6, 8), dtype))
         return -jax.nn.log_softmax(logits)[..., 0].mean(), (logits, hidden)
 
     gradients, (logits, hidden) = jax.eval_shape(
@@ -98,21 +101,6 @@ def test_bfloat16_stays_near_float32(mini):
     np.testing.assert_allclose(forward(half, TOKENS_BXL), forward(mini, TOKENS_BXL), atol=0.1)
 
 
-@pytest.mark.slow
-def test_dropout_depends_on_the_key_alone_and_acts_in_training_alone(mini):
-    graphdef = nnx.graphdef(abstract(**MINI, dropout_rate=0.5))
-    model, keys = (
-        nnx.merge(graphdef, nnx.state(mini), copy=True),
-        jax.random.split(jax.random.key(0)),
-    )
-    first, again, other = (forward(model, TOKENS_BXL, True, k) for k in (keys[0], keys[0], keys[1]))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).all()
-    np.testing.assert_array_equal(forward(model, TOKENS_BXL), forward(mini, TOKENS_BXL))
-    with pytest.raises(ValueError, match=r"dropout_rate 0\.5 needs a dropout_key"):
-        model(TOKENS_BXL, train=True)
-
-
 def test_the_state_holds_parameters_only(mini):
     assert all(isinstance(v, nnx.Param) for _, v in nnx.to_flat_state(nnx.state(mini)))
 
@@ -124,7 +112,7 @@ def test_names_that_sharding_rules_rely_on(mini):
 
 
 def test_equal_arguments_give_equal_hashable_graph_definitions():
-    first, second = (nnx.graphdef(abstract(**MINI, dropout_rate=0.1)) for _ in range(2))
+    first, second = (nnx.graphdef(abstract(**MINI)) for _ in range(2))
     assert first == second
     assert hash(first) == hash(second)
 
@@ -140,7 +128,6 @@ def test_positions_are_sines_and_cosines_of_falling_frequency():
     [
         ({"num_heads": 3}, "got model_dim 8 and num_heads 3"),
         ({"model_dim": 7, "num_heads": 1}, "must be even"),
-        ({"dropout_rate": 1.0}, "below 1, got 1.0"),
     ],
 )
 def test_wrong_sizes_are_refused(change, message):
@@ -150,4 +137,4 @@ def test_wrong_sizes_are_refused(change, message):
 
 def test_too_long_sequences_are_refused(mini):
     with pytest.raises(ValueError, match="6 tokens at most, got 7"):
-        mini(jnp.zeros((1, 7), jnp.int32), train=False)
+        mini(jnp.zeros((1, 7), jnp.int32))

@@ -69,7 +69,7 @@ def test_the_loss_by_hand(model):
     """-log of the softmax's share of each real next token, in float64, one token at a time."""
     workload = language_model()
     tokens = batch(workload)["tokens"]
-    logits_BxLxV = np.asarray(nnx.jit(lambda m, t: m(t, train=False))(model, tokens[:, :-1]))
+    logits_BxLxV = np.asarray(nnx.jit(lambda m, t: m(t))(model, tokens[:, :-1]))
     losses = []
     for text, logits_LxV in zip(TEXTS, logits_BxLxV.astype(np.float64), strict=True):
         for following, logits_V in zip(text[1:], logits_LxV, strict=False):
@@ -197,7 +197,7 @@ def test_full_size_logits_are_never_in_memory_at_once():
     def held(chunk):
         def loss(parameters, tokens_BxL):
             model = nnx.merge(graphdef, parameters, copy=True)
-            hidden_BxLxD = model.hidden(tokens_BxL, train=True)
+            hidden_BxLxD = model.hidden(tokens_BxL)
             ones = jnp.ones(tokens_BxL.shape)
             return total_cross_entropy(model, hidden_BxLxD, tokens_BxL, ones, chunk).sum()
 
