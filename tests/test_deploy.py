@@ -3,6 +3,7 @@
 A stand-in for `srun` starts its command as many times as Slurm would; what it starts is real.
 """
 
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -22,6 +23,7 @@ from tests.helpers.runs import HANGS, ROOT, SHRUNK
 DEPLOY = ROOT / "deploy"
 SCRIPTS = sorted(path.name for path in DEPLOY.glob("*.sh"))
 MINI = "--config=configs/cifar10.py:mini"
+OTHERS = ("requirements-dev.txt", "requirements-extras.txt")  # what some flags need
 
 SRUN = """#!/usr/bin/env bash
 echo "$@" >> "$CALLS"
@@ -166,6 +168,19 @@ def test_the_image_installs_what_make_installs_and_holds_every_package():
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     commands = {path.name for path in ROOT.glob("*.py")}
     assert copied() == packages - {"examples"} | commands | {"requirements.txt"}
+
+
+def test_requirements_list_what_the_packages_import():
+    pinned = "".join((ROOT / name).read_text() for name in ("requirements.txt", *OTHERS))
+    listed = {name.lower() for name in re.findall(r"^[\w.-]+", pinned, re.M)}
+    distributions = importlib.metadata.packages_distributions()
+    for name in copied() - {"requirements.txt"}:
+        place = ROOT / name
+        for path in place.rglob("*.py") if place.is_dir() else [place]:
+            imported = re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.M)
+            for module in {*imported} & distributions.keys():
+                names = {d.lower().replace("_", "-") for d in distributions[module]}
+                assert names & {n.replace("_", "-") for n in listed}, f"{path}: {module}"
 
 
 @pytest.mark.slow
