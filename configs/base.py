@@ -98,8 +98,8 @@ FIELDS = (
     Field(
         "dataset.fused_decode",
         False,
-        "cut the random crop from the whole decoded photograph, without a canvas; not with "
-        "echo.insertion=before_augmentation",
+        "cut the random crops of training from the whole decoded photograph, without a canvas "
+        "(evaluation has one); not with echo.insertion=before_augmentation",
         SWITCH,
     ),
     Field(
@@ -145,7 +145,7 @@ FIELDS = (
     Field(
         "model.stem",
         "imagenet",
-        "imagenet (quarters the resolution) | cifar (keeps it)",
+        "imagenet: imagenet (quarters the resolution) | cifar (keeps it)",
         Choices(("imagenet", "cifar")),
     ),
     Field(
@@ -175,7 +175,7 @@ FIELDS = (
     Field(
         "dtype",
         "float32",
-        "dtype of activations; parameters are float32",
+        "dtype of activations, except in logistic regression; parameters are float32",
         Choices(("float32", "bfloat16")),
     ),
     Field(

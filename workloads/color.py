@@ -31,9 +31,10 @@ class Distortion(NamedTuple):
 def draw(key: jax.Array) -> Distortion:
     """Draws random brightness, contrast, saturation, and hue.
 
-    Ranges and the two orders of operations are those of Inception's published training code
-    (TF-Slim, `distort_color`), recalled and not verified. The order is drawn per image instead of
-    per input thread.
+    Ranges are those of TF-Slim's `distort_color` (inception_preprocessing.py), and so is the order
+    with the contrast last: brightness, saturation, hue, contrast. The other order, brightness,
+    saturation, contrast, hue, is ours. TF-Slim has three others, and draws one of its four per
+    image.
     """
     order_key, *keys = jax.random.split(key, 5)
     draws = [
