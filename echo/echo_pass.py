@@ -39,8 +39,8 @@ class EchoPass:
         """The next item, or batch, with the fresh items and the copy numbers that it contains, both
         int64 [n]; StopIteration at the end.
 
-        After an error the next call tries again. If items were lost by it, the error is raised
-        until `set_state` has read them again.
+        After an error the next call tries again. If items were lost by it, or the parent cannot
+        return to the item that failed, the error is raised until `set_state` has read them again.
         """
         if self._lost is not None:
             raise self._lost.with_traceback(None)  # or it would get longer each time

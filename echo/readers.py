@@ -288,11 +288,16 @@ class SequentialReader:
         self._iterator = iterator
         # (next index, parent's state), oldest first
         self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
+        self._error: BaseException | None = None  # of the parent, at item `next_index`
         self.next_index = 0
         self.num_items: int | None = None
 
     def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Iterator[Any]]:
-        """The next items, which are read while they are iterated over; `seconds` is ignored."""
+        """The next items, which are read while they are iterated over; `seconds` is ignored.
+
+        After an error of the parent, the next call returns it to the item that failed and tries
+        again. If it cannot return there, the error is raised until `rewind`.
+        """
         del seconds
         needed = min(needed, CHUNK_ITEMS)  # there may be far fewer than a large buffer asks for
         if self.num_items is not None:  # a parent that is asked after its end may start over
@@ -318,6 +323,7 @@ class SequentialReader:
     def rewind(self, state: dict[str, Any]) -> None:
         # Some parents change the state that they were given as they continue.
         self._iterator.set_state(copy.deepcopy(state["parent"]))
+        self._error = None
         self.next_index = state["next_index"]
         self.num_items = None if state["num_items"] < 0 else state["num_items"]
         # Not what the parent reports now: some report the state only after the next item.
@@ -344,6 +350,10 @@ class SequentialReader:
             self._snapshots.popleft()
 
     def _items(self, n: int) -> Iterator[Any]:
+        if self._error is not None:
+            if not self._move_back():
+                raise self._error.with_traceback(None)  # or it would get longer each time
+            self._error = None
         for _ in range(n):
             due = self.next_index - self._snapshots[-1][0] >= SNAPSHOT_EVERY
             state = copy.deepcopy(self._iterator.get_state()) if due else None
@@ -352,10 +362,30 @@ class SequentialReader:
             except StopIteration:
                 self.num_items = self.next_index
                 return
+            except BaseException as error:
+                self._error = error
+                raise
             if state is not None:  # an item follows: some parents start over from their end
                 self._snapshots.append((self.next_index, state))
             self.next_index += 1
             yield item
+
+    def _move_back(self) -> bool:
+        """Moves the parent back to item `next_index`; returns whether it could.
+
+        After an error a parent may be past the item that failed (Grain's `map`), or at its end (a
+        generator), where it would seem to have fewer items.
+        """
+        index, state = self._snapshots[-1]
+        try:
+            if self._iterator.get_state() is None:
+                return False
+            self._iterator.set_state(copy.deepcopy(state))
+            for _ in range(index, self.next_index):
+                next(self._iterator)
+        except Exception:
+            return False
+        return True
 
 
 class BackgroundReader:

@@ -502,6 +502,51 @@ def test_an_error_upstream_is_raised_at_once_and_the_stream_can_continue(kind, b
     assert numbers(items) == expected[: len(expected) // 4 * 4 if batch_size else None]
 
 
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_after_an_error_a_parent_that_has_moved_on_returns_to_the_item(batch_size):
+    failing = {0, 20, 21, 63}
+
+    def fails_once(number):
+        if number in failing:
+            failing.remove(number)
+            raise OSError(f"cannot read {number}")
+        return {"y": np.int64(-number)}
+
+    parent = grain.MapDataset.range(64).to_iter_dataset().map(fails_once)
+    dataset = EchoIterDataset(parent, factor=1.5, shuffle_buffer=5, batch_size=batch_size)
+    whole, iterator, items, errors = schedule_says(1.5, 5, 0, 64), iter(dataset), [], []
+    while len(numbers(items)) < len(whole):
+        try:
+            items.append(next(iterator))
+        except OSError as error:
+            errors.append(str(error))
+    assert numbers(items) == whole
+    assert errors == [f"cannot read {number}" for number in (0, 20, 21, 63)]
+
+
+def test_a_parent_that_cannot_return_to_an_item_raises_its_error_until_a_state_is_set():
+    class Fixed(FlakyIterator):
+        moves = False
+
+        def set_state(self, state):
+            if not self.moves:
+                raise ValueError("cannot move")
+            super().set_state(state)
+
+    class FixedDataset(FlakyIterDataset):
+        def __iter__(self):
+            return Fixed(self.source)
+
+    iterator = iter(EchoIterDataset(FixedDataset(Flaky(30)), factor=2))
+    items = [next(iterator) for _ in range(14)]
+    for _ in range(3):
+        with pytest.raises(OSError, match="cannot read 7"):
+            next(iterator)
+    Fixed.moves = True
+    iterator.set_state(iterator.get_state())
+    assert numbers([*items, *iterator]) == schedule_says(2, 0, 0, 30)
+
+
 def test_a_parent_may_change_a_state_that_it_returned():
     parent = flaky_parent("sequential", failing=())
     grain.experimental.assert_equal_output_after_checkpoint(EchoIterDataset(parent, factor=2))
