@@ -1,5 +1,7 @@
 """Echoing for any Python iterable: a generator, a list, a PyTorch or Hugging Face loader."""
 
+import contextlib
+import copy
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
@@ -64,25 +66,31 @@ class EchoIterable(Iterable[T]):
             raise TypeError(f"iterable is a {type(iterable).__name__}; allowed: an iterable")
         if not isinstance(schedule, EchoSchedule):
             raise TypeError(f"schedule is a {type(schedule).__name__}; allowed: an EchoSchedule")
-        self._iterable: Any = iterable
+        self._parent = _Parent(iterable)
         self._schedule = schedule
         self._reshuffle = reshuffle_each_iteration
         self.epoch = 0
         self._newest: EchoIterator[T] | None = None
         self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any
-        self._parent_was_loaded = self._parent_was_read = False
         torch_data = sys.modules.get("torch.utils.data")
         if torch_data is not None:
             torch_data.IterableDataset.register(EchoIterable)
 
     def __iter__(self) -> "EchoIterator[T]":
         iterator = self._waiting or self._begin(self.epoch)
+        iterator.open()
         self._newest, self._waiting = iterator, None
         self.epoch = iterator.epoch + 1
         return iterator
 
     def __len__(self) -> int:
-        return self._schedule.num_outputs(len(self._iterable))  # or a TypeError
+        return self._schedule.num_outputs(len(self._parent.iterable))  # or a TypeError
+
+    def __bool__(self) -> bool:
+        try:
+            return len(self) > 0
+        except TypeError:  # without a length an iterable is true
+            return True
 
     def set_epoch(self, epoch: int) -> None:
         """Numbers the next pass, here and in the iterable if that has a `set_epoch` too.
@@ -92,10 +100,9 @@ class EchoIterable(Iterable[T]):
         """
         self.epoch = checked_integer("epoch", epoch, 0, MAX_POSITION)
         if self._waiting is not None and self._waiting.epoch != epoch:
-            self._parent_was_read |= self._waiting.fresh_examples > 0
             self._newest = self._waiting = None
-        if hasattr(self._iterable, "set_epoch"):
-            self._iterable.set_epoch(epoch)
+        if hasattr(self._parent.iterable, "set_epoch"):
+            self._parent.iterable.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the newest pass: small, plus one state of the iterable.
@@ -110,22 +117,19 @@ class EchoIterable(Iterable[T]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next pass continue from `state`; the items that are pending there are read.
 
+        Nothing is left of a pass whose state was taken at its end: the next one is empty.
+
         Raises:
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
-                items than were read, or is an iterator from which items have been read here.
+                items than were read, or has been read from here and cannot start again.
         """
         check_fields(state, dict.fromkeys(_STATE_FIELDS))
-        if self._newest is not None:
-            self._parent_was_read |= self._newest.fresh_examples > 0
-        if self._parent_was_read and _cannot_restart(self._iterable):
-            raise ValueError(
-                f"iterable is a {type(self._iterable).__name__} that has been read from, and "
-                "cannot start again; restore the state over a new one, or over an object that "
-                "makes one for each iter()"
-            )
         position = dict(state)
-        iterator = self._begin(checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION))
-        self._parent_was_loaded = True
+        epoch = checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION)
+        self._order(epoch).at(position, None)  # refuses other settings before the iterable changes
+        if self._parent.was_read and self._parent.cannot_restart:
+            raise self._parent.cannot_start_again()
+        iterator = self._begin(epoch)
         iterator.set_position(position)
         self._newest = self._waiting = iterator
         self.epoch = iterator.epoch
@@ -144,23 +148,16 @@ class EchoIterable(Iterable[T]):
 
     def _begin(self, epoch: int) -> "EchoIterator[T]":
         """A new pass from the start."""
-        parent = self._iterable
-        # Hugging Face starts every pass of an epoch from the last state that was loaded.
-        keeps_state = hasattr(parent, "set_epoch") and hasattr(parent, "load_state_dict")
-        if self._parent_was_loaded and keeps_state and not isinstance(parent, EchoIterable):
-            parent.load_state_dict({})
-        self._parent_was_loaded = False
+        self._parent.discard_loaded()
+        return EchoIterator(_Source(self._parent), self._order(epoch), epoch)
+
+    def _order(self, epoch: int) -> FixedOrder:
+        """The order of a pass, at its start."""
         schedule = self._schedule
         if self._reshuffle and epoch:
             seed = np.random.SeedSequence([schedule.seed, epoch]).generate_state(1, np.uint64)
             schedule = EchoSchedule(schedule.factor, schedule.shuffle_buffer, int(seed[0]))
-        return EchoIterator(_Source(self._iterable), schedule, epoch)
-
-
-def _cannot_restart(iterable: Any) -> bool:
-    """Whether an iterable is an iterator without a way back: `reset` (NVIDIA DALI) or a state."""
-    ways_back = ("reset", "load_state_dict")
-    return isinstance(iterable, Iterator) and not any(hasattr(iterable, way) for way in ways_back)
+        return FixedOrder(schedule.cursor(), 1, drop_remainder=True)
 
 
 class EchoIterator(Iterator[T]):
@@ -170,14 +167,18 @@ class EchoIterator(Iterator[T]):
         epoch: the number of the pass.
     """
 
-    def __init__(self, source: "_Source", schedule: EchoSchedule, epoch: int):
+    def __init__(self, source: "_Source", order: FixedOrder, epoch: int):
         self.epoch = epoch
-        order = FixedOrder(schedule.cursor(), 1, drop_remainder=True)
+        self._source = source
         self._pass = EchoPass(SequentialReader(source), order, ItemStore)
 
     def __next__(self) -> T:
         item, _, _ = self._pass.next()
         return item
+
+    def open(self) -> None:
+        """Calls iter() of the iterable, if that has not been done; the first item does it too."""
+        self._source.open()
 
     @property
     def fresh_examples(self) -> int:
@@ -193,58 +194,131 @@ class EchoIterator(Iterator[T]):
         self._pass.set_state(state)
 
 
+class _Parent:
+    """The iterable that is echoed, and what has been done to it here.
+
+    Attributes:
+        has_state: whether it has `state_dict` and `load_state_dict`.
+        start: its state before anything was done, if its passes are generators; None if unknown.
+        was_read: whether items have been read.
+        was_loaded: whether a state has been loaded that may apply to later passes.
+    """
+
+    def __init__(self, iterable: Any):
+        self.iterable = iterable
+        methods = (getattr(iterable, name, None) for name in ("state_dict", "load_state_dict"))
+        self.has_state = all(map(callable, methods))
+        self.start: Any = None
+        self.was_read = self.was_loaded = False
+
+    @property
+    def name(self) -> str:
+        return type(self.iterable).__name__
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of a Hugging Face data set."""
+        epoch = getattr(self.iterable, "epoch", None)
+        return int(epoch) if hasattr(self.iterable, "set_epoch") and epoch is not None else None
+
+    @property
+    def cannot_restart(self) -> bool:
+        """Whether it is an iterator without a way back: `reset` (NVIDIA DALI) or a state."""
+        ways_back = ("reset", "load_state_dict")
+        is_iterator = isinstance(self.iterable, Iterator)
+        return is_iterator and not any(hasattr(self.iterable, way) for way in ways_back)
+
+    @property
+    def keeps_loaded(self) -> bool:
+        """Whether it starts every pass of an epoch from the last state that was loaded, as data
+        sets of Hugging Face do. They start over after the state {}."""
+        has_epochs = hasattr(self.iterable, "set_epoch")
+        return self.has_state and has_epochs and not isinstance(self.iterable, EchoIterable)
+
+    @property
+    def is_untouched(self) -> bool:
+        return not (self.was_read or self.was_loaded)
+
+    def load(self, state: Any) -> None:
+        self.was_loaded = True
+        self.iterable.load_state_dict(state)
+
+    def discard_loaded(self) -> None:
+        """Lets later passes ignore a state that was loaded."""
+        if self.was_loaded and self.keeps_loaded:
+            self.iterable.load_state_dict({})
+            self.was_loaded = False
+
+    def cannot_start_again(self) -> ValueError:
+        return ValueError(
+            f"iterable is a {self.name} that has been read from, and cannot start again; restore "
+            "the state over a new one, or over an object that makes one for each iter()"
+        )
+
+
 class _Source:
     """A pass over an iterable, with its states, if it has any; see `readers.ResumableIterator`."""
 
-    def __init__(self, iterable: Any):
-        self._iterable = iterable
-        methods = (getattr(iterable, name, None) for name in ("state_dict", "load_state_dict"))
-        self._has_state = all(map(callable, methods))
+    def __init__(self, parent: _Parent):
+        self._parent = parent
         self._start()
 
     def __next__(self) -> Any:
-        item = next(self._iterator)
-        self._started = True
-        return item
+        self.open()
+        # Before `next`, since an iterable without state cannot return to an item that failed.
+        self._started = self._parent.was_read = True
+        return next(self._iterator)
+
+    def open(self) -> None:
+        if self._iterator is None:
+            self._iterator = iter(self._parent.iterable)
 
     def get_state(self) -> dict[str, Any] | None:
-        if self._started and not self._has_state:
+        parent = self._parent
+        if self._started and not parent.has_state:
             return None
-        state = self._iterable.state_dict() if self._started else None
-        return {"epoch": self._epoch(), "state": state}
+        state = parent.iterable.state_dict() if self._started else parent.start
+        return {"epoch": parent.epoch, "state": state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         check_fields(state, {"epoch": None, "state": None})
-        epoch = state["epoch"]
+        parent, epoch = self._parent, state["epoch"]
         if epoch is not None:
             checked_integer("epoch", epoch, 0, MAX_POSITION)
-        elif self._epoch() is not None:
+        elif parent.epoch is not None:
             raise ValueError(
-                f"the state is of an iterable without epochs, a {type(self._iterable).__name__} is "
-                f"at epoch {self._epoch()}; restore it over an equal iterable"
+                f"the state is of an iterable without epochs, a {parent.name} is at epoch "
+                f"{parent.epoch}; restore it over an equal iterable"
             )
-        if state["state"] is not None and not self._has_state:
+        if state["state"] is not None and not parent.has_state:
             raise ValueError(
                 "the state holds that of an iterable with state_dict and load_state_dict, which a "
-                f"{type(self._iterable).__name__} does not have; restore it over an equal iterable"
+                f"{parent.name} does not have; restore it over an equal iterable"
             )
-        if epoch != self._epoch() and hasattr(self._iterable, "set_epoch"):
-            self._iterable.set_epoch(epoch)  # in another one Hugging Face ignores states
-        if epoch != self._epoch():
+        if epoch != parent.epoch and hasattr(parent.iterable, "set_epoch"):
+            parent.iterable.set_epoch(epoch)  # in another one Hugging Face ignores states
+        if epoch != parent.epoch:
             raise ValueError(
-                f"the state is of epoch {epoch} of the {type(self._iterable).__name__}, which is "
-                f"at epoch {self._epoch()}; call set_epoch({epoch}) before"
+                f"the state is of epoch {epoch} of the {parent.name}, which is at epoch "
+                f"{parent.epoch}; call set_epoch({epoch}) before"
             )
         if state["state"] is not None:
-            self._iterable.load_state_dict(state["state"])
+            parent.load(state["state"])
+        elif parent.keeps_loaded:
+            parent.discard_loaded()
+        elif parent.has_state and not parent.is_untouched:
+            raise parent.cannot_start_again()
         self._start()
 
     def _start(self) -> None:
-        self._iterator = iter(self._iterable)
+        parent = self._parent
+        self._iterator: Any = None
+        self._started = False
+        if not parent.has_state:
+            return  # opened when it is read: iter() may draw a permutation, or start processes
+        self.open()
         # A generator runs from the first `next` on. Until then its iterable has an old state.
-        self._started = self._has_state and not inspect.isgenerator(self._iterator)
-
-    def _epoch(self) -> int | None:
-        """The epoch of a Hugging Face data set."""
-        epoch = getattr(self._iterable, "epoch", None)
-        return int(epoch) if hasattr(self._iterable, "set_epoch") and epoch is not None else None
+        self._started = not inspect.isgenerator(self._iterator)
+        if not self._started and parent.is_untouched and not parent.keeps_loaded:
+            with contextlib.suppress(Exception):  # some have no state before the first item
+                parent.start = copy.deepcopy(parent.iterable.state_dict())

@@ -270,6 +270,19 @@ def test_a_state_of_another_epoch_is_discarded(read):
     assert sorted(echoed) == sorted([1000 + i for i in range(40)] * 2)
 
 
+def test_nothing_is_left_of_a_pass_at_its_end():
+    echoed, resumed = echo_iterable(range(9), 2, 4), echo_iterable(range(9), 2, 4)
+    list(echoed)
+    state, second = echoed.state_dict(), list(echoed)
+    for discarded in (False, True):
+        resumed.load_state_dict(state)
+        if discarded:
+            resumed.set_epoch(1)
+        else:
+            assert list(resumed) == []
+        assert list(resumed) == second
+
+
 def test_a_state_before_the_first_item_is_that_of_the_start():
     echoed = echo_iterable(range(9), 2, 4)
     state = echoed.state_dict()
@@ -306,6 +319,16 @@ def test_a_state_of_something_else_is_refused_and_nothing_changes(change, messag
     assert echoed.state_dict() == state
     echoed.load_state_dict(state)
     assert [*out, *echoed] == whole
+
+
+def test_a_refused_state_leaves_the_pass_over_a_loader_with_state():
+    echoed = echo_iterable(Eager(20), 2)
+    iterator = iter(echoed)
+    head = list(itertools.islice(iterator, 7))
+    for change in ({"schedule": "3, 0, 0"}, {"position": -1}, {"epoch": -1}):
+        with pytest.raises(ValueError, match=r"\(3, 0, 0\), this one has|is -1; allowed"):
+            echoed.load_state_dict(echoed.state_dict() | change)
+    assert head + list(iterator) == [i for i in range(20) for _ in "ab"]
 
 
 def test_a_parent_that_does_not_take_its_epoch_is_an_error():
@@ -350,6 +373,9 @@ def test_the_length_is_the_number_of_outputs():
     assert len(echo_iterable([], 2)) == 0
     with pytest.raises(TypeError, match="has no len"):
         len(echo_iterable((i for i in range(3)), 2))
+    assert echoed
+    assert echo_iterable(iter([]), 2)
+    assert not echo_iterable([], 2)
 
 
 @pytest.mark.parametrize(("source", "n"), [([0, 1, 2], 3), (OneByOne(), 9), ((i for i in "ab"), 2)])
@@ -432,6 +458,77 @@ def test_after_a_state_is_loaded_the_next_pass_is_that_of_the_state():
     assert list(resumed) == rest
 
 
+class Shuffled:
+    """Like a seeded PyTorch DataLoader: each iter() draws from its generator at once."""
+
+    def __init__(self):
+        self.generator = np.random.default_rng(0)
+
+    def __iter__(self):
+        return iter(self.generator.permutation(20).tolist())
+
+
+@pytest.mark.parametrize("outputs", [0, 7, 40])
+def test_a_resumed_pass_iterates_once_as_an_uninterrupted_one_does(outputs):
+    whole = echo_iterable(Shuffled(), 2, 4)
+    passes = [list(whole), list(whole)]
+    echoed, resumed = echo_iterable(Shuffled(), 2, 4), echo_iterable(Shuffled(), 2, 4)
+    head = list(itertools.islice(echoed, outputs))
+    resumed.load_state_dict(echoed.state_dict())
+    assert [head + list(resumed), list(resumed)] == passes
+
+
+def test_an_iterable_that_cannot_be_opened_is_an_error_of_iter():
+    class Unreadable:
+        def __iter__(self):
+            raise OSError("no such data")
+
+    with pytest.raises(OSError, match="no such data"):
+        iter(echo_iterable(Unreadable(), 2))
+
+
+class Continuing(Stateful):
+    """Its passes are generators that begin where its state is."""
+
+    index = 0
+
+    def state_dict(self):
+        return {"index": self.index}
+
+    def load_state_dict(self, state):
+        self.index = state["index"]
+
+    def __iter__(self):
+        while self.index < self.n:
+            self.index += 1
+            yield self.item(self.index - 1)
+        self.index = 0
+
+
+class Unstarted(Continuing):
+    """Has no state before its first item."""
+
+    def state_dict(self):
+        assert self.reads
+        return super().state_dict()
+
+
+def test_an_iterable_that_was_read_can_go_back_to_a_state_near_its_start():
+    echoed = echo_iterable(Continuing(40), 2)
+    iterator = iter(echoed)
+    head = list(itertools.islice(iterator, 7))
+    state, rest = echoed.state_dict(), list(itertools.islice(iterator, 50))
+    echoed.load_state_dict(state)
+    assert list(itertools.islice(echoed, 50)) == rest
+    again = echo_iterable(Continuing(40), 2)
+    again.load_state_dict(state)
+    assert head + list(again) == [i for i in range(40) for _ in "ab"]
+    echoed = echo_iterable(Unstarted(40), 2)
+    list(itertools.islice(echoed, 7))
+    with pytest.raises(ValueError, match="is a Unstarted that has been read from, and cannot st"):
+        echoed.load_state_dict(echoed.state_dict())
+
+
 @pytest.mark.parametrize("iterate", [iter, lambda items: map(int, items), lambda i: (j for j in i)])
 def test_an_iterator_that_has_been_read_takes_no_state(iterate):
     echoed = echo_iterable(iterate(range(9)), 2, 4)
@@ -488,5 +585,60 @@ def test_an_error_of_the_source_is_raised_when_its_item_is_due():
 
     iterator = iter(echo_iterable(breaking(), 2))
     assert [next(iterator) for _ in range(6)] == [0, 0, 1, 1, 2, 2]
-    with pytest.raises(OSError, match="the network is gone"):
-        next(iterator)
+    for _ in range(3):  # the generator has ended, but the data have not
+        with pytest.raises(OSError, match="the network is gone"):
+            next(iterator)
+    assert iterator.state()["num_items"] == -1
+
+
+def failing_once(kind, *failing):
+    """An iterable of a kind above that has moved on when reading an item fails, once for each."""
+
+    left = set(failing)
+
+    class Failing(kind):
+        def item(self, index):
+            if index in left:
+                left.remove(index)
+                raise OSError(f"cannot read {index}")
+            return super().item(index)
+
+    return Failing(40)
+
+
+@pytest.mark.parametrize("kind", [Lazy, Eager, Continuing])
+def test_after_an_error_an_iterable_with_state_is_read_from_the_item_that_failed(kind):
+    echoed = echo_iterable(failing_once(kind, 0, 3, 20, 39), 1.5, 5)
+    whole, iterator, items, errors = schedule_says(1.5, 5, 0, 40), iter(echoed), [], []
+    while len(items) < len(whole):
+        try:
+            items.append(next(iterator))
+        except OSError as error:
+            errors.append(str(error))
+            resumed = echo_iterable(kind(40), 1.5, 5)
+            resumed.load_state_dict(echoed.state_dict())
+            assert items + list(resumed) == whole
+    assert items == whole
+    assert next(iterator, None) is None
+    assert errors == [f"cannot read {index}" for index in (0, 3, 20, 39)]
+    echoed.set_epoch(0)
+    assert sorted(echoed) == sorted(whole)  # what was loaded to return does not count again
+
+
+def test_after_an_error_an_iterable_without_state_is_read_again_only_from_a_state():
+    class Failing(Loader):
+        def __iter__(self):
+            for item in super().__iter__():
+                if self.produced == 10:
+                    raise OSError("cannot read")
+                yield item["y"][0]
+
+    loader = Failing(20)
+    echoed = echo_iterable(loader, 2, 4)
+    iterator, items = iter(echoed), []
+    for _ in range(2):
+        with pytest.raises(OSError, match="cannot read"):
+            items.extend(iterator)
+    assert loader.produced == 10
+    echoed.load_state_dict(echoed.state_dict())
+    assert items + list(echoed) == schedule_says(2, 4, 0, 20)

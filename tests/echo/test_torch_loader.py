@@ -188,3 +188,19 @@ def test_a_loader_that_waits_needs_workers_first():
     assert "transform waits for" in advice.reason
     with pytest.raises(ValueError, match="batch_size is 16; allowed: that of the loader, 8"):
         echo.advise(loader, len, batch_size=16)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.multiprocess)])
+def test_an_echoed_stream_resumes_around_a_seeded_loader(workers):
+    def echoed():
+        generator = torch.Generator().manual_seed(3)
+        loader = torch.utils.data.DataLoader(
+            range(50), batch_size=5, shuffle=True, num_workers=workers, generator=generator
+        )
+        return echo.echo_iterable(loader, 2, 3)
+
+    whole = [batch.tolist() for batch in echoed()]
+    interrupted, resumed = echoed(), echoed()
+    head = [batch.tolist() for batch in itertools.islice(interrupted, 7)]
+    resumed.load_state_dict(interrupted.state_dict())
+    assert head + [batch.tolist() for batch in resumed] == whole
