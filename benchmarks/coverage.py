@@ -5,16 +5,19 @@
 
 The protocol is the real one: the quasi-random points of studies/search.py, N trials that do not
 diverge out of at most 2N, the first evaluation at the target or past it, a budget that censors, and
-the best trial of each search. Only training is replaced, by a response surface: the logarithm of a
-trial's cost is quadratic in the logarithm of its effective learning rate, lr / (1 - momentum), plus
-normal noise, plus an effect of its search. Above some effective learning rate trials diverge. The
-other condition costs `ratio` times as much, which is the truth that intervals are compared with.
+the best trial of each search. The condition is evaluated as often as the baseline, as in older
+studies, or `divisor` times as often, as in studies/search.py. Only training is replaced, by a
+response surface: the logarithm of a trial's cost is quadratic in the logarithm of its effective
+learning rate, lr / (1 - momentum), plus normal noise, plus an effect of its search. Above some
+effective learning rate trials diverge. The other condition costs `ratio` times as much, which is
+the truth that intervals are compared with.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy import stats
@@ -26,8 +29,10 @@ from runs.study import MAX_TRIALS_FACTOR
 from studies.search import point, resolved_axis
 
 BASE, CADENCE = 5000.0, 400.0  # fresh examples: cost of the best trial, and evaluation interval
+GRID_CADENCE = 125.0  # the resolution of the studies in results/grid: 2.5% of the cost
 BEST_RATE, DIVERGES = 0.4, 1.0  # log10 of the effective learning rate
 CURVATURE = 0.25  # of the log cost, per squared decade from the best rate
+RATIOS = (0.5, 0.55, 0.6, 0.7, 0.8, 0.85, 0.9, 1.0, 1.05)
 LARGE = 20_000  # searches per condition from which the truth is computed
 
 
@@ -46,7 +51,8 @@ class Setting:
         censored: share of the baseline's searches (of its trials if `by_trial`) that the budget
             censors.
         by_trial: see `censored`.
-        cadence: fresh examples between evaluations.
+        cadence: fresh examples between the baseline's evaluations.
+        divisor: how many times as often the condition is evaluated; the echo factor in studies.
     """
 
     ratio: float = 0.6
@@ -59,14 +65,24 @@ class Setting:
     censored: float = 0.0
     by_trial: bool = False
     cadence: float = CADENCE
+    divisor: float = 1.0
+
+    @property
+    def cadences(self) -> np.ndarray:
+        """Fresh examples between evaluations: [2 (baseline, condition), 1, 1]."""
+        return np.array([self.cadence, self.cadence / self.divisor]).reshape(2, 1, 1)
 
     def text(self) -> str:
-        parts = [f"ratio {self.ratio:g}", f"noise {self.noise:g}"]
+        return f"ratio {self.ratio:g}, {self.without_ratio()}"
+
+    def without_ratio(self) -> str:
+        parts = [f"noise {self.noise:g}"]
         parts += [f"{self.censored:.0%} censored"] if self.censored else []
         parts += [f"between searches {self.between:g}"] if self.between else []
         parts += [f"ratio differs by search {self.apart:g}"] if self.apart else []
         parts += [f"optimum {self.shift:g} decades apart"] if self.shift else []
-        parts += ["fine evaluations"] if self.cadence < CADENCE else []
+        parts += [f"evaluations every {self.cadence:g}"] if self.cadence != CADENCE else []
+        parts += [f"the condition's every {self.cadence / self.divisor:g}"] * (self.divisor != 1)
         return ", ".join(parts)
 
 
@@ -75,7 +91,7 @@ class Row:
     """How often an interval covered the truth; `claimed` if the project says that it does."""
 
     interval: str
-    setting: str
+    setting: Setting
     nominal: float
     covered: float
     bounded: float
@@ -117,12 +133,12 @@ def costs(
     return np.exp(log + noise), stable & (stable.cumsum(-1) <= setting.trials), np.exp(log)
 
 
-def scored(cost: np.ndarray, cadence: float) -> np.ndarray:
+def scored(cost: np.ndarray, cadence: np.ndarray | float) -> np.ndarray:
     """The first evaluation at or after a trial's cost."""
     return np.ceil(cost / cadence) * cadence
 
 
-def best(cost: np.ndarray, counted: np.ndarray, cadence: float) -> np.ndarray:
+def best(cost: np.ndarray, counted: np.ndarray, cadence: np.ndarray | float) -> np.ndarray:
     """The score of each search [..., searches], without a budget."""
     return np.where(counted, scored(cost, cadence), np.inf).min(-1)
 
@@ -133,31 +149,34 @@ def budget(random: np.random.Generator, setting: Setting, pool: int) -> float:
         return math.inf
     cost, counted, _ = costs(random, dataclasses.replace(setting, searches=1), 4000, pool)
     of = (
-        scored(cost, setting.cadence)[:, 0][counted[:, 0]]
+        scored(cost, setting.cadences)[:, 0][counted[:, 0]]
         if setting.by_trial
-        else (best(cost, counted, setting.cadence)[:, 0])
+        else (best(cost, counted, setting.cadences)[:, 0])
     )
     return float(np.quantile(of, 1 - setting.censored, method="lower"))
 
 
-def ends(score: np.ndarray, end: float, before: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def ends(
+    score: np.ndarray, end: float, before: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """(low, high) bounds of scores under a budget `end`; `before` is the evaluation interval."""
     reached = score <= end
     return np.where(reached, score - before, end), np.where(reached, score, np.inf)
 
 
-def true_ratio(random: np.random.Generator, setting: Setting, pool: int) -> float:
-    """The median ratio of two searches' scores at evaluations, without a budget."""
+def tuned_ratios(random: np.random.Generator, setting: Setting, pool: int) -> np.ndarray:
+    """The ratios of two searches' scores at evaluations, without a budget: [LARGE]."""
     cost, counted, _ = costs(random, dataclasses.replace(setting, searches=1), LARGE, pool)
-    score = best(cost, counted, setting.cadence)[..., 0]
-    return float(np.median(score[:, 1] / score[:, 0]))
+    score = best(cost, counted, setting.cadences)[..., 0]
+    return score[:, 1] / score[:, 0]
 
 
 def by_search(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
     """The smallest and the largest ratio over searches, and Student's t for comparison."""
-    truth, end = true_ratio(random, setting, pool), budget(random, setting, pool)
+    truth = float(np.median(tuned_ratios(random, setting, pool)))
+    end = budget(random, setting, pool)
     cost, counted, _ = costs(random, setting, studies, pool)
-    low, high = ends(best(cost, counted, setting.cadence), end)
+    low, high = ends(best(cost, counted, setting.cadences), end)
     summaries = [
         bounds.summary(*bounds.ratio((low[k, 1], high[k, 1]), (low[k, 0], high[k, 0])))
         for k in range(studies)
@@ -178,7 +197,7 @@ def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: 
     """The sign test's interval with matched seeds, if there are enough pairs for one."""
     end = budget(random, setting, pool)
     cost, counted, _ = costs(random, setting, studies, pool)
-    low, high = ends(scored(cost, setting.cadence), end, setting.cadence)
+    low, high = ends(scored(cost, setting.cadences), end, setting.cadences)
     intervals = []
     for k in range(studies):
         both = counted[k, 0] & counted[k, 1]
@@ -202,7 +221,7 @@ def run_again(
     cost = np.where(counted, cost, np.inf)
     level = np.take_along_axis(expected, cost.argmin(-1)[..., None], -1)
     noise = random.normal(0, setting.noise, (*level.shape[:-1], wall_time.Plan.seeds))
-    return scored(level * np.exp(noise), setting.cadence), cost.min(-1)
+    return scored(level * np.exp(noise), setting.cadences), cost.min(-1)
 
 
 def of_benchmark(
@@ -258,7 +277,7 @@ def _row(
     bounded = (low > 0) & np.isfinite(high)
     width = float(np.median(high[bounded] / low[bounded])) if bounded.any() else math.nan
     covered = ((low <= truth + slack) & (truth - slack <= high)).mean()
-    return Row(name, setting.text(), nominal, float(covered), float(bounded.mean()), width, claimed)
+    return Row(name, setting, nominal, float(covered), float(bounded.mean()), width, claimed)
 
 
 Simulation = Callable[[np.random.Generator, Setting, int, int], Sequence[Row]]
@@ -266,12 +285,14 @@ _PAIRS = ((1, 10), (2, 10), (4, 16))  # searches, trials
 
 
 def all_simulations() -> list[tuple[Simulation, Setting]]:
-    """The simulations of the page."""
+    """The simulations of the page's first table."""
     plans: list[tuple[Simulation, Setting]] = []
     for noise in (0.05, 0.2, 0.4):
         plans += [(by_search, Setting(noise=noise, censored=share)) for share in (0, 0.2, 0.5)]
     plans += [
         (by_search, Setting(cadence=CADENCE / 40)),
+        (by_search, Setting(divisor=2)),
+        (by_search, Setting(divisor=2, noise=0.05)),
         (by_search, Setting(ratio=0.25)),
         (by_search, Setting(between=0.2)),
         (by_search, Setting(apart=0.2)),
@@ -298,12 +319,30 @@ def all_simulations() -> list[tuple[Simulation, Setting]]:
             {"apart": 0.2},
         )
     ]
+    # Like the older studies of text (results/studies/sentences_insertion, language_insertion).
+    text = Setting(0.57, searches=3, trials=12, censored=0.58, by_trial=True, cadence=370.0)
+    plans += [(by_trial, dataclasses.replace(text, noise=noise)) for noise in (0.05, 0.1)]
     plans += [
         (of_benchmark, dataclasses.replace(Setting(ratio=0.25), **changes))
         for changes in ({"noise": 0.05}, {}, {"noise": 0.4}, {"shift": 0.5}, {"censored": 0.5})
     ]
     plans.append((of_band, Setting(searches=3)))
     return plans
+
+
+def settings_by_ratio() -> list[Setting]:
+    """The settings of the tables by ratio: both resolutions and both kinds of cadence.
+
+    Signs of matched seeds depend on how the evaluations of the two sides interleave, hence on the
+    ratio, and most where noise does not blur it.
+    """
+    conditions = itertools.product(
+        (CADENCE, GRID_CADENCE), (1.0, 2.0), (0.0, 0.5), (0.05, 0.1, 0.2), RATIOS
+    )
+    return [
+        Setting(ratio, noise, searches=4, censored=share, by_trial=True, cadence=every, divisor=by)
+        for every, by, share, noise, ratio in conditions
+    ]
 
 
 def simulated(
@@ -317,12 +356,41 @@ def simulated(
     ]
 
 
-def report(rows: Sequence[Row], studies: int) -> str:
+def table_by_ratio(cells: Mapping[Setting, str]) -> str:
+    """A Markdown table with one column per ratio."""
+    ratios = sorted({setting.ratio for setting in cells})
+    lines: dict[str, dict[float, str]] = {}
+    for setting, cell in cells.items():
+        lines.setdefault(setting.without_ratio(), {})[setting.ratio] = cell
+    rows = [[where, *(line[ratio] for ratio in ratios)] for where, line in lines.items()]
+    return common.markdown_table(["true ratio", *(f"{ratio:g}" for ratio in ratios)], rows)
+
+
+def _worst(rows: Sequence[Row]) -> str:
+    row = min((row for row in rows if row.claimed), key=lambda row: row.covered - row.nominal)
+    points = 100 * (row.covered - row.nominal)
+    side = "less" if points < 0 else "more"
+    return (
+        f"{abs(points):.1f} percentage points {side} than its nominal level ({row.setting.text()})"
+    )
+
+
+def report(
+    rows: Sequence[Row], matched: Sequence[Row], tuned: Mapping[Setting, np.ndarray], studies: int
+) -> str:
+    """The page.
+
+    Args:
+        rows: of the first table.
+        matched: intervals with matched seeds, of the table by ratio.
+        tuned: the ratios of two searches' scores in each setting.
+        studies: simulated in each setting.
+    """
     header = ["interval", "where", "nominal", "covers", "both ends known", "median high / low"]
     lines = [
         [
             row.interval + ("" if row.claimed else " *"),
-            row.setting,
+            row.setting.text(),
             f"{100 * row.nominal:.4g}%",
             f"{100 * row.covered:.1f}%",
             f"{row.bounded:.0%}",
@@ -330,24 +398,31 @@ def report(rows: Sequence[Row], studies: int) -> str:
         ]
         for row in rows
     ]
-    least = min(row.covered - row.nominal for row in rows if row.claimed)
+    by_pair = [row for row in [*rows, *matched] if row.setting.by_trial]
+    fine, coarse = (
+        [row for row in by_pair if (row.setting.cadence <= GRID_CADENCE) == at_most]
+        for at_most in (True, False)
+    )
     error = 100 * math.sqrt(0.95 * 0.05 / studies)
     return "\n\n".join(
         [
             "# What the intervals cover",
             "Do the intervals of the reports cover the true effect as often as they say? Among "
-            "the intervals that the reports claim, the worst covers "
-            f"{abs(100 * least):.1f} percentage points {'less' if least < 0 else 'more'} than its "
-            "nominal level. `python -m benchmarks.coverage` simulates the studies; "
+            "the simulated settings, the worst interval by search covers "
+            f"{_worst([row for row in rows if not row.setting.by_trial])}. With matched seeds, the "
+            f"worst covers {_worst(fine)} where evaluations are 2.5% of a score apart, as on the "
+            f"grid, or less, and {_worst(coarse)} where they are 7% to 8% apart. "
+            "`python -m benchmarks.coverage` simulates the studies; "
             "[docs/statistics.md](../docs/statistics.md) defines the intervals.",
             common.markdown_table(header, lines),
             "\n".join(
                 [
                     f"- {studies:,} simulated studies in each line (standard error {error:.1f} "
-                    "points). A search has 16 trials unless stated (10 for 10 or 20 pairs), at "
-                    "quasi-random points, none of which diverge; the best one counts. There is an "
-                    f"evaluation every {CADENCE:,.0f} fresh examples; the baseline's best trials "
-                    f"need about {BASE:,.0f}.",
+                    "points at 95%). A search has 16 trials unless stated (10 for 10 or 20 pairs, "
+                    "12 for 36), at quasi-random points; points that diverge do not count, and "
+                    "later ones replace them. The best trial counts. There is an evaluation every "
+                    f"{CADENCE:,.0f} fresh examples unless stated; the baseline's best trials need "
+                    f"about {BASE:,.0f}.",
                     "- Noise: the standard deviation of the logarithm of what a trial takes.",
                     "- \\*: not claimed. The project says that the interval does not cover this, "
                     "or does not print the interval.",
@@ -355,6 +430,24 @@ def report(rows: Sequence[Row], studies: int) -> str:
                     "are evaluated; matched seeds, with the ratio of what trials take.",
                     "- Widths are over intervals of which both ends are known.",
                 ]
+            ),
+            "## Matched seeds by true ratio",
+            "How often the 95% interval of 64 pairs covers, in percent, from "
+            f"{studies:,} studies in each cell. It covers less where evaluations are coarse "
+            "compared with the noise and those of the two sides interleave unevenly: then the two "
+            "signs of a pair are not equally likely at the true ratio.",
+            table_by_ratio({row.setting: f"{100 * row.covered:.1f}" for row in matched}),
+            "## Tuned ratio by true ratio",
+            "The ratio of two searches' scores as they are evaluated: geometric mean (median) of "
+            f"{LARGE:,}. With a common cadence, the mean is biased toward 1. If the condition is "
+            "evaluated more often, as with an echo factor, the mean is biased downward, in favor "
+            "of echoing. Where evaluations are coarse, the ratio takes few values, and its median "
+            "jumps between them.",
+            table_by_ratio(
+                {
+                    setting: f"{stats.gmean(ratios):.3f} ({np.median(ratios):.3f})"
+                    for setting, ratios in tuned.items()
+                }
             ),
         ]
     )
@@ -367,7 +460,15 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     studies = 100 if options.quick else options.studies
     pool = 20 if options.quick else 200
-    common.publish(report(simulated(all_simulations(), studies, pool), studies), options.out)
+    settings = settings_by_ratio()
+    rows = simulated(all_simulations(), studies, pool)
+    matched = simulated([(by_trial, setting) for setting in settings], studies, pool)
+    tuned = {
+        setting: tuned_ratios(np.random.default_rng(0), setting, pool)
+        for setting in settings
+        if not setting.censored and setting.noise != 0.1
+    }
+    common.publish(report(rows, matched, tuned, studies), options.out)
 
 
 if __name__ == "__main__":

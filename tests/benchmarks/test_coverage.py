@@ -41,6 +41,18 @@ CLAIMED = {
         coverage.by_trial,
         dataclasses.replace(MATCHED, searches=4, noise=0.05, ratio=0.25, censored=0.5),
     ),
+    "64 pairs, the condition evaluated twice as often, half censored": (
+        coverage.by_trial,
+        dataclasses.replace(
+            MATCHED,
+            searches=4,
+            noise=0.05,
+            ratio=0.55,
+            censored=0.5,
+            cadence=coverage.GRID_CADENCE,
+            divisor=2,
+        ),
+    ),
     "wall_time": (coverage.of_benchmark, Setting(ratio=0.25)),
     "wall_time, half of the baseline's searches censored": (
         coverage.of_benchmark,
@@ -90,11 +102,29 @@ def test_intervals_that_are_not_claimed_to_cover_do_not_cover():
     assert pairs.covered < 0.9
 
 
+def test_matched_seeds_cover_too_rarely_with_coarse_evaluations_and_low_noise():
+    """The limit that docs/statistics.md states; with a divisor, only one end is wrong."""
+    coarse = dataclasses.replace(MATCHED, searches=4, noise=0.05, ratio=0.55, censored=0.5)
+    same = dataclasses.replace(coarse, ratio=0.9)
+    often = dataclasses.replace(coarse, divisor=2)
+    for setting in (same, often):
+        (row,) = coverage.simulated([(coverage.by_trial, setting)], STUDIES, POOL)
+        assert row.covered < 0.92
+
+
+@pytest.mark.parametrize(("ratio", "divisor", "bias"), [(0.6, 1, 1.035), (0.9, 2, 0.98)])
+def test_evaluations_bias_tuned_ratios(ratio, divisor, bias):
+    """Toward 1 with a common cadence; downward if the condition is evaluated more often."""
+    setting = Setting(ratio=ratio, noise=0.05, divisor=divisor)
+    ratios = coverage.tuned_ratios(np.random.default_rng(0), setting, POOL)
+    assert np.exp(np.log(ratios).mean()) == pytest.approx(bias * ratio, rel=0.01)
+
+
 def test_simulation_and_analysis_give_the_same_intervals():
     random = np.random.default_rng(5)
-    setting = Setting(searches=3, trials=6, noise=0.4)
+    setting = Setting(searches=3, trials=6, noise=0.4, divisor=2)
     cost, counted, _ = coverage.costs(random, setting, 1, POOL)
-    score, end = coverage.scored(cost[0], setting.cadence), 6400.0
+    score, end = coverage.scored(cost[0], setting.cadences), 6400.0
     rows = [
         {
             "condition": name,
@@ -108,7 +138,9 @@ def test_simulation_and_analysis_give_the_same_intervals():
             "lanes": 1,
             "workers": 1,
             "fresh_examples_to_target": value if value <= end else None,
-            "fresh_examples_before_target": value - setting.cadence if value <= end else None,
+            "fresh_examples_before_target": value - setting.cadences[side].item()
+            if value <= end
+            else None,
             "steps_to_target": 1.0,
             "seconds_to_target": 1.0,
             "fresh_examples": min(value, end),
@@ -129,7 +161,7 @@ def test_simulation_and_analysis_give_the_same_intervals():
     target = records.Target("accuracy", 0.9, "above")
     study = Study("s", conditions, target, "baseline", trials=6, searches=3, budget=6400)
     table = scores.condition_scores(trials, study)
-    best = coverage.best(cost[0], counted[0], setting.cadence)
+    best = coverage.best(cost[0], counted[0], setting.cadences)
     low, high = coverage.ends(best, end)
     assert (table.loc[1, "ratio_min"], table.loc[1, "ratio_max"]) == pytest.approx(
         ((low[1] / high[0]).min(), (high[1] / low[0]).max())
@@ -137,7 +169,7 @@ def test_simulation_and_analysis_give_the_same_intervals():
     effects = uncertainty.paired_effects(uncertainty.pairs(trials, study), study)
     both = counted[0, 0] & counted[0, 1]
     (own, own_high), (base, base_high) = (
-        coverage.ends(score[side][both], end, setting.cadence) for side in (1, 0)
+        coverage.ends(score[side][both], end, setting.cadences[side].item()) for side in (1, 0)
     )
     expected = uncertainty.sign_interval(own / base_high, own_high / base)
     assert effects.loc[0, ["low", "high"]].tolist() == pytest.approx(expected[:2])
@@ -145,11 +177,17 @@ def test_simulation_and_analysis_give_the_same_intervals():
 
 def test_command_writes_the_page(capsys, tmp_path, monkeypatch):
     some = [CLAIMED["five searches"], (coverage.of_band, Setting(searches=3))]
+    by_ratio = [dataclasses.replace(MATCHED, noise=0.2, ratio=ratio) for ratio in (0.6, 1.0)]
+    by_ratio += [dataclasses.replace(setting, cadence=100.0, divisor=2) for setting in by_ratio]
     monkeypatch.setattr(coverage, "all_simulations", lambda: some)
+    monkeypatch.setattr(coverage, "settings_by_ratio", lambda: by_ratio)
     coverage.main(["--quick", f"--out={tmp_path / 'coverage.md'}"])
     text = (tmp_path / "coverage.md").read_text()
     assert text == capsys.readouterr().out
     assert "| ratio by search, [min, max] of 5 | ratio 0.6, noise 0.2 | 93.75% |" in text
+    assert "| true ratio | 0.6 | 1 |" in text
+    where = "| noise 0.2, evaluations every 100, the condition's every 50 |"
+    assert text.count(where) == 2  # coverage, and the tuned ratio
     assert "score_by_trials' band at 16 of 16 trials, of a new search's score *" in text
 
 
