@@ -412,6 +412,7 @@ def report(
             f"{_worst([row for row in rows if not row.setting.by_trial])}. With matched seeds, the "
             f"worst covers {_worst(fine)} where evaluations are 2.5% of a score apart, as on the "
             f"grid, or less, and {_worst(coarse)} where they are 7% to 8% apart. "
+            "Settings that were not simulated may be worse. "
             "`python -m benchmarks.coverage` simulates the studies; "
             "[docs/statistics.md](../docs/statistics.md) defines the intervals.",
             common.markdown_table(header, lines),
