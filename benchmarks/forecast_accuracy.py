@@ -12,10 +12,11 @@ import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import least_squares
 
 from analysis import load
@@ -31,6 +32,7 @@ RATIOS = (6.0, 16.0, math.inf)
 AUTO_RATIOS = (2.0, 6.0, 16.0)
 PILOTS, SHARE = (1.0, 4.0, 16.0), 0.214
 FIRST = {4.0: 3, 16.0: 2}  # evaluations that adaptive pilots start with
+MAX_PREDICTED = 4.5  # budgets that a prediction counts in an error, since some have no limit
 
 # For whole curves: only k = exp(0.6 +- 2) and so on is known.
 WIDE = Prior(mean=(0.6, -1.6, 0.4, -1.6, 0.0), sd=(2.0, 1.5, 0.7, 1.5, 0.5))
@@ -41,7 +43,8 @@ class User:
     """The curves of one trial's hyperparameters.
 
     Attributes:
-        runs: by factor; their loss is 1 - accuracy where the study's metric is accuracy.
+        runs: by factor; their loss is 1 - accuracy where the study's metric is accuracy. One that
+            diverged ends with a loss of NaN, like a pilot of advise.py.
         baseline: fresh examples of the run without echoing to the target, at most the budget.
         fresh: fresh examples to the target by factor, inf where it was not reached.
         trials: the directories of the runs' records.
@@ -69,14 +72,24 @@ class User:
         return {e: min(n, 1.5 * self.budget) * max(1, e / ratio) for e, n in self.fresh.items()}
 
     def until(self, factor: float, fresh_examples: float) -> Run | None:
-        """The start of a run, None if it has fewer than two evaluations."""
+        """The start of a run, None if it has fewer than two evaluations and did not diverge."""
         run = self.runs[factor]
         points = int(np.sum(run.fresh_examples <= fresh_examples))
-        return cut(run, points) if points >= 2 else None
+        return cut(run, points) if points >= min(2, len(run.loss)) else None
 
 
 def cut(run: Run, points: int) -> Run:
     return Run(run.factor, run.fresh_examples[:points], run.steps[:points], run.loss[:points])
+
+
+def surviving(runs: Iterable[Run]) -> list[Run]:
+    """The runs that did not diverge."""
+    return [run for run in runs if np.isfinite(run.loss[-1])]
+
+
+def diverged(runs: Iterable[Run]) -> set[float]:
+    """The factors of the runs that diverged."""
+    return {run.factor for run in runs if not np.isfinite(run.loss[-1])}
 
 
 def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies")) -> list[User]:
@@ -95,17 +108,22 @@ def recorded_users(problem: str, study: str, packed: pathlib.Path) -> list[User]
     target, budget = records.study.target, float(records.study.budget or 0)
     all_trials: Any = records.trials
     usable = all_trials["insertion"].isin(("none", "before_augmentation"))
-    usable &= ~all_trials["status"].isin(("diverged", "failed", load.UNFINISHED))
+    # the others have not ended by themselves, so where they would have reached it is unknown
+    usable &= all_trials["status"].isin((*load.COUNTABLE, "diverged"))
     used = all_trials[usable]
     trials = used.set_index(["condition", "search", "trial"])
+    evaluations = load.curves(used, target.metric)
+    ends = used[used["status"] == "diverged"].rename(columns={"steps": "step"})
+    ends = ends.reindex(columns=evaluations.columns).astype(evaluations.dtypes)
+    curves: Any = pd.concat([evaluations, ends])
     runs: dict = collections.defaultdict(dict)
     paths: dict = collections.defaultdict(dict)
     key: Any
-    for key, curve in load.curves(used, target.metric).groupby(["condition", "search", "trial"]):
+    for key, curve in curves.groupby(["condition", "search", "trial"]):
         trial, loss = trials.loc[key], curve["value"].to_numpy()
         if target.mode == "above":
             loss = np.maximum(1 - loss, 0.5 / 300)
-        if len(loss) < 3:
+        if len(loss) < 3 and trial["status"] != "diverged":
             continue
         factor = float(trial["factor"])
         name = (study, key[1], key[2], int(trial["batch_size"]))
@@ -166,7 +184,8 @@ def adaptive_pilots(user: User, ratio: float, prior: Prior, growth: float = 0.0)
         try:
             following = predicted(user, runs, ratio, prior).next_factor
         except ValueError:
-            following = min(points, key=lambda e: points[e])
+            unfinished = [e for e, n in points.items() if n < len(user.runs[e].loss)]
+            following = min(unfinished, key=lambda e: points[e], default=None)
         else:
             answered = runs
         if following is None:
@@ -181,9 +200,9 @@ def adaptive_pilots(user: User, ratio: float, prior: Prior, growth: float = 0.0)
 
 
 def has_forecast(user: User, runs: Sequence[Run]) -> bool:
-    """Whether the pilots have enough points for a forecast."""
+    """Whether the pilots that did not diverge have enough points for a forecast."""
     try:
-        predicted(user, runs, RATIOS[0], Prior())
+        predicted(user, surviving(runs), RATIOS[0], Prior())
     except ValueError:
         return False
     return True
@@ -288,7 +307,7 @@ FORMS = {
 
 def parameters(everyone: Sequence[User]) -> np.ndarray:
     """[users, 5] the law's parameters, fitted to whole curves with wide priors."""
-    fits = [Fit.to(list(u.runs.values()), u.target, u.batch_size, WIDE) for u in everyone]
+    fits = [Fit.to(surviving(u.runs.values()), u.target, u.batch_size, WIDE) for u in everyone]
     return np.array([fit.mode[1:6] for fit in fits])
 
 
@@ -324,6 +343,16 @@ def stretch(outcomes: Sequence["Outcome"]) -> float:
 # --- scores
 
 
+def log_error(predicted: float, true: float, budget: float) -> float:
+    """log(predicted / true) of fresh examples to the target."""
+    return math.log(min(predicted, MAX_PREDICTED * budget) / true)
+
+
+def error_text(log_errors: Sequence[float], level: float = 0.5) -> str:
+    """A quantile of max(predicted / true, true / predicted) - 1."""
+    return f"{math.expm1(np.quantile(np.abs(log_errors), level)):.0%}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What was predicted for a user, and what was so."""
@@ -343,7 +372,7 @@ class Outcome:
     def cells(self) -> list[tuple[float, float]]:
         """(factor, log(predicted / true)) of the cells that were reached, but not by a pilot."""
         return [
-            (e, math.log(min(self.predicted[e], 4.5 * self.user.budget) / n))
+            (e, log_error(self.predicted[e], n, self.user.budget))
             for e, n in self.user.fresh.items()
             if math.isfinite(n) and not (self.forecast and self.forecast.cells[e].observed)
         ]
@@ -352,8 +381,8 @@ class Outcome:
         assert self.forecast
         answers = []
         for e, n in self.user.fresh.items():
-            cell = self.forecast.cells[e]
-            if cell.observed:
+            cell = self.forecast.cells.get(e)  # None: its pilot diverged
+            if cell is None or cell.observed:
                 continue
             if math.isfinite(n):
                 answers.append(cell.fresh_low <= n <= cell.fresh_high)
@@ -382,14 +411,31 @@ def by_forecast(user: User, runs: Sequence[Run], ratio: float, prior: Prior) -> 
     return Outcome(user, ratio, fresh, answer.factor, answer, cost / user.baseline)
 
 
+def by_pilots(
+    form: Callable[[User, Sequence[Run]], dict[float, float]], user: User, runs: Sequence[Run]
+) -> dict[float, float]:
+    """What a form predicts from the runs that did not diverge, without the factors of the others,
+    which are not to be chosen."""
+    excluded = diverged(runs)
+    return {e: n for e, n in form(user, surviving(runs)).items() if e not in excluded}
+
+
 def by_form(fresh: Mapping[float, float], user: User, ratio: float) -> Outcome:
     return Outcome(user, ratio, fresh, min(fresh, key=lambda e: fresh[e] * max(1, e / ratio)))
 
 
-def by_rule(rule: Callable[[User, float], float], user: User, ratio: float) -> Outcome:
-    wanted = rule(user, ratio)
-    factor = min(user.runs, key=lambda e: abs(math.log(e / wanted)))
-    return Outcome(user, ratio, {}, factor)
+def by_rule(
+    rule: Callable[[User, float], float], everyone: Sequence[User], ratio: float
+) -> list[Outcome]:
+    """The outcomes at the problem's factor that is closest to the rule's, of the users who have a
+    run at it: the score of a run that was not made is unknown."""
+    factors, outcomes = {e for user in everyone for e in user.runs}, []
+    for user in everyone:
+        wanted = rule(user, ratio)
+        closest = min(factors, key=lambda e: abs(math.log(e / wanted)))
+        if closest in user.runs:
+            outcomes.append(Outcome(user, ratio, {}, closest))
+    return outcomes
 
 
 def of_others(everyone: Sequence[User]) -> Callable[[User, float], float]:
@@ -442,10 +488,8 @@ def _interpolated(user: User, factor: float) -> float:
 def row(name: str, outcomes: Mapping[float, Sequence[Outcome]]) -> list[str]:
     """A line of the table; cells and coverage are those at the first R."""
     first = next(iter(outcomes.values()))
-    errors = [abs(error) for outcome in first if outcome.predicted for _, error in outcome.cells()]
-    cells = ["", ""]
-    if errors:
-        cells = [f"{math.expm1(np.quantile(errors, level)):.0%}" for level in (0.5, 0.9)]
+    errors = [error for outcome in first if outcome.predicted for _, error in outcome.cells()]
+    cells = [error_text(errors, level) if errors else "" for level in (0.5, 0.9)]
     covered = [hit for outcome in first if outcome.forecast for hit in outcome.covered()]
     cells.append(f"{np.mean(covered):.0%}" if covered else "")
     for chosen in outcomes.values():
@@ -476,11 +520,16 @@ def problem_outcomes(
     pilots = [(user, fixed_pilots(user)) for user in everyone]
     pilots = [(user, runs) for user, runs in pilots if len(runs) > 1 and has_forecast(user, runs)]
     points = {
-        name: [(user, form(user, runs)) for user, runs in pilots] for name, form in FORMS.items()
+        name: [(user, by_pilots(form, user, runs)) for user, runs in pilots]
+        for name, form in FORMS.items()
     }
-    points["law, fitted to whole curves"] = [(user, whole_curves(user, prior)) for user in everyone]
+    law = functools.partial(whole_curves, prior=prior)
+    points["law, fitted to whole curves"] = [
+        (user, by_pilots(law, user, list(user.runs.values()))) for user in everyone
+    ]
     points["law, each factor from the others' whole curves"] = [
-        (user, {e: whole_curves(user, prior, without=e)[e] for e in user.runs}) for user in everyone
+        (user, {e: law(user, surviving(_others(user, e)))[e] for e in user.runs})
+        for user in everyone
     ]
     for ratio in RATIOS:
         grown = [(user, adaptive_pilots(user, ratio, prior, growth)) for user in everyone]
@@ -501,18 +550,16 @@ def problem_outcomes(
             "always e = 1": lambda user, ratio: 1.0,
             "always e = 4": lambda user, ratio: 4.0,
             "always e = R": lambda user, ratio: ratio if math.isfinite(ratio) else 16.0,
-            "best of the other users": of_others(everyone),
+            "best of the other settings": of_others(everyone),
         }
         for name, rule in rules.items():
-            outcomes[name][ratio] = [by_rule(rule, user, ratio) for user in everyone]
+            outcomes[name][ratio] = by_rule(rule, everyone, ratio)
         common.progress(f"{everyone[0].problem}, R = {ratio:g}")
     return outcomes
 
 
-def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict[float, float]:
-    """Fresh examples that the law predicts from all whole curves, whose error no pilot can remove,
-    or from those of all factors but `without`."""
-    runs = [run for factor, run in user.runs.items() if factor != without]
+def whole_curves(user: User, runs: Sequence[Run], prior: Prior) -> dict[float, float]:
+    """Fresh examples that the law predicts from whole curves. No pilot can remove its error."""
     fit = Fit.to(runs, user.target, user.batch_size, prior)
     factors = list(user.runs)
     log_used = np.median(fit.draws(factors, user.target, 0), axis=1)
@@ -520,8 +567,12 @@ def whole_curves(user: User, prior: Prior, without: float | None = None) -> dict
     return dict(zip(factors, held + np.exp(log_used), strict=True))
 
 
+def _others(user: User, factor: float) -> list[Run]:
+    return [run for e, run in user.runs.items() if e != factor]
+
+
 def table(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]]) -> str:
-    header = ["", "users", "median error", "90%", "covered"]
+    header = ["", "settings", "median error", "90%", "covered"]
     header += [f"regret at R = {ratio:g}" for ratio in RATIOS] + ["within bound"]
     return common.markdown_table(header, [row(name, of) for name, of in outcomes.items()])
 
@@ -535,7 +586,7 @@ def subsets(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]], everyone:
     e = 4 for the latter."""
     best, found = tuned(everyone), {}
     for method in ("law, adaptive pilots", "law"):
-        found[f"{method}: tuned users"] = kept(outcomes[method], lambda o: o.user.name in best)
+        found[f"{method}: tuned settings"] = kept(outcomes[method], lambda o: o.user.name in best)
         enough = kept(outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt)
         found[f"{method}: enough evidence"] = enough
         sure = {(o.ratio, o.user.name) for group in enough.values() for o in group}
@@ -549,12 +600,15 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
     fitted = {name: parameters(everyone) for name, everyone in problems.items()}
     text = [
         "# How good the forecast is",
-        "Error: |predicted / true - 1| of the cells that were reached, without those that a pilot "
-        "reached. Regret: seconds of the chosen factor over the fastest one's, median / 90% / "
-        "worst. Covered: cells in the 90% interval. Within bound: users whose regret is at most "
-        "the forecast's bound. The error and the coverage are those at R = 6. "
-        "[The protocol](forecast_protocol.md); [docs/forecast.md](../docs/forecast.md) says what "
-        "follows.",
+        "Settings: those of the hyperparameters, with a run at each factor. A factor whose run "
+        "diverged counts as one that missed the target; rows of a rule leave out the settings "
+        "without a run at its factor. Error: max(predicted / true, true / predicted) - 1 of the "
+        "fresh examples to the target, where a factor reached it, excluding factors whose pilot "
+        f"reached it; a prediction counts as at most {MAX_PREDICTED:g} budgets. Regret: seconds of "
+        "the chosen factor over the fastest one's, median / 90% / worst. Covered: cells in the 90% "
+        "interval. Within bound: settings whose regret is at most the forecast's bound. The error "
+        "and the coverage are those at R = 6. [The protocol](forecast_protocol.md); "
+        "[docs/forecast.md](../docs/forecast.md) says what follows.",
     ]
     used = {}
     for name, everyone in problems.items():

@@ -26,6 +26,8 @@ from benchmarks.forecast_accuracy import (
     Outcome,
     User,
     caps,
+    diverged,
+    error_text,
     fixed_pilots,
     has_forecast,
     kept,
@@ -34,6 +36,7 @@ from benchmarks.forecast_accuracy import (
     recorded_users,
     row,
     subsets,
+    surviving,
     table,
     tuned,
 )
@@ -54,11 +57,11 @@ MIN_USERS = 18  # to which a regression within a problem is fitted: twice its co
 
 
 def measurements(user: User) -> np.ndarray:
-    """[7] what the fixed pilots measured about their gradients, NaN where they did not: the log of
-    the noise scale over the batch size; then at e = 4 and at e = 16 each, the mean cosine of the
-    gradients of repeats and of fresh rows, and mean logs of the ratios of their norms and of their
-    losses (repeats / fresh)."""
-    ends = {run.factor: run.fresh_examples[-1] for run in fixed_pilots(user)}
+    """[7] what the fixed pilots measured about their gradients, NaN where they did not or diverged:
+    the log of the noise scale over the batch size; then at e = 4 and at e = 16 each, the mean
+    cosine of the gradients of repeats and of fresh rows, and mean logs of the ratios of their norms
+    and of their losses (repeats / fresh)."""
+    ends = {run.factor: run.fresh_examples[-1] for run in surviving(fixed_pilots(user))}
     frames = {}
     for factor, end in ends.items():
         frame = gradient_statistics(user.trials[factor])
@@ -103,7 +106,7 @@ class Example:
 
     @classmethod
     def of(cls, user: User) -> "Example":
-        answer = predicted(user, fixed_pilots(user), RATIOS[0], Prior())
+        answer = predicted(user, surviving(fixed_pilots(user)), RATIOS[0], Prior())
         law = {e: cell.fresh_examples for e, cell in answer.cells.items()}
         reached = {e: n for e, n in user.fresh.items() if math.isfinite(n)}
         return cls(user, measurements(user), _relative(law), _relative(reached))
@@ -182,6 +185,12 @@ def chosen(answer: Mapping[float, float], ratio: float) -> float:
     return min(answer, key=lambda e: answer[e] + math.log(max(1, e / ratio)))
 
 
+def allowed(user: User, answer: Mapping[float, float]) -> dict[float, float]:
+    """The answer for the user's factors whose fixed pilot did not diverge."""
+    excluded = diverged(fixed_pilots(user))
+    return {e: x for e, x in answer.items() if e in user.runs and e not in excluded}
+
+
 def searches(examples: Sequence[Example]) -> list[tuple[list[Example], list[Example]]]:
     """For each search: its users, and those of the others."""
     numbers = sorted({example.user.name[1] for example in examples})
@@ -210,16 +219,16 @@ def compared(splits: Sequence[tuple[Sequence[Example], Sequence[Example]]]) -> s
     for name, predictions in answers.items():
         outcomes = {
             ratio: [
-                Outcome(example.user, ratio, {}, chosen(answer, ratio))
+                Outcome(example.user, ratio, {}, chosen(allowed(example.user, answer), ratio))
                 for example, answer in zip(examples, predictions, strict=True)
             ]
             for ratio in RATIOS
         }
         of_name = row(name, outcomes)
         off = errors(examples, predictions)
-        quantiles = [f"{math.expm1(np.quantile(off, level)):.0%}" for level in (0.5, 0.9)]
+        quantiles = [error_text(off, level) for level in (0.5, 0.9)]
         rows.append([name, of_name[1], *quantiles, *of_name[5:-1]])
-    header = ["", "users", "median error", "90%"]
+    header = ["", "settings", "median error", "90%"]
     return common.markdown_table(header + [f"regret at R = {ratio:g}" for ratio in RATIOS], rows)
 
 
@@ -256,7 +265,7 @@ def report(grids: Mapping[str, Sequence[User]]) -> str:
     }
     for name, everyone in grids.items():
         if not everyone:
-            text += [f"## {name}", "No user reached the target with three factors."]
+            text += [f"## {name}", "No setting reached the target with three factors."]
             continue
         outcomes = problem_outcomes(everyone, Prior(), GROWTH)
         others = [example for other in grids if other != name for example in examples[other]]
@@ -280,19 +289,21 @@ def report(grids: Mapping[str, Sequence[User]]) -> str:
 
 
 def draw(grids: Mapping[str, Sequence[User]]) -> Figure:
-    """The law, fitted to all curves of one tuned user of each finished problem."""
+    """The law, fitted to all curves that did not diverge, of one tuned user of each finished
+    problem."""
     finished = {name: users for name, users in grids.items() if len(users) >= MIN_USERS}
     figure = Figure(figsize=(11, 4), layout="constrained")
     for index, (name, everyone) in enumerate(finished.items()):
         axes = figure.add_subplot(1, len(finished), index + 1)
         best = tuned(everyone)
-        user = max((user for user in everyone if user.name in best), key=lambda u: len(u.runs))
-        fit = Fit.to(list(user.runs.values()), user.target, user.batch_size, Prior())
+        drawn = [(user, surviving(user.runs.values())) for user in everyone if user.name in best]
+        user, runs = max(drawn, key=lambda pair: len(pair[1]))
+        fit = Fit.to(runs, user.target, user.batch_size, Prior())
         losses = np.exp(np.linspace(fit.knots[0], fit.knots[-1], 200))
-        for factor, run in sorted(user.runs.items()):
+        for run in sorted(runs, key=lambda run: run.factor):
             (dots,) = axes.plot(run.fresh_examples, run.loss, ".", ms=4, alpha=0.5)
-            law, color = fit.fresh_examples(factor, losses), dots.get_color()
-            axes.plot(law, losses, color=color, label=f"e = {factor:g}")
+            law, color = fit.fresh_examples(run.factor, losses), dots.get_color()
+            axes.plot(law, losses, color=color, label=f"e = {run.factor:g}")
         axes.axhline(user.target, color="0.5", ls=":")
         axes.set(xscale="log", yscale="log", xlabel="fresh examples", title=name)
         axes.set_ylim(0.97 * user.target, 1.1 * losses[-1])
