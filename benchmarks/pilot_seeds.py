@@ -3,18 +3,20 @@
     python -m benchmarks.pilot_seeds --train=out/pilot_seeds    about a quarter of an hour; resumes
     python -m benchmarks.pilot_seeds --out=results/pilot_seeds.md
 
-Fixed before the first run: the users are the first eight trials of search 0 of the grid's problem
-`logistic`, at batch size 32, of which at least three factors reached the target. Each is run with
-six seeds at e = 1, 2, 4, 8, 16 before augmentation. The truth of a factor is the geometric mean of
-the fresh examples of its six runs to the target (1.5 budgets where it was not reached). Pilots are
-cut from these runs by the adaptive rule of results/forecast_protocol.md, with seed s alone, or with
-seeds s and s + 1 (mod 6), where the shorter pilot of the named factor is extended. Both have the
-time of one run without echoing. The regret is the seconds at the chosen factor over those at the
-fastest one.
+Fixed before the first run: the users are the settings of the hyperparameters of the first eight
+trials of search 0 of the grid's problem `logistic`, at batch size 32, of which at least three
+factors reached the target. Each is run with six seeds at e = 1, 2, 4, 8, 16 before augmentation.
+The truth of a factor is the geometric mean of the fresh examples of its six runs to the target (1.5
+budgets where it was not reached), those that the pilots are cut from included. Pilots are cut from
+these runs by the adaptive rule of results/forecast_protocol.md, with seed s alone, or with seeds s
+and s + 1 (mod 6), where the shorter pilot of the named factor is extended. Both have the time of
+one run without echoing. The regret is the seconds at the chosen factor over those at the fastest
+one.
 
 Added later: an oracle, which knows the geometric means of the other seeds and chooses the fastest
 factor by them; and the same choices judged by a single run, that of seed s, as forecast_grid has to
-judge them. What an oracle misses there, no forecast can reach.
+judge them. The oracle is no bound there, since pilots see the start of the run that judges them. A
+seed with a run that diverged is left out, and a user with fewer than two seeds.
 """
 
 import collections
@@ -30,7 +32,15 @@ import pandas as pd
 import sweep
 from analysis import load
 from benchmarks import common
-from benchmarks.forecast_accuracy import FIRST, RATIOS, User, cut, recorded_users
+from benchmarks.forecast_accuracy import (
+    FIRST,
+    RATIOS,
+    User,
+    cut,
+    error_text,
+    log_error,
+    recorded_users,
+)
 from benchmarks.forecast_grid import GROWTH
 from configs import catalog, problems
 from echo.advice.forecast import FACTORS, Forecast, Run, forecast, fresh_examples_at
@@ -163,9 +173,9 @@ class Seeded:
             points = more
 
 
-def users(path: pathlib.Path = CURVES) -> list[Seeded]:
-    """The users of the records, with the seeds of which every factor has a run that did not
-    diverge: those with at least two such seeds."""
+def users(path: pathlib.Path = CURVES) -> dict[str, Seeded]:
+    """The users of the records by name, with the seeds of which every factor has a run that did not
+    diverge."""
     config = problems.get_config("logistic")
     loss = (1 - config.target.value) * (1 + 1e-9)
     runs: Any = collections.defaultdict(dict)
@@ -178,13 +188,13 @@ def users(path: pathlib.Path = CURVES) -> list[Seeded]:
             curve["step"].to_numpy(),
             np.maximum(1 - curve["value"].to_numpy(), 0.5 / 300),
         )
-    by_name = collections.defaultdict(list)
+    by_name = {name: [] for name, _ in sorted(runs)}
     for (name, seed), by_factor in sorted(runs.items()):
         if len(by_factor) == len(FACTORS):
             budget = float(config.budget.fresh_examples)
             user = User("logistic", (name, seed), BATCH_SIZE, loss, budget, by_factor)
             by_name[name].append(user)
-    return [Seeded(seeds) for seeds in by_name.values() if len(seeds) > 1]
+    return {name: Seeded(seeds) for name, seeds in by_name.items()}
 
 
 # How a choice is made, by name in the tables: from seed number `seed` of a user, at a ratio.
@@ -197,7 +207,8 @@ RULES: dict[str, Callable[[Seeded, int, float], Choice]] = {
 }
 
 
-def report(everyone: Sequence[Seeded]) -> str:
+def report(by_name: Mapping[str, Seeded]) -> str:
+    everyone = [user for user in by_name.values() if len(user.seeds) > 1]
     choices = {
         name: {ratio: _every(everyone, rule, ratio) for ratio in RATIOS}
         for name, rule in RULES.items()
@@ -208,19 +219,34 @@ def report(everyone: Sequence[Seeded]) -> str:
             "# One or two seeds for each pilot",
             "Do two seeds for each pilot choose a better echo factor than one? Cells are the "
             "regret of the chosen factor: median / 90% / worst, and in parentheses the mean of "
-            f"its logarithm, over {len(everyone)} users of logistic regression and the choices of "
-            "seeds. The last column is the median error of the predicted fresh examples at R = "
-            f"{RATIOS[0]:g}, without the factors whose pilot reached the target. Between seeds, "
-            "log fresh examples to the target have a standard deviation of "
-            f"{spread:.2f} (mean). Made by `python -m benchmarks.pilot_seeds`, whose docstring has "
-            "the rules.",
+            f"its logarithm, over {len(everyone)} settings of the hyperparameters of logistic "
+            f"regression and the choices of seeds. {exclusions(by_name)} The last column is the "
+            "median error of the predicted fresh examples at R = "
+            f"{RATIOS[0]:g}, as in [forecast_accuracy](forecast_accuracy.md), but a factor that "
+            "missed the target counts as 1.5 budgets. Between seeds, log fresh examples to the "
+            f"target have a standard deviation of {spread:.2f} (mean). Made by `python -m "
+            "benchmarks.pilot_seeds`, whose docstring has the rules.",
             "## Judged by the means of all seeds",
+            "The means include the runs that the pilots are cut from.",
             _table(choices, lambda user, seed, ratio: user.seconds(ratio)),
             "## Judged by a single run",
-            "[forecast_grid](forecast_grid.md) judges in this way, because its users have one run "
-            "at each factor. The oracle is the fastest factor over all other seeds.",
+            "[forecast_grid](forecast_grid.md) judges in this way, because its settings have one "
+            "run at each factor. The oracle is the fastest factor over all other seeds. It is no "
+            "bound: pilots see the start of the run that judges them.",
             _table(choices, lambda user, seed, ratio: user.seeds[seed].seconds(ratio)),
         ]
+    )
+
+
+def exclusions(by_name: Mapping[str, Seeded]) -> str:
+    """Sentences on what is left out because runs diverged."""
+    left = {name.replace("user", "trial "): len(user.seeds) for name, user in by_name.items()}
+    judged = sum(count > 1 for count in left.values())
+    listed = ", ".join(f"{n} of {SEEDS} for {name}" for name, n in left.items() if n < SEEDS)
+    return (
+        f"Of {len(by_name)} registered settings, {judged} are judged: a seed whose run at any "
+        "factor diverged is left out, and so is a setting with fewer than two seeds left. Seeds "
+        f"left: {listed or 'all'}{', all for the others' if listed else ''}."
     )
 
 
@@ -245,11 +271,11 @@ def _table(choices, truth: Callable[[Seeded, int, float], Mapping[float, float]]
             levels = [f"{np.quantile(regrets, level):.2f}" for level in (0.5, 0.9, 1)]
             cells.append(f"{' / '.join(levels)} ({np.mean(np.log(regrets)):.3f})")
         errors = [
-            abs(fresh / truth(user, seed, math.inf)[e] - 1)
+            log_error(fresh, truth(user, seed, math.inf)[e], user.seeds[0].budget)
             for user, seed, choice in by_ratio[RATIOS[0]]
             for e, fresh in choice.fresh.items()
         ]
-        rows.append([name, *cells, f"{np.median(errors):.0%}"])
+        rows.append([name, *cells, error_text(errors)])
     header = ["", *(f"R = {ratio:g}" for ratio in RATIOS), "median error"]
     return common.markdown_table(header, rows)
 

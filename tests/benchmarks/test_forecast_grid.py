@@ -68,6 +68,16 @@ def test_the_factor_with_the_fewest_predicted_seconds_is_chosen():
     assert forecast_grid.chosen(answer, 6.0) == 4.0  # e = 16 takes 16 / 6 as long per example
 
 
+def test_a_regression_does_not_choose_a_factor_whose_pilot_diverged(monkeypatch):
+    monkeypatch.setattr(forecast_grid, "measurements", lambda user: np.zeros(7))
+    one = user("made", 0, target=0.02)
+    end = np.array([100.0])
+    one.runs[4.0] = Run(4.0, end, end / 8, np.array([math.nan]))
+    assert set(forecast_grid.Example.of(one).law) == {1.0, 2.0, 8.0, 16.0}
+    answer = forecast_grid.allowed(one, {4.0: 0.0, 16.0: 0.5, 32.0: -1.0})
+    assert answer == {16.0: 0.5}
+
+
 def test_users_of_the_grid_come_with_the_records_of_their_gradients():
     packed = forecast_grid.RESULTS / "digits.tar.xz"
     users = forecast_accuracy.recorded_users("digits", "digits", packed)
@@ -75,6 +85,7 @@ def test_users_of_the_grid_come_with_the_records_of_their_gradients():
     measured = np.array([forecast_grid.measurements(one) for one in users])
     assert measured.shape == (len(users), 7)
     for one in users:
+        assert 8.0 not in one.runs  # it was preempted, or had no turn
         assert set(one.trials) == set(one.runs)
         assert one.batch_size in problems.PROBLEMS["digits"].batch_sizes
 
@@ -88,6 +99,14 @@ def test_two_seeds_have_the_time_of_one():
     assert seconds[4.0] == pytest.approx(math.exp(np.mean(logs)))
     for choice in (seeded.pilots([0], 6.0), seeded.pilots([0, 1], 6.0)):
         assert seconds[choice.factor] <= 1.5 * min(seconds.values())
+
+
+def test_the_page_counts_what_diverged_runs_exclude():
+    seeds = [user("made", seed) for seed in range(6)]
+    by_name = {"user1": seeds, "user6": seeds[:1], "user8": seeds[:3]}
+    text = pilot_seeds.exclusions({n: pilot_seeds.Seeded(some) for n, some in by_name.items()})
+    assert "Of 3 registered settings, 2 are judged" in text
+    assert "1 of 6 for trial 6, 3 of 6 for trial 8, all for the others" in text
 
 
 def test_the_oracle_knows_the_other_seeds_only():
