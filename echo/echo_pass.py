@@ -94,8 +94,8 @@ class EchoPass:
         """Continues from `state`.
 
         Raises:
-            ValueError: the state belongs to another stage or other data. This pass remains at its
-                position.
+            ValueError: the state is of a stage with other settings, or over another kind of parent
+                or too few items. This pass remains at its position.
         """
         before, order_before = self.get_state(), self.order
         check_fields(state, before)
