@@ -36,7 +36,8 @@ def train(
 
     A lane that ends (target, divergence, error) leaves the others running. Lanes that were stopped
     at different steps resume together: the input starts at the position of the lane that is
-    furthest behind, and the others wait for it.
+    furthest behind, and the others wait for it. If it ends before it has caught up, the input skips
+    to the position of the next one.
 
     Args:
         configs: resolved configurations.
@@ -146,8 +147,9 @@ class SharedBatches:
             StopIteration: the input has ended.
             Exception: the error that the input ended with, for every lane that asks.
         """
-        if not self._started:
-            self._start()
+        first = min(self._lanes, key=lambda lane: lane.position)
+        if not self._started or first.position > self._taken:  # the lanes behind `first` have ended
+            self._start(first)
         if number == self._taken:
             if self._error is not None:
                 raise self._error
@@ -168,11 +170,12 @@ class SharedBatches:
             return self._iterator.get_state()
         return self._state_before
 
-    def _start(self) -> None:
-        first = min(self._lanes, key=lambda lane: lane.position)
+    def _start(self, first: "Lane") -> None:
+        """Moves the input to the position of `first`, which has not taken a batch yet."""
         if first.restored is not None:
             self._iterator.set_state(first.restored)
         self._started, self._taken = True, first.position
+        self._batch, self._error = None, None
 
 
 class Lane:

@@ -135,6 +135,24 @@ def test_lanes_wait_for_one_that_is_far_behind(alone, tmp_path):
         assert_same(together, apart)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", [0, 1], ids=STATUSES[:2])
+def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, alone, tmp_path):
+    chosen = [behind, 2, 3]
+    configs = [lane_configs()[number] for number in chosen]
+    workdirs = [tmp_path / str(number) for number in chosen]
+    for lane, steps in ((1, 30), (2, 34)):  # the one behind takes 27 steps, or 2
+        run = train.step_by_step(
+            make_experiment(configs[lane]), workdirs[lane], QUIET, lambda step, n=steps: step >= n
+        )
+        *_, result = run
+        assert (result["status"], result["step"]) == ("preempted", steps)
+    results = lanes.train(configs, workdirs, QUIET)
+    assert [result["status"] for result in results] == [STATUSES[number] for number in chosen]
+    for number, workdir in zip(chosen, workdirs, strict=True):
+        assert_same(workdir, alone[number])
+
+
 def test_input_that_ends_in_an_error_ends_every_lane(tmp_path):
     class Broken:
         def __iter__(self):

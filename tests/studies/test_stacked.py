@@ -132,6 +132,24 @@ def test_lanes_at_different_steps_are_stacked_once_they_meet(apart, tmp_path, ca
     assert calls[:8] == [3] * 7 + [3]  # a lane has diverged, so three again: restacked with the 4th
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", [0, 1], ids=STATUSES[:2])
+def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, apart, tmp_path):
+    chosen = [behind, 2, 3]
+    configs = [lane_configs()[number] for number in chosen]
+    workdirs = [tmp_path / str(number) for number in chosen]
+    for lane, steps in ((1, 12), (2, 15)):  # the one behind takes 9 steps, or 1
+        run = train.step_by_step(
+            make_experiment(configs[lane]), workdirs[lane], QUIET, lambda step, n=steps: step >= n
+        )
+        *_, result = run
+        assert (result["status"], result["step"]) == ("preempted", steps)
+    results = lanes.train(configs, workdirs, QUIET, stacked=True)
+    assert [result["status"] for result in results] == [STATUSES[number] for number in chosen]
+    for number, workdir in zip(chosen, workdirs, strict=True):
+        assert_close(workdir, apart[number])
+
+
 def test_lanes_with_different_losses_form_separate_stacks_and_fail_separately(
     tmp_path, monkeypatch
 ):
