@@ -34,10 +34,17 @@ class Mirror(Observer):
         directory: of the run or the study.
         url: where the copy goes, anything that fsspec writes to.
         say: called with warnings.
+        only: the only file to copy, by its path within `directory`; None for all.
     """
 
-    def __init__(self, directory: pathlib.Path, url: str, say: Callable[[str], None]):
-        self._directory, self._url, self._say = directory, url, say
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        url: str,
+        say: Callable[[str], None],
+        only: str | None = None,
+    ):
+        self._directory, self._url, self._say, self._only = directory, url, say, only
         self._copied: dict[str, tuple[int, int]] = {}  # (size, mtime in ns) by path
         self._warned, self._refused = False, False
         self._due, self._ended = threading.Event(), threading.Event()
@@ -91,11 +98,11 @@ class Mirror(Observer):
         filesystem, root = opened(self._url)
         if not self._copied:
             self._check_is_copy(filesystem, root)
-        there = {} if self._copied else filesystem.find(root, detail=True)
+        there = {} if self._copied or self._only else filesystem.find(root, detail=True)
         if isinstance(filesystem, LocalFileSystem):  # once, for what killed processes left
             for folder in {pathlib.Path(path).parent for path in there}:
                 records.remove_stale(folder)
-        for path in _in_order(self._directory):
+        for path in [self._only] if self._only else _in_order(self._directory):
             with contextlib.suppress(FileNotFoundError):  # an old checkpoint was removed just now
                 status = (self._directory / path).stat()
                 version, target = (status.st_size, status.st_mtime_ns), f"{root}/{path}"

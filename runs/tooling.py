@@ -66,19 +66,24 @@ class Tools:
             observers["--mirror"] = self._mirror(workdir, say)
         return Observers(observers, say)
 
-    def copy(self, directory: pathlib.Path, say: Callable[[str], None]) -> None:
-        """Brings the mirror of a directory up to date, `root` or below it; waits for it."""
+    def copy(
+        self, directory: pathlib.Path, say: Callable[[str], None], only: str | None = None
+    ) -> None:
+        """Brings the mirror of a directory up to date, `root` or below it, or of its file `only`;
+        waits for it."""
         from runs import distributed
 
         if self.mirror and distributed.is_first():
-            self._mirror(directory, say).end({})
+            self._mirror(directory, say, only).end({})
 
-    def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> Observer:
+    def _mirror(
+        self, directory: pathlib.Path, say: Callable[[str], None], only: str | None = None
+    ) -> Observer:
         from runs.mirror import Mirror
 
         place = directory.absolute().relative_to(self.root.absolute()).as_posix()
         url = self.mirror if place == "." else f"{self.mirror.rstrip('/')}/{place}"
-        return Mirror(directory, url, say)
+        return Mirror(directory, url, say, only)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

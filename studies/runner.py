@@ -9,7 +9,7 @@ from typing import Any
 
 from data.splits import overlap
 from pipeline import accounting
-from runs import distributed, workdirs
+from runs import distributed, records, workdirs
 from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
 from runs.tooling import Tools
@@ -60,6 +60,8 @@ def run(
     try:
         if note := distributed.decided_by_first(lambda: open_study(study, study_dir)):
             progress.say(note)
+        # before any trial, so that a copy of an unfinished study can be resumed
+        tools.copy(study_dir, progress.say, only=records.STUDY)
         if warning := overlap(study.config.dataset):
             progress.say(warning)
         return _Launch(study, study_dir, progress, executor, lanes, shard, stacked, tools).run()

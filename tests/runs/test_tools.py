@@ -19,8 +19,8 @@ from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
 from runs.profiler import Profiler
 from studies.directory import open_study
-from tests.helpers.runs import RESNET, ROOT, echoing, mini, records_of, stop_at
-from tests.helpers.small_studies import RecordedProgress, study
+from tests.helpers.runs import RESNET, ROOT, echoing, mini, on_each_step, records_of, stop_at
+from tests.helpers.small_studies import QUIET, RecordedProgress, study
 
 # a profile is named by the second in which it starts, so the two parts must not be too fast
 CONFIG = mini(**RESNET, **echoing("before_augmentation", 100, factor=2))
@@ -323,3 +323,19 @@ def test_a_study_is_mirrored_with_its_trials(tmp_path):
     assert content(copy) == content(outdir)
     assert {"study.json", "baseline/0/0/result.json"} <= content(copy).keys()
     assert not [line for line in said.lines if "warning" in line]
+
+
+def test_the_mirror_of_a_study_that_is_running_can_be_resumed(tmp_path):
+    outdir, copy, lost = (tmp_path / name for name in ("study", "copy", "lost"))
+    plan, finished = study(conditions=("baseline",)), "baseline/0/0/result.json"
+
+    def lose_the_machine(step):
+        if step == 1 and (outdir / finished).exists():  # in the second of two trials
+            shutil.copytree(copy, lost)
+
+    with on_each_step(lose_the_machine):
+        sweep.run(plan, outdir, QUIET, tools=tooling.Tools(mirror=str(copy), root=outdir))
+    before = content(lost)[finished]
+    assert sweep.run(plan, lost, QUIET) == "finished"
+    assert len(list(lost.rglob(records.RESULT))) == 2
+    assert content(lost)[finished] == before
