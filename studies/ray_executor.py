@@ -27,6 +27,9 @@ _MAX_TASKS = 1_000
 
 _CONNECT_SECONDS = 10.0
 
+# What sweep.py sets so that tasks can share a GPU.
+_FORWARDED = ("XLA_PYTHON_CLIENT_PREALLOCATE",)
+
 
 class RayExecutor:
     """Runs units as Ray tasks.
@@ -133,7 +136,10 @@ class RayExecutor:
             _check_answers(address)
         # task processes import the project's modules from this checkout, and then what we import
         path = filter(None, (str(train.ROOT), os.environ.get("PYTHONPATH")))
-        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(path)}}
+        variables = {"PYTHONPATH": os.pathsep.join(path)}
+        # the machines of a cluster that is running have their own environment
+        variables |= {name: os.environ[name] for name in _FORWARDED if name in os.environ}
+        environment = {"env_vars": variables}
         try:
             with warnings.catch_warnings():
                 # Ray forks only to execute other programs, which is safe; JAX cannot know.

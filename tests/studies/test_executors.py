@@ -247,6 +247,21 @@ def test_ray_workers_import_from_where_the_launch_does(tmp_path, monkeypatch):
     assert path[:2] == [str(ROOT), str(tmp_path)]
 
 
+@pytest.mark.extras
+def test_ray_workers_of_a_running_cluster_share_a_gpu_as_the_launch_does(tmp_path, monkeypatch):
+    ray, given = pytest.importorskip("ray"), {}
+
+    def init(**options):
+        given.update(options)
+        raise ConnectionError("no cluster is needed")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    with pytest.raises(cli.InputError, match="no cluster is needed"):
+        RayExecutor(study(), tmp_path / "study", QUIET)
+    assert given["runtime_env"]["env_vars"]["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
 def command_line(plan, outdir, *more):
     words = ["--config=configs/cifar10.py:mini", "--study=insertion", "--searches=1"]
     return [*words, f"--trials={plan.trials}", f"--outdir={outdir}", *flags(plan.config), *more]
