@@ -7,7 +7,7 @@ from typing import Any
 
 import train
 from configs import base
-from data.splits import open_data
+from data.splits import open_splits
 from runs import cli, environment, locks, records, workdirs
 from runs.study import MAY_CHANGE, SIZES, Study
 from studies.search import searches_in_order
@@ -34,7 +34,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
         cli.InputError: the directory contains something else, or an unfinished study of another
             schema version; nothing has been written.
     """
-    source, _, info = open_data(study.config)
+    source, _, info = open_splits(study.config.dataset)
     dataset = dataclasses.asdict(info) | {"train_examples": len(source)}
     plan = json.loads(json.dumps(study.to_record(dataset)))  # as it is read: tuples become lists
     with cli.writing_to(study_dir):

@@ -18,7 +18,7 @@ from pipeline.map_datasets import Batch
 from runs import distributed, signals
 from runs.progress import Progress
 from runs.tooling import Tools
-from training.experiment import make_experiment
+from training.experiment import make_experiment, sharing_input
 from training.step import Program, Rows
 from training.stepper import Stack
 from training.transfer import Transfer
@@ -55,7 +55,7 @@ def train(
     if not configs:
         return []
     first = make_experiment(configs[0])
-    experiments = [first, *(make_experiment(config, first.validation) for config in configs[1:])]
+    experiments = [first, *(sharing_input(config, first) for config in configs[1:])]
     shared, transfer = SharedBatches(first.batches), SharedTransfer(first.transfer)
     lanes = [Lane(shared) for _ in experiments]
     stacks: dict[Program, Stack] = {}
@@ -73,10 +73,7 @@ def train(
     with signals.stop_requested() as stop_requested:
         for lane, experiment in zip(lanes, experiments, strict=True):
             experiment = dataclasses.replace(
-                experiment,
-                batches=lane,
-                transfer=LaneTransfer(transfer),
-                upstream_clock=first.upstream_clock,
+                experiment, batches=lane, transfer=LaneTransfer(transfer)
             )
             if stacked:
                 stack = stacks.setdefault(experiment.program, Stack(experiment.program))

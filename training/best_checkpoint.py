@@ -55,7 +55,9 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     finished = status in records.FINISHED
     if finished and (stored := distributed.decided_by_first(lambda: _stored_evaluation(workdir))):
         return stored
-    experiment = make_experiment(_configured(config, overrides))
+    configured = _configured(config, overrides)
+    configured.upstream = base.get_config().upstream  # no training example is waited for
+    experiment = make_experiment(configured)
     with memory.exhaustion_explained(experiment.config, experiment.program.task.mesh):
         state, counters = _best(workdir, experiment, best if finished else None)
         values = _evaluated(experiment, state)

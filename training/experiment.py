@@ -7,8 +7,10 @@ import copy
 import dataclasses
 import pathlib
 from collections.abc import Iterable
+from typing import Any
 
 import grain
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 import workloads
@@ -27,6 +29,7 @@ from training.auto_policy import AutoPolicy
 from training.step import Program, Task, program
 from training.stepper import StackedStepper, Stepper
 from training.transfer import Transfer, make_transfer
+from workloads.interface import Workload
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,28 +72,52 @@ class Experiment:
     repeated_rows: accounting.RepeatedRows
 
 
-def make_experiment(
-    config: ConfigDict, validation: Iterable[EvaluationBatch] | None = None
-) -> Experiment:
+def make_experiment(config: ConfigDict) -> Experiment:
     """Checks `config` and builds its experiment.
 
     Args:
         config: a resolved configuration.
-        validation: the `Experiment.validation` of a configuration that differs in optimizer, loss,
-            and model seed only, so that both keep one copy of the split; None to open it.
 
     Raises:
         InputError: the configuration cannot be run.
     """
     try:
-        return _make_experiment(config, validation)
+        return _make_experiment(config)
     except (RecordError, UpstreamError) as error:
         raise cli.InputError(str(error)) from error
 
 
-def _make_experiment(
-    config: ConfigDict, validation: Iterable[EvaluationBatch] | None
-) -> Experiment:
+def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
+    """The experiment of a configuration that differs from that of `other` in optimizer, loss, and
+    model seed only, with the data of `other`: nothing is opened, read, or decoded again.
+
+    Args:
+        config: a resolved configuration with echo.policy=fixed.
+        other: the experiment whose source, batches, transfer, and validation split are used.
+
+    Raises:
+        InputError: the configuration cannot be run.
+    """
+    check.check(config)
+    distributed.check_same(_fields(config))
+    mesh = other.program.task.mesh
+    programs = _checked_program(config, workloads.make(config, other.info), mesh)
+    held_rows = sharding.local_rows(mesh, config.batch_size)
+    memory.check_batches(config, other.first, programs, held_rows)
+    policy = FixedPolicy(config, other.held_streams)
+    return dataclasses.replace(
+        other,
+        config=config,
+        program=programs,
+        policy=policy,
+        stepper=policy.stepper(programs, config.seed.data),
+        target=records.Target(**config.target),
+        copies=accounting.copy_diagnostics(config, len(other.source)),
+        repeated_rows=accounting.repeated_rows(config, other.held_streams),
+    )
+
+
+def _make_experiment(config: ConfigDict) -> Experiment:
     check.check(config)
 
     # Data: the training split may be throttled, the validation split never is.
@@ -107,14 +134,7 @@ def _make_experiment(
     check.check_devices(config, mesh.shape["data"])
     held_rows = sharding.local_rows(mesh, config.batch_size)
     held_streams = check.held_streams(config, held_rows)
-
-    # The compiled programs. After an echo stage that repeats augmented examples there is nothing
-    # left to augment.
-    augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
-    task = Task(workload, config.optimizer.name, augments, mesh, config.sharding)
-    programs = program(task)
-    memory.check_state(programs)
-    check.check_workload(config, workload)
+    programs = _checked_program(config, workload, mesh)
 
     # The input. Memory is checked before anything of the size of a batch or buffer is allocated.
     first = build.first_example(config, source, workload)
@@ -129,8 +149,6 @@ def _make_experiment(
     batches = build.build(
         config, source, workload, held_streams, policy.streams, first, upstream_clock
     )
-    if validation is None:
-        validation = _evaluation_batches(config, held_out, task)
 
     return Experiment(
         config=config,
@@ -143,7 +161,7 @@ def _make_experiment(
         batches=batches,
         transfer=transfer,
         stepper=policy.stepper(programs, config.seed.data),
-        validation=validation,
+        validation=_evaluation_batches(config, held_out, programs.task),
         target=records.Target(**config.target),
         upstream_clock=upstream_clock,
         copies=copies,
@@ -151,17 +169,32 @@ def _make_experiment(
     )
 
 
+def _checked_program(config: ConfigDict, workload: Workload, mesh: Mesh) -> Program:
+    """The compiled programs; raises ConfigError if the devices have no room for their state."""
+    # After an echo stage that repeats augmented examples there is nothing left to augment.
+    augments = config.augment_on == "device" and not config.echo.insertion.startswith("after")
+    programs = program(Task(workload, config.optimizer.name, augments, mesh, config.sharding))
+    memory.check_state(programs)
+    check.check_workload(config, workload)
+    return programs
+
+
 def _check_same_everywhere(
     config: ConfigDict, info: DatasetInfo, training: int, validation: int
 ) -> None:
     """Raises InputError if the processes of this run differ in their configuration or data, with
     which they would wait for one another forever, or mix different orders of the examples."""
-    names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
-    values = {f"config.{name}": cli.get_field(config, name) for name in names}
+    values = _fields(config)
     values |= {f"the data set's {name}": of for name, of in dataclasses.asdict(info).items()}
     values |= {"the number of training examples": training}
     values |= {"the number of validation examples": validation}
     distributed.check_same(values)
+
+
+def _fields(config: ConfigDict) -> dict[str, Any]:
+    """The fields that must be the same in all processes, by name."""
+    names = [field.name for field in base.FIELDS if field.name not in base.OF_A_MACHINE]
+    return {f"config.{name}": cli.get_field(config, name) for name in names}
 
 
 class FixedPolicy:

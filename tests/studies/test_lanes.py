@@ -72,17 +72,24 @@ def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
     assert sorted(reads) == list(range(configs[0].budget.fresh_examples))
 
 
-def test_the_validation_split_is_decoded_once_for_all_lanes(tmp_path, monkeypatch):
-    splits = []
-    original = experiment.evaluation_batches
+def test_the_splits_are_opened_and_decoded_once_for_all_lanes(tmp_path, monkeypatch):
+    """Otherwise each lane would start a server under config.upstream.http, and hold a copy of the
+    validation split."""
+    called = []
+    for module, name in (
+        (experiment, "open_data"),
+        (experiment.build, "first_example"),
+        (experiment, "evaluation_batches"),
+    ):
+        original = getattr(module, name)
 
-    def evaluation_batches(*arguments):
-        splits.append(original(*arguments))
-        return splits[-1]
+        def count(*arguments, original=original, name=name):
+            called.append(name)
+            return original(*arguments)
 
-    monkeypatch.setattr(experiment, "evaluation_batches", evaluation_batches)
+        monkeypatch.setattr(module, name, count)
     lanes.train([mini(**EIGHT_STEPS)] * 3, [tmp_path / name for name in "abc"], QUIET)
-    assert len(splits) == 1
+    assert called == ["open_data", "first_example", "evaluation_batches"]
 
 
 @pytest.mark.parametrize("stacked", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 import train
-from data import sources, splits
+from data import http_source, sources, splits
 from models.resnet import CifarResNet
 from runs import cli, locks, records, trial_records
 from tests.helpers.runs import RESNET, mini
@@ -61,6 +61,14 @@ def test_the_test_split_is_evaluated_once(finished, capsys):
     assert evaluate(finished) == cli.OK
     assert capsys.readouterr().out == first
     assert (finished / records.EVALUATION).stat().st_mtime_ns == before
+
+
+def test_an_evaluation_starts_no_server_of_training_examples(finished, monkeypatch):
+    config = records.read_json(finished / records.CONFIG)
+    config["config"]["upstream"] |= {"http": True, "latency_seconds": 1000.0}
+    records.write_json(finished / records.CONFIG, config)
+    monkeypatch.setattr(http_source, "start_server", None)
+    assert evaluate(finished) == cli.OK
 
 
 def test_an_evaluation_at_the_end_alone_is_kept_with_its_checkpoint(tmp_path):
