@@ -102,8 +102,6 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
     distributed.check_same(_fields(config))
     mesh = other.program.task.mesh
     programs = _checked_program(config, workloads.make(config, other.info), mesh)
-    held_rows = sharding.local_rows(mesh, config.batch_size)
-    memory.check_batches(config, other.first, programs, held_rows)
     policy = FixedPolicy(config, other.held_streams)
     return dataclasses.replace(
         other,
