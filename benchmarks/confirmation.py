@@ -46,6 +46,12 @@ _COMPARED = (
 )
 
 
+_EARLIER = (
+    "The same runs compared with the baseline at its best setting of search 0, which an earlier "
+    "confirmation ran with the same seeds. These comparisons were not registered either."
+)
+
+
 def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
     """By condition, the hyperparameters of the counted trial that reached the target with the
     smallest score: of those that tie, the one of the first search, then the first trial. A
@@ -189,7 +195,40 @@ def compared(loaded: load.LoadedStudy) -> list[list[str]]:
     return rows
 
 
-def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
+def against(loaded: load.LoadedStudy, earlier: load.LoadedStudy) -> list[list[str]]:
+    """Rows of the conditions at the batch size of the baseline, compared with the same baseline of
+    an earlier confirmation, which has another setting and the same seeds."""
+    baseline = loaded.study.condition(loaded.study.baseline)
+    sides = []
+    for side in (loaded, earlier):
+        trials = registered(side)
+        low, high = uncertainty.trial_bounds(trials, side.study)
+        sides.append(trials[trials["counted"]].assign(low=low, high=high))
+    own, base = sides
+    base = base[base["condition"] == baseline.name].assign(condition="earlier")
+    rows = []
+    for condition in loaded.study.conditions:
+        if condition.batch_size != baseline.batch_size:
+            continue
+        both = pd.concat([own[own["condition"] == condition.name], base])
+        pairs = uncertainty.paired(both, condition.name, "earlier", ["search"], loaded.study)
+        seen = _at_look(pairs, uncertainty.PAIRED_LEVEL)
+        label = echo_label(condition.insertion, condition.factor)
+        rows.append([label, _number(seen.effect), _interval(seen), _used(seen)])
+    return rows
+
+
+def report(
+    studies: Mapping[str, tuple[load.LoadedStudy, int]],
+    earlier: Mapping[str, load.LoadedStudy] | None = None,
+) -> str:
+    """The report as Markdown.
+
+    Args:
+        studies: by problem, the confirmation and its planned pairs.
+        earlier: by problem, a confirmation at the winners of search 0.
+    """
+    earlier = earlier or {}
     text = [
         "# The grid's best settings, confirmed with new seeds",
         "Do the best settings of [the grid](protocol.md) hold with new seeds? Each condition runs "
@@ -235,6 +274,10 @@ def report(studies: Mapping[str, tuple[load.LoadedStudy, int]]) -> str:
         if rows := compared(loaded):
             header = ["condition", "over", "batch", "ratio", "interval", "pairs used"]
             text += [_COMPARED, common.markdown_table(header, rows)]
+        if problem in earlier:
+            rows = against(loaded, earlier[problem])
+            header = ["condition", "over the earlier baseline", "interval", "pairs used"]
+            text += [_EARLIER, common.markdown_table(header, rows)]
     return "\n\n".join(text)
 
 
@@ -288,12 +331,15 @@ def main(argv: list[str] | None = None) -> None:
         )
         return
     packed = {name: options.records / f"{PREFIX}{name}.tar.xz" for name in names}
-    studies = {}
+    studies, earlier = {}, {}
     for name, path in packed.items():
         if path.exists():
             loaded = load.read(path)
             studies[name] = loaded, loaded.study.searches
-    common.publish(report(studies), options.out)
+        before = options.records / f"{PREFIX}{name}_search_0.tar.xz"
+        if before.exists():
+            earlier[name] = load.read(before)
+    common.publish(report(studies, earlier), options.out)
 
 
 if __name__ == "__main__":
