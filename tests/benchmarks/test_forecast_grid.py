@@ -1,10 +1,12 @@
 """The regressions beside the forecast equal scikit-learn's; pilots show nothing of the rest."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
+from analysis import load
 from benchmarks import forecast_accuracy, forecast_grid, pilot_seeds
 from configs import problems
 from echo.advice.forecast import Run
@@ -85,9 +87,21 @@ def test_users_of_the_grid_come_with_the_records_of_their_gradients():
     measured = np.array([forecast_grid.measurements(one) for one in users])
     assert measured.shape == (len(users), 7)
     for one in users:
-        assert 8.0 not in one.runs  # it was preempted, or had no turn
         assert set(one.trials) == set(one.runs)
         assert one.batch_size in problems.PROBLEMS["digits"].batch_sizes
+
+
+def test_a_run_that_was_preempted_is_no_miss(monkeypatch):
+    packed = forecast_grid.RESULTS / "mnist.tar.xz"
+    whole = forecast_accuracy.recorded_users("mnist", "mnist", packed)
+    records = load.read(packed)
+    status = records.trials["status"].mask(records.trials["factor"] == 2.0, "preempted")
+    stopped = dataclasses.replace(records, trials=records.trials.assign(status=status))
+    monkeypatch.setattr(load, "read", lambda _: stopped)
+    users = forecast_accuracy.recorded_users("mnist", "mnist", packed)
+    assert any(2.0 in one.runs for one in whole)
+    assert users
+    assert not any(2.0 in one.runs for one in users)
 
 
 def test_two_seeds_have_the_time_of_one():
