@@ -203,7 +203,7 @@ def _tuned(study: str, condition: str, other: str) -> pd.DataFrame:
 
 def _ratio(own: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
     """Bounds of own / base, of the searches that both have."""
-    both = own.join(base, how="inner", rsuffix="_base")
+    both = own.merge(base, left_index=True, right_index=True, suffixes=("", "_base"))
     low, high = bounds.ratio((both["low"], both["high"]), (both["low_base"], both["high_base"]))
     return pd.DataFrame({"low": low, "high": high}, index=both.index)
 
