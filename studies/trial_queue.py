@@ -1,9 +1,8 @@
 """Which trials of a search run next, for any number of workers and any order of completion.
 
 A search runs its trials in order of their numbers until N have ended without diverging or failing,
-at most 2N. A trial
-starts only if it is needed even if no running trial diverges. Any number of workers therefore runs
-the same trials as one worker, and the first N trials that did not diverge count.
+at most 2N. A trial starts only if it is needed even if no running trial diverges. Any number of
+workers therefore runs the same trials as one worker, and the first N of those trials count.
 """
 
 import dataclasses

@@ -13,6 +13,7 @@ import train
 from configs import base, cifar10
 from runs import cli, records
 from runs.checkpoints import Checkpoints
+from runs.progress import Progress
 from tests.helpers import forked
 from training.experiment import make_experiment
 
@@ -195,6 +196,12 @@ def stop_at(step):
             os.kill(os.getpid(), signal.SIGTERM)
 
     return hook
+
+
+def preempt(config, workdir, step):
+    """Trains until a run has taken `step` steps, and stops it."""
+    result = train.train(config, workdir, Progress(quiet=True), on_step=stop_at(step))
+    assert (result["status"], result["step"]) == ("preempted", step)
 
 
 def stop_at_call(number):

@@ -9,9 +9,8 @@ from pipeline import map_datasets
 from runs import records
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import EIGHT_STEPS, RESNET, echoing, mini, numbers, stop_at_call
+from tests.helpers.runs import EIGHT_STEPS, RESNET, echoing, mini, numbers, preempt, stop_at_call
 from training import experiment, transfer
-from training.experiment import make_experiment
 
 QUIET = Progress(quiet=True)
 
@@ -126,16 +125,7 @@ def test_lanes_stopped_after_one_has_ended_resume_together(alone, tmp_path):
 @pytest.mark.slow
 def test_lanes_wait_for_one_that_is_far_behind(alone, tmp_path):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
-    one = lane_configs()[3]
-    stopped = [0]
-
-    def stop(step):
-        stopped[0] = step
-        return step >= 17
-
-    run = train.step_by_step(make_experiment(one), workdirs[3], QUIET, stop)
-    *_, result = run
-    assert (result["status"], stopped) == ("preempted", [17])
+    preempt(lane_configs()[3], workdirs[3], 17)
     results = lanes.train(lane_configs(), workdirs, QUIET)
     assert [result["status"] for result in results] == STATUSES
     for together, apart in zip(workdirs, alone, strict=True):
@@ -149,11 +139,7 @@ def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, alon
     configs = [lane_configs()[number] for number in chosen]
     workdirs = [tmp_path / str(number) for number in chosen]
     for lane, steps in ((1, 30), (2, 34)):  # the one behind takes 27 steps, or 2
-        run = train.step_by_step(
-            make_experiment(configs[lane]), workdirs[lane], QUIET, lambda step, n=steps: step >= n
-        )
-        *_, result = run
-        assert (result["status"], result["step"]) == ("preempted", steps)
+        preempt(configs[lane], workdirs[lane], steps)
     results = lanes.train(configs, workdirs, QUIET)
     assert [result["status"] for result in results] == [STATUSES[number] for number in chosen]
     for number, workdir in zip(chosen, workdirs, strict=True):

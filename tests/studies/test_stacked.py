@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 import sweep
-import train
 from runs import records
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import echoing, mini, numbers, stop_at_call
+from tests.helpers.runs import echoing, mini, numbers, preempt, stop_at_call
 from tests.helpers.small_studies import study
 from training import stepper
-from training.experiment import make_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of 1e39
 
@@ -120,11 +118,7 @@ def test_stopped_lanes_resume_together(apart, tmp_path):
 @pytest.mark.slow
 def test_lanes_at_different_steps_are_stacked_once_they_meet(apart, tmp_path, calls):
     workdirs = in_directory(tmp_path)
-    run = train.step_by_step(
-        make_experiment(lane_configs()[3]), workdirs[3], QUIET, lambda step: step == 7
-    )
-    *_, result = run
-    assert (result["status"], result["step"]) == ("preempted", 7)
+    preempt(lane_configs()[3], workdirs[3], 7)
     results = lanes.train(lane_configs(), workdirs, QUIET, stacked=True)
     assert [result["status"] for result in results] == STATUSES
     for together, alone in zip(workdirs, apart, strict=True):
@@ -139,11 +133,7 @@ def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, apar
     configs = [lane_configs()[number] for number in chosen]
     workdirs = [tmp_path / str(number) for number in chosen]
     for lane, steps in ((1, 12), (2, 15)):  # the one behind takes 9 steps, or 1
-        run = train.step_by_step(
-            make_experiment(configs[lane]), workdirs[lane], QUIET, lambda step, n=steps: step >= n
-        )
-        *_, result = run
-        assert (result["status"], result["step"]) == ("preempted", steps)
+        preempt(configs[lane], workdirs[lane], steps)
     results = lanes.train(configs, workdirs, QUIET, stacked=True)
     assert [result["status"] for result in results] == [STATUSES[number] for number in chosen]
     for number, workdir in zip(chosen, workdirs, strict=True):
