@@ -164,9 +164,9 @@ class Pace:
     """Predicts when the device needs its next batch.
 
     It follows a loop that dispatches step k, then fetches the metrics of step k-1. A call returns
-    for how long the next batch can wait without making the device wait: until the expected end of
-    the running step (from the median duration of the last steps), minus the time that the host
-    needs to hand over a batch.
+    for how long the next batch can wait without making the device wait: until the earliest end of
+    the running step (from the shortest of the last steps), minus the time that the host needs to
+    hand over a batch.
 
     Args:
         clock: returns seconds.
@@ -231,12 +231,12 @@ class Pace:
         step.seen_running = True
         if not self._durations:
             return _MIN_WAIT_SECONDS
-        return step.start + statistics.median(self._durations) - self._lead() - now
+        # A batch that is decided early costs nothing, since what arrives later is in the next one.
+        # A late one costs device time.
+        return step.start + min(self._durations) - self._lead() - now
 
     def _lead(self) -> float:
-        """Seconds that the host needs. The median, since some leads include a wait for upstream. A
-        batch that is decided early costs nothing, since what arrives later is in the next one; a
-        late one costs device time."""
+        """Seconds that the host needs. The median, since some leads include a wait for upstream."""
         return statistics.median(self._leads) if self._leads else 0.0
 
     def _ended(self, step: _Step) -> None:

@@ -246,6 +246,7 @@ class Loop:
 
     def __init__(self, monkeypatch, lead):
         self.now, self.lead, self.idle, self.ends = 0.0, lead, 0.0, 0.0
+        self.step_seconds = 0.010
         self.pace = Pace(lambda: self.now)
         self.before = None
         monkeypatch.setattr(jax, "device_get", self.device_get)
@@ -268,7 +269,7 @@ class Loop:
         waited = self.now - asked
         self.now += self.lead
         self.idle += max(0.0, self.now - self.ends)
-        self.ends = max(self.now, self.ends) + 0.010
+        self.ends = max(self.now, self.ends) + self.step_seconds
         output = Output(self, self.ends)
         self.pace.dispatched({"loss": output})
         if self.before:
@@ -291,6 +292,18 @@ def test_it_waits_until_the_running_step_is_about_to_end(monkeypatch, lead):
     loop.now += 0.006
     loop.now += 0.001
     assert loop.pace.busy(0.003) == pytest.approx(0.002, abs=0.0005)
+
+
+def test_the_device_does_not_wait_after_a_short_step(monkeypatch):
+    loop, durations = Loop(monkeypatch, 0.001), [0.010, 0.012, 0.008] * 20
+    for loop.step_seconds in durations:  # until it knows
+        loop.step()
+    loop.idle = 0.0
+    waited = []
+    for loop.step_seconds in durations:
+        waited.append(loop.step())
+    assert loop.idle < len(durations) * 0.0002
+    assert min(waited) > 0.008 - 0.001 - 0.0011
 
 
 def test_it_does_not_wait_for_a_device_that_is_idle(monkeypatch):
