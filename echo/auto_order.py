@@ -98,8 +98,7 @@ class Repeats:
                     f"ones have {self.copies_left} copies left, which is too few; decisions "
                     "can be replayed only with the settings under which they were made"
                 )
-            by_priority = np.lexsort((draws[open_items], emitted[open_items]))
-            chosen = open_items[by_priority[:missing]]
+            chosen = open_items[_first_by(emitted[open_items], draws[open_items], missing)]
             indices.append(items[chosen])
             copies.append(emitted[chosen])
             emitted[chosen] += 1
@@ -126,6 +125,24 @@ class Repeats:
         """64 random bits for each stored item, a function of (seed, batch number)."""
         key = self.seed + (self.batches << 64)
         return np.random.Philox(key=key).random_raw(n)
+
+
+def _first_by(major: np.ndarray, minor: np.ndarray, n: int) -> np.ndarray:
+    """The places of the first n (all, if there are fewer) by `major`, then `minor`, in this order.
+
+    The same as np.lexsort((minor, major))[:n] for distinct values of `minor`, but several times as
+    fast if n is much smaller than the arrays.
+    """
+    if n < len(major):
+        bound = np.partition(major, n - 1)[n - 1]
+        below, ties = np.flatnonzero(major < bound), np.flatnonzero(major == bound)
+        wanted = n - len(below)
+        if wanted < len(ties):
+            ties = ties[np.argpartition(minor[ties], wanted - 1)[:wanted]]
+        places = np.concatenate([below, ties])
+    else:
+        places = np.arange(len(major))
+    return places[np.lexsort((minor[places], major[places]))]
 
 
 class DecidedOrder:
