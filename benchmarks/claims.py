@@ -302,7 +302,7 @@ _GRIDS = {
 
 
 _DOCUMENTS = "grid/documents"  # one search, so far at batch size 16
-_GRID_PHOTOGRAPHS = "grid/photographs"  # at batch size 32
+_PHOTOGRAPHS = "grid/photographs"  # at batch size 32
 
 
 def _e(factor: int, size: int) -> str:
@@ -337,43 +337,32 @@ def _decay(weight_decay: float) -> Callable[[], Cell]:
 
 CLAIMS: dict[str, Problems] = {
     "Echoing twice before augmentation needs fewer fresh examples (fig. 4)": {
-        "digits": against_none("digits_insertion", _BEFORE),
         "manual": against_none("language_insertion", _BEFORE),
-        "sentences": against_none("sentences_insertion", _BEFORE),
-        "photographs": against_none("photographs_insertion", _BEFORE),
         "documents": against_none(_DOCUMENTS, _e(2, 16)),
-        "grid photographs": against_none(_GRID_PHOTOGRAPHS, _e(2, 32)),
+        "photographs": against_none(_PHOTOGRAPHS, _e(2, 32)),
         **_on_grids(lambda study, small, _: against_none(study, _e(2, small))),
     },
     "... after augmentation": {
-        "digits": against_none("digits_insertion", _AFTER),
-        "photographs": against_none("photographs_insertion", _AFTER),
-        "grid photographs": against_none(_GRID_PHOTOGRAPHS, f"{_AFTER}_b32"),
+        "photographs": against_none(_PHOTOGRAPHS, f"{_AFTER}_b32"),
         "grid digits": against_none("grid/digits", f"{_AFTER}_b32"),
         "mnist": against_none("grid/mnist", f"{_AFTER}_b32"),
         "cells": against_none("grid/cells", f"{_AFTER}_b16"),
     },
     "... after batching": {
-        "digits": against_none("digits_insertion", _BATCH),
         "manual": against_none("language_insertion", _BATCH),
-        "sentences": against_none("sentences_insertion", _BATCH),
-        "photographs": against_none("photographs_insertion", _BATCH),
-        "grid photographs": against_none(_GRID_PHOTOGRAPHS, f"{_BATCH}_b32"),
+        "photographs": against_none(_PHOTOGRAPHS, f"{_BATCH}_b32"),
         **_on_grids(lambda study, small, _: against_none(study, f"{_BATCH}_b{small}")),
     },
     "Earlier is better: before augmentation against batch echoing (fig. 4)": {
-        "digits": between("digits_insertion", _BEFORE, _BATCH),
         "manual": between("language_insertion", _BEFORE, _BATCH),
-        "sentences": between("sentences_insertion", _BEFORE, _BATCH),
-        "photographs": between("photographs_insertion", _BEFORE, _BATCH),
-        "grid photographs": between(_GRID_PHOTOGRAPHS, _e(2, 32), f"{_BATCH}_b32"),
+        "photographs": between(_PHOTOGRAPHS, _e(2, 32), f"{_BATCH}_b32"),
         **_on_grids(lambda study, small, _: between(study, _e(2, small), f"{_BATCH}_b{small}")),
     },
     "e = 16 still needs fewer, batch size 32, documents and cells 16 (fig. 6)": {
         "digits": against_none("digits_factor", _e(16, 32)),
         "sentences": against_none("sentences_factor", _e(16, 32)),
         "documents": against_none(_DOCUMENTS, _e(16, 16)),
-        "grid photographs": against_none(_GRID_PHOTOGRAPHS, _e(16, 32)),
+        "photographs": against_none(_PHOTOGRAPHS, _e(16, 32)),
         **_on_grids(lambda study, small, _: against_none(study, _e(16, small))),
     },
     "... twice the batch size": {
@@ -385,7 +374,7 @@ CLAIMS: dict[str, Problems] = {
         "digits": between("digits_factor", _e(4, 32), _e(16, 32)),
         "sentences": between("sentences_factor", _e(4, 32), _e(16, 32)),
         "documents": between(_DOCUMENTS, _e(4, 16), _e(16, 16)),
-        "grid photographs": between(_GRID_PHOTOGRAPHS, _e(4, 32), _e(16, 32)),
+        "photographs": between(_PHOTOGRAPHS, _e(4, 32), _e(16, 32)),
         **_on_grids(lambda study, small, _: between(study, _e(4, small), _e(16, small))),
     },
     "Larger batches tolerate larger factors: e = 16 over 4, twice the size (fig. 6)": {
@@ -480,7 +469,7 @@ CLAIMS: dict[str, Problems] = {
         "logistic": convex_slopes(4, 256, steep=-0.7, flat=-0.3),
     },
 }
-PROBLEMS = ("digits", "manual", "sentences", "photographs", "documents", "grid photographs")
+PROBLEMS = ("digits", "manual", "sentences", "documents", "photographs")
 PROBLEMS += tuple(_GRIDS)
 
 

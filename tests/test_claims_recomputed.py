@@ -129,11 +129,8 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
 @pytest.mark.parametrize(
     ("statistic", "arguments", "pages"),
     [
-        (tuned, ("digits_insertion", BEFORE, "baseline"), BOTH),
-        (tuned, ("digits_insertion", BATCH, "baseline"), TABLES),
         (tuned, ("language_insertion", BEFORE, "baseline"), BOTH),
-        (tuned, ("sentences_insertion", BEFORE, "baseline"), BOTH),
-        (tuned, ("photographs_insertion", BEFORE, "baseline"), TABLES),
+        (tuned, ("language_insertion", BATCH, "baseline"), TABLES),
         (tuned, ("digits_factor", e(16, 32), "baseline_b32"), BOTH),
         (tuned, ("sentences_factor", e(4, 32), "baseline_b32"), TABLES),
         (tuned, ("digits_quality", BEFORE, "baseline", "best_value"), TABLES),
@@ -162,6 +159,9 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (tuned, ("grid/sentences", e(4, 32), e(16, 32)), CLAIMS),
         (tuned, ("grid/digits", e(2, 32), "baseline_b32"), BOTH),
         (tuned, ("grid/digits", e(16, 32), "baseline_b32"), BOTH),
+        (tuned, ("grid/digits", f"{AFTER}_b32", "baseline_b32"), TABLES),
+        (tuned, ("grid/digits", f"{BATCH}_b32", "baseline_b32"), TABLES),
+        (matched, ("grid/digits", f"{AFTER}_b32", "baseline_b32"), TABLES),
         (tuned, ("grid/digits", e(4, 32), e(16, 32)), BOTH),
         (tuned, ("grid/digits", e(2, 32), f"{BATCH}_b32"), BOTH),
         (matched, ("grid/digits", e(2, 32), f"{BATCH}_b32"), BOTH),
@@ -210,8 +210,8 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (tuned, ("grid/optimizer_b32", BEFORE, "baseline"), BOTH),
         (matched, ("grid/optimizer_b32", BEFORE, "baseline"), TABLES),
         (matched, ("grid/optimizer_b256", BEFORE, "baseline"), TABLES),
-        (matched, ("digits_insertion", BEFORE, "baseline"), TABLES),
-        (matched, ("sentences_insertion", BEFORE, "baseline"), TABLES),
+        (matched, ("language_insertion", BEFORE, "baseline"), TABLES),
+        (matched, ("language_insertion", BEFORE, BATCH), TABLES),
     ],
     ids=_id,
 )
