@@ -281,13 +281,18 @@ def publish(
     out: pathlib.Path | None,
     draw: Callable[[], Figure] | None = None,
 ) -> None:
-    """Prints a report; with `out`, also writes it there and saves the figure beside it."""
+    """Prints a report; with `out`, also writes it there and saves the figure beside it. The page
+    ends with the figure unless the report places it."""
     print(report)
     if out:
+        figure = out.with_suffix(".png")
+        if draw and f"({figure.name})" not in report:
+            title = report.partition("\n")[0].removeprefix("# ")
+            report += f"\n\n![{title}]({figure.name})"
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(f"{report}\n", encoding="utf-8")
         if draw:
-            save_figure(draw(), out.with_suffix(".png"))
+            save_figure(draw(), figure)
 
 
 def machine(packages: Sequence[str]) -> str:

@@ -191,6 +191,18 @@ def test_the_table_of_results_names_the_machines_that_its_pages_name():
         assert (machines.strip() == "-") == (not re.search("EPYC|Xeon", named)), name
 
 
+def test_every_figure_is_shown_on_a_page_or_in_a_notebook():
+    shown = {
+        (source.parent / link).resolve()
+        for pattern in ("README.md", "docs/**/*.md", "results/**/*.md", "notebooks/*.ipynb")
+        for source in ROOT.glob(pattern)
+        for link in re.findall(r"!\[[^]]*\]\(([^)]*\.png)\)", source.read_text(encoding="utf-8"))
+    }
+    drawn = {path for folder in ("docs", "results") for path in (ROOT / folder).rglob("*.png")}
+    assert drawn
+    assert drawn == shown
+
+
 def test_what_pages_and_docstrings_install_exists():
     """The library is not on the package index, where its name could be anybody's."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
