@@ -319,7 +319,7 @@ def all_simulations() -> list[tuple[Simulation, Setting]]:
             {"apart": 0.2},
         )
     ]
-    # Like the older studies of text (results/studies/language_insertion, sentences_factor).
+    # Like the older studies of text, such as results/studies/language_insertion.
     text = Setting(0.57, searches=3, trials=12, censored=0.58, by_trial=True, cadence=370.0)
     plans += [(by_trial, dataclasses.replace(text, noise=noise)) for noise in (0.05, 0.1)]
     plans += [

@@ -128,7 +128,7 @@ class Repeats:
 
 
 def _first_by(major: np.ndarray, minor: np.ndarray, n: int) -> np.ndarray:
-    """The places of the first n (all, if there are fewer) by `major`, then `minor`, in this order.
+    """The places of the first n >= 1 (all, if there are fewer) by `major`, then `minor`, in order.
 
     The same as np.lexsort((minor, major))[:n] for distinct values of `minor`, but several times as
     fast if n is much smaller than the arrays.

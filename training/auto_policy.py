@@ -28,7 +28,7 @@ from training.stepper import Stepper
 
 # A step may end before it is expected to, so the input asks again after this share of the time
 # left, and not sooner than this: asking takes CPU time, which a step on the host needs.
-_WAIT_SHARE = 0.25
+_WAIT_SHARE = 0.5
 _MIN_WAIT_SECONDS = 0.001
 
 _REMEMBERED_STEPS = 33
@@ -176,6 +176,7 @@ class Pace:
         self._clock = clock
         self._steps: collections.deque[_Step] = collections.deque()
         self._durations: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
+        self._earliest: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
         self._leads: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
         self._needed_at: float | None = None  # when a call first returned 0 or less
 
@@ -191,6 +192,7 @@ class Pace:
         """Notes that a step has been dispatched; `metrics` will be passed to `fetch`."""
         now = self._clock()
         if self._needed_at is not None:
+            self._note_unseen_end(now)
             self._leads.append(now - self._needed_at)
         self._steps.append(_Step(metrics["loss"], now))
         self._needed_at = None
@@ -229,19 +231,30 @@ class Pace:
             step.seen_running = False
             return 0.0
         step.seen_running = True
-        if not self._durations:
+        if not self._earliest:
             return _MIN_WAIT_SECONDS
-        # A batch that is decided early costs nothing, since what arrives later is in the next one.
-        # A late one costs device time.
-        return step.start + min(self._durations) - self._lead() - now
+        # A batch that is decided early costs neither time nor fresh examples, since what arrives
+        # later is in the next one. A late one costs device time.
+        return step.start + min(self._earliest) - self._lead() - now
 
     def _lead(self) -> float:
         """Seconds that the host needs. The median, since some leads include a wait for upstream."""
         return statistics.median(self._leads) if self._leads else 0.0
 
+    def _note_unseen_end(self, now: float) -> None:
+        """Estimates the duration of a step that ended while its successor's batch was prepared,
+        too early to be seen. Without it, the steps that come too early would not count."""
+        step, needed_at = self._steps[-1] if self._steps else None, self._needed_at
+        if step is None or needed_at is None or step.end is not None or not step.seen_running:
+            return
+        waited_for_upstream = now - needed_at > 2 * self._lead()
+        if step.output.is_ready() and not waited_for_upstream:
+            self._earliest.append((needed_at + now) / 2 - step.start)
+
     def _ended(self, step: _Step) -> None:
         now = step.end = self._clock()
         self._durations.append(now - step.start)
+        self._earliest.append(now - step.start)
         for later in self._steps:
             if later is not step:
                 later.start = max(later.start, now)
