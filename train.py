@@ -274,8 +274,10 @@ class _Run:
             improved = False
             if self._crossed("evaluate_every_fresh_examples", "evaluated"):
                 improved = self._evaluate()
-                if self._reached_target():
-                    return self._end("reached")
+            # Not only just after an evaluation: a process may end between its last checkpoint and
+            # its result.
+            if self.counters.evaluated_step == self.counters.step and self._reached_target():
+                return self._end("reached")
             due = self._crossed("checkpoint_every_fresh_examples", "saved")
             saves_best = improved and self.config.checkpoint_every_fresh_examples > 0
             stops = stop(self.counters.step)

@@ -253,14 +253,14 @@ CLOCKS = ("train_seconds", "wall_seconds", "input_wait_fraction", "seconds_to_ta
 def numbers(workdir, config=None):
     """Everything that a run recorded but for its clocks, and its last checkpoint's arrays; `config`
     tells their shapes (default: the mini)."""
-    curve = [_without_clocks(record) for record in records.read_metrics(workdir)]
+    curve = [without_clocks(record) for record in records.read_metrics(workdir)]
     step, arrays = latest_step(workdir), {}
     if step is not None:
         leaves, value = last_saved(config or mini(), workdir)
         arrays = {str(i): array for i, array in enumerate(leaves)}
         arrays["input"] = np.frombuffer(repr(value["input"]).encode(), np.uint8)
-    return _without_clocks(records.read_json(workdir / records.RESULT)), curve, step, arrays
+    return without_clocks(records.read_json(workdir / records.RESULT)), curve, step, arrays
 
 
-def _without_clocks(record):
+def without_clocks(record):
     return {name: value for name, value in record.items() if name not in CLOCKS}
