@@ -50,7 +50,9 @@ class Tracked:
         self.hparams: dict[str, Any] = dict(zip(("condition", "search"), path.parts, strict=False))
         self.hparams |= {name: self.config[name] for name in _COMPARED}
         with contextlib.suppress(records.Damaged):
-            self.hparams |= trial_records.read_hparams(workdir) or {}
+            record = trial_records.read_hparams(workdir)
+            drawn = record.pop("hparams", None) or {}
+            self.hparams |= record | drawn
 
     def identity(self, tracker: str, new: Callable[[], str]) -> str:
         """The run's identity with a tracker: that of an earlier process, or a new one."""

@@ -212,7 +212,8 @@ def _shared_before(workdir: pathlib.Path) -> dict[str, Any]:
     """The hparams.json of a trial that resumes, whose clocks and numbers include what it shared
     before the interruption; empty for one that starts, or starts over."""
     checkpoints = (workdir / records.CHECKPOINTS).glob("*")
-    resumes = any(path.name.isdecimal() for path in checkpoints)
+    # A hidden one was being replaced when its process was killed; see Checkpoints.recover.
+    resumes = any(path.name.removeprefix(".").isdecimal() for path in checkpoints)
     return trial_records.read_hparams(workdir) if resumes else {}
 
 

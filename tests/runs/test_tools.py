@@ -18,6 +18,7 @@ from runs import mirror as runs_mirror
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
 from runs.profiler import Profiler
+from runs.trackers import Tracked
 from studies.directory import open_study
 from tests.helpers.runs import RESNET, ROOT, echoing, mini, on_each_step, records_of, stop_at
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
@@ -55,6 +56,17 @@ def test_a_mirror_has_what_the_run_has_and_a_copy_resumes(followed, tmp_path):
     (copy / records.RESULT).unlink()  # as a machine that was lost before the end leaves it
     assert train.train(CONFIG, copy)["status"] == "exhausted"
     assert records_of(copy) == records_of(workdir)
+
+
+def test_trackers_compare_trials_by_what_the_search_drew(tmp_path):
+    drawn = {"optimizer.learning_rate": 0.07, "optimizer.schedule.final_factor": 0.3}
+    workdir = tmp_path / "e2" / "1" / "3"
+    workdir.mkdir(parents=True)
+    record = {"condition": "e2", "search": 1, "trial": 3, "hparams": drawn}
+    records.write_json(workdir / records.HPARAMS, record)
+    compared = Tracked(workdir, tmp_path, CONFIG.to_dict()).hparams
+    assert compared.items() >= {**drawn, "condition": "e2", "search": 1, "trial": 3}.items()
+    assert "hparams" not in compared
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from tests.helpers.runs import mini, stop_at
 pytestmark = pytest.mark.extras
 
 CONFIG = mini()
-HPARAMS = {"condition": "e2", "search": 1, "trial": 3, "hparams": {"optimizer.learning_rate": 0.1}}
+DRAWN = {"optimizer.learning_rate": 0.07, "optimizer.schedule.final_factor": 0.3}  # no defaults
+HPARAMS = {"condition": "e2", "search": 1, "trial": 3, "hparams": DRAWN}
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +66,14 @@ def test_tensorboard_shows_the_curve_and_the_trial_in_hparams(tracked):
         slice_size=10,
         allowed_statuses=[api_pb2.STATUS_SUCCESS],
         col_params=[
-            api_pb2.ColParams(hparam="optimizer.learning_rate"),
+            *(api_pb2.ColParams(hparam=name) for name in DRAWN),
             api_pb2.ColParams(metric=api_pb2.MetricName(tag="score/best")),
         ],
     )
     handler = list_session_groups.Handler(RequestContext(), context, "logs", request)
     (group,) = handler.run().session_groups
-    assert group.hparams["optimizer.learning_rate"].number_value == pytest.approx(0.1)
+    for name, value in DRAWN.items():
+        assert group.hparams[name].number_value == pytest.approx(value)
     assert group.hparams["condition"].string_value == "e2"
     best = records.read_json(workdir / records.RESULT)["best"]["value"]
     values = {value.name.tag: value.value for value in group.metric_values}
