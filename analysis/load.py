@@ -201,7 +201,8 @@ def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> L
     places = pd.MultiIndex.from_frame(loaded.trials[key])
     columns = {name: values.reindex(places).to_numpy() for name, values in scores.items()}
     trials = loaded.trials.assign(**columns).astype(loaded.trials.dtypes)
-    return LoadedStudy(dataclasses.replace(loaded.study, target=target), trials, loaded.set_aside)
+    study = dataclasses.replace(loaded.study, target=target)
+    return LoadedStudy(study, trials.assign(counted=counted(trials, study)), loaded.set_aside)
 
 
 def hyperparameters(trials: pd.DataFrame) -> list[str]:
@@ -212,8 +213,15 @@ def hyperparameters(trials: pd.DataFrame) -> list[str]:
 
 def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
     """Which trials count: the first N of each search, in order of their numbers, that ended without
-    diverging or failing; all of them where no N is planned."""
+    diverging or failing; all of them where no N is planned.
+
+    At an easier target than the runs had, so does a trial that reached it and diverged or failed
+    later: a run with that target would have ended there.
+    """
     ended = trials["status"].isin(COUNTABLE)
+    if not study.scores_values:
+        broken = trials["status"].isin(("diverged", "failed"))
+        ended |= broken & trials["fresh_examples_to_target"].notna()
     rank = ended.groupby([trials["condition"], trials["search"]]).cumsum()
     return ended & (rank <= study.trials) if study.trials else ended
 

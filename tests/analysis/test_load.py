@@ -101,6 +101,23 @@ def test_another_target_is_scored_from_the_curves(small):
     assert ends == [[600, 600], [1000, math.inf], [400, math.inf], [1000, math.inf]]
 
 
+def test_a_trial_that_diverged_after_an_easier_target_counts_there(tmp_path):
+    trials = {
+        ("baseline", 0, 0): ([0.1, 0.85, 0.1], "diverged"),
+        ("baseline", 0, 1): [0.1] * 4 + [0.95],
+        ("baseline", 0, 2): [0.1, 0.1, 0.95],
+    }
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], trials)
+    planned = load.read(root)
+    assert planned.trials["counted"].tolist() == [False, True, True]
+    easy = load.read(root, target=0.85)
+    assert easy.trials["counted"].tolist() == [True, True, False]  # two trials are planned
+    searches = scores.search_scores(easy.trials, easy.study)
+    assert searches["fresh_examples_low"][0] == 200
+    judged = load.judged_at(planned, load.curves(planned.trials, "accuracy"), 0.85)
+    pd.testing.assert_frame_equal(judged.trials, easy.trials)
+
+
 def test_target_below_is_reached_from_above(tmp_path):
     target = {"metric": "loss", "value": 1.0, "mode": "below"}
     trials = {("baseline", 0, 0): [3.0, 1.5, 1.0], ("baseline", 0, 1): [2.0, 2.0, 0.5, 0.4]}
