@@ -159,7 +159,7 @@ def _is_evaluation(record: Mapping[str, Any]) -> bool:
 def _check_last_evaluation(
     result: Mapping[str, Any], validation: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Checks that a trial that reached its end was evaluated there."""
+    """Checks that a trial that reached its end was evaluated there, and its target not before."""
     if result.get("status") in ("reached", "exhausted") and result.get("step") is not None:
         last = validation[-1]["step"] if validation else 0
         if last != result["step"]:
@@ -167,6 +167,17 @@ def _check_last_evaluation(
                 f"{records.METRICS} has its last evaluation at step {last}, but "
                 f"{records.RESULT} is of step {result['step']}"
             )
+    if result.get("status") == "reached" and result.get("target"):
+        target = records.Target(
+            **{name: result["target"][name] for name in _RESULT_OBJECTS["target"]}
+        )
+        for record in validation[:-1]:
+            value = record.get(target.metric)
+            if value is not None and target.reached(value):
+                raise Damaged(
+                    f"{records.METRICS} was at the target at step {record['step']}, but "
+                    f"{records.RESULT} is of step {result.get('step')}"
+                )
 
 
 def _check_present(where: str, values: Mapping[str, Any], names: Sequence[str]) -> None:

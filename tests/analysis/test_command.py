@@ -240,7 +240,8 @@ def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, number):
     """With an echo factor of 4, four evaluations share a number of fresh examples; a score lies
     between the first evaluation at the target and the last one with fewer fresh examples."""
     values = 0.95 * np.sin(np.linspace(0.01, 3, number))  # passes the target, is best, and falls
-    study = write_study(tmp_path / "study", [BASELINE], {("baseline", 0, 0): values})
+    trials = {("baseline", 0, 0): (values, "exhausted")}  # as if it had had another target
+    study = write_study(tmp_path / "study", [BASELINE], trials)
     trial = study / "baseline/0/0"
     for path in (trial / "metrics.jsonl", trial / "result.json"):
         path.write_text(

@@ -120,7 +120,7 @@ def test_a_trial_that_diverged_after_an_easier_target_counts_there(tmp_path):
 
 def test_target_below_is_reached_from_above(tmp_path):
     target = {"metric": "loss", "value": 1.0, "mode": "below"}
-    trials = {("baseline", 0, 0): [3.0, 1.5, 1.0], ("baseline", 0, 1): [2.0, 2.0, 0.5, 0.4]}
+    trials = {("baseline", 0, 0): [3.0, 1.5, 1.0], ("baseline", 0, 1): [2.0, 2.0, 0.5]}
     loaded = load.read(write_study(tmp_path / "s", [BASELINE], trials, target=target), target=0.5)
     assert scores.best_trials(loaded.trials, loaded.study)["trial"].tolist() == [1]
     assert loaded.trials["fresh_examples_to_target"].isna().tolist() == [True, False]
@@ -167,6 +167,7 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
         ("result.json", '{"status": ["reached"]}', "status is ['reached']"),
         ("result.json", {"step": 61}, "last evaluation at step 60"),
         ("result.json", {"target": {"value": 1}}, "'metric' is missing"),
+        ("result.json", {"target": TARGET | {"value": 0.1}}, "was at the target at step 10"),
         ("config.json", "[]", "holds list"),
         ("config.json", '{"config": 3}', "config is 3"),
         ("config.json", '{"config": {}, "commit": {}}', "commit is {}"),
