@@ -238,7 +238,9 @@ class Rows:
         self, place: records.TrialPath, path: pathlib.Path, study: Study
     ) -> dict[str, Any]:
         """The trial's row; raises one of _DAMAGE if its files are damaged."""
-        state = (study.target, study.space, *(_version(f"{path}/{name}") for name in self._FILES))
+        # The ends of a choice are NaN, which differs from itself: its text does not.
+        space = repr(study.space)
+        state = (study.target, space, *(_version(f"{path}/{name}") for name in self._FILES))
         known, row = self._known.get(path, (None, {}))
         if known != state:
             row = _trial_row(place, path, study)
