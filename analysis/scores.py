@@ -153,7 +153,8 @@ def _cost(trials: Mapping[str, np.ndarray], best: int | None, measure: str) -> t
     A trial that used up its budget has no score. A search whose trials all did so is censored at
     the earliest of their ends: with a larger budget its best trial would have scored more. A trial
     that stopped at an easier target than the one it is judged at is censored in the same way, even
-    if another trial of its search reached the target.
+    if another trial of its search reached the target. So is one whose budget was smaller than the
+    score, except for seconds.
     """
     to_target, at_end = _COST_COLUMNS[measure]
     counted = trials["counted"]
@@ -163,7 +164,11 @@ def _cost(trials: Mapping[str, np.ndarray], best: int | None, measure: str) -> t
     if best is None:
         return float(ends[counted].min()), float("inf")
     score = float(trials[to_target][best])
-    cut_short = counted & np.isnan(trials[REACHED]) & (trials["status"] == "reached")
+    not_reached = counted & np.isnan(trials[REACHED])
+    cut_short = not_reached & (trials["status"] == "reached")
+    if measure != "seconds":
+        # Fresh examples decide, since a trial of larger batches takes fewer steps in any budget.
+        cut_short |= not_reached & (np.nan_to_num(trials["fresh_examples"]) < trials[REACHED][best])
     return min([score, *ends[cut_short].tolist()]), score
 
 

@@ -421,6 +421,25 @@ def test_runs_of_different_targets_are_compared_at_a_given_one(tmp_path):
     assert tables.title(loaded.study).startswith("a, b: fresh examples to reach 95%")
 
 
+def test_a_run_of_a_smaller_budget_might_have_reached_before_the_best_one(tmp_path):
+    for name, values, fresh in (("a", [0.1, 0.1], 200), ("b", [0.1, 0.1, 0.1, 0.9], 400)):
+        write_trial(tmp_path / name, values, settings=config(budget={"fresh_examples": fresh}))
+    loaded = load.read(tmp_path)
+    ends = [f"{measure}_{end}" for measure in scores.MEASURES[:3] for end in ("low", "high")]
+    (row,) = scores.search_scores(loaded.trials, loaded.study)[ends].to_numpy().tolist()
+    assert row == [200, 400, 20, 40, 8.0, 8.0]
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    assert tables.condition_rows(table, loaded.study)[0][3] == "200 to 400"
+
+
+def test_a_run_of_larger_batches_and_the_same_budget_bounds_no_steps(tmp_path):
+    write_trial(tmp_path / "a", [0.1] * 3 + [0.9])
+    write_trial(tmp_path / "b", [0.1] * 10, factor=0.25)  # batches of 40
+    loaded = load.read(tmp_path)
+    (row,) = scores.search_scores(loaded.trials, loaded.study).itertuples()
+    assert (row.fresh_examples_low, row.steps_low, row.steps_high) == (400, 40, 40)
+
+
 def test_many_directories_are_named_by_their_number(tmp_path):
     paths = [tmp_path / f"run_of_a_long_name_{number}" for number in range(9)]
     for path in paths:
