@@ -94,6 +94,8 @@ def _targets(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[float]:
     rounded = {round(float(tick), 12) for tick in ticks if low <= tick <= high}
     if not study.scores_values or study.target.reached(float(extreme)):
         rounded.add(study.target.value)
+    if not rounded:  # no round value lies between two ends that coincide
+        rounded.add(float(extreme))
     return sorted(rounded, reverse=not above)
 
 

@@ -241,3 +241,12 @@ def test_injected_scripts_do_not_run(browser, tmp_path):
         "script.textContent = \"document.title = 'evil'\"; document.body.append(script)"
     )
     assert browser.title == "a study"
+
+
+def test_best_values_that_are_all_equal_and_not_round_are_one_target(tmp_path):
+    values = {("baseline", 0, k): [0.3137] * 4 for k in (0, 1)}
+    root = write_study(tmp_path / "s", [BASELINE], values, score="best_value", searches=1)
+    data = explorer.data(load.read(root))
+    assert data is not None
+    assert [target["value"] for target in data["targets"]] == [0.3137]
+    assert data["start"] == 0
