@@ -111,8 +111,14 @@ def _hyperparameter(loaded: LoadedStudy, name: str) -> dict[str, Any]:
 
 
 def _axis(loaded: LoadedStudy, name: str) -> Axis:
-    axes = {axis.field: axis for axis in loaded.study.space}
-    return axes.get(name, Axis(name, "linear"))
+    """The axis of the search space; of single runs, one that holds their numbers or texts."""
+    for axis in loaded.study.space:
+        if axis.field == name:
+            return axis
+    values = loaded.trials[name].dropna()
+    if len(values) and values.map(lambda value: isinstance(value, str)).all():
+        return Axis(name, "choice", values=tuple(sorted(set(values))))
+    return Axis(name, "linear")
 
 
 def _trials(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[dict[str, Any]]:
@@ -122,6 +128,7 @@ def _trials(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[dict[str, An
     """
     conditions = [condition.name for condition in loaded.study.conditions]
     names = _space(loaded)
+    axes = [_axis(loaded, name) for name in names]
     key = ["condition", "search", "trial"]
     above = loaded.study.target.mode == "above"
     groups = evaluations.groupby(key)["value"]
@@ -137,9 +144,7 @@ def _trials(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[dict[str, An
                 "condition": conditions.index(trial["condition"]),
                 "name": f"search {trial['search']}, trial {trial['trial']}: {trial['status']}",
                 "counted": bool(trial["counted"]),
-                "hyperparameters": [
-                    _coordinate(_axis(loaded, name), values.get(name)) for name in names
-                ],
+                "hyperparameters": [_coordinate(axis, values.get(axis.field)) for axis in axes],
                 "values": [
                     f"{name.rpartition('.')[2].replace('_', ' ')} {_value(value)}"
                     for name, value in values.items()

@@ -6,7 +6,16 @@ import pandas.testing
 import pytest
 
 from analysis import explorer, load, report, scores, tables, uncertainty
-from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, setting, write_study
+from tests.helpers.written_studies import (
+    BASELINE,
+    BEFORE,
+    SMALL,
+    TARGET,
+    config,
+    setting,
+    write_study,
+    write_trial,
+)
 
 AFTER = setting("after_e2", "after_augmentation", 2.0)
 
@@ -250,3 +259,14 @@ def test_best_values_that_are_all_equal_and_not_round_are_one_target(tmp_path):
     assert data is not None
     assert [target["value"] for target in data["targets"]] == [0.3137]
     assert data["start"] == 0
+
+
+def test_texts_of_single_runs_are_choices(tmp_path):
+    for name in ("sgd", "adamw", "nesterov"):
+        optimizer = {"name": name, "learning_rate": 0.1}
+        write_trial(tmp_path / name, [0.5, 0.9], settings=config(optimizer=optimizer))
+    data = explorer.data(load.read(tmp_path))
+    assert data is not None
+    (axis,) = data["hyperparameters"]
+    assert axis == {"label": "name", "log": False, "choices": ["adamw", "nesterov", "sgd"]}
+    assert [trial["hyperparameters"] for trial in data["trials"]] == [[0.0], [1.0], [2.0]]
