@@ -13,7 +13,6 @@ and place into a directory of its own, and skips everything else. Limits on the 
 while it unpacks.
 """
 
-import functools
 import io
 import json
 import lzma
@@ -45,7 +44,8 @@ _MAX_HEADER = 1024**2  # bytes before a member's content; long names have header
 _XZ_MEMORY = 256 * 1024**2  # bytes to unpack; files from `pack` need up to 65 MB
 # Bytes in which repetition is found; packing needs ten times as much memory.
 _XZ_WINDOW = 8 * 1024**2, 64 * 1024**2
-_unpacked: list[tempfile.TemporaryDirectory] = []  # kept until the process ends
+_directories: list[tempfile.TemporaryDirectory] = []  # kept until the process ends
+_unpacked: dict[tuple, pathlib.Path] = {}  # by file and version
 
 
 def pack(
@@ -128,15 +128,27 @@ def opened(path: str | os.PathLike) -> pathlib.Path:
     return unpack(path) if path.name.endswith(SUFFIX) and path.is_file() else path
 
 
-@functools.cache
 def unpack(archive: pathlib.Path) -> pathlib.Path:
     """A directory with the records of the study in `archive`; it lasts as long as the process.
+
+    A file is unpacked again only if it was written or replaced.
 
     Raises:
         InputError: the file is not one that `pack` writes, or the disk is full.
     """
+    try:
+        status = archive.stat()
+    except OSError as error:
+        raise InputError(f"cannot read {archive} ({error}); give another file") from error
+    version = archive.resolve(), status.st_mtime_ns, status.st_size, status.st_ino
+    if version not in _unpacked:
+        _unpacked[version] = _unpack(archive)
+    return _unpacked[version]
+
+
+def _unpack(archive: pathlib.Path) -> pathlib.Path:
     directory = tempfile.TemporaryDirectory(prefix="study_")
-    _unpacked.append(directory)
+    _directories.append(directory)
     roots = set()
     try:
         for root, place, content in _members(archive):

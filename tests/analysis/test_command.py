@@ -210,6 +210,21 @@ def test_a_packed_study_replaces_an_earlier_one_once_it_is_on_disk(small, tmp_pa
     assert os.listdir(out) == [packed.name]
 
 
+def test_a_packed_study_is_unpacked_once_and_again_when_it_is_replaced(
+    small, tmp_path, monkeypatch
+):
+    packed = tmp_path / "small.tar.xz"
+    archive.pack(small, packed)
+    before = archive.unpack(packed)
+    monkeypatch.chdir(tmp_path)
+    assert archive.unpack(pathlib.Path(packed.name)) == before
+    result = small / "baseline" / "0" / "1" / records.RESULT
+    records.write_json(result, records.read_json(result) | {"train_seconds": 7.0})
+    archive.pack(small, packed)
+    assert 7.0 in set(load.load(packed)["train_seconds"])
+    assert before.is_dir()  # an earlier table still refers to it
+
+
 @pytest.mark.parametrize("directory", [".", "..", "baseline/.."])
 def test_the_packed_study_has_the_name_of_its_directory(directory, small, tmp_path, monkeypatch):
     archive.pack(small, tmp_path / "small.tar.xz")
