@@ -67,7 +67,8 @@ def pack(
 
     Raises:
         InputError: `study` is not a study's directory, its study.json is damaged, the file name
-            does not end in .tar.xz, or the records exceed the limits of `unpack`.
+            does not end in .tar.xz, a record cannot be read, the records exceed the limits of
+            `unpack`, or `archive` cannot be written.
     """
     study, archive = pathlib.Path(study), pathlib.Path(archive)
     if not archive.name.endswith(SUFFIX):
@@ -113,6 +114,10 @@ def _entries(
             content = file.read_bytes()
         except FileNotFoundError:  # a launch has just resumed the trial
             continue
+        except OSError as error:
+            raise InputError(
+                f"cannot read {file} ({error}); make it readable, or restore it from a copy"
+            ) from error
         if file.name == records.METRICS:
             lines = content.split(b"\n")
             lines = _thinned(lines, thin, target) if thin else lines

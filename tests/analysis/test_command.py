@@ -304,6 +304,23 @@ def test_a_trial_that_resumes_while_it_is_packed_is_unfinished(small, tmp_path, 
     assert trials.loc[("baseline", 1, 1), "status"] == load.UNFINISHED
 
 
+def test_a_record_that_cannot_be_read_is_named(small, tmp_path, monkeypatch, capsys):
+    result = small / "baseline" / "1" / "1" / records.RESULT
+    read = pathlib.Path.read_bytes
+
+    def failing(path):
+        if path == result:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", failing)
+    assert run([small, f"--pack={tmp_path / 'small.tar.xz'}"]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot read {result}" in said
+    assert "another --pack" not in said
+    assert os.listdir(tmp_path) == ["small"]
+
+
 def test_a_full_disk_does_not_make_a_packed_study_a_damaged_one(
     small, tmp_path, monkeypatch, capsys
 ):
