@@ -39,7 +39,7 @@ _RESERVED = {"condition", "label", "insertion", "factor", "shuffle_buffer", "sea
 _RESERVED |= {"trial", "hparams", "status", "counted", "device", "commit", "path"}
 _RESERVED |= {*_COUNTS, *_FLOATS}
 
-_MAX_NAME = 60  # characters of a list of directories in a title
+_MAX_NAME = 60  # characters of directories in a title
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OSError)  # errors of damaged records
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 SetAside = list[tuple[pathlib.Path, str]]  # (directory, reason)
@@ -289,11 +289,11 @@ def _runs(roots: Sequence[pathlib.Path], target: float | None) -> tuple[Study, _
 
 
 def _name(roots: Sequence[pathlib.Path]) -> str:
-    """A name for the runs below several directories: 'plain, echoed', 'runs in out'."""
+    """A name for the runs below directories: 'plain, echoed', '9 directories in out'."""
     names = [root.resolve().name for root in roots]
     listed = ", ".join(names)
-    if len(listed) <= _MAX_NAME:
-        return listed
+    if len(listed) <= _MAX_NAME or len(names) == 1:
+        return plain(listed, _MAX_NAME)
     common = pathlib.Path(os.path.commonpath([root.resolve() for root in roots])).name
     return f"{len(roots)} directories{f' in {common}' if common else ''}"
 

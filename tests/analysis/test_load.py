@@ -447,6 +447,11 @@ def test_many_directories_are_named_by_their_number(tmp_path):
     assert load.read(paths).study.name == f"9 directories in {tmp_path.name}"
 
 
+def test_one_directory_of_a_long_name_is_named_by_its_beginning(tmp_path):
+    write_trial(tmp_path / ("run_" * 20) / "a", [0.9])
+    assert load.read(tmp_path / ("run_" * 20)).study.name == "run_" * 14 + "r..."
+
+
 @pytest.mark.slow
 def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(tmp_path):
     for sharing in ({"lanes": 8}, {"workers": 2}):
