@@ -178,11 +178,16 @@ def at_target(
     return rows
 
 
-def score_text(low: float, high: float, number: Callable[[float], str]) -> str:
-    """A score by its bounds: "4,400", or ">12,000" if it is only known to be above that."""
+def score_text(low: float, high: float, number: Callable[[float], str], floor: float = 0.0) -> str:
+    """A score by its bounds: "4,400", or ">12,000" if it is only known to be above that.
+
+    Args:
+        number: formats one number.
+        floor: the lower bound of an unknown score: 0 for costs, -inf for best values.
+    """
     if math.isinf(high):
-        return f">{number(low)}" if low > 0 else "not known"
-    return bounds.text(low, high, number)
+        return f">{number(low)}" if low > floor else "not known"
+    return bounds.text(low, high, number, floor)
 
 
 def format_of(measure: str) -> Callable[[float], str]:
@@ -194,7 +199,7 @@ def _median_and_range(
     row: Mapping, name: str, number: Callable[[float], str], floor: float = 0.0
 ) -> str:
     summary = scoring.summary_of(row, name)
-    median = score_text(summary.low, summary.high, number)
+    median = score_text(summary.low, summary.high, number, floor)
     if summary.count < 2:
         return median
     return f"{median} ({bounds.range_text(summary, number, floor, ' to ')})"

@@ -101,7 +101,7 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
         text = _NO_TRIAL
         if condition["best_value_count"]:
             median, high = (condition[f"best_value_{name}"] for name in ("low", "high"))
-            text = score_text(median, high, value_text)
+            text = score_text(median, high, value_text, -math.inf)
             if condition["baseline"] != condition["condition"]:
                 text += f"\n{effect_text(condition, 'difference')}"
             if median == high:

@@ -123,6 +123,37 @@ def test_best_value_of_a_search_in_which_every_trial_diverged_is_not_known(tmp_p
     assert any("0.75 to 0.76" in text.get_text() for text in drawn.axes[0].texts)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "cost", "value"),
+    [
+        (400, INF, ">400", ">400"),
+        (0, INF, "not known", ">0"),
+        (-0.5, INF, "not known", ">-0.5"),
+        (-0.5, -0.3, "≤-0.3", "-0.5 to -0.3"),
+        (-INF, -0.3, "≤-0.3", "≤-0.3"),
+        (-INF, INF, "not known", "not known"),
+    ],
+)
+def test_best_values_may_be_below_zero(low, high, cost, value):
+    assert tables.score_text(low, high, tables.value_text) == cost
+    assert tables.score_text(low, high, tables.value_text, -INF) == value
+
+
+def test_median_of_best_values_below_zero_keeps_what_is_known(tmp_path):
+    values = {("baseline", s, k): [-0.5 + 0.2 * s] for s in (0, 1) for k in (0, 1)}
+    values |= {("baseline", 2, k): ([], "diverged") for k in range(4)}
+    root = write_study(
+        tmp_path / "s", [BASELINE], values, score="best_value", searches=3, target=NEVER
+    )
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    median = "-0.5 to -0.3"
+    assert tables.condition_rows(table, loaded.study)[0][3].startswith(f"{median} (")
+    searches = scores.search_scores(loaded.trials, loaded.study)
+    drawn = figures.best_values(table, searches, loaded.study)
+    assert median in strings(drawn)
+
+
 def test_best_values_of_trials_that_were_never_evaluated_have_no_number(tmp_path):
     values = {(c, 0, k): ([], "exhausted") for c in ("baseline", "before_e2") for k in (0, 1)}
     root = write_study(
