@@ -190,7 +190,8 @@ def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     ones), shared (by a search of the condition or of its baseline; there is no effect on seconds
     then), resolution (the largest of its searches); baseline (the condition it is compared with),
     ideal_ratio (1/e), ideal_fresh_examples (the baseline's median / e, missing if that is
-    censored). For each of MEASURES, and for each effect in EFFECTS over pairs of searches, the
+    censored). Ratios of a baseline to itself are 1, also if its scores are censored, and
+    differences 0. For each of MEASURES, and for each effect in EFFECTS over pairs of searches, the
     fields of `bounds.Summary` over searches: fresh_examples_low and _high (bounds of the median,
     equal if it is known), _min, _min_high, _max_low, _max, _count; likewise ratio_low and so on,
     and untuned_low and so on for the effect on the score without retuning.
@@ -205,13 +206,11 @@ def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
         baseline = study.baseline_of(condition)
         base = searches[searches["condition"] == baseline]
         shared = bool(own["shared"].any() or base["shared"].any())
-        rows.append(
-            setting
-            | _counts(own)
-            | {"shared": shared, "baseline": baseline}
-            | _summaries(own, base, shared)
-            | _columns(UNTUNED, bounds.summary(*untuned.get(condition.name, ([], []))))
-        )
+        summaries = _summaries(own, base, shared)
+        summaries |= _columns(UNTUNED, bounds.summary(*untuned.get(condition.name, ([], []))))
+        if baseline == condition.name:
+            summaries |= _effects_on_itself(summaries, study)
+        rows.append(setting | _counts(own) | {"shared": shared, "baseline": baseline} | summaries)
     table = pd.DataFrame(rows)
     base = table.set_index("condition").reindex(table["baseline"]).reset_index(drop=True)
     table["ideal_ratio"] = 1 / table["factor"]
@@ -255,6 +254,18 @@ def _summaries(own: pd.DataFrame, base: pd.DataFrame, shared: bool) -> dict:
             effects = [], []
         columns |= _columns(EFFECTS[measure], bounds.summary(*effects))
     return columns
+
+
+def _effects_on_itself(summaries: Mapping[str, float], study: Study) -> dict[str, float]:
+    """The effects of a baseline, which bounds of its scores do not give if they are censored."""
+    effects = dict.fromkeys(EFFECTS.values(), 1.0) | {EFFECTS["best_value"]: 0.0}
+    effects[UNTUNED] = 0.0 if study.scores_values else 1.0
+    return {
+        f"{name}_{field}": effect
+        for name, effect in effects.items()
+        for field in bounds.FIELDS
+        if field != "count" and summaries[f"{name}_count"]
+    }
 
 
 def _without_retuning(

@@ -80,6 +80,22 @@ def test_ratio_of_two_censored_scores_is_undetermined(tmp_path):
     assert "Some searches never reached" in " ".join(caveats.find(loaded))
 
 
+@pytest.mark.parametrize(
+    ("score", "effects"),
+    [("fresh_examples", {"ratio": 1, "untuned": 1}), ("best_value", {"difference": 0})],
+)
+def test_a_baseline_that_is_censored_has_no_effect_on_itself(tmp_path, score, effects):
+    values = {("baseline", 0, k): [0.1] * 10 for k in (0, 1)}
+    values |= {("baseline", 1, k): ([], "diverged") for k in range(4)}
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE], values, score=score))
+    (row,) = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")
+    for name, effect in effects.items():
+        *ends, count = dataclasses.astuple(scores.summary_of(row, name))
+        assert set(ends) == {effect}
+        assert count == (1 if name == "untuned" else 2)
+    assert row["seconds_ratio_low"] == 1
+
+
 def test_search_in_which_every_trial_diverged_is_not_dropped(tmp_path):
     values = {("baseline", s, k): [0.1, 0.9] for s in (0, 1) for k in (0, 1)}
     values |= {("before_e2", 0, k): [0.9] for k in (0, 1)}
