@@ -79,16 +79,19 @@ class Observers(Observer):
 
 
 class InBackground(Observer):
-    """Passes events on to an observer in a thread, so that a slow server never holds up a run.
+    """Passes the start, records, the end, and `close` on to an observer in a thread, so that a slow
+    server never holds up a run. Steps and checkpoints are not passed on.
 
-    Its errors are raised by the next event. The end waits for what is left.
+    Its errors are raised by the next event. The end waits for what is left, and so does `close`,
+    which ends the thread.
     """
 
     def __init__(self, observer: Observer):
         self._observer = observer
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._ended = threading.Event()
+        self._closed = threading.Event()
         threading.Thread(target=self._work, name="observer", daemon=True).start()
 
     def start(self, fresh_examples: int) -> None:
@@ -100,7 +103,16 @@ class InBackground(Observer):
     def end(self, result: Mapping[str, Any]) -> None:
         self._submit(lambda: self._observer.end(result))
         self._submit(self._ended.set)
-        if not self._ended.wait(_SILENT_SECONDS):
+        self._wait(self._ended)
+
+    def close(self) -> None:
+        self._submit(self._observer.close)
+        self._calls.put(None)
+        self._wait(self._closed)
+
+    def _wait(self, event: threading.Event) -> None:
+        if not event.wait(_SILENT_SECONDS):
+            self._calls.put(None)  # nothing follows, should it answer after all
             raise TimeoutError(f"no answer within {_SILENT_SECONDS:g} seconds")
         self._check()
 
@@ -114,8 +126,10 @@ class InBackground(Observer):
 
     def _work(self) -> None:
         try:
-            while not self._ended.is_set():
-                self._calls.get()()
+            while call := self._calls.get():
+                call()
         except Exception as error:
             self._error = error
+        finally:
             self._ended.set()
+            self._closed.set()

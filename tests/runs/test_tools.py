@@ -15,6 +15,7 @@ import sweep
 import train
 from runs import cli, records, tooling
 from runs import mirror as runs_mirror
+from runs import observers as runs_observers
 from runs.mirror import Mirror
 from runs.observers import InBackground, Observer, Observers
 from runs.profiler import Profiler
@@ -146,6 +147,60 @@ def test_a_slow_tracker_holds_up_nothing_but_the_end():
     released.set()
     slow.end({})
     assert received == [{"step": 0}, {"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_closing_reaches_a_slow_tracker_last_and_ends_its_thread(ends):
+    events = []
+
+    class Listed(Observer):
+        def record(self, record):
+            events.append("record")
+
+        def end(self, result):
+            events.append("end")
+
+        def close(self):
+            events.append("close")
+
+    earlier = set(threading.enumerate())
+    slow = InBackground(Listed())
+    (thread,) = set(threading.enumerate()) - earlier
+    slow.record({})
+    if ends:  # not if the disk is full
+        slow.end({})
+    slow.close()
+    assert events == ["record", *(["end"] if ends else []), "close"]
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def test_a_tracker_that_answers_too_late_leaves_no_thread(monkeypatch):
+    monkeypatch.setattr(runs_observers, "_SILENT_SECONDS", 0.05)
+    released = threading.Event()
+
+    class Slow(Observer):
+        def record(self, record):
+            released.wait()
+
+    earlier = set(threading.enumerate())
+    slow = InBackground(Slow())
+    (thread,) = set(threading.enumerate()) - earlier
+    slow.record({})
+    with pytest.raises(TimeoutError, match="no answer within"):
+        slow.end({})
+    released.set()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def test_an_error_of_closing_in_the_background_is_a_warning():
+    said = []
+    observers = Observers({"--tracker=x": InBackground(Failing("close"))}, said.append)
+    observers.end({})
+    assert not said
+    observers.close()
+    assert "--tracker=x failed (ConnectionError: the server is gone)" in said[0]
 
 
 def test_an_error_in_the_background_ends_only_the_tracker():
