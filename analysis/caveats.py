@@ -21,6 +21,7 @@ from runs.study import EDGE, nested
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
 COARSE = 0.05  # the distance between evaluations, as a share of a score
+_MOST_LISTED = 12  # of a list; a study may have thousands of searches
 
 
 def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str]:
@@ -45,11 +46,22 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
     ]
 
 
+def _listed(parts: Iterable[str], separator: str = ", ") -> str:
+    """A list whose items beyond the first _MOST_LISTED are counted."""
+    parts = list(parts)
+    listed = separator.join(parts[:_MOST_LISTED])
+    more = len(parts) - _MOST_LISTED
+    return f"{listed}{separator}and {more:,} more" if more > 0 else listed
+
+
 def _set_aside(loaded: LoadedStudy, root: str | os.PathLike | None) -> Iterable[str]:
     if loaded.set_aside:
-        listed = "; ".join(
-            f"{os.path.relpath(path, root) if root else path} ({reason})"
-            for path, reason in loaded.set_aside
+        listed = _listed(
+            (
+                f"{os.path.relpath(path, root) if root else path} ({reason})"
+                for path, reason in loaded.set_aside
+            ),
+            "; ",
         )
         yield f"Unreadable trial directories were set aside and do not count: {listed}."
 
@@ -70,7 +82,7 @@ def _baseline(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
 def _not_reached(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     short = table[(table["searches"] > 0) & (table["searches_reached"] < table["searches"])]
     if len(short) and not loaded.study.scores_values:
-        listed = ", ".join(
+        listed = _listed(
             f"{row.label} ({row.searches_reached} of {row.searches})" for row in short.itertuples()
         )
         yield (
@@ -84,7 +96,7 @@ def _unknown_values(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str
     """Searches without a best value, since all of their trials diverged or failed."""
     unknown = searches[(searches["counted"] == 0) & (searches["ended"] > 0)]
     if len(unknown) and loaded.study.scores_values:
-        listed = ", ".join(f"{row.condition}/{row.search}" for row in unknown.itertuples())
+        listed = _listed(f"{row.condition}/{row.search}" for row in unknown.itertuples())
         yield (
             "No trial of some searches counts, so their best values are not known, and the numbers "
             f"derived from them are bounds: {listed}."
@@ -105,7 +117,7 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
         return
     short = searches[searches["counted"] < study.trials]
     if len(short):
-        listed = ", ".join(f"{r.condition}/{r.search} ({r.counted})" for r in short.itertuples())
+        listed = _listed(f"{r.condition}/{r.search} ({r.counted})" for r in short.itertuples())
         yield (
             f"Some searches have fewer than {several(study.trials, 'trial')} that neither "
             f"diverged nor failed: {listed}."
@@ -113,7 +125,7 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     started = searches.groupby("condition")["search"].nunique()
     behind = [c for c in study.conditions if int(started.get(c.name) or 0) < study.searches]
     if behind:
-        listed = ", ".join(f"{c.label} ({started.get(c.name, 0)})" for c in behind)
+        listed = _listed(f"{c.label} ({started.get(c.name, 0)})" for c in behind)
         yield f"Searches are missing, of {study.searches} planned for each condition: {listed}."
 
 
@@ -138,7 +150,7 @@ def _diverged(loaded: LoadedStudy) -> Iterable[str]:
     if listed:
         yield (
             "A diverged trial forms no pair with matched seeds, which favors the side that "
-            f"diverges more often. Trials of which only one side diverged: {', '.join(listed)}."
+            f"diverges more often. Trials of which only one side diverged: {_listed(listed)}."
         )
 
 
@@ -192,7 +204,7 @@ def _boundary(loaded: LoadedStudy) -> Iterable[str]:
         for end in ("min", "max"):
             close = [r for r in best.to_dict("records") if axis.near_end(r[axis.field]) == end]
             if close:
-                listed = ", ".join(
+                listed = _listed(
                     f"{r['condition']}/{r['search']} ({r[axis.field]:.4g})" for r in close
                 )
                 scale = " (the axis is 1 - value)" if axis.scale == "log_one_minus" else ""
@@ -249,11 +261,11 @@ def _shared(trials: pd.DataFrame) -> Iterable[str]:
 def _mixed_origins(trials: pd.DataFrame) -> Iterable[str]:
     if len(devices := trials["device"].dropna().unique()) > 1:
         yield (
-            f"Trials ran on different hardware ({', '.join(devices)}): compare fresh examples and "
+            f"Trials ran on different hardware ({_listed(devices)}): compare fresh examples and "
             "steps, not seconds."
         )
     if len(commits := trials["commit"].dropna().unique()) > 1:
-        yield f"Trials ran at different commits: {', '.join(commits)}."
+        yield f"Trials ran at different commits: {_listed(commits)}."
 
 
 def _earlier_protocol(loaded: LoadedStudy) -> Iterable[str]:

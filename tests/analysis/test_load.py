@@ -603,6 +603,23 @@ def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
     assert "commits: aaa, bbb" in text
 
 
+def test_caveats_list_a_dozen_searches_and_count_the_others(tmp_path):
+    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.01, "max": 1.0}]
+    for number in (12, 13):
+        values = {("baseline", search, 0): [0.9] for search in range(number)}
+        root = tmp_path / str(number)
+        write_study(root, [BASELINE], values, search_space=space, searches=number)
+        fewer, boundary = (
+            next(caveat for caveat in caveats.find(load.read(root)) if caveat.startswith(start))
+            for start in ("Some searches have fewer", "Optimum at the boundary")
+        )
+        assert "baseline/11 (1)" in fewer
+        assert "baseline/11 (0.01)" in boundary
+        for caveat in (fewer, boundary):
+            assert ("and 1 more" in caveat) == (number == 13)
+            assert "baseline/12" not in caveat
+
+
 @pytest.fixture(scope="module")
 def reported(small_files, tmp_path_factory):
     """The small study at an easier target, the directory of its report, and the figures there."""
