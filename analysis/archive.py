@@ -291,7 +291,7 @@ def _values(lines: list[bytes], split: str, metric: str) -> Iterator[tuple[int, 
             value = record.get(metric)
             fresh = float(record["fresh_examples"])
             value = math.nan if value is None else float(value)
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
         yield index, fresh, value
 
@@ -301,7 +301,7 @@ def _shortened(line: bytes) -> bytes:
     try:
         record = json.loads(line)
         return json.dumps({name: _short(name, value) for name, value in record.items()}).encode()
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return line
 
 

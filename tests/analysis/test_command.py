@@ -357,6 +357,16 @@ def test_packing_leaves_damaged_lines_and_thins_around_them(small, tmp_path):
     assert kept == [100, 200, 400, 800]
 
 
+@pytest.mark.parametrize("thin", [0.0, 0.02])
+def test_a_line_that_is_nested_too_deeply_is_packed_as_it_is(thin, small, tmp_path):
+    metrics = small / "baseline/0/1/metrics.jsonl"
+    metrics.write_text("[" * 100_000 + "\n" + metrics.read_text())
+    archive.pack(small, tmp_path / "small.tar.xz", thin=thin)
+    loaded = load.read(tmp_path / "small.tar.xz")
+    assert "nested too deeply" in loaded.warning()
+    assert len(loaded.trials) == len(SMALL) - 1
+
+
 def test_files_that_are_no_packed_study_are_refused(small, tmp_path, capsys):
     torn, alone = tmp_path / "torn.tar.xz", tmp_path / "small.tar.xz"
     assert run([str(small), f"--pack={alone}"]) == 0
