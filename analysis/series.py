@@ -107,7 +107,8 @@ def _label(condition: Condition, groups: Sequence[list[Condition]], name: str) -
     if name != "factor" and condition.insertion != "none":
         parts.append(f"e = {condition.factor:g}")
     others = [group[-1] for group in groups]
-    if name != "batch_size" and len({other.batch_size for other in others}) > 1:
+    several = len({other.batch_size for other in others}) > 1
+    if name != "batch_size" and several and condition.batch_size is not None:
         parts.append(f"batch {condition.batch_size:,}")
     if name != "buffer_examples" and any(
         other.insertion == condition.insertion

@@ -77,6 +77,19 @@ def test_study_that_varies_a_setting_is_plotted_against_it(
     assert lines.items() <= points.items()
 
 
+def test_series_of_an_unknown_batch_size_has_no_size_in_its_label(tmp_path):
+    conditions = [
+        at(f"e{e}_{size}", "none" if e == 1 else BEFORE_E, e, **settings)
+        for size, settings in (("known", {"batch_size": 40}), ("unknown", {}))
+        for e in (1, 2, 4)
+    ]
+    root = study_of(tmp_path / "s", conditions, resolved_config={})
+    varied = varied_setting(load.read_study(root))
+    assert varied is not None
+    labels = {series.label for series in varied.series}
+    assert labels == {"before augmentation, batch 40", "before augmentation"}
+
+
 def test_buffer_of_batches_is_counted_in_examples(tmp_path):
     varied = varied_setting(load.read(study_of(tmp_path / "s", SHUFFLE)).study)
     for series in varied.series:
