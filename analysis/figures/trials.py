@@ -91,7 +91,7 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
     Steps join the best trial of each sixth of an axis (an isolation plot: the other hyperparameters
     are tuned as well as the trials allow); rings mark the best trial of each search. Crosses above
     a panel are trials that did not reach the target or diverged. A shaded end of an axis holds the
-    best trial of a search: the optimum may lie beyond it.
+    best trial of a search: the optimum may lie beyond it. An axis of no length has only its trials.
 
     Args:
         trials: `load.load`, with a column per hyperparameter.
@@ -139,7 +139,7 @@ def _panel(
     score = own["score"]
     axes.plot(x[scored], score[scored], "o", ms=3, color=lighter(color, 0.35), mew=0)
     axes.plot(x[leading], score[leading], "o", ms=6, mfc="none", mec=color, mew=1.1)
-    if not axis.values:
+    if not axis.values and axis.min < axis.max:
         edges = [axis.coordinate_at(share) for share in np.linspace(0, 1, BINS + 1)]
         bins = score[scored].groupby(pd.cut(x[scored], edges, labels=False, include_lowest=True))
         best = bins.max() if study.higher_is_better else bins.min()
@@ -166,7 +166,8 @@ def _scale_x(axes: Axes, axis: Axis) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlim(axis.coordinate_at(0), axis.coordinate_at(1))
+    if axis.min < axis.max:
+        axes.set_xlim(axis.coordinate_at(0), axis.coordinate_at(1))
 
 
 def _name_crosses(axes: Axes, own: pd.DataFrame) -> None:

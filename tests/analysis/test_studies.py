@@ -166,6 +166,15 @@ def test_end_of_an_axis_that_holds_the_best_trial_is_shaded(tmp_path):
     assert shade.get_x() == pytest.approx(0.0099)
 
 
+@pytest.mark.parametrize("scale", ["linear", "log", "log_one_minus"])
+def test_axis_of_no_length_shows_its_trials_alone(tmp_path, scale):
+    space = [{"field": "optimizer.learning_rate", "scale": scale, "min": 0.1, "max": 0.1}]
+    loaded = load.read(study_of(tmp_path / "s", [BASELINE], search_space=space))
+    panel = figures.trials_by_hyperparameter(loaded.trials, loaded.study).axes[0]
+    assert not panel.patches
+    assert len(panel.get_lines()[0].get_xdata()) == 6
+
+
 def test_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
     """Against explicit resampling."""
     values = {("baseline", 0, k): [0.1] * n + [0.9] for k, n in enumerate((3, 9, 4, 30, 7))}
