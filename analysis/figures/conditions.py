@@ -229,7 +229,8 @@ def _strokes(axes: Axes, row: int, own: pd.DataFrame, color: Any, study: Study) 
         middle = (low + high) / 2
     else:
         middle = np.sqrt(low * high)
-        middle = middle.where(middle > 0, high)  # 0: the target was reached at once
+        # One side reached the target at its first evaluation: the condition, or the baseline.
+        middle = middle.where(low > 0, high).where(np.isfinite(high), low)
     both = own["reached"] & own["baseline_reached"]
     open_above, open_below = ~own["reached"] & (low > 0), ~own["baseline_reached"] & own["reached"]
     for marker, size, x in (
@@ -237,5 +238,5 @@ def _strokes(axes: Axes, row: int, own: pd.DataFrame, color: Any, study: Study) 
         (">", 3, low[open_above]),
         ("<", 3, high[open_below]),
     ):
-        x = x[np.isfinite(x)]
+        x = x[np.isfinite(x) & (study.scores_values | (x > 0))]
         axes.plot(x, [row + 0.2] * len(x), marker, ms=size, color=color)

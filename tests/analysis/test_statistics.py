@@ -361,6 +361,19 @@ def test_few_pairs_give_no_interval(tmp_path):
     assert "paired_effects" not in figures.of_study(loaded)
 
 
+def test_pairs_that_reached_the_target_at_once_are_drawn_at_the_end_that_is_known(tmp_path):
+    # (900, 1000] over (0, 100], the reverse, and both at once, of which nothing is known
+    costs = [(20, 10)] * 10 + [(10, 1)] * 2 + [(1, 10)] * 3 + [(1, 1)]
+    loaded, _ = paired_study(tmp_path / "s", costs)
+    figure = figures.of_study(loaded)["paired_effects"]
+    strokes = np.concatenate(
+        [line.get_xdata() for line in figure.axes[0].get_lines() if line.get_marker() == "|"]
+    )
+    assert len(strokes) == 15
+    assert (strokes == 1 / 9).sum() == 2
+    assert (strokes == 9).sum() == 3
+
+
 def test_pair_within_one_evaluation_interval_counts_for_neither_side(tmp_path):
     _, effect = paired_study(tmp_path / "s", [(5, 5)] * 10)
     assert (effect["below"], effect["above"], effect["p"]) == (0, 0, 1.0)
