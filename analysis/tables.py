@@ -67,7 +67,8 @@ def columns(conditions: pd.DataFrame, study: Study) -> Row:
         scores = (
             *("searches reached", f"train seconds: median ({spread})"),
             *(f"ratio to baseline [{effect}]", untuned),
-            *("fresh examples", f"their ratio [{effect}]", "resolution", "steps"),
+            *("fresh examples", f"their ratio [{_spread(conditions, 'ratio')}]"),
+            *("resolution", "steps"),
         )
     else:
         scores = (
@@ -79,7 +80,8 @@ def columns(conditions: pd.DataFrame, study: Study) -> Row:
 
 
 def _spread(conditions: pd.DataFrame, name: str) -> str:
-    """What the ends next to a median are: "range of 3 searches", "93.75% interval, 5 searches".
+    """What the ends next to a median are: "range of 3 searches", "93.75% interval, 5 searches", or
+    "none" without a search.
 
     The condition with the fewest searches decides. A baseline has a score, but no effect.
     """
@@ -88,6 +90,8 @@ def _spread(conditions: pd.DataFrame, name: str) -> str:
     if name not in scoring.MEASURES and others.any():
         counts = counts[others]
     fewest = int(counts[counts > 0].min()) if (counts > 0).any() else 0
+    if not fewest:
+        return "none"
     kind = bounds.interval_name(fewest)
     separator = " of" if kind == "range" else ","
     return f"{kind}{separator} {several(fewest, 'search')}"

@@ -190,6 +190,17 @@ def test_the_head_of_the_scores_counts_the_searches_of_the_baseline_too(tmp_path
     assert "5 searches" not in head
 
 
+def test_ratio_of_fresh_examples_in_a_study_of_seconds_has_a_head_of_its_own(tmp_path):
+    root = study_of(tmp_path / "s", [BASELINE, BEFORE], searches=3, score="seconds")
+    for path in root.glob("before_e2/*/*/hparams.json"):
+        records.write_json(path, records.read_json(path) | {"lanes": 2})
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    head = tables.columns(table, loaded.study)
+    assert "ratio to baseline [none]" in head  # their seconds depend on other trials
+    assert "their ratio [range of 3 searches]" in head
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("coarse_figures")
 def test_table_heads_say_what_the_brackets_hold(tmp_path):
