@@ -28,7 +28,8 @@ from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_choice, chec
 from echo.stores import ArrayStore, ItemStore
 from echo.tree import Structure
 
-DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=4, prefetch_buffer_size=2048)
+# As many threads as Grain reads with by default, so that an echo stage reads no slower.
+DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=16, prefetch_buffer_size=2048)
 
 
 class Echoed(NamedTuple):

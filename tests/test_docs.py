@@ -44,7 +44,7 @@ import tensorflow as tf
 loader, dataset = [np.zeros(128)] * 3, tf.data.Dataset.range(1_000)
 train_step = np.sum
 """,
-    "docs/auto.md": f"{EXAMPLES}import jax\nloss = jax.numpy.zeros(())",
+    "docs/auto.md": f"{EXAMPLES}state = 0\ntrain_step = lambda state, batch: (state + 1, loss)",
     "docs/device.md": f"{EXAMPLES}state, train_step = 0, lambda state, batch: state + 1",
     "docs/echo.md": f"{EXAMPLES}seed, augment = 0, lambda item, seed, index, copy: item",
 }
@@ -53,7 +53,7 @@ train_step = np.sum
 AFTER = {
     "README.md": 'next(iter(batches))["x"].shape == (128,) and sum(1 for _ in dataset) == 2_000',
     "docs/advice.md": 'advice.reason in " ".join(str(advice).split())',
-    "docs/auto.md": 'next(iter(batches))["x"].shape == (128,)',
+    "docs/auto.md": 'next(iter(batches))["x"].shape == (128,) and state >= 1_000 // 128',
     "docs/device.md": "state == 4 * 1_000 // 128",
     "docs/echo.md": 'next(iter(batches))["x"].shape == (128,)',
     "docs/grain.md": 'batch["x"].shape == (128,)',
