@@ -12,6 +12,7 @@ A kind is a module with `SUFFIXES`, a tuple of endings of file names that sugges
 `open_tree(tree, settings) -> PathData`, which raises SourceError.
 """
 
+import difflib
 import functools
 import itertools
 import os
@@ -39,11 +40,15 @@ def check_name(name: str) -> None:
     prefix, colon, path = name.partition(":")
     if storage.is_url(name) or _is_written_as_path(name):
         problem, path = "a path without its kind", name
-    elif colon and (storage.is_url(path) or _is_written_as_path(path)):
+    elif colon and (storage.is_url(path) or _is_written_as_path(path) or _resembles_kind(prefix)):
         problem = f"a path of an unknown kind, {prefix!r}"
     else:
         return
     raise SourceError(f"config.dataset.name is {name!r}, {problem}; allowed: {_suggestion(path)}")
+
+
+def _resembles_kind(prefix: str) -> bool:
+    return bool(difflib.get_close_matches(prefix.lower(), KINDS, cutoff=0.7))
 
 
 def _is_written_as_path(name: str) -> bool:
@@ -84,6 +89,11 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
 @functools.lru_cache(maxsize=4)  # both splits of a run, and the trials of a search, share it
 def open_all(data_dir: str, settings: Settings) -> PathData:
     """All splits of a data set; raises as `open_source`."""
+    if not settings.path:
+        raise SourceError(
+            f"config.dataset.name is {settings.name!r}, which has no path; allowed: "
+            f"{settings.kind}:PATH"
+        )
     fields = _FIELDS.get(settings.kind, FIELDS)
     if not fields.issuperset(settings.columns):
         columns = f"columns of {' and '.join(sorted(fields))} only" if fields else "no columns"

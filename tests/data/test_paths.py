@@ -563,6 +563,8 @@ def test_what_is_not_there_is_said_with_what_is(name, fields, says, tmp_path):
         ("{}/saved", "a path without its kind; allowed: hf:{}/saved$"),
         ("{}/a.txt", "a path without its kind; allowed: files:{}/a.txt$"),
         ("images:{}/pictures", "of an unknown kind, 'images'; allowed: folder:{}/pictures$"),
+        ("file:pictures", "of an unknown kind, 'file'; allowed: folder:pictures, files:pictures"),
+        ("folder:", "'folder:', which has no path; allowed: folder:PATH$"),
         ("{}/nowhere", "allowed: folder:{0}/nowhere, files:{0}/nowhere, npz:{0}/nowhere, hf:"),
         ("{}/prepared/1.0.0", "in which TFDS has prepared it as config.dataset.data_dir"),
         ("s3://bucket/x", "a path without its kind; allowed: folder:s3://bucket/x, files:"),
