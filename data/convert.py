@@ -238,7 +238,9 @@ def main(argv: Sequence[str]) -> int:
         raise cli.InputError(str(error)) from error
     records = ", ".join(f"{split} {len(rows()):,}" for split, rows in opened.splits.items())
     command = next_command(opened, arguments.text, directory, name)
-    terminal.write(f"{directory / name}: wrote {records} records, and compared their bytes; next:\n\n{command}")
+    terminal.write(
+        f"{directory / name}: wrote {records} records, and compared their bytes; next:\n\n{command}"
+    )
     return cli.OK
 
 
