@@ -7,6 +7,7 @@ when the forecast requires more of it. Pilots can therefore be continued after a
 
 import copy
 import dataclasses
+import itertools
 import math
 import pathlib
 import tempfile
@@ -18,6 +19,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import train
+from configs import base
 from echo.advice.alternatives import COLUMNS
 from echo.advice.forecast import FACTORS, Forecast, Run, forecast
 from pipeline import accounting
@@ -35,6 +37,13 @@ _GROWTH = 0.15  # by which a pilot is extended at a time, at least by one evalua
 _MIN_STEPS = 10  # of a pilot that times a step
 _INPUT_TIMES = (0.5, 2.0)  # of a faster and a slower input, relative to the present one
 
+# Fields that may differ between the sessions of a pilot, and with them the seconds of a step.
+_PACE = tuple(sorted({*base.MAY_CHANGE_ON_RESUME} - {*base.MAY_CHANGE_IN_STUDY}))
+
+# In a pilot that was continued at another pace than that of its config.json: a list of
+# {step, fields}, where each pace began.
+PACES = "paces.json"
+
 # Batches that the shuffle buffer holds if the configuration has none: without one, all copies of an
 # example are in the same batch.
 DEFAULT_BUFFER_BATCHES = 4
@@ -46,7 +55,8 @@ class Answer:
 
     Attributes:
         forecast: the forecast from all pilots.
-        step_seconds: seconds per step by factor: the predictions, corrected by the pilots.
+        step_seconds: seconds per step by factor: the predictions, corrected by the steps that
+            pilots took at the present pace.
         spent, limit: seconds of training in all pilots, and those beyond which none is extended.
         otherwise: the best factor by how many times as long as now the input takes.
     """
@@ -62,10 +72,10 @@ class Answer:
             f"e = {factor:g} if the input took {times:g} times as long"
             for times, factor in self.otherwise.items()
         )
-        text = (
-            f"The best guess would be {changes}. The pilots trained for {duration(self.spent)} of "
-            f"at most {duration(self.limit)}."
-        )
+        spent = f"{duration(self.spent)} of at most {duration(self.limit)}"
+        if self.spent > self.limit:  # by the first pilots, or while the input was slower
+            spent = f"{duration(self.spent)}, longer than the limit of {duration(self.limit)}"
+        text = f"The best guess would be {changes}. The pilots trained for {spent}."
         return f"{self.forecast}\n\n{textwrap.fill(text, COLUMNS)}"
 
 
@@ -116,7 +126,7 @@ class Pilots:
         check_directory(directory)
         self._runs: dict[tuple[float, int], Run] = {}
         self._results: dict[tuple[float, int], dict[str, Any]] = {}
-        self._times: dict[tuple[float, int], list[tuple[int, float]]] = {}  # (step, seconds)
+        self._times: dict[tuple[float, int], tuple[int, float]] = {}  # steps, and their seconds
 
     def run(self) -> Answer:
         """Starts and continues pilots until the answer is clear, or the time is used up.
@@ -210,10 +220,17 @@ class Pilots:
         end = _steps_until(config, evaluations)
         asked = False
 
+        begun = False
+
         def stops(step: int) -> bool:
-            nonlocal asked
+            nonlocal asked, begun
             asked = stop()
-            return asked or step >= end
+            if asked or step >= end:
+                return True
+            if not begun:
+                begun = True
+                _note_pace(workdir, step, config)
+            return False
 
         quiet, tools = Progress(quiet=True), Tools(trackers=())
         steps = train.step_by_step(make_experiment(config), workdir, quiet, stops, tools=tools)
@@ -226,7 +243,7 @@ class Pilots:
             raise cli.InputError(f"the pilot in {workdir} has failed: {result['error']}")
         self._results[factor, seed] = result
         validation = self._validation(workdir)
-        self._times[factor, seed] = [(p["step"], p["train_seconds"]) for p in validation]
+        self._times[factor, seed] = _timed(validation, _paces(workdir), _pace(config.to_dict()))
         if (run := loss_curve(config, factor, validation, result)) is not None:
             self._runs[factor, seed] = run
 
@@ -237,15 +254,12 @@ class Pilots:
             raise cli.InputError(f"{workdir} is damaged ({error}); move it away") from error
 
     def _step_seconds(self) -> dict[float, float]:
-        """Seconds per step by factor: measured where there are pilots; elsewhere the predictions,
-        corrected by their mean log error where there are."""
+        """Seconds per step by factor: measured where there are pilots at the present pace;
+        elsewhere the predictions, corrected by their mean log error where there are."""
         measured: dict[float, list[float]] = {}
-        for (factor, _), times in self._times.items():
-            if factor not in self._predicted or len(times) < 2:
-                continue
-            (start, before), (end, after) = times[0], times[-1]  # the buffer has been filled
-            if end - start >= _MIN_STEPS:
-                measured.setdefault(factor, []).append((after - before) / (end - start))
+        for (factor, _), (steps, seconds) in self._times.items():
+            if factor in self._predicted and steps >= _MIN_STEPS:
+                measured.setdefault(factor, []).append(seconds / steps)
         known = {factor: float(np.median(seconds)) for factor, seconds in measured.items()}
         errors = [math.log(seconds / self._predicted[e]) for e, seconds in known.items()]
         correction = math.exp(np.mean(errors)) if errors else 1.0
@@ -280,6 +294,63 @@ class Pilots:
 
     def _workdir(self, factor: float, seed: int) -> pathlib.Path:
         return self._directory / f"e{factor:g}" / str(seed)
+
+
+def _pace(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a configuration that may change the seconds of a step; None where missing."""
+    pace = {}
+    for name in _PACE:
+        value: Any = config
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        pace[name] = value
+    return pace
+
+
+def _paces(workdir: pathlib.Path) -> list[tuple[int, dict[str, Any]]]:
+    """The steps after which a pilot continued at each pace, and the paces; raises InputError."""
+    try:
+        first = trial_records.read_config(workdir).get("config") or {}
+        later = records.read_json(workdir / PACES) or []
+        try:
+            noted = [(int(entry["step"]), dict(entry["fields"])) for entry in later]
+        except (KeyError, TypeError, ValueError) as error:
+            raise records.Damaged(f"{PACES} is not a list of steps and fields") from error
+    except records.Damaged as error:
+        raise cli.InputError(f"{workdir} is damaged ({error}); move it away") from error
+    return [(0, _pace(first)), *noted]
+
+
+def _note_pace(workdir: pathlib.Path, step: int, config: ConfigDict) -> None:
+    """Records that a pilot continues after `step` with `config`, if its pace is another."""
+    pace, (first, *later) = _pace(config.to_dict()), _paces(workdir)
+    kept = [first, *(begun for begun in later if begun[0] < step)]  # later steps are taken anew
+    if kept[-1][1] != pace:
+        kept.append((step, pace))
+    if kept != [first, *later]:
+        noted = [{"step": begun, "fields": fields} for begun, fields in kept[1:]]
+        records.write_json(workdir / PACES, noted)
+
+
+def _timed(
+    validation: Sequence[Mapping[str, Any]],
+    paces: Sequence[tuple[int, Mapping[str, Any]]],
+    pace: Mapping[str, Any],
+) -> tuple[int, float]:
+    """The steps between evaluations that were all taken at a pace, and their seconds. Those before
+    the first evaluation also filled the shuffle buffer, and do not count."""
+    ends = [*(begun for begun, _ in paces[1:]), math.inf]
+    others = [
+        (begun, end)
+        for (begun, fields), end in zip(paces, ends, strict=True)
+        if fields != pace and begun < end
+    ]
+    steps, seconds = 0, 0.0
+    for before, after in itertools.pairwise(validation):
+        if all(after["step"] <= begun or before["step"] >= end for begun, end in others):
+            steps += after["step"] - before["step"]
+            seconds += after["train_seconds"] - before["train_seconds"]
+    return steps, seconds
 
 
 def _steps_until(config: ConfigDict, evaluations: int) -> int:

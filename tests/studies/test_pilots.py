@@ -135,6 +135,57 @@ def test_the_command_forecasts_and_prints_flags(tmp_path, capsys):
     assert max(map(len, printed.rpartition("In flags")[0].splitlines())) <= 80
 
 
+@pytest.mark.slow
+def test_seconds_follow_the_present_input_and_the_time_spent_stays(tmp_path, monkeypatch):
+    """Pilots of a faster input say nothing about the seconds of a slower one."""
+    monkeypatch.setitem(pilots.FIRST, 4, 16)  # enough steps to time
+    before = make(tmp_path, limit=1e-9)
+    spent = before.run().spent
+    assert before.answer().step_seconds != SECONDS  # measured
+    slower = make(tmp_path, limit=1e-9, upstream__examples_per_second=1_000).run()
+    assert slower.step_seconds == SECONDS  # predicted from the present input
+    assert slower.spent >= spent
+    again = make(tmp_path, limit=1e-9).run()
+    assert again.step_seconds == before.answer().step_seconds
+
+
+def test_only_steps_at_the_present_pace_are_timed(tmp_path):
+    fast, slow = {}, {"upstream__examples_per_second": 2_000}
+    for evaluations, fields in ((3, fast), (6, slow), (9, fast)):
+        one = make(tmp_path, **fields)
+        one._continue(4, 0, evaluations, lambda: False)
+    workdir = one._workdir(4, 0)
+    points = [(r["step"], r["train_seconds"]) for r in one._validation(workdir)]
+    (first, slowed), (second, resumed) = (entry[:2] for entry in pilots._paces(workdir)[1:])
+    assert slowed["upstream.examples_per_second"] == 2_000
+    assert resumed["upstream.examples_per_second"] == 0
+    at = dict(points)
+    start, end = points[0][0], points[-1][0]
+    steps, seconds = one._times[4, 0]
+    assert steps == first - start + end - second
+    assert seconds == pytest.approx(at[first] - at[start] + at[end] - at[second])
+    slow_again = make(tmp_path, **slow)
+    slow_again._continue(4, 0, 0, lambda: False)
+    assert slow_again._times[4, 0][0] == second - first
+
+
+def test_a_session_that_was_lost_leaves_no_pace(tmp_path):
+    """A pilot that was killed continues from an earlier checkpoint."""
+    fast, slow = config(), config(upstream__examples_per_second=50)
+    records.write_json(tmp_path / records.CONFIG, {"config": fast.to_dict()})
+    pilots._note_pace(tmp_path, 20, slow)
+    pilots._note_pace(tmp_path, 10, fast)
+    assert len(pilots._paces(tmp_path)) == 1
+    pilots._note_pace(tmp_path, 10, slow)
+    assert [step for step, _ in pilots._paces(tmp_path)] == [0, 10]
+
+
+def test_an_exceeded_limit_is_named_as_such():
+    answer = pilots.Answer("", SECONDS, 51.0, 19.0, {2.0: 16})
+    printed = " ".join(str(answer).split())
+    assert "The pilots trained for 51 s, longer than the limit of 19 s." in printed
+
+
 def test_the_display_says_which_seed_of_a_factor_trains(tmp_path):
     two = make(tmp_path, seeds=2, budget__fresh_examples=96)
     shown = []
