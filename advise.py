@@ -270,11 +270,17 @@ def _echoing(config: ConfigDict, advice: Advice) -> dict[str, Any]:
             fields["echo.max_factor"] = max(config.echo.max_factor, math.ceil(advice.factor))
     else:
         fields["echo.factor"] = float(advice.factor)
-    units = {config.echo.insertion == "after_batching", advice.insertion == "after_batching"}
-    if config.echo.shuffle_buffer and len(units) == 2:  # the same memory in the other unit
-        unit = config.batch_size if advice.insertion == "after_batching" else 1
-        fields["echo.shuffle_buffer"] = max(1, buffer_examples(config) // unit)
-    return fields
+    return fields | _same_memory(config, advice.insertion)
+
+
+def _same_memory(config: ConfigDict, insertion: str | None) -> dict[str, Any]:
+    """The field that gives the shuffle buffer its memory in the unit of an insertion point; none
+    if that is the configured one."""
+    units = {config.echo.insertion == "after_batching", insertion == "after_batching"}
+    if not config.echo.shuffle_buffer or len(units) == 1:
+        return {}
+    unit = config.batch_size if insertion == "after_batching" else 1
+    return {"echo.shuffle_buffer": max(1, buffer_examples(config) // unit)}
 
 
 def _enabling_flags(config: ConfigDict) -> list[str]:
@@ -302,6 +308,48 @@ def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
     )
 
 
+def _piloted(config: ConfigDict, insertion: str, shuffle_buffer: int = 0) -> ConfigDict:
+    """The configuration of pilots, with this insertion point and buffer where it has none."""
+    config = copy.deepcopy(config)
+    if config.echo.insertion == "none":
+        for name, value in _same_memory(config, insertion).items():
+            cli.set_field(config, name, value, base.FIELDS)
+        config.dataset.spaced_epochs, config.echo.insertion = 1, insertion
+    unit = 1 if config.echo.insertion == "after_batching" else config.batch_size
+    config.echo.shuffle_buffer = (
+        accounting.shuffle_buffer(config) or shuffle_buffer or pilots.DEFAULT_BUFFER_BATCHES * unit
+    )
+    return config
+
+
+def continued(config: ConfigDict, arguments: argparse.Namespace) -> ConfigDict:
+    """The configuration that continues the pilots in --pilot; `config` itself if there are none.
+
+    Where `config` echoes nowhere, it follows the pilots that exist: another measurement could
+    recommend another insertion point.
+
+    Raises:
+        cli.InputError: they are pilots of another configuration.
+    """
+    existing = pilots.recorded(arguments.pilot)
+    if not existing:
+        return config
+    there = next(iter(existing.values())).get("echo") or {}
+    if config.echo.insertion != "none":
+        used = _piloted(config, config.echo.insertion)
+    elif there.get("insertion") in STAGE_BEFORE:
+        used = _piloted(config, there["insertion"], there.get("shuffle_buffer") or 0)
+        unit = "batches" if used.echo.insertion == "after_batching" else "examples"
+        Progress().say(
+            f"echoing {used.echo.insertion.replace('_', ' ')} with a shuffle buffer of "
+            f"{used.echo.shuffle_buffer:,} {unit}, like the pilots in {arguments.pilot}"
+        )
+    else:
+        return config
+    pilots.check_same(used, arguments.pilot, arguments.pilot_seeds)
+    return used
+
+
 def run_pilots(
     config: ConfigDict, advice: Advice, arguments: argparse.Namespace, progress: Progress
 ) -> tuple[ConfigDict, pilots.Answer] | None:
@@ -314,16 +362,10 @@ def run_pilots(
         cli.InputError: pilots that cannot be run.
         train.Preempted: the process was asked to stop.
     """
-    config = copy.deepcopy(config)
-    if config.echo.insertion == "none":
-        if advice.insertion is None:
-            return None
-        for name, value in _echoing(config, advice).items():
-            cli.set_field(config, name, value, base.FIELDS)
-    unit = 1 if config.echo.insertion == "after_batching" else config.batch_size
-    config.echo.shuffle_buffer = (
-        accounting.shuffle_buffer(config) or pilots.DEFAULT_BUFFER_BATCHES * unit
-    )
+    insertion = config.echo.insertion if config.echo.insertion != "none" else advice.insertion
+    if insertion is None:
+        return None
+    config = _piloted(config, insertion)
     predicted = {point.name: point.step_seconds for point in advice.points}
     if config.echo.insertion not in predicted:
         check.check_insertion(config, config.echo.insertion)
@@ -411,19 +453,23 @@ def main(argv: Sequence[str]) -> int:
         pilots.target_loss(config)
         workdirs.check_apart(arguments.pilot, config, "--pilot")
         pilots.check_directory(arguments.pilot)
+    used = continued(config, arguments) if arguments.pilot else config
     with _measurement_shown():
-        advice = advise(config, arguments.seconds, forecast.FACTORS if arguments.pilot else FACTORS)
+        advice = advise(used, arguments.seconds, forecast.FACTORS if arguments.pilot else FACTORS)
     flags = [] if arguments.pilot else settings(config, advice)
     terminal.write("\n\n".join(map(str, (advice, *flags))))
     if arguments.plot:
         plot(advice, pathlib.Path(arguments.plot))
-    return _report_pilots(config, advice, arguments) if arguments.pilot else cli.OK
+    return _report_pilots(config, used, advice, arguments) if arguments.pilot else cli.OK
 
 
-def _report_pilots(config: ConfigDict, advice: Advice, arguments: argparse.Namespace) -> int:
+def _report_pilots(
+    config: ConfigDict, used: ConfigDict, advice: Advice, arguments: argparse.Namespace
+) -> int:
+    """Runs the pilots of `used`, and prints the flags that make `config` follow them."""
     progress = Progress()
     try:
-        result = run_pilots(config, advice, arguments, progress)
+        result = run_pilots(used, advice, arguments, progress)
     except train.Preempted:
         progress.say(f"stopped; run the same command again to continue in {arguments.pilot}")
         return cli.PREEMPTED

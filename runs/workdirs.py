@@ -38,7 +38,7 @@ def enter(
             then.
     """
     with cli.writing_to(workdir):
-        if finished := _checked(workdir, record, may_change):
+        if finished := checked(workdir, record, may_change):
             return finished
         workdir.mkdir(parents=True, exist_ok=True)
         if lock is not None:
@@ -48,7 +48,7 @@ def enter(
                     "another directory"
                 )
             # check again under the lock: its previous owner may just have finished the run
-            if finished := _checked(workdir, record, may_change):
+            if finished := checked(workdir, record, may_change):
                 return finished
         records.remove_stale(workdir)
         _set_damaged_result_aside(workdir, say)
@@ -58,12 +58,17 @@ def enter(
         return None
 
 
-def _checked(
+def checked(
     workdir: pathlib.Path, record: dict[str, Any], may_change: Collection[str]
 ) -> dict[str, Any] | None:
-    """The result of the finished run in `workdir`; None if `record` may be trained there.
+    """The result of the finished run in `workdir`; None if `record` may be trained there. Writes
+    nothing.
 
-    Raises InputError otherwise. Writes nothing.
+    Args:
+        workdir, record, may_change: as of `enter`.
+
+    Raises:
+        InputError: `record` may not be trained there.
     """
     check_kinds(workdir)
     there = _recorded(workdir)

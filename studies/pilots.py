@@ -20,12 +20,15 @@ from ml_collections import ConfigDict
 
 import train
 from configs import base
+from data.sources import RecordError
+from data.splits import open_splits
 from echo.advice.alternatives import COLUMNS
 from echo.advice.forecast import FACTORS, Forecast, Run, forecast
 from pipeline import accounting
-from runs import cli, records, signals, trial_records
+from runs import cli, records, signals, trial_records, workdirs
 from runs.progress import SEPARATOR, Progress, duration
 from runs.tooling import Tools
+from training import check
 from training.experiment import make_experiment
 
 # The pilots that everything starts with, and their numbers of evaluations
@@ -90,6 +93,38 @@ def check_directory(directory: pathlib.Path) -> None:
     with cli.writing_to(directory):
         places = (directory, *directory.absolute().parents)
         tempfile.TemporaryFile(dir=next(place for place in places if place.exists())).close()
+
+
+def recorded(directory: pathlib.Path) -> dict[tuple[float, int], dict[str, Any]]:
+    """The configurations of the pilots in a directory, by (factor, seed); raises InputError if one
+    is damaged."""
+    found = {}
+    for factor in sorted({*FIRST, *FACTORS}):
+        for workdir in sorted((directory / f"e{factor:g}").glob("[0-9]*")):
+            try:
+                config = trial_records.read_config(workdir).get("config")
+            except records.Damaged as error:
+                raise _damaged(workdir, error) from error
+            if config and workdir.name.isdecimal():
+                found[factor, int(workdir.name)] = config
+    return found
+
+
+def check_same(config: ConfigDict, directory: pathlib.Path, seeds: int) -> None:
+    """Raises InputError if the pilots of the first `seeds` seeds in a directory are not those of
+    `config`, a resolved configuration with an insertion point."""
+    keys = [key for key in recorded(directory) if key[1] < seeds]
+    if not keys:
+        return
+    check.check(config)
+    try:
+        *_, info = open_splits(config.dataset)
+    except RecordError as error:
+        raise cli.InputError(str(error)) from error
+    for factor, seed in keys:
+        pilot = _pilot_config(config, factor, seed)
+        record = {"config": pilot.to_dict(), "dataset": dataclasses.asdict(info)}
+        workdirs.checked(_workdir(directory, factor, seed), record, base.MAY_CHANGE_ON_RESUME)
 
 
 class Pilots:
@@ -251,7 +286,7 @@ class Pilots:
         try:
             return trial_records.read(workdir).validation
         except records.Damaged as error:
-            raise cli.InputError(f"{workdir} is damaged ({error}); move it away") from error
+            raise _damaged(workdir, error) from error
 
     def _step_seconds(self) -> dict[float, float]:
         """Seconds per step by factor: measured where there are pilots at the present pace;
@@ -280,20 +315,32 @@ class Pilots:
         )
 
     def _pilot_config(self, factor: float, seed: int) -> ConfigDict:
-        config = copy.deepcopy(self._config)
-        config.echo.policy, config.echo.factor, config.echo.replay = "fixed", float(factor), ""
-        every, budget = config.evaluate_every_fresh_examples, config.budget.fresh_examples
-        every = min(every or budget, budget // _EVALUATIONS) / factor
-        # At most one evaluation per step, so that each further one takes further steps.
-        whole_batch = config.echo.insertion == "after_batching"  # is admitted at once
-        one_step = config.batch_size if whole_batch else math.ceil(config.batch_size / factor)
-        config.evaluate_every_fresh_examples = max(one_step, int(every))
-        config.seed.data += seed
-        config.seed.model += seed
-        return config
+        return _pilot_config(self._config, factor, seed)
 
     def _workdir(self, factor: float, seed: int) -> pathlib.Path:
-        return self._directory / f"e{factor:g}" / str(seed)
+        return _workdir(self._directory, factor, seed)
+
+
+def _pilot_config(config: ConfigDict, factor: float, seed: int) -> ConfigDict:
+    config = copy.deepcopy(config)
+    config.echo.policy, config.echo.factor, config.echo.replay = "fixed", float(factor), ""
+    every, budget = config.evaluate_every_fresh_examples, config.budget.fresh_examples
+    every = min(every or budget, budget // _EVALUATIONS) / factor
+    # At most one evaluation per step, so that each further one takes further steps.
+    whole_batch = config.echo.insertion == "after_batching"  # is admitted at once
+    one_step = config.batch_size if whole_batch else math.ceil(config.batch_size / factor)
+    config.evaluate_every_fresh_examples = max(one_step, int(every))
+    config.seed.data += seed
+    config.seed.model += seed
+    return config
+
+
+def _workdir(directory: pathlib.Path, factor: float, seed: int) -> pathlib.Path:
+    return directory / f"e{factor:g}" / str(seed)
+
+
+def _damaged(workdir: pathlib.Path, error: records.Damaged) -> cli.InputError:
+    return cli.InputError(f"{workdir} is damaged ({error}); move it away")
 
 
 def _pace(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,7 +364,7 @@ def _paces(workdir: pathlib.Path) -> list[tuple[int, dict[str, Any]]]:
         except (KeyError, TypeError, ValueError) as error:
             raise records.Damaged(f"{PACES} is not a list of steps and fields") from error
     except records.Damaged as error:
-        raise cli.InputError(f"{workdir} is damaged ({error}); move it away") from error
+        raise _damaged(workdir, error) from error
     return [(0, _pace(first)), *noted]
 
 

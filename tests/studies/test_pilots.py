@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 import advise
 import train
 from configs import cifar10
+from echo.advice.cost_model import StageTime, Timing
+from echo.advice.forecast import FACTORS
+from echo.advice.recommend import conclude
 from pipeline import accounting
 from runs import cli, records
 from runs.progress import Progress
@@ -184,6 +187,57 @@ def test_an_exceeded_limit_is_named_as_such():
     answer = pilots.Answer("", SECONDS, 51.0, 19.0, {2.0: 16})
     printed = " ".join(str(answer).split())
     assert "The pilots trained for 51 s, longer than the limit of 19 s." in printed
+
+
+def without_gain(*_):
+    """Advice where the input takes as long as the step, so that echoing gains nothing."""
+    host = StageTime("decode", 1e-3, 0.0, 1e-3)
+    timing = Timing((host,), (), StageTime("step", 1e-3, 0.0, 1e-3), 32, workers=1, cores=64)
+    insertions = dict.fromkeys(advise.STAGE_BEFORE, "decode")
+    advice = conclude(timing, insertions, {"decode": 9}, factors=FACTORS)
+    assert advice.insertion is None
+    return advice
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("insertion", "buffer", "said"),
+    [
+        ("after_augmentation", 70, "echoing after augmentation with a shuffle buffer of 70 exam"),
+        ("after_batching", 4, "echoing after batching with a shuffle buffer of 4 batches, like"),
+    ],
+)
+def test_the_command_continues_the_pilots_that_exist(
+    insertion, buffer, said, tmp_path, capsys, monkeypatch
+):
+    """Another measurement may recommend another insertion point, or none."""
+    make(tmp_path, **echoing(insertion, buffer, factor=1))._continue(4, 0, 4, lambda: False)
+    monkeypatch.setattr(advise, "advise", without_gain)
+    none = config(echo__insertion="none", echo__shuffle_buffer=0)
+    words = ["--config=configs/cifar10.py:mini", f"--pilot={tmp_path}", "--pilot-seeds=1"]
+    assert cli.guarded(advise.main, [*words, "--pilot-limit=1e-9", *flags(none)]) == 0
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert f"--config.echo.insertion={insertion}" in printed.out
+    assert f"--config.echo.shuffle_buffer={buffer}" in printed.out
+    for path in tmp_path.rglob(records.CONFIG):
+        assert records.read_json(path)["config"]["echo"]["insertion"] == insertion
+
+
+def test_pilots_of_another_configuration_are_refused_before_measuring(
+    tmp_path, capsys, monkeypatch
+):
+    make(tmp_path)._continue(4, 0, 1, lambda: False)
+    monkeypatch.setattr(advise, "advise", None)  # nothing is measured
+    words = ["--config=configs/cifar10.py:mini", f"--pilot={tmp_path}"]
+    for fields, message in (
+        ({"batch_size": 16}, "batch_size (32 there, 16 here)"),
+        ({"echo__insertion": "none", "echo__shuffle_buffer": 99}, "shuffle_buffer (64 there, 99"),
+        ({"seed__data": 5}, "seed.data (0 there, 5 here)"),
+        (echoing("after_batching", 4, factor=1), "'before_augmentation' there"),
+    ):
+        assert cli.guarded(advise.main, [*words, *flags(config(**fields))]) == cli.WRONG_INPUT
+        assert message in capsys.readouterr().err
 
 
 def test_the_display_says_which_seed_of_a_factor_trains(tmp_path):
