@@ -5,6 +5,7 @@ A pilot is an ordinary run in a directory of its own. It is stopped after an eva
 when the forecast requires more of it. Pilots can therefore be continued after any interruption.
 """
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -174,7 +175,7 @@ class Pilots:
             for factor in sorted({*FIRST, *FACTORS, *self._predicted}):
                 for seed in range(self._seeds):
                     if factor in FIRST or self._workdir(factor, seed).exists():
-                        self._continue(factor, seed, FIRST.get(factor, 0), stop)
+                        self._continue(factor, seed, self._begin_with(factor, seed), stop)
             while (grown := self._following()) is not None:
                 self._continue(*grown, stop)
         return self.answer()
@@ -222,7 +223,7 @@ class Pilots:
             return None
         seed = min(unfinished, key=lambda seed: self._length(factor, seed))
         length = self._length(factor, seed)
-        evaluations = max(2, math.ceil(length * (1 + _GROWTH)))
+        evaluations = _extended(length)
         config = self._pilot_config(factor, seed)
         fresh = (evaluations - length) * config.evaluate_every_fresh_examples
         cost = fresh * factor / config.batch_size * answer.step_seconds[factor]
@@ -236,6 +237,14 @@ class Pilots:
             raise cli.InputError(otherwise)
         key = min(unfinished, key=lambda key: self._length(*key))
         return (*key, self._length(*key) + 2)
+
+    def _begin_with(self, factor: float, seed: int) -> int:
+        """The evaluations of a pilot that everything starts with. One that failed is extended to
+        beyond where it did: if it were stopped before that, its failure would be forgotten."""
+        least, workdir = FIRST.get(factor, 0), self._workdir(factor, seed)
+        if _failure(workdir) is None:
+            return least
+        return max(least, _extended(len(self._validation(workdir))))
 
     def _length(self, factor: float, seed: int) -> int:
         """The evaluations of a pilot so far."""
@@ -252,6 +261,7 @@ class Pilots:
         """Trains a pilot until that many evaluations have followed the filling of its shuffle
         buffer, or to its end."""
         config, workdir = self._pilot_config(factor, seed), self._workdir(factor, seed)
+        failure = _failure(workdir)
         end = _steps_until(config, evaluations)
         asked = False
 
@@ -273,6 +283,8 @@ class Pilots:
         while (result := next(steps)) is None:
             self._progress.update(status)
         if asked:
+            if failure and result["step"] <= failure["step"]:  # it has not been tried again
+                records.write_json(workdir / records.RESULT, failure)
             raise train.Preempted
         if result["status"] == "failed":
             raise cli.InputError(f"the pilot in {workdir} has failed: {result['error']}")
@@ -337,6 +349,20 @@ def _pilot_config(config: ConfigDict, factor: float, seed: int) -> ConfigDict:
 
 def _workdir(directory: pathlib.Path, factor: float, seed: int) -> pathlib.Path:
     return directory / f"e{factor:g}" / str(seed)
+
+
+def _extended(evaluations: int) -> int:
+    """The evaluations to which a pilot that has so many is extended."""
+    return max(2, math.ceil(evaluations * (1 + _GROWTH)))
+
+
+def _failure(workdir: pathlib.Path) -> dict[str, Any] | None:
+    """The result of a pilot that failed; None if it did not, or if its result is damaged: training
+    sets that aside."""
+    with contextlib.suppress(records.Damaged):
+        result = trial_records.read_result(workdir)
+        return result if result.get("status") == "failed" else None
+    return None
 
 
 def _damaged(workdir: pathlib.Path, error: records.Damaged) -> cli.InputError:

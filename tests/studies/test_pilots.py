@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 import types
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import advise
 import train
 from configs import cifar10
+from data.sources import RecordError
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.forecast import FACTORS
 from echo.advice.recommend import conclude
@@ -238,6 +240,38 @@ def test_pilots_of_another_configuration_are_refused_before_measuring(
     ):
         assert cli.guarded(advise.main, [*words, *flags(config(**fields))]) == cli.WRONG_INPUT
         assert message in capsys.readouterr().err
+
+
+def failing(monkeypatch, at):
+    """Batches of runs cannot be made from step `at` on; `failing(monkeypatch, None)` repairs it."""
+
+    def step(self, batch):
+        if at is not None and self.counters.step >= at:
+            raise RecordError("record 5 is truncated")
+        original(self, batch)
+
+    original = getattr(train._Run._step, "original", train._Run._step)
+    step.original = original
+    monkeypatch.setattr(train._Run, "_step", step)
+
+
+@pytest.mark.parametrize(("factor", "evaluations", "at"), [(1, 2, 1), (8, 30, 24), (4, 3, 2)])
+def test_a_pilot_that_failed_is_tried_again(factor, evaluations, at, tmp_path, monkeypatch):
+    """If it were stopped before it fails, its failure would be forgotten."""
+    failing(monkeypatch, at)
+    with pytest.raises(cli.InputError, match=r"0 has failed: RecordError: record 5 is truncated"):
+        make(tmp_path)._continue(factor, 0, evaluations, lambda: False)
+    for stop in (lambda: False, lambda: True):  # the second is asked to stop before it fails
+        again = make(tmp_path)
+        monkeypatch.setattr(pilots.signals, "stop_requested", lambda s=stop: nullcontext(s))
+        with pytest.raises((cli.InputError, train.Preempted)):
+            again.run()
+        result = records.read_json(again._workdir(factor, 0) / records.RESULT)
+        assert result["status"] == "failed"
+    failing(monkeypatch, None)
+    repaired = make(tmp_path)
+    repaired._continue(factor, 0, repaired._begin_with(factor, 0), lambda: False)
+    assert repaired._results[factor, 0]["step"] > at
 
 
 def test_the_display_says_which_seed_of_a_factor_trains(tmp_path):
