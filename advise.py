@@ -5,9 +5,12 @@
     python advise.py --config=configs/lm1b.py --pilot=DIR
 
 It reads and decodes real examples and runs real training steps, about a second per stage. Without
---pilot it writes nothing but the plot. R is the time that the input takes for a batch of fresh
-examples, divided by the time of a step. If R is above 1, the step waits for its input, and echoing
-by a factor of up to R costs no time. `echo.advise` does the same for your own pipeline.
+--pilot it writes the plot and, like training, caches of the data (the vocabulary and piece counts
+of text, Arrow files of Parquet, copies of a bucket), in dataset.cache_dir or next to the data.
+
+R is the time that the input takes for a batch of fresh examples, divided by the time of a step. If
+R is above 1, the step waits for its input, and echoing by a factor of up to R costs no time.
+`echo.advise` does the same for your own pipeline.
 
 How much a repeat is worth depends on the training run. --pilot finds out: it trains with your
 hyperparameters at a few factors, for as short a time as possible, and forecasts the fresh examples

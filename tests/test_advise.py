@@ -18,7 +18,7 @@ from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import conclude
 from pipeline import build
 from runs import cli
-from tests.helpers.runs import HANGS, echoing, flags, mini, placed
+from tests.helpers.runs import HANGS, SMALL_TEXT, echoing, flags, mini, placed
 from training import check
 from training.experiment import make_experiment
 
@@ -274,6 +274,24 @@ def test_a_plot_that_cannot_be_written_is_refused_and_one_that_can_is_not_touche
     plot.write_bytes(b"earlier")
     advise.parse([config, f"--plot={plot}"])
     assert plot.read_bytes() == b"earlier"
+
+
+def test_what_is_written_for_text_is_named(tmp_path, monkeypatch, capsys):
+    pages, advice = tmp_path / "pages", advice_where(mini(), "")
+    pages.mkdir()
+    for name in ("train", "validation"):
+        (pages / f"{name}.txt").write_text("one line of text\nanother line\n" * 40)
+    monkeypatch.setattr(advise, "measured", lambda *_: advice)
+    fields = {name: value for name, value in SMALL_TEXT.items() if name != "target.value"}
+    fields |= {"dataset.name": f"files:{pages}", "dataset.vocabulary_size": 16}
+    words = [f"--config.{name}={value}" for name, value in fields.items()]
+    assert cli.guarded(advise.main, ["--config=configs/lm1b.py:mini", *words]) == cli.OK
+    assert list((pages / "text").glob("*"))
+    with pytest.raises(SystemExit):
+        advise.parse(["--help"])
+    for text in (capsys.readouterr().out, (advise.ROOT / "docs" / "advice.md").read_text()):
+        assert "nothing but the plot" not in " ".join(text.split())
+        assert "dataset.cache_dir" in text
 
 
 def test_a_cell_compares_each_round_with_its_own_prediction():
