@@ -307,7 +307,8 @@ def test_the_grid_reports_each_cell_and_draws(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(advise, "measured", lambda *args: calls.append(args) or measured(*args))
     advice_grid.main(["--quick", "--kinds=limited,cpu", f"--out={out}"])
     text = capsys.readouterr().out
-    assert out.read_text() == text
+    figure = "\n![Predicted and measured steps per second](grid.png)\n"
+    assert out.read_text() == text + figure
     assert len(calls) == 2 * 2  # in each round, of each kind
     assert len(re.findall(r"^\| 2 \| [\d.]+ \([\d.]+\) \| [\d.]+ \([\d.]+\) \|", text, re.M)) == 2
     assert text.count("of 2 cells within 5%") == 2
