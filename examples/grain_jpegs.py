@@ -127,6 +127,7 @@ def advice(url, seconds):
         ("batch", stack),
         ("augment", lambda batch: augment(batch, np.random.default_rng(0))),
     ]
+    # A model of its own: advise trains it for as many steps as it measures, on a few batches.
     return echo.advise(stages, make_step(0)[1], batch_size=BATCH, workers=2, seconds=seconds)
 
 

@@ -50,6 +50,7 @@ def advice(url, seconds):
         ("read", lambda call: batches.rows(np.arange(BATCH) + call % BATCH)),
         ("augment", lambda batch: augment(batch, np.random.default_rng(0))),
     ]
+    # A model of its own: advise trains it for as many steps as it measures, on a few batches.
     step = make_step(0)[1]
     return echo.advise(stages, step, batch_size=BATCH, workers=1, seconds=seconds)
 

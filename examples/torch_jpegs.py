@@ -93,6 +93,7 @@ def train(url, seed, target, make_loader=make_loader):
 
 
 def advice(url, seconds):
+    # A model of its own: advise trains it for as many steps as it measures, on a few batches.
     return echo.advise(make_loader(url), make_step(0)[1], batch_size=BATCH, seconds=seconds)
 
 

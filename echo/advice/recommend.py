@@ -117,6 +117,7 @@ class Advice:
         reason: the recommendation in words.
         warning: what to do about timings that vary so much that the recommendation could change; ''
             if they do not.
+        steps: the calls of the step that the measurement took.
     """
 
     measured: Timing
@@ -128,6 +129,7 @@ class Advice:
     movable: str | None
     reason: str
     warning: str = ""
+    steps: int = 0
 
     @property
     def workers(self) -> int:
@@ -179,8 +181,15 @@ class Advice:
         sizes = [f"{p.buffer_bytes / 1e6:,.1f} MB {_spaced(p.name)}" for p in self.points]
         return f"The shuffle buffer takes up to {', '.join(sizes)}."
 
+    def _calls(self) -> str:
+        """How often the step was called, as a sentence; '' if it was not."""
+        if not self.steps:
+            return ""
+        times = f"{self.steps:,} time{'s' * (self.steps != 1)}"
+        return f"The measurement called the step {times}. A model that it trains has changed."
+
     def __str__(self) -> str:
-        sentences = filter(None, (self.memory(), self.warning, self.reason))
+        sentences = filter(None, (self.memory(), self.warning, self.reason, self._calls()))
         filled = [textwrap.fill(text, COLUMNS) for text in sentences]
         return "\n\n".join([*map(_table_text, self.tables()), *filled])
 
@@ -203,6 +212,10 @@ def advise(
 ) -> Advice:
     """Measures a pipeline and a step, and recommends whether, where, and how much to echo.
 
+    The step really runs, up to thousands of times, mostly on the same few batches (`Advice.steps`
+    counts the calls). If it trains a model, give one that works on a copy of the model and the
+    optimizer, or load both again afterwards.
+
     Args:
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
             1, ...), and each other one takes the result of the one before it. They are called from
@@ -210,7 +223,7 @@ def advise(
             by index, whose reading, `transform`, and batching are measured in this process; or any
             other iterable of batches, which allows only R after batching.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
-            arrays.
+            arrays. What it changes stays changed.
         batch_size: examples per step.
         examples_per_call: examples in one call of the stages before batching. Like batch_stage, it
             is only for (name, function) pairs.
@@ -301,6 +314,7 @@ def advise(
         if name not in host:
             raise ValueError(f"insertions[{insertion!r}] is {name!r}; allowed: {', '.join(host)}")
 
+    step_fn = _Counted(step_fn)
     measure_cores = not cores
     cores = cores or available_cores(seconds / 2)
     workers = workers or math.ceil(cores)
@@ -333,7 +347,8 @@ def advise(
         timing = timing.under_contention(used, useful)
     advice = conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
     sentence = "" if reads_ahead else _in_turns(timing)
-    return dataclasses.replace(advice, reason=f"{advice.reason} {sentence}".rstrip())
+    reason = f"{advice.reason} {sentence}".rstrip()
+    return dataclasses.replace(advice, reason=reason, steps=step_fn.calls)
 
 
 def conclude(
@@ -565,6 +580,17 @@ def _in_turns(timing: Timing) -> str:
 
 def _spaced(name: str) -> str:
     return name.replace("_", " ")
+
+
+class _Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Callable[[Any], Any]):
+        self._function, self.calls = function, 0
+
+    def __call__(self, item: Any) -> Any:
+        self.calls += 1
+        return self._function(item)
 
 
 class _Cycle:

@@ -519,6 +519,15 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
     assert set(FACTORS) == set(advice.points[0].step_seconds)
 
 
+def test_the_report_counts_the_calls_of_the_step_which_may_train_a_model():
+    calls = []
+    advice = echo.advise([np.zeros((8, 2))] * 3, calls.append, batch_size=8, cores=2, seconds=0.02)
+    assert advice.steps == len(calls) > 0
+    said = f"called the step {len(calls):,} times. A model that it trains has changed."
+    assert said in " ".join(str(advice).split())
+    assert "called the step" not in str(advice_on(pipeline()))  # nothing was called
+
+
 def sleeps(item):
     time.sleep(0.002)
     return item
