@@ -35,8 +35,8 @@ def enough_workers(timing: Timing, most: int) -> int:
 
 
 def alternatives(timing: Timing, max_workers: int, batch_stage: str) -> list[Alternative]:
-    """What to consider before echoing: the most workers, even if they gain nothing, and changes of
-    single stages that gain something."""
+    """What to consider before echoing: one worker instead of none, if it gains something; the most
+    workers, even if they gain nothing; and changes of single stages that gain something."""
     transforms = [stage for stage in timing.stages if stage.name != batch_stage]
     changes = [
         Alternative(f"{stage_label(stage)} on the accelerator, at most", _changed(timing, stage))
@@ -49,10 +49,14 @@ def alternatives(timing: Timing, max_workers: int, batch_stage: str) -> list[Alt
     ]
     enough = timing.baseline_seconds() / (1 + TOLERANCE / 2)
     changes = [change for change in changes if change.timing.baseline_seconds() <= enough]
-    if max_workers <= timing.workers:
-        return changes
-    more = f"{max_workers} workers instead of {timing.workers}"
-    return [Alternative(more, timing.with_workers(max_workers)), *changes]
+    more = [
+        Alternative(f"{_workers(count)} instead of {timing.workers}", timing.with_workers(count))
+        for count in sorted({max_workers, *([] if timing.workers else [1])})
+        if timing.workers < count <= max_workers
+    ]
+    if len(more) == 2 and more[0].timing.baseline_seconds() > enough:
+        more = more[1:]
+    return [*more, *changes]
 
 
 def worker_sentence(timing: Timing, workers: int) -> str:
@@ -60,7 +64,12 @@ def worker_sentence(timing: Timing, workers: int) -> str:
     slowest = max(timing.stages, key=lambda stage: stage.seconds)
     waiting = slowest.seconds - slowest.cpu_seconds
     before, after = timing.baseline_seconds(), timing.with_workers(workers).baseline_seconds()
-    if waiting > slowest.cpu_seconds:
+    if not timing.workers:
+        why = (
+            "without workers, input and step take turns, and each waits for the other; with them, "
+            "batches are read while the step runs"
+        )
+    elif waiting > slowest.cpu_seconds:
         why = (
             f"{stage_label(slowest)} waits for {time_text(waiting)} of its "
             f"{time_text(slowest.seconds)} per example, and more workers would wait in parallel"
@@ -68,10 +77,14 @@ def worker_sentence(timing: Timing, workers: int) -> str:
     else:
         why = f"{timing.workers} do not fill the {timing.cores:.3g} processor cores"
     return (
-        f"First use {workers} workers instead of {timing.workers}: {why}. {rate(after)} steps per "
-        f"second are predicted, {before / after:.2f} times the current {rate(before)}, with every "
-        "example fresh."
+        f"First use {_workers(workers)} instead of {timing.workers}: {why}. {rate(after)} steps "
+        f"per second are predicted, {before / after:.2f} times the current {rate(before)}, with "
+        "every example fresh."
     )
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' * (count != 1)}"
 
 
 def stage_label(stage: StageTime) -> str:

@@ -10,7 +10,8 @@ free. `Timing` adds what happens around this on one machine:
 * the CPU time of all of these, and of a step that runs on the same cores, adds up and is
   shared by `cores` cores. Concurrent execution makes fewer of them useful (`under_contention`).
 
-The slowest of these sets the pace.
+The slowest of these sets the pace. Without workers (`workers=0`, PyTorch's default), one thread
+runs everything in turn, so all times of a step add up.
 """
 
 import dataclasses
@@ -66,7 +67,8 @@ class Timing:
         transfers: the stages between batching and the step.
         step: the training step, also in seconds per example; its `limit` is not used.
         batch_size: examples per step.
-        workers: threads or processes that run the stages before the echo stage.
+        workers: threads or processes that run the stages before the echo stage; 0 if the thread of
+            the step runs them, in turn with it.
         cores: processor cores that all of it shares; fractional if other processes use some too, or
             if concurrent execution slows the work down.
     """
@@ -89,6 +91,8 @@ class Timing:
     def downstream_seconds(self, count: int) -> float:
         """Seconds per step of everything after the first `count` stages alone."""
         after = self.stages[count:]
+        if not self.workers:
+            return self.batch_size * self._seconds_per_copy(after)
         cpu = self._cpu_seconds(after, ()) / self.cores
         return self.batch_size * max(self._seconds_per_copy(after), cpu)
 
@@ -100,6 +104,8 @@ class Timing:
         """Seconds per step with an echo stage of `factor` after the first `count` stages."""
         before, after = self.stages[:count], self.stages[count:]
         upstream = self._ahead_seconds(before) / factor
+        if not self.workers:
+            return self.batch_size * (upstream + self._seconds_per_copy(after))
         cpu = self._cpu_seconds(after, before, 1 / factor) / self.cores
         return self.batch_size * max(upstream, self._seconds_per_copy(after), cpu)
 
@@ -136,14 +142,20 @@ class Timing:
         return dataclasses.replace(self, cores=self.cores - max(0.0, wanted - useful))
 
     def _ahead_seconds(self, stages: tuple[StageTime, ...]) -> float:
-        """Seconds per fresh example, of stages that the workers run ahead."""
-        in_turn = sum(stage.seconds for stage in stages) / self.workers
+        """Seconds per fresh example, of stages that the workers run ahead; without workers, of the
+        stages one after another."""
+        in_turn = sum(stage.seconds for stage in stages) / max(1, self.workers)
+        if not self.workers:
+            return in_turn
         cpu = sum(stage.cpu_seconds for stage in stages) / self.cores
         return max([in_turn, cpu, *(stage.limit for stage in stages)])
 
     def _seconds_per_copy(self, stages: tuple[StageTime, ...]) -> float:
         """Seconds per emitted example, of `stages` on one thread, the transfers and the step."""
         one_thread = sum(stage.seconds for stage in stages)
+        if not self.workers:
+            serial = (*self.transfers, self.step)
+            return one_thread + sum(stage.seconds for stage in serial)
         return max([one_thread, self.step.seconds, *(stage.seconds for stage in self.transfers)])
 
     def _cpu_seconds(

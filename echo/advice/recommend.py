@@ -22,7 +22,7 @@ from echo.advice.alternatives import (
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.profile import Call, available_cores, contention, stage_time
 from echo.advice.stability import warning
-from echo.advice.torch_loader import check_batches, loader_stages
+from echo.advice.torch_loader import check_batches, loader_stages, reads_in_turn
 from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,
@@ -62,6 +62,10 @@ _SHARED_CORES = (
     "With R below 1 the step does not wait for its input. Input and step share the processor cores "
     "here, and each repeat saves the cores the work of reading one more example. Where the step "
     "runs on an accelerator, do not echo at such an R."
+)
+_TURNS = (
+    "Input and step take turns here, so each repeat saves the time of reading one more example, "
+    "even with R below 1."
 )
 _CONTENDED = (
     "The step computes on the processor cores that the input needs. How much each slows the other "
@@ -160,7 +164,14 @@ class Advice:
         return [
             (
                 "seconds per example (median of rounds)",
-                ["stage", "alone", "fastest", "slowest", "processor", f"{timing.workers} at once"],
+                [
+                    "stage",
+                    "alone",
+                    "fastest",
+                    "slowest",
+                    "processor",
+                    f"{max(1, timing.workers)} at once",
+                ],
                 stages,
             ),
             (
@@ -235,10 +246,10 @@ def advise(
             are `workers` and `max_workers`.
         factors: echo factors to predict, including 1.
         shuffle_buffer: examples in the buffer, for its memory.
-        workers: threads or processes that your loader runs; 0 = those of a DataLoader, otherwise as
-            many as cores.
-        max_workers: the maximum number of workers to recommend; 0 = four times as many as run.
-            Additional workers are measured as threads.
+        workers: threads or processes that your loader runs; 0 = those of a DataLoader (if it has
+            none, its reading and the step take turns), otherwise as many as cores.
+        max_workers: the maximum number of workers to recommend; 0 = four times as many as run, and
+            4 for a DataLoader without any. Additional workers are measured as threads.
         cores: the number of processor cores; 0 = measured, less the loss under contention between
             stages and step (Timing.under_contention).
         seconds: how long to measure each stage, approximately; at most an hour. A stage whose calls
@@ -270,7 +281,9 @@ def advise(
             "an iterable of batches"
         )
     _check_functions(stages)
-    reads_ahead = _is_stages(stages) or bool(getattr(stages, "num_workers", 0))
+    in_turn = reads_in_turn(stages)
+    # What is modeled needs no further sentence: workers, or a loader that is known to have none.
+    is_modeled = _is_stages(stages) or in_turn or bool(getattr(stages, "num_workers", 0))
     loader = loader_stages(stages)
     stage_settings: dict[str, tuple[Any, Any]] = {
         "examples_per_call": (examples_per_call, 1),
@@ -293,7 +306,8 @@ def advise(
         _check_left_out("an iterable of batches", **stage_settings)
         check_batches(stages, batch_size)
         batches = _Cycle(stages)
-        stages, batch_stage, workers, max_workers = [("input", lambda _: next(batches))], "", 1, 1
+        stages, batch_stage = [("input", lambda _: next(batches))], ""
+        workers, max_workers = int(not in_turn), 1
         insertions = {"after batching": "input"}
     names = [name for name, _ in stages]
     if len(set(names)) < len(names):
@@ -317,8 +331,9 @@ def advise(
     step_fn = _Counted(step_fn)
     measure_cores = not cores
     cores = cores or available_cores(seconds / 2)
-    workers = workers or math.ceil(cores)
-    max_workers = max_workers or min(_MORE_WORKERS * workers, _MAX_WORKERS)
+    workers = workers or (0 if in_turn else math.ceil(cores))
+    threads = max(1, workers)  # that measure
+    max_workers = max_workers or min(_MORE_WORKERS * threads, _MAX_WORKERS)
     times, calls, sizes = [], [], {}
     inputs: Iterator[Any] = itertools.count()
     examples = examples_per_call
@@ -328,7 +343,7 @@ def advise(
         most = max_workers if name in host else 0
         _log.info("measuring %s", name)
         cost, outputs = stage_time(
-            name, function, inputs, examples, workers, seconds, most, _NUM_INPUTS
+            name, function, inputs, examples, threads, seconds, most, _NUM_INPUTS
         )
         times.append(cost)
         calls.append(Call(function, inputs, examples, cost))
@@ -343,10 +358,10 @@ def advise(
     ahead, behind = calls[: len(host)], calls[len(host) :]
     if measure_cores and not _only_waits(timing, ahead, seconds):
         _log.info("measuring stages and step at once")
-        used, useful = contention(ahead, behind, workers, seconds)
+        used, useful = contention(ahead, behind, threads, seconds)
         timing = timing.under_contention(used, useful)
     advice = conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
-    sentence = "" if reads_ahead else _in_turns(timing)
+    sentence = "" if is_modeled else _in_turns(timing)
     reason = f"{advice.reason} {sentence}".rstrip()
     return dataclasses.replace(advice, reason=reason, steps=step_fn.calls)
 
@@ -458,7 +473,9 @@ def _recommended(
     if factor == max(chosen.step_seconds) and chosen.ratio > factor * (1 + TOLERANCE):
         sentences.append("The input stays the bottleneck at every factor here: speed it up too.")
     free = math.floor(10 * chosen.ratio) / 10
-    if chosen.ratio <= 1:
+    if not timing.workers:
+        sentences += [_TURNS] * (chosen.ratio <= 1)
+    elif chosen.ratio <= 1:
         sentences.append(_SHARED_CORES)
     elif factor > chosen.ratio * (1 + TOLERANCE) and timing.step_seconds(
         chosen.count, free
@@ -537,9 +554,10 @@ def _not_echoing(timing: Timing, points: Sequence[Point], before: float) -> str:
             f"{time_text(slowest.seconds)} per example at every step, on one thread. Speed it up, "
             "move it to the accelerator, or echo after it."
         )
-    if timing.upstream_seconds(count) * (1 + TOLERANCE) >= before:
+    if timing.upstream_seconds(count) * (1 + TOLERANCE) >= before or not timing.workers:
+        waits = "The input is the bottleneck" if timing.workers else "Input and step take turns"
         return (
-            f"The input is the bottleneck (R = {ratio:.2f}), but no factor up to "
+            f"{waits} (R = {ratio:.2f}), but no factor up to "
             f"{max(last.step_seconds):g} gains {TOLERANCE:.0%} where echoing was considered: allow "
             "a larger factor or a later insertion point."
         )

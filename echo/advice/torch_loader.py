@@ -49,7 +49,14 @@ def loader_stages(loader: Any) -> LoaderStages | None:
         stages.insert(0, ("transform", lambda pair: (transform(pair[0]), *pair[1:])))
         dataset = untransformed
     stages.insert(0, ("read", lambda call: dataset[indices[call % len(indices)]]))
-    return LoaderStages(stages, loader.batch_size, max(1, loader.num_workers))
+    return LoaderStages(stages, loader.batch_size, loader.num_workers)
+
+
+def reads_in_turn(loader: Any) -> bool:
+    """Whether it is a DataLoader without workers, which reads a batch when the step asks for it."""
+    torch_data = sys.modules.get("torch.utils.data")
+    is_loader = torch_data is not None and isinstance(loader, torch_data.DataLoader)
+    return is_loader and not loader.num_workers
 
 
 def check_batches(loader: Any, batch_size: int) -> None:

@@ -97,6 +97,16 @@ def test_one_worker_and_many_cores_give_the_papers_formula(up, down, factor):
     assert timing.ratio(1) == pytest.approx(up / down)
 
 
+@given(up=st.floats(0.001, 10), down=st.floats(0.001, 10), factor=st.floats(1, 20))
+def test_without_workers_input_and_step_add_up(up, down, factor):
+    timing = pipeline(step=down / BATCH, stages=(stage("batch", up / BATCH),), workers=0, cores=1)
+    timing = dataclasses.replace(timing, transfers=())
+    assert timing.step_seconds(1, factor) == pytest.approx(up / factor + down)
+    assert timing.baseline_seconds() == pytest.approx(up + down)
+    assert timing.ratio(1) == pytest.approx(up / down)
+    assert timing.with_workers(1).baseline_seconds() == pytest.approx(max(up, down))
+
+
 def test_workers_share_latency_but_neither_a_rate_limit_nor_the_stages_after_echoing():
     timing = pipeline(read=8e-3, augment=2e-3, workers=4)
     assert timing.step_seconds(2, 1) == pytest.approx(BATCH * 8e-3)  # each is its own limit
@@ -380,6 +390,38 @@ def test_workers_are_wanted_too_where_they_do_not_fill_the_cores():
     advice = conclude(timing, {"here": "decode"}, collections.Counter(), max_workers=4)
     assert advice.workers == 4
     assert "1 do not fill the 4 processor cores" in advice.reason
+
+
+def test_one_worker_instead_of_none_is_listed_first_if_it_helps():
+    def advised(read, limit_of_more=None):
+        read = StageTime("read", read, 1e-5, read, limit_of_more=limit_of_more)
+        timing = pipeline(stages=(read,), transfers=(), workers=0)
+        return conclude(timing, {"here": "read"}, collections.Counter(), max_workers=4)
+
+    advice = advised(1e-3)
+    assert [a.change for a in advice.alternatives][:2] == [
+        "1 worker instead of 0",
+        "4 workers instead of 0",
+    ]
+    assert re.search("^as it is +15.6 *$", str(advice), re.MULTILINE)
+    assert (advice.workers, advice.insertion) == (1, None)
+    assert "1 worker instead of 0: without workers, input and step take turns" in advice.reason
+    assert "predicted, 2.00 times the current 15.6" in advice.reason
+    assert advised(4e-3, limit_of_more=1e-3).workers == 4
+    little = advised(1e-5)
+    assert [a.change for a in little.alternatives] == ["4 workers instead of 0"]
+    assert re.search("^Your input is not the bottleneck", little.reason)
+
+
+def test_without_workers_to_add_repeats_save_reading():
+    read = stage("read", 5e-4)
+    timing = pipeline(stages=(read,), transfers=(), workers=0)
+    advice = conclude(timing, {"here": "read"}, collections.Counter())
+    assert advice.factor > 1
+    assert "Input and step take turns here" in advice.reason
+    assert "cores" not in advice.reason
+    advice = conclude(timing, {"here": "read"}, collections.Counter(), (1,))
+    assert re.search(r"^Input and step take turns \(R = 0\.50\), but no factor", advice.reason)
 
 
 def test_alternatives_are_a_faster_stage_and_augmentation_on_the_accelerator():

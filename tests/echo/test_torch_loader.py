@@ -165,15 +165,31 @@ def test_an_empty_data_set_is_refused_in_a_sentence():
         echo.advise(loader, len, batch_size=8)
 
 
-@pytest.mark.parametrize(("workers", "assumes"), [(0, True), (1, False)])
-def test_only_a_loader_with_workers_is_known_to_read_ahead(workers, assumes):
-    def slow(image):
-        time.sleep(0.002)
-        return image
+class Streamed(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return map(Images(slow).__getitem__, range(50))
 
-    loader = torch.utils.data.DataLoader(Images(slow), batch_size=8, num_workers=workers)
-    advice = echo.advise(loader, lambda _: time.sleep(0.016), batch_size=8, seconds=0.2)
-    assert ("assumes that batches are read ahead" in advice.reason) == assumes
+
+def slow(image):
+    time.sleep(0.002)
+    return image
+
+
+@pytest.mark.parametrize("data", [Images(slow), Streamed()])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.multiprocess)])
+def test_reading_and_the_step_take_turns_without_workers(data, workers):
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=workers)
+    advice = echo.advise(loader, lambda _: time.sleep(0.024), batch_size=8, cores=2, seconds=0.2)
+    timing = advice.measured
+    read = 8 * sum(stage.seconds for stage in timing.stages)
+    together = max if workers else lambda *times: sum(times)
+    expected = together(read, 8 * timing.step.seconds)
+    assert timing.baseline_seconds() == pytest.approx(expected, rel=0.05)
+    assert timing.workers == workers
+    assert ("First use 1 worker instead of 0: without workers" in advice.reason) == (not workers)
+    changes = [alternative.change for alternative in advice.alternatives]
+    assert (changes[:1] == ["1 worker instead of 0"]) == (not workers)
+    assert "assumes that batches are read ahead" not in advice.reason
 
 
 def test_a_loader_that_waits_needs_workers_first():
