@@ -19,10 +19,11 @@ from echo.advice.alternatives import (
     time_text,
     worker_sentence,
 )
+from echo.advice.batches import Batches
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.profile import Call, available_cores, contention, stage_time
 from echo.advice.stability import warning
-from echo.advice.torch_loader import check_batches, loader_stages, reads_in_turn
+from echo.advice.torch_loader import declared_batch_size, loader_stages, reads_in_turn
 from echo.spec import (
     MAX_BATCH,
     MAX_BUFFER,
@@ -232,7 +233,8 @@ def advise(
             1, ...), and each other one takes the result of the one before it. They are called from
             several threads. Alternatively, a PyTorch DataLoader over a data set that reads examples
             by index, whose reading, `transform`, and batching are measured in this process; or any
-            other iterable of batches, which allows only R after batching.
+            other iterable of batches, which allows only R after batching; arrays in its first item
+            must have `batch_size` rows.
         step_fn: takes the result of the last stage; waits for its own result, or returns JAX
             arrays. What it changes stays changed.
         batch_size: examples per step.
@@ -284,6 +286,9 @@ def advise(
     in_turn = reads_in_turn(stages)
     # What is modeled needs no further sentence: workers, or a loader that is known to have none.
     is_modeled = _is_stages(stages) or in_turn or bool(getattr(stages, "num_workers", 0))
+    declared = declared_batch_size(stages)
+    if declared and batch_size != declared:
+        raise EchoSpecError("batch_size", batch_size, f"that of the loader, {declared}")
     loader = loader_stages(stages)
     stage_settings: dict[str, tuple[Any, Any]] = {
         "examples_per_call": (examples_per_call, 1),
@@ -293,10 +298,6 @@ def advise(
         _check_left_out("a DataLoader", **stage_settings)
         stages, examples_per_call, batch_stage = loader.stages, 1, "batch"
         workers = workers or loader.workers
-        if batch_size != loader.batch_size:
-            raise EchoSpecError(
-                "batch_size", batch_size, f"that of the loader, {loader.batch_size}"
-            )
     elif not _is_stages(stages):
         stage_settings |= {
             "insertions": (insertions or None, None),
@@ -304,8 +305,7 @@ def advise(
             "max_workers": (max_workers, 0),
         }
         _check_left_out("an iterable of batches", **stage_settings)
-        check_batches(stages, batch_size)
-        batches = _Cycle(stages)
+        batches = Batches(stages, 0 if declared else batch_size)
         stages, batch_stage = [("input", lambda _: next(batches))], ""
         workers, max_workers = int(not in_turn), 1
         insertions = {"after batching": "input"}
@@ -609,30 +609,6 @@ class _Counted:
     def __call__(self, item: Any) -> Any:
         self.calls += 1
         return self._function(item)
-
-
-class _Cycle:
-    """The items of an iterable, repeated from its start without end."""
-
-    def __init__(self, iterable: Iterable[Any]):
-        self._iterable, self._iterator = iterable, iter(iterable)
-        self._count = 0  # of the items so far
-
-    def __next__(self) -> Any:
-        for _ in range(2):
-            try:
-                item = next(self._iterator)
-            except StopIteration:
-                self._iterator = iter(self._iterable)
-            else:
-                self._count += 1
-                return item
-        if self._count:
-            raise ValueError(
-                f"stages is a {type(self._iterable).__name__} that ended after {self._count} "
-                "batches and cannot be iterated over again; give a list of batches, or a loader"
-            )
-        raise ValueError("stages is an iterable without batches; give one that has some")
 
 
 def _grouped(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:

@@ -3,7 +3,7 @@
 import copy
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 # Indices of examples to read, in the order of a loader's sampler, which may have no end.
@@ -54,41 +54,17 @@ def loader_stages(loader: Any) -> LoaderStages | None:
 
 def reads_in_turn(loader: Any) -> bool:
     """Whether it is a DataLoader without workers, which reads a batch when the step asks for it."""
+    return _is_loader(loader) and not loader.num_workers
+
+
+def declared_batch_size(loader: Any) -> int | None:
+    """The batch size of a DataLoader that makes batches of its own, otherwise None."""
+    return loader.batch_size if _is_loader(loader) else None
+
+
+def _is_loader(loader: Any) -> bool:
     torch_data = sys.modules.get("torch.utils.data")
-    is_loader = torch_data is not None and isinstance(loader, torch_data.DataLoader)
-    return is_loader and not loader.num_workers
-
-
-def check_batches(loader: Any, batch_size: int) -> None:
-    """Raises ValueError for a DataLoader with `batch_size=None` whose data set yields examples.
-
-    If it yields batches, the first one has an array, a list, or a tuple of `batch_size` elements.
-    """
-    torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is None or not isinstance(loader, torch_data.DataLoader):
-        return
-    if loader.batch_size is not None or loader.batch_sampler is not None:
-        return
-    for item in itertools.islice(loader, 1):
-        if batch_size not in _lengths(item):
-            raise ValueError(
-                "stages is a DataLoader with batch_size=None that yields single examples, not "
-                f"batches of {batch_size}; give one with batch_size={batch_size}, or, if it does "
-                "yield batches, (batch for _ in itertools.count() for batch in loader)"
-            )
-
-
-def _lengths(item: Any) -> Iterator[int]:
-    """The lengths of the arrays, lists, and tuples in an item."""
-    if isinstance(item, Mapping):
-        for part in item.values():
-            yield from _lengths(part)
-    elif isinstance(item, list | tuple):
-        yield len(item)
-        for part in item:
-            yield from _lengths(part)
-    elif shape := tuple(getattr(item, "shape", ())):
-        yield shape[0]
+    return torch_data is not None and isinstance(loader, torch_data.DataLoader)
 
 
 def _without_transform(dataset: Any, index: Any) -> Any:

@@ -866,6 +866,38 @@ def test_stages_may_be_lists_as_well_as_tuples():
     assert [point.name for point in advice.points] == ["after read", "after batch"]
 
 
+@pytest.mark.parametrize(
+    ("example", "found"),
+    [
+        ({"image": np.zeros((3, 8, 8)), "label": 3}, "arrays of length 3"),
+        ((np.zeros((64, 2)), [np.zeros(5)]), "arrays of length 5, 64"),
+        ({"text": "a b", "label": 3}, "single numbers or strings"),
+        (np.zeros(()), "single numbers or strings"),
+    ],
+)
+def test_single_examples_are_not_taken_for_batches(example, found):
+    calls = []
+    message = rf"^stages is a repeat whose first item has {found}, but batch_size is 128; give batc"
+    with pytest.raises(ValueError, match=message):
+        echo.advise(itertools.repeat(example), calls.append, batch_size=128)
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("batch", "batch_size"),
+    [
+        ({"x": np.zeros((8, 2)), "mask": np.zeros((3, 3)), "epoch": 1}, 8),
+        (["a b"] * 8, 8),
+        (object(), 8),  # of whatever kind
+        (types.SimpleNamespace(shape=None), 8),
+        (np.zeros(5), 1),  # a batch of one may do without an axis
+    ],
+)
+def test_what_may_be_a_batch_is_taken_for_one(batch, batch_size):
+    batches = itertools.repeat(batch)
+    assert echo.advise(batches, lambda _: 0, batch_size=batch_size, cores=2, seconds=0.02)
+
+
 def test_an_empty_iterable_is_refused():
     with pytest.raises(ValueError, match="without batches"):
         echo.advise(iter(()), len, batch_size=8)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import echo
-from echo.advice.torch_loader import check_batches, loader_stages
+from echo.advice.batches import check_batch
+from echo.advice.torch_loader import loader_stages
 
 pytestmark = pytest.mark.extras
 
@@ -140,16 +141,28 @@ def test_a_data_set_of_one_thread_is_measured_as_a_plain_iterable():
 
 def test_a_loader_of_single_examples_is_not_taken_for_one_of_batches():
     examples = torch.utils.data.DataLoader(Images(), batch_size=None, shuffle=True)
-    message = r"batch_size=None that yields single examples, not batches of 8; give one with batch"
+    message = (
+        r"a DataLoader whose first item has arrays of length 4, but batch_size is 8; give batch"
+    )
     with pytest.raises(ValueError, match=message):
         echo.advise(examples, len, batch_size=8)
     for batch in ([np.zeros((n, 2)) for n in range(8)], ["a b"] * 8, {"ids": [[1, 2, 3]] * 8}):
-        check_batches(torch.utils.data.DataLoader([batch] * 3, batch_size=None), 8)
+        check_batch(torch.utils.data.DataLoader([batch] * 3, batch_size=None), batch, 8)
     batches = torch.utils.data.BatchSampler(range(48), 8, drop_last=True)
     data = torch.utils.data.TensorDataset(torch.arange(50))
     loader = torch.utils.data.DataLoader(data, batch_size=None, sampler=batches)
     advice = echo.advise(loader, len, batch_size=8, seconds=0.02)
     assert [point.name for point in advice.points] == ["after batching"]
+
+
+def test_the_batch_size_of_a_loader_without_random_access_is_checked_too():
+    loader = torch.utils.data.DataLoader(Streamed(), batch_size=4)
+    with pytest.raises(ValueError, match="batch_size is 128; allowed: that of the loader, 4"):
+        echo.advise(loader, len, batch_size=128)
+    packed = torch.utils.data.DataLoader(
+        Streamed(), batch_size=4, collate_fn=lambda rows: {"flat": torch.zeros(7)}
+    )
+    assert echo.advise(packed, len, batch_size=4, cores=2, seconds=0.02)  # a layout of its own
 
 
 def test_loaders_without_random_access_are_iterated_over():

@@ -1,0 +1,90 @@
+"""Batches of an iterable: repeated without end, and checked to be batches."""
+
+import numbers
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_LAYOUT = (
+    "for a layout of its own, [('input', lambda _: next(batches))] of an endless iterator with "
+    "workers=1 and max_workers=1"
+)
+
+
+class Batches:
+    """The items of an iterable, repeated from its start without end.
+
+    Args:
+        iterable: of batches.
+        batch_size: that of the first item, which is checked; 0 = not checked.
+    """
+
+    def __init__(self, iterable: Iterable[Any], batch_size: int):
+        self._iterable, self._iterator = iterable, iter(iterable)
+        self._batch_size = batch_size
+        self._count = 0  # of the items so far
+
+    def __next__(self) -> Any:
+        for _ in range(2):
+            try:
+                item = next(self._iterator)
+            except StopIteration:
+                self._iterator = iter(self._iterable)
+            else:
+                if not self._count and self._batch_size:
+                    check_batch(self._iterable, item, self._batch_size)
+                self._count += 1
+                return item
+        if self._count:
+            raise ValueError(
+                f"stages is a {type(self._iterable).__name__} that ended after {self._count} "
+                "batches and cannot be iterated over again; give a list of batches, or a loader"
+            )
+        raise ValueError("stages is an iterable without batches; give one that has some")
+
+
+def check_batch(stages: Any, item: Any, batch_size: int) -> None:
+    """Raises ValueError if the first item of `stages` is no batch of this size: it has arrays,
+    numbers, or strings, but no array, list, or tuple of `batch_size` elements.
+
+    An item of another kind only is taken for a batch, and so is any item if batches have one
+    example, since they may do without an axis for it.
+    """
+    leaves = list(_leaves(item))
+    if batch_size == 1 or not leaves or batch_size in _lengths(item):
+        return
+    found = sorted({leaf for leaf in leaves if leaf is not None})
+    listed = ", ".join(map(str, found[:5])) + ", ..." * (len(found) > 5)
+    arrays = f"arrays of length {listed}" if found else "single numbers or strings"
+    raise ValueError(
+        f"stages is a {type(stages).__name__} whose first item has {arrays}, but batch_size is "
+        f"{batch_size}; give batches of that many examples, or the number in each as batch_size, "
+        f"or, {_LAYOUT}"
+    )
+
+
+def _leaves(item: Any) -> Iterator[int | None]:
+    """The lengths of the arrays in an item, and None for each array without axes, number, and
+    string."""
+    if isinstance(item, Mapping):
+        for part in item.values():
+            yield from _leaves(part)
+    elif isinstance(item, list | tuple):
+        for part in item:
+            yield from _leaves(part)
+    elif isinstance(item, str | bytes | numbers.Number):
+        yield None
+    elif isinstance(shape := getattr(item, "shape", None), Iterable):
+        yield next(iter(shape), None)
+
+
+def _lengths(item: Any) -> Iterator[int | None]:
+    """The lengths of the arrays, lists, and tuples in an item, None for arrays without axes."""
+    if isinstance(item, Mapping):
+        for part in item.values():
+            yield from _lengths(part)
+    elif isinstance(item, list | tuple):
+        yield len(item)
+        for part in item:
+            yield from _lengths(part)
+    elif isinstance(shape := getattr(item, "shape", None), Iterable):
+        yield next(iter(shape), None)
