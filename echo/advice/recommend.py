@@ -246,7 +246,7 @@ def advise(
         insertions: where an echo stage may be: name of the insertion point -> the stage before it.
             By default after every stage up to batching. It is not for an iterable of batches, nor
             are `workers` and `max_workers`.
-        factors: echo factors to predict, including 1.
+        factors: echo factors to predict; 1, training without repeats, is added if it is missing.
         shuffle_buffer: examples in the buffer, for its memory.
         workers: threads or processes that your loader runs; 0 = those of a DataLoader (if it has
             none, its reading and the step take turns), otherwise as many as cores.
@@ -271,6 +271,7 @@ def advise(
     cores = checked_number("cores", cores, 0, _MAX_WORKERS)
     seconds = checked_number("seconds", seconds, _MIN_SECONDS, _MAX_SECONDS)
     factors = checked_factors(factors)
+    factors = factors if 1 in factors else [1, *factors]
     if not callable(step_fn):
         raise TypeError(f"step_fn is a {type(step_fn).__name__}; allowed: a function of a batch")
     if not callable(stored):

@@ -135,6 +135,11 @@ def test_advise_takes_any_iterable_of_factors_of_any_kind():
     assert re.search("e=1 .* e=2 .*e=2.5", str(advice))
 
 
+def test_advise_adds_the_factor_1():
+    advice = echo.advise([("read", abs)], abs, batch_size=1, seconds=0.01, factors=[4, 2])
+    assert list(advice.points[0].step_seconds) == [1, 4, 2]
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "error"),
     [
