@@ -55,6 +55,7 @@ _CONTENDER = 0.1
 _LEVELS = 8  # at which a curve is compared
 _TRANSIENT = 0.3  # of the way (in log loss) from the start to the target, ignored
 _SEEN = 0.5  # of the way, which some pilot must have come: a quick start says little about the rest
+_RISE = 1.1  # of a loss, which noise around a flat start seldom reaches
 _LENGTH = 0.3  # of the way, over which the exponent of S and a run's deviation are correlated
 _INDEPENDENT = 3  # levels of one curve that count as independent
 _DRAWS = 400
@@ -98,7 +99,8 @@ class Run:
         factor: the echo factor, >= 1.
         fresh_examples, steps: [points] at each evaluation. An example is counted once, however
             often it is repeated.
-        loss: [points] a positive number that falls: a loss, or 1 - accuracy. Values that are not
+        loss: [points] a positive number that falls: a loss, or 1 - accuracy. If it rises instead,
+            the evidence is not enough. Values that are not
             finite are skipped, and those before the first fresh example; if the last one is not
             finite, the run diverged, and its factor is not recommended.
     """
@@ -339,6 +341,13 @@ def _doubt(
             "every pilot had reached the target at its first evaluation; evaluate earlier, or, if "
             "the loss is an accuracy, give 1 - accuracy, and a target like it"
         )
+    if rising := [run for run in runs if run.factor in piloted and _rises(run)]:
+        first, *_, last = rising[0].loss[_usable(rising[0])]
+        return (
+            f"the loss of a pilot with e = {rising[0].factor:g} rises from {_text(first)} to "
+            f"{_text(last)}, and the forecast is for one that falls; run that pilot longer, or, if "
+            "the loss is an accuracy, give 1 - accuracy, and a target like it"
+        )
     if len(piloted) < 2:
         return "the pilots are of fewer than two factors"
     usable = [run for run in runs if run.factor not in diverged]
@@ -352,6 +361,12 @@ def _doubt(
     if regret > MAX_REGRET:
         return f"e = {best:g} may take {_text(regret)} times as long as another factor (95% bound)"
     return ""
+
+
+def _rises(run: Run) -> bool:
+    """Whether the loss has never been below the first one, and ends well above it."""
+    loss = run.loss[_usable(run)]
+    return len(loss) > 2 and loss.min() == loss[0] and bool(loss[-1] > _RISE * loss[0])
 
 
 def _next_factor(factors, best: int, reached: set[float], chances) -> float | None:
