@@ -185,8 +185,9 @@ def called(name: str, function: Callable[[Any], Any], item: Any, in_thread: bool
         return wait_for(function(item))
     except Exception as error:
         number = isinstance(item, int)
+        explained = bool(getattr(error, "__notes__", ()))  # by a stage that knows its example
         error.add_note(f"Raised by the stage {name!r}" + f", called with {item}" * number)
-        if number and isinstance(error, LookupError):
+        if number and isinstance(error, LookupError) and not explained:
             error.add_note(_NUMBERED)
         if in_thread:
             error.add_note(_IN_THREAD)

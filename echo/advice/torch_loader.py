@@ -6,6 +6,14 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from echo.spec import abbreviated
+
+_NOT_INITIALIZED = (
+    "The stages of a DataLoader run in this process, where worker_init_fn is not called: if it "
+    "opens the data set, give (batch for _ in itertools.count() for batch in loader), which "
+    "starts the loader's workers."
+)
+
 # Indices of examples to read, in the order of a loader's sampler, which may have no end.
 _MAX_INDICES = 10_000
 
@@ -43,18 +51,39 @@ def loader_stages(loader: Any) -> LoaderStages | None:
     if not indices:
         raise ValueError("stages is a DataLoader over a data set without examples; give some")
     stages: list[tuple[str, Callable[[Any], Any]]] = [("batch", loader.collate_fn)]
-    untransformed = _without_transform(dataset, indices[0])
+    has_init = loader.worker_init_fn is not None
+    try:
+        untransformed = _without_transform(dataset, indices[0])
+    except Exception as error:
+        _explain(error, indices[0], has_init)
+        raise
     if untransformed is not None:
         transform = dataset.transform
         stages.insert(0, ("transform", lambda pair: (transform(pair[0]), *pair[1:])))
         dataset = untransformed
-    stages.insert(0, ("read", lambda call: dataset[indices[call % len(indices)]]))
+
+    def read(call: int) -> Any:
+        index = indices[call % len(indices)]
+        try:
+            return dataset[index]
+        except Exception as error:
+            _explain(error, index, has_init)
+            raise
+
+    stages.insert(0, ("read", read))
     return LoaderStages(stages, loader.batch_size, loader.num_workers)
 
 
 def reads_in_turn(loader: Any) -> bool:
     """Whether it is a DataLoader without workers, which reads a batch when the step asks for it."""
     return _is_loader(loader) and not loader.num_workers
+
+
+def _explain(error: Exception, index: Any, has_init: bool) -> None:
+    """Notes which example of the data set could not be read, and what its workers may lack."""
+    error.add_note(f"Raised for the example of index {abbreviated(index)} of the data set")
+    if has_init:
+        error.add_note(_NOT_INITIALIZED)
 
 
 def declared_batch_size(loader: Any) -> int | None:

@@ -1,6 +1,7 @@
 """Advice on PyTorch's DataLoader, whose stages are taken apart."""
 
 import itertools
+import re
 import sqlite3
 import time
 
@@ -132,11 +133,52 @@ def test_a_data_set_of_one_thread_is_measured_as_a_plain_iterable():
     loader = torch.utils.data.DataLoader(Connection(), batch_size=5)
     with pytest.raises(sqlite3.ProgrammingError) as raised:
         echo.advise(loader, len, batch_size=5, seconds=0.02)
-    assert raised.value.__notes__[0].startswith("Raised by the stage 'read'")
-    assert "(batch for _ in itertools.count() for batch in loader)" in raised.value.__notes__[1]
+    example, where, advice = raised.value.__notes__
+    assert re.fullmatch(r"Raised for the example of index \d+ of the data set", example)
+    assert where.startswith("Raised by the stage 'read'")
+    assert "(batch for _ in itertools.count() for batch in loader)" in advice
     batches = (batch for _ in itertools.count() for batch in loader)
     advice = echo.advise(batches, len, batch_size=5, cores=2, seconds=0.02)
     assert [point.name for point in advice.points] == ["after batching"]
+
+
+class Opened(Images):
+    """Is opened in each worker; has a `transform` or not."""
+
+    rows = None
+
+    def __getitem__(self, index):
+        return self.rows[index], index
+
+
+def open_rows(worker):
+    torch.utils.data.get_worker_info().dataset.rows = list(range(50))
+
+
+@pytest.mark.parametrize("transform", [None, double])
+def test_an_error_says_that_worker_init_fn_is_not_called_and_names_the_example(transform):
+    def advised(**fields):
+        loader = torch.utils.data.DataLoader(
+            Opened(transform), batch_size=5, sampler=[7, 3], **fields
+        )
+        with pytest.raises(TypeError) as raised:
+            echo.advise(loader, len, batch_size=5, cores=2, seconds=0.02)
+        return "\n".join(raised.value.__notes__)
+
+    notes = advised(num_workers=1, worker_init_fn=open_rows)
+    assert "Raised for the example of index 7 of the data set" in notes
+    assert "worker_init_fn is not called: if it opens the data set, give (batch for _ in" in notes
+    assert "worker_init_fn" not in advised()
+
+
+def test_an_example_that_is_missing_is_named_by_its_index():
+    data = torch.utils.data.Subset(list(range(5)), [0, 9])
+    loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=[0, 1])
+    with pytest.raises(IndexError) as raised:
+        echo.advise(loader, len, batch_size=2, cores=2, seconds=0.02)
+    notes = "\n".join(raised.value.__notes__)
+    assert "Raised for the example of index 1 of the data set" in notes
+    assert "modulo" not in notes  # the call's number is no index here
 
 
 def test_a_loader_of_single_examples_is_not_taken_for_one_of_batches():
