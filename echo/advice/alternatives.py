@@ -49,13 +49,17 @@ def alternatives(timing: Timing, max_workers: int, batch_stage: str) -> list[Alt
     ]
     enough = timing.baseline_seconds() / (1 + TOLERANCE / 2)
     changes = [change for change in changes if change.timing.baseline_seconds() <= enough]
+    counts = [max_workers] if max_workers > timing.workers else []
+    if (
+        not timing.workers
+        and max_workers > 1
+        and timing.with_workers(1).baseline_seconds() <= enough
+    ):
+        counts = [1, max_workers]
     more = [
         Alternative(f"{_workers(count)} instead of {timing.workers}", timing.with_workers(count))
-        for count in sorted({max_workers, *([] if timing.workers else [1])})
-        if timing.workers < count <= max_workers
+        for count in counts
     ]
-    if len(more) == 2 and more[0].timing.baseline_seconds() > enough:
-        more = more[1:]
     return [*more, *changes]
 
 

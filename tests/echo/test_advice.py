@@ -305,7 +305,7 @@ a_stage = st.builds(
     costs=st.lists(a_stage, min_size=4, max_size=4),
     transfers=st.lists(a_stage, max_size=2),
     step=st.builds(stage, st.just("step"), st.floats(1e-6, 1e-2), seconds_per_example),
-    workers=st.integers(1, 8),
+    workers=st.integers(0, 8),
     cores=st.floats(1, 16),
     allowed=st.lists(st.sampled_from(sorted(ALL_INSERTIONS)), min_size=1, unique=True),
     factors=st.sampled_from([FACTORS, (1,), (1, 1.5), (8, 1, 2)]),
