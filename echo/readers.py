@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from echo.copies import copied
 from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
 from echo.threads import DaemonPool, done_within
 from echo.tree import Structure, nbytes
@@ -484,7 +485,7 @@ class BackgroundReader:
         try:
             if not self._uncopied:
                 self._uncopied = list(self._reader.read(1)[1])
-            items = [copy.deepcopy(item) for item in self._uncopied]
+            items = [copied(item) for item in self._uncopied]
             self._uncopied = []
             return items
         except BaseException as error:

@@ -8,13 +8,13 @@ All of them consume items as an iterator, so that an item in a reused buffer is 
 next one is produced.
 """
 
-import copy
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from echo.copies import copied
 from echo.tree import Layout
 
 # The rows with which a store begins. It doubles them when they do not suffice, since a stream may
@@ -62,7 +62,7 @@ class ItemStore:
 
 def _copied(item: Any, number: int) -> Any:
     try:
-        return copy.deepcopy(item)
+        return copied(item)
     except Exception as error:
         error.add_note(
             f"echo copies each item with copy.deepcopy, which failed for fresh item {number}, a "

@@ -1,5 +1,7 @@
-"""Advice on PyTorch's DataLoader, whose stages are taken apart."""
+"""PyTorch: its DataLoader, whose stages advice takes apart, and its tensors, which are copied."""
 
+import collections
+import dataclasses
 import itertools
 import re
 import sqlite3
@@ -11,6 +13,9 @@ import pytest
 import echo
 from echo.advice.batches import check_batch
 from echo.advice.torch_loader import loader_stages
+from echo.copies import copied
+from echo.readers import BackgroundReader
+from echo.tree import Structure, nbytes
 
 pytestmark = pytest.mark.extras
 
@@ -275,3 +280,138 @@ def test_an_echoed_stream_resumes_around_a_seeded_loader(workers):
     head = [batch.tolist() for batch in itertools.islice(interrupted, 7)]
     resumed.load_state_dict(interrupted.state_dict())
     assert head + [batch.tolist() for batch in resumed] == whole
+
+
+def memory_of(tensor) -> int:
+    return tensor.untyped_storage().nbytes()
+
+
+def big_data() -> torch.Tensor:
+    return torch.arange(100 * 64.0).reshape(100, 64)
+
+
+@pytest.mark.parametrize(
+    ("items", "item_bytes"),
+    [
+        (lambda big: ({"x": row} for row in big), 256),
+        (lambda big: (batch for batch in big.split(5)), 5 * 256),
+        (lambda big: (torch.from_numpy(big.numpy())[i] for i in range(100)), 256),
+        (lambda big: torch.utils.data.TensorDataset(big), 256),
+        (
+            lambda big: torch.utils.data.DataLoader(
+                torch.utils.data.TensorDataset(big), batch_size=None
+            ),
+            256,
+        ),
+    ],
+)
+def test_a_copy_of_a_view_takes_the_memory_of_the_view(items, item_bytes):
+    big = big_data()
+    made = [
+        leaf
+        for item in echo.echo_iterable(items(big), 2, 5)
+        for leaf in Structure(item).leaves(item)
+    ]
+    assert {memory_of(item) for item in made} == {nbytes(made[0])} == {item_bytes}
+    assert len({item.data_ptr() for item in made}) == len(made)
+    rows = torch.cat([item.reshape(-1, 64) for item in made])
+    assert collections.Counter(rows[:, 0].tolist()) == dict.fromkeys(big[:, 0].tolist(), 2)
+
+
+def test_a_view_has_the_bytes_of_its_numbers():
+    assert nbytes({"x": big_data()[3], "y": [big_data()[:2]]}) == 256 + 512
+
+
+@dataclasses.dataclass
+class Sample:
+    image: torch.Tensor
+    crops: list
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+def test_a_tensor_is_found_wherever_it_is_and_stays_one_tensor():
+    row = big_data()[3]
+    row.tags = [row]
+    item = {"sample": Sample(row, [row, (Pair(row, {row}),)]), "set": {3}}
+    made = copied(item)
+    image, (first, (pair,)) = made["sample"].image, made["sample"].crops
+    assert image is not row
+    assert image is first is pair.left is image.tags[0]
+    assert pair.right == {image}
+    assert torch.equal(image, row)
+    assert memory_of(image) == 256
+
+
+def test_copies_keep_what_a_tensor_is():
+    row = big_data()[3]
+    assert not copied(row).requires_grad
+    assert copied(row.requires_grad_()).requires_grad
+    assert copied(row).is_leaf
+    parameter = copied(torch.nn.Parameter(big_data()[3]))
+    assert type(parameter) is torch.nn.Parameter
+    assert memory_of(parameter) == 256
+    frozen = torch.nn.Parameter(big_data()[3], requires_grad=False)
+    assert not copied(frozen).requires_grad
+    wide = torch.zeros(1, 64).expand(1_000, 64)
+    assert memory_of(copied(wide)) == 256
+    columns = big_data().t()[:3]
+    assert torch.equal(copied(columns), columns)
+    pair = torch.view_as_complex(torch.arange(20.0).reshape(10, 2))[3:5].conj()
+    assert torch.equal(copied(pair), pair)
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(copied(sparse).to_dense(), torch.eye(3))
+    with pytest.raises(RuntimeError, match="graph leaves"):
+        copied(2 * row)
+
+
+class Labeled(torch.Tensor):
+    """A subclass, which decides itself how it is copied."""
+
+    def __deepcopy__(self, memo):
+        made = self.clone()
+        made.copied_by_itself = True
+        return made
+
+
+def test_a_subclass_is_copied_as_it_asks_to_be():
+    assert copied([big_data().as_subclass(Labeled)[3]])[0].copied_by_itself
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA pins memory")
+def test_copies_of_pinned_tensors_are_pinned():
+    torch.cuda.init()
+    pinned = big_data().pin_memory()
+    for tensor in (pinned, pinned[3]):
+        made = copied(tensor)
+        assert made.is_pinned()
+        assert made.data_ptr() != tensor.data_ptr()
+        assert torch.equal(made, tensor)
+        assert memory_of(made) == tensor.nbytes
+    assert not copied(big_data()[3]).is_pinned()
+
+
+class Rows:
+    """An iterator of views with a state."""
+
+    def __init__(self):
+        self.rows, self.next = big_data(), 0
+
+    def __next__(self):
+        self.next += 1
+        return {"x": self.rows[self.next - 1]}
+
+    def get_state(self):
+        return self.next
+
+    def set_state(self, state):
+        self.next = state
+
+
+def test_views_that_are_read_in_the_background_are_copied_alone():
+    reader = BackgroundReader(Rows(), 4)
+    for _ in range(6):
+        _, (item,) = reader.read(1, None)
+        assert memory_of(item["x"]) == 256
+    reader.close()
