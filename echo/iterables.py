@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import inspect
+import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
@@ -33,7 +34,8 @@ def echo_iterable(
     can be iterated over as often as `iterable` can, and resumed at any item.
 
     Args:
-        iterable: yields items of any kind that `copy.deepcopy` can copy.
+        iterable: yields items of any kind that `copy.deepcopy` can copy. One that is only indexed,
+            without `__iter__`, ends at its length or at an IndexError.
         factor: the echo factor e >= 1; k items give floor(k*e) outputs.
         shuffle_buffer: slots of the shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
@@ -239,6 +241,16 @@ class _Parent:
     def is_untouched(self) -> bool:
         return not (self.was_read or self.was_loaded)
 
+    def new_iterator(self) -> Iterator[Any]:
+        """What iter() returns, up to the length if it is indexed: a data set of PyTorch need not
+        raise the IndexError that would end it."""
+        iterator = iter(self.iterable)
+        if hasattr(self.iterable, "__iter__"):
+            return iterator
+        with contextlib.suppress(TypeError, NotImplementedError):  # without a length
+            return itertools.islice(iterator, len(self.iterable))
+        return iterator
+
     def load(self, state: Any) -> None:
         self.was_loaded = True
         self.iterable.load_state_dict(state)
@@ -271,7 +283,7 @@ class _Source:
 
     def open(self) -> None:
         if self._iterator is None:
-            self._iterator = iter(self._parent.iterable)
+            self._iterator = self._parent.new_iterator()
 
     def get_state(self) -> dict[str, Any] | None:
         parent = self._parent

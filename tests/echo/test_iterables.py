@@ -42,6 +42,26 @@ class OneByOne:
         return index
 
 
+class Indexed:
+    """Like a map-style data set of PyTorch: a length, and no IndexError."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        return index
+
+
+class Shorter(Indexed):
+    """Has fewer items than its length."""
+
+    def __getitem__(self, index):
+        return [0, 1, 2][index]
+
+
 class StartsOver:
     """Its own iterator, which starts over if it is asked after its end, as NVIDIA DALI's
     with `auto_reset`."""
@@ -378,11 +398,37 @@ def test_the_length_is_the_number_of_outputs():
     assert not echo_iterable([], 2)
 
 
-@pytest.mark.parametrize(("source", "n"), [([0, 1, 2], 3), (OneByOne(), 9), ((i for i in "ab"), 2)])
+@pytest.mark.parametrize(
+    ("source", "n"),
+    [
+        ([0, 1, 2], 3),
+        (OneByOne(), 9),
+        (Indexed(9), 9),
+        (Shorter(9), 3),
+        (Indexed(0), 0),
+        ((i for i in "ab"), 2),
+    ],
+)
 def test_any_iterable_works(source, n):
-    outputs = list(echo_iterable(source, 2))
+    outputs = list(itertools.islice(echo_iterable(source, 2), 99))
     assert len(outputs) == 2 * n
     assert outputs[::2] == outputs[1::2]
+
+
+@pytest.mark.parametrize("cut", [0, 7, 18])
+def test_what_is_indexed_resumes_up_to_its_length(cut):
+    echoed, resumed = echo_iterable(Indexed(9), 2, 4), echo_iterable(Indexed(9), 2, 4)
+    head = list(itertools.islice(echoed, cut))
+    resumed.load_state_dict(echoed.state_dict())
+    assert head + list(itertools.islice(resumed, 99)) == schedule_says(2, 4, 0, 9)
+
+
+def test_a_length_that_is_not_known_bounds_nothing():
+    class Endless(Indexed):
+        def __len__(self):
+            raise NotImplementedError
+
+    assert len(list(itertools.islice(echo_iterable(Endless(9), 2), 99))) == 99
 
 
 def test_a_loader_makes_each_batch_once_and_can_be_iterated_over_again():
