@@ -32,8 +32,10 @@ def _copies_of_tensors() -> type:
         def __torch_function__(self, func, types, args=(), kwargs=None):
             if func is torch.Tensor.__deepcopy__ and _is_plain(torch, args[0]):
                 tensor, memo = args
-                # Asking for pinned memory before CUDA is used, or in a forked worker, may fail.
-                pinned = torch.cuda.is_initialized() and tensor.is_pinned()
+                try:
+                    pinned = tensor.is_pinned()
+                except RuntimeError:  # in a process forked from one that uses CUDA
+                    pinned = False
                 if pinned or tensor.untyped_storage().nbytes() > tensor.nbytes:
                     source = tensor.detach()
                     if pinned:

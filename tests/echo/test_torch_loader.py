@@ -381,7 +381,6 @@ def test_a_subclass_is_copied_as_it_asks_to_be():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA pins memory")
 def test_copies_of_pinned_tensors_are_pinned():
-    torch.cuda.init()
     pinned = big_data().pin_memory()
     for tensor in (pinned, pinned[3]):
         made = copied(tensor)
@@ -390,6 +389,14 @@ def test_copies_of_pinned_tensors_are_pinned():
         assert torch.equal(made, tensor)
         assert memory_of(made) == tensor.nbytes
     assert not copied(big_data()[3]).is_pinned()
+
+
+def test_a_forked_process_that_cannot_ask_for_pinned_memory_copies(monkeypatch):
+    def fails(tensor):
+        raise RuntimeError("CUDA error: initialization error")
+
+    monkeypatch.setattr(torch.Tensor, "is_pinned", fails)
+    assert torch.equal(copied(big_data()[3]), big_data()[3])
 
 
 class Rows:
