@@ -95,7 +95,8 @@ class EchoIterable(Iterable[T]):
             return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Numbers the next pass, here and in the iterable if that has a `set_epoch` too.
+        """Numbers the next pass, here and in the iterable if that has a `set_epoch` too, or, if it
+        is a DataLoader, in its samplers that have one.
 
         With worker processes call it before each pass: PyTorch starts new ones, which cannot count
         passes. A loaded state is discarded if it belongs to another epoch.
@@ -103,8 +104,7 @@ class EchoIterable(Iterable[T]):
         self.epoch = checked_integer("epoch", epoch, 0, MAX_POSITION)
         if self._waiting is not None and self._waiting.epoch != epoch:
             self._newest = self._waiting = None
-        if hasattr(self._parent.iterable, "set_epoch"):
-            self._parent.iterable.set_epoch(epoch)
+        self._parent.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the newest pass: small, plus one state of the iterable.
@@ -219,9 +219,14 @@ class _Parent:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of a Hugging Face data set."""
-        epoch = getattr(self.iterable, "epoch", None)
-        return int(epoch) if hasattr(self.iterable, "set_epoch") and epoch is not None else None
+        """The epoch of a Hugging Face data set, or of the sampler of a PyTorch loader."""
+        epochs = (getattr(part, "epoch", None) for part in self._parts_with_epochs())
+        return next((int(epoch) for epoch in epochs if epoch is not None), None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the iterable and its samplers, as far as they have epochs."""
+        for part in self._parts_with_epochs():
+            part.set_epoch(epoch)
 
     @property
     def cannot_restart(self) -> bool:
@@ -261,6 +266,13 @@ class _Parent:
             self.iterable.load_state_dict({})
             self.was_loaded = False
 
+    def _parts_with_epochs(self) -> list[Any]:
+        """What has a `set_epoch`: the iterable, and what samples for a PyTorch loader."""
+        batch_sampler = getattr(self.iterable, "batch_sampler", None)
+        samplers = getattr(self.iterable, "sampler", None), getattr(batch_sampler, "sampler", None)
+        parts = {id(part): part for part in (self.iterable, batch_sampler, *samplers)}
+        return [part for part in parts.values() if hasattr(part, "set_epoch")]
+
     def cannot_start_again(self) -> ValueError:
         return ValueError(
             f"iterable is a {self.name} that has been read from, and cannot start again; restore "
@@ -295,6 +307,8 @@ class _Source:
     def set_state(self, state: dict[str, Any]) -> None:
         check_fields(state, {"epoch": None, "state": None})
         parent, epoch = self._parent, state["epoch"]
+        if epoch is None and not hasattr(parent.iterable, "set_epoch"):
+            epoch = parent.epoch  # older states do not hold that of a sampler
         if epoch is not None:
             checked_integer("epoch", epoch, 0, MAX_POSITION)
         elif parent.epoch is not None:
@@ -307,8 +321,8 @@ class _Source:
                 "the state holds that of an iterable with state_dict and load_state_dict, which a "
                 f"{parent.name} does not have; restore it over an equal iterable"
             )
-        if epoch != parent.epoch and hasattr(parent.iterable, "set_epoch"):
-            parent.iterable.set_epoch(epoch)  # in another one Hugging Face ignores states
+        if epoch != parent.epoch:
+            parent.set_epoch(epoch)  # in another one Hugging Face ignores states
         if epoch != parent.epoch:
             raise ValueError(
                 f"the state is of epoch {epoch} of the {parent.name}, which is at epoch "

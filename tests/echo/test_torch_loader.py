@@ -422,3 +422,76 @@ def test_views_that_are_read_in_the_background_are_copied_alone():
         _, (item,) = reader.read(1, None)
         assert memory_of(item["x"]) == 256
     reader.close()
+
+
+class BatchesByEpoch(list):
+    """A batch sampler that shuffles by epochs itself."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(np.random.default_rng(self.epoch).permutation(self.copy()).tolist())
+
+
+def by_sampler(**settings):
+    sampler = torch.utils.data.DistributedSampler(range(50), num_replicas=2, rank=0)
+    return torch.utils.data.DataLoader(range(50), sampler=sampler, **settings)
+
+
+def by_batch_sampler(wraps):
+    sampler = torch.utils.data.DistributedSampler(range(50), num_replicas=2, rank=0)
+    batches = torch.utils.data.BatchSampler(sampler, 2, drop_last=False)
+    batches = batches if wraps else BatchesByEpoch([[i, i + 1] for i in range(0, 50, 2)])
+    return torch.utils.data.DataLoader(range(50), batch_sampler=batches)
+
+
+LOADERS_WITH_EPOCHS = [
+    lambda: by_sampler(batch_size=None),
+    lambda: by_sampler(batch_size=2),
+    lambda: by_batch_sampler(wraps=True),
+    lambda: by_batch_sampler(wraps=False),
+]
+
+
+def numbers(items) -> list[int]:
+    return [number for item in items for number in np.ravel(item).tolist()]
+
+
+@pytest.mark.parametrize("loader", LOADERS_WITH_EPOCHS)
+def test_an_epoch_reaches_the_sampler_of_a_loader(loader):
+    echoed, orders = echo.echo_iterable(loader(), 1), []
+    for epoch in range(3):
+        echoed.set_epoch(epoch)
+        orders.append(numbers(echoed))
+    assert len(set(map(tuple, orders))) == 3
+    echoed.set_epoch(1)
+    assert numbers(echoed) == orders[1]
+
+
+@pytest.mark.parametrize("loader", LOADERS_WITH_EPOCHS)
+@pytest.mark.parametrize("cut", [0, 7])
+def test_a_resumed_pass_has_the_epoch_of_its_sampler(loader, cut):
+    whole, interrupted, resumed = (echo.echo_iterable(loader(), 2, 3) for _ in range(3))
+    for echoed in (whole, interrupted):
+        echoed.set_epoch(2)
+    head = numbers(itertools.islice(interrupted, cut))
+    resumed.load_state_dict(interrupted.state_dict())
+    assert head + numbers(resumed) == numbers(whole)
+
+
+def test_a_sampler_whose_epoch_nobody_sets_keeps_it():
+    whole, interrupted, resumed = (
+        echo.echo_iterable(by_sampler(batch_size=2), 2, 3) for _ in range(3)
+    )
+    for echoed in (whole, interrupted):
+        numbers(echoed)
+    head = numbers(itertools.islice(interrupted, 7))
+    state = interrupted.state_dict()
+    assert (state["epoch"], state["parent"]["epoch"]) == (1, 0)
+    expected = numbers(whole)
+    for parent in (state["parent"], {"epoch": None, "state": None}):
+        resumed.load_state_dict(state | {"parent": parent})
+        assert head + numbers(resumed) == expected
