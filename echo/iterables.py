@@ -5,6 +5,7 @@ import copy
 import inspect
 import itertools
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -119,7 +120,8 @@ class EchoIterable(Iterable[T]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next pass continue from `state`; the items that are pending there are read.
 
-        Nothing is left of a pass whose state was taken at its end: the next one is empty.
+        Nothing is left of a pass whose state was taken at its end: the next one is empty. Over a
+        DataLoader that shuffles without a generator of its own there is a warning.
 
         Raises:
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
@@ -133,6 +135,14 @@ class EchoIterable(Iterable[T]):
             raise self._parent.cannot_start_again()
         iterator = self._begin(epoch)
         iterator.set_position(position)
+        if state["position"] and self._parent.shuffles_unseeded:
+            warnings.warn(
+                "the state is resumed over a DataLoader that shuffles without a generator, so it "
+                "may read examples in another order than before, which loses some and repeats "
+                "others; pass generator=torch.Generator().manual_seed(epoch) to the DataLoader (to "
+                "the sampler, if you made that), and seed it so before each pass",
+                stacklevel=2,
+            )
         self._newest = self._waiting = iterator
         self.epoch = iterator.epoch
 
@@ -223,7 +233,7 @@ class _Parent:
         epochs = (getattr(part, "epoch", None) for part in self._parts_with_epochs())
         return next((int(epoch) for epoch in epochs if epoch is not None), None)
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int | None) -> None:
         """Sets the epoch of the iterable and its samplers, as far as they have epochs."""
         for part in self._parts_with_epochs():
             part.set_epoch(epoch)
@@ -245,6 +255,24 @@ class _Parent:
     @property
     def is_untouched(self) -> bool:
         return not (self.was_read or self.was_loaded)
+
+    @property
+    def shuffles_unseeded(self) -> bool:
+        """Whether it is a PyTorch loader without state, whose sampler draws a seed from the global
+        generator for each pass."""
+        torch_data = sys.modules.get("torch.utils.data")
+        if self.has_state or torch_data is None:
+            return False
+        if not isinstance(self.iterable, torch_data.DataLoader):
+            return False
+        random = (
+            torch_data.RandomSampler,
+            torch_data.SubsetRandomSampler,
+            torch_data.WeightedRandomSampler,
+        )
+        sampler = self.iterable.batch_sampler or self.iterable.sampler
+        sampler = getattr(sampler, "sampler", sampler)
+        return isinstance(sampler, random) and sampler.generator is None
 
     def new_iterator(self) -> Iterator[Any]:
         """What iter() returns, up to the length if it is indexed: a data set of PyTorch need not

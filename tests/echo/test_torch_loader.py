@@ -6,6 +6,7 @@ import itertools
 import re
 import sqlite3
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -495,3 +496,61 @@ def test_a_sampler_whose_epoch_nobody_sets_keeps_it():
     for parent in (state["parent"], {"epoch": None, "state": None}):
         resumed.load_state_dict(state | {"parent": parent})
         assert head + numbers(resumed) == expected
+
+
+def shuffled(**settings):
+    return torch.utils.data.DataLoader(range(50), shuffle=True, **settings)
+
+
+def sampled(kind, *args, **settings):
+    return torch.utils.data.DataLoader(range(50), sampler=kind(*args), **settings)
+
+
+def in_given_batches(sampler):
+    batches = torch.utils.data.BatchSampler(sampler, 5, drop_last=False)
+    return torch.utils.data.DataLoader(range(50), batch_sampler=batches)
+
+
+UNSEEDED = [
+    lambda: shuffled(),
+    lambda: shuffled(batch_size=None),
+    lambda: sampled(torch.utils.data.RandomSampler, range(50), generator=torch.Generator()),
+    lambda: sampled(torch.utils.data.SubsetRandomSampler, range(50)),
+    lambda: sampled(torch.utils.data.WeightedRandomSampler, [1.0] * 50, 50),
+    lambda: in_given_batches(torch.utils.data.RandomSampler(range(50))),
+]
+SEEDED = [
+    lambda: shuffled(generator=torch.Generator().manual_seed(0)),
+    lambda: shuffled(batch_size=None, generator=torch.Generator().manual_seed(0)),
+    lambda: torch.utils.data.DataLoader(range(50)),
+    lambda: in_given_batches(torch.utils.data.SequentialSampler(range(50))),
+    lambda: torch.utils.data.DataLoader(range(50), batch_sampler=[[0, 1]] * 25),
+    lambda: by_sampler(batch_size=2),
+    lambda: range(50),
+    lambda: echo.echo_iterable(range(50), 2),
+]
+
+
+@pytest.mark.parametrize("loader", UNSEEDED)
+def test_resuming_over_a_loader_that_shuffles_unseeded_gives_a_warning(loader):
+    interrupted, resumed = echo.echo_iterable(loader(), 2, 3), echo.echo_iterable(loader(), 2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        start = interrupted.state_dict()
+        list(itertools.islice(interrupted, 7))
+        state = interrupted.state_dict()
+        resumed.load_state_dict(start)  # of which no item has been read
+    with pytest.warns(UserWarning, match=r"pass generator=torch.Generator\(\)") as caught:
+        resumed.load_state_dict(state)
+    (warning,) = caught
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize("loader", SEEDED)
+def test_resuming_over_what_has_a_fixed_order_gives_none(loader):
+    interrupted, resumed = echo.echo_iterable(loader(), 2, 3), echo.echo_iterable(loader(), 2, 3)
+    head = numbers(itertools.islice(interrupted, 7))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed.load_state_dict(interrupted.state_dict())
+    assert head + numbers(resumed) == numbers(echo.echo_iterable(loader(), 2, 3))
