@@ -13,7 +13,7 @@ class Emission(NamedTuple):
 
     Attributes:
         index: their fresh items, int64 [batches, n].
-        copy: their copy numbers, int64 [batches, n].
+        copy: their copy numbers, int64 [batches, n], each once per item, in any order.
         dropped: stored items that will not be emitted again although copies are left, int64 [m]. If
             there are any, there is one batch.
     """

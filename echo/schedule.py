@@ -8,6 +8,9 @@ Two integer sequences describe it:
   t the buffer is filled. Then the item in slot r_t is emitted, and its slot is the next one to
   fill.
 
+The copies of an item are numbered from 0 in the echoed stream. A buffer emits them in any order, so
+a copy number tells them apart, but is not the order of their emission.
+
 r_t depends only on (seed, t): Philox is counter-based, so draw number t is computed without the
 draws before it. The state of the whole stage is therefore one number, the count of outputs. What a
 slot holds at output t is the echoed position that the last earlier draw of that slot put there. It

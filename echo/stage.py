@@ -39,7 +39,9 @@ class Echoed(NamedTuple):
         item: the example; with `batch_size` B, examples stacked along a first axis of length B.
         index: the number of the fresh item, int64 scalar or [B]. In worker i of n of `mp_prefetch`
             item k of the worker has number i + n*k, so no two workers use the same number.
-        copy: the copy number of the item, 0 for the first, int64 scalar or [B].
+        copy: the copy number of the item, from 0, int64 scalar or [B]. It tells the copies of an
+            item apart and seeds augmentation. Copies of `EchoIterDataset` with a shuffle buffer are
+            emitted in any order, so copy 0 need not come first.
         fresh: fresh items admitted to the stage so far, prefill included and read-ahead excluded.
             Each worker of `mp_prefetch` counts its own.
     """

@@ -196,6 +196,14 @@ def test_without_a_buffer_copies_are_adjacent():
     )
 
 
+def test_with_a_buffer_a_copy_number_is_not_the_order_of_emission():
+    emitted = collections.defaultdict(list)
+    for item, copy in outputs_of(EchoSchedule(4, 20, seed=0), num_fresh=50):
+        emitted[item].append(copy)
+    assert all(sorted(copies) == [0, 1, 2, 3] for copies in emitted.values())
+    assert {copies[0] for copies in emitted.values()} == {0, 1, 2, 3}
+
+
 def test_many_outputs_at_once_are_copied_once(monkeypatch):
     copied, concatenate = [], np.concatenate
 
