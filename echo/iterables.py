@@ -37,7 +37,8 @@ def echo_iterable(
     Args:
         iterable: yields items of any kind that `copy.deepcopy` can copy. One that is only indexed,
             without `__iter__`, ends at its length or at an IndexError.
-        factor: the echo factor e >= 1; k items give floor(k*e) outputs.
+        factor: the echo factor e >= 1; k items give floor(k*e) outputs. A float is read as its
+            decimal, so give a third as "4/3" or fractions.Fraction(4, 3).
         shuffle_buffer: slots of the shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
         reshuffle_each_iteration: whether these choices differ from one pass to the next.

@@ -39,7 +39,8 @@ class EchoSchedule:
     """The order in which copies of fresh items are emitted.
 
     Args:
-        factor: the echo factor e >= 1, read as the exact decimal that was written.
+        factor: the echo factor e >= 1, read as the exact decimal that was written, or as a
+            fraction: "4/3" or fractions.Fraction(4, 3).
         shuffle_buffer: slots S of the streaming shuffle buffer; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
 

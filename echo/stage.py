@@ -181,7 +181,8 @@ class EchoIterDataset(_EchoStage):
 
     Args:
         parent: a MapDataset or IterDataset. Over batches this is batch echoing.
-        factor: the echo factor e >= 1; k items give floor(k*e) outputs.
+        factor: the echo factor e >= 1; k items give floor(k*e) outputs. A float is read as its
+            decimal, so give a third as "4/3" or fractions.Fraction(4, 3).
         shuffle_buffer: slots of the streaming shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
         batch_size: gathers batches of this many examples directly from the store, which is many

@@ -86,6 +86,8 @@ def test_factors_are_the_decimals_that_were_written():
     assert EchoSchedule("1.15").factor == EchoSchedule(1.15).factor == fractions.Fraction(23, 20)
     assert EchoSchedule(fractions.Fraction(4, 3)).num_outputs(3 * 10**15) == 4 * 10**15
     assert EchoSchedule(1.3333333333333333).num_outputs(3 * 10**15) == 4 * 10**15 - 1
+    thirds = (4 / 3, "4/3", fractions.Fraction(4, 3))
+    assert [EchoSchedule(factor).num_outputs(30) for factor in thirds] == [39, 40, 40]
     digits = EchoSchedule("999999.0000000000001")  # whose numerator alone is beyond 64 bits
     assert digits.copies(0, 2).tolist() == [999_999, 999_999]
     assert [x.tolist() for x in digits.cursor().take(2)] == [[0, 0], [0, 1]]
