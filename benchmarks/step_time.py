@@ -31,7 +31,9 @@ from unittest import mock
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 from ml_collections import ConfigDict
 
 import workloads
@@ -160,9 +162,20 @@ def memory_bytes(compiled: Any) -> int:
 
 def model_flops(task: steps.Task, arguments: Any) -> float:
     """FLOPs of a step as written."""
+    # A CPU counts those of a program that is not compiled. GPUs do not.
+    mesh = jax.make_mesh(
+        (1, 1),
+        task.mesh.axis_names,
+        axis_types=(AxisType.Auto, AxisType.Auto),
+        devices=jax.devices("cpu")[:1],
+    )
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), arguments
+    )
+    program = steps.Program(dataclasses.replace(task, mesh=mesh))
     # Without the loop over groups of logits: XLA counts the body of a loop only once.
     with mock.patch.object(language, "LOGITS_BYTES", 2**60):
-        return steps.Program(task).lower_train(*arguments).cost_analysis()["flops"]
+        return program.lower_train(*shapes).cost_analysis()["flops"]
 
 
 def torch_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side | None:
