@@ -350,11 +350,13 @@ CLAIMS: dict[str, Problems] = {
     },
     "... after batching": {
         "manual": against_none("language_insertion", _BATCH),
+        "documents": against_none(_DOCUMENTS, f"{_BATCH}_b16"),
         "photographs": against_none(_PHOTOGRAPHS, f"{_BATCH}_b32"),
         **_on_grids(lambda study, small, _: against_none(study, f"{_BATCH}_b{small}")),
     },
     "Earlier is better: before augmentation against batch echoing (fig. 4)": {
         "manual": between("language_insertion", _BEFORE, _BATCH),
+        "documents": between(_DOCUMENTS, _e(2, 16), f"{_BATCH}_b16"),
         "photographs": between(_PHOTOGRAPHS, _e(2, 32), f"{_BATCH}_b32"),
         **_on_grids(lambda study, small, _: between(study, _e(2, small), f"{_BATCH}_b{small}")),
     },

@@ -20,5 +20,5 @@ def test_quick_run_prints_a_row_per_condition(tmp_path, capsys):
 
 def test_a_run_that_misses_the_target_is_an_error(monkeypatch):
     monkeypatch.setattr(time_to_target.train, "train", lambda *_: {"status": "exhausted"})
-    with pytest.raises(ValueError, match="seed 3 .* ended as 'exhausted'"):
+    with pytest.raises(ValueError, match=r"seed 3 .* ended as 'exhausted'"):
         time_to_target.trained(time_to_target.QUICK, {}, 3)
