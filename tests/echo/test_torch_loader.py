@@ -287,7 +287,7 @@ def memory_of(tensor) -> int:
     return tensor.untyped_storage().nbytes()
 
 
-def big_data() -> torch.Tensor:
+def big_data() -> torch.Tensor:  # pyright: ignore[reportInvalidTypeForm]
     return torch.arange(100 * 64.0).reshape(100, 64)
 
 
@@ -325,7 +325,7 @@ def test_a_view_has_the_bytes_of_its_numbers():
 
 @dataclasses.dataclass
 class Sample:
-    image: torch.Tensor
+    image: torch.Tensor  # pyright: ignore[reportInvalidTypeForm]
     crops: list
 
 
