@@ -152,8 +152,7 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
     try:
         with memory.exhaustion_explained(config, opened.program.task.mesh):
             transfer, step = step_functions(config, opened.program)
-            advice = measured(config, opened, transfer, step, seconds, factors)
-            return dataclasses.replace(advice, steps=0)  # of a state that no one uses afterwards
+            return measured(config, opened, transfer, step, seconds, factors)
     except (RecordError, UpstreamError) as error:
         raise cli.InputError(str(error)) from error
 
@@ -175,7 +174,7 @@ def measured(
     factors: Sequence[float] = FACTORS,
 ) -> Advice:
     """The advice for an opened run, with any transfer and step."""
-    return echo.advise(
+    advice = echo.advise(
         [*host_stages(config, opened), ("transfer", transfer)],
         step,
         batch_size=config.batch_size,
@@ -188,6 +187,7 @@ def measured(
         seconds=seconds,
         stored=lambda batch: batch.data,
     )
+    return dataclasses.replace(advice, steps=0)  # of a state that no one uses afterwards
 
 
 def host_stages(config: ConfigDict, opened: Experiment) -> list[tuple[str, Callable[[Any], Any]]]:
