@@ -242,8 +242,9 @@ class Pace:
         return statistics.median(self._leads) if self._leads else 0.0
 
     def _note_unseen_end(self, now: float) -> None:
-        """Estimates the duration of a step that ended while its successor's batch was prepared,
-        too early to be seen. Without it, the steps that come too early would not count."""
+        """Estimates the duration of a step whose end no one saw, since it ended while the next
+        batch was prepared. Otherwise steps that are a little shorter than all others seen would
+        never count, and the device would wait after each of them."""
         step, needed_at = self._steps[-1] if self._steps else None, self._needed_at
         if step is None or needed_at is None or step.end is not None or not step.seen_running:
             return
