@@ -154,15 +154,16 @@ def _open_splits(dataset: Any, open_split: Callable) -> tuple[Source, Source, Da
     held_out, _ = _open_texts(dataset, dataset.validation_split, open_split)
     directory = _cache_directory(dataset)
     settings = vocabulary.training_settings(
-        dataset.vocabulary_size, info.fingerprint, dataset.train_split
+        dataset.vocabulary_size, _fingerprint(dataset, info), dataset.train_split
     )
+    settings |= {"text": dataset.text, "longest": _max_bytes(dataset)}
     pieces = vocabulary.cached(train, settings, directory)
     examples, notes = [], []
     for texts, split in ((train, dataset.train_split), (held_out, dataset.validation_split)):
         counts_N = None
         if dataset.text == "documents":
             settings = {
-                "dataset": info.fingerprint,
+                "dataset": _fingerprint(dataset, info),
                 "split": split,
                 "vocabulary": pieces.fingerprint,
                 "longest": MAX_BYTES,
@@ -180,9 +181,19 @@ def _open_splits(dataset: Any, open_split: Callable) -> tuple[Source, Source, Da
 
 def _open_texts(dataset: Any, split: str, open_split: Callable) -> tuple[Texts, DatasetInfo]:
     records, info = open_split(dataset, split)
+    return Texts(records, dataset.name, split, _max_bytes(dataset)), info
+
+
+def _max_bytes(dataset: Any) -> int:
+    """Bytes of a record that are used."""
     one_window = dataset.sequence_length * _BYTES_PER_TOKEN
-    max_bytes = one_window if dataset.text == "sentences" else MAX_BYTES
-    return Texts(records, dataset.name, split, max_bytes), info
+    return one_window if dataset.text == "sentences" else MAX_BYTES
+
+
+def _fingerprint(dataset: Any, info: DatasetInfo) -> str:
+    """That of the data set, with the column of its text if the name gives one (PATH?text=NAME)."""
+    _, mark, columns = dataset.name.partition("?")
+    return f"{info.fingerprint}{mark}{columns}"
 
 
 def _cache_directory(dataset: Any) -> pathlib.Path | None:

@@ -1,6 +1,7 @@
 """Tests of text input: vocabularies, windows, Python's own text, TFDS text, and bad input."""
 
 import contextlib
+import json
 import multiprocessing
 
 import numpy as np
@@ -200,8 +201,36 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
     again, _, same = splits.open_splits(documents)
     assert same == info
     assert again[7]["tokens"].tolist() == train[7]["tokens"].tolist()
+    monkeypatch.undo()
     lines, _, _ = splits.open_splits(dataset(**fields))
     assert len(lines) == 61 < len(train)
+
+
+def test_cached_files_are_of_the_column_the_kind_and_the_length_of_the_text(tmp_path):
+    rng = np.random.Generator(np.random.PCG64(0))
+    lengths = rng.integers(100, 1000, 60).tolist()
+    lines = [
+        {"title": title, "body": " ".join(rng.choice(WORDS.split(), length))}
+        for title, length in zip(sentences(60), lengths, strict=True)
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kinds = [
+        {"name": "files:train.jsonl?text=title", "text": "documents"},
+        {"name": "files:train.jsonl?text=body", "text": "documents"},
+        {"name": "files:train.jsonl?text=body", "text": "sentences"},
+        {"name": "files:train.jsonl?text=body", "text": "sentences", "sequence_length": 4},
+    ]
+
+    def opened(kind, cache_dir):
+        fields = {"data_dir": str(tmp_path), "train_split": "train[:90%]", "vocabulary_size": 40}
+        fields |= {"validation_split": "train[90%:]", "cache_dir": str(tmp_path / cache_dir)}
+        train, held_out, info = splits.open_splits(dataset(**fields, **kind))
+        return len(train), len(held_out), info.fingerprint
+
+    alone = [opened(kind, f"alone{number}") for number, kind in enumerate(kinds)]
+    assert [opened(kind, "shared") for kind in kinds] == alone
+    assert len({fingerprint for _, _, fingerprint in alone}) == len(kinds)
+    assert alone[0][:2] != alone[1][:2]
 
 
 def test_enormous_documents_are_truncated_and_counted(words):
