@@ -102,6 +102,8 @@ class Tokens(Source):
         texts_n, windows_n = self._locate(np.asarray(indices, np.int64))
         records = self._texts.__getitems__(texts_n.tolist())
         pieces = self._vocabulary.encode([record["text"] for record in records])
+        if self._ends_N is not None:
+            self._check_lengths(self._ends_N, texts_n, pieces)
         return [
             {"tokens": window(pieces_n, number, self._length)}
             for pieces_n, number in zip(pieces, windows_n.tolist(), strict=True)
@@ -112,8 +114,25 @@ class Tokens(Source):
         if self._ends_N is None:
             return indices_n, np.zeros_like(indices_n)
         texts_n = np.searchsorted(self._ends_N, indices_n, side="right")
-        starts_n = np.where(texts_n, self._ends_N[texts_n - 1], 0)
-        return texts_n, indices_n - starts_n
+        return texts_n, indices_n - _starts(self._ends_N, texts_n)
+
+    def _check_lengths(
+        self, ends_N: np.ndarray, texts_n: np.ndarray, pieces: list[np.ndarray]
+    ) -> None:
+        """Raises RecordError for a text with another number of windows than were counted."""
+        counted_n = ends_N[texts_n] - _starts(ends_N, texts_n)
+        windows_n = num_windows(np.asarray([len(pieces_n) for pieces_n in pieces]), self._length)
+        for text in texts_n[windows_n != counted_n].tolist():
+            raise RecordError(
+                f"{self._texts.where(text)} has another length than was cached, so its text has "
+                "changed since; delete pieces-*.npz in text/ next to the data, or in "
+                "config.dataset.cache_dir"
+            )
+
+
+def _starts(ends_N: np.ndarray, texts_n: np.ndarray) -> np.ndarray:
+    """The first window of each text, from the ends of all texts."""
+    return np.where(texts_n, ends_N[texts_n - 1], 0)
 
 
 def num_windows(counts: np.ndarray, length: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from configs import base, common_crawl, lm1b
 from data import cache, python_text, sources, splits, text_sources, vocabulary
-from data.sources import ArraySource, SourceError
+from data.sources import ArraySource, RecordError, SourceError
 from data.vocabulary import BEGIN, END, UNKNOWN
 from tests.helpers.runs import HANGS
 from tests.helpers.tfds_data import write_text
@@ -231,6 +231,20 @@ def test_cached_files_are_of_the_column_the_kind_and_the_length_of_the_text(tmp_
     assert [opened(kind, "shared") for kind in kinds] == alone
     assert len({fingerprint for _, _, fingerprint in alone}) == len(kinds)
     assert alone[0][:2] != alone[1][:2]
+
+
+def test_a_document_whose_text_has_changed_since_it_was_counted_is_named(tmp_path):
+    for number, text in enumerate(sentences(60)):
+        (tmp_path / f"{number:02}.txt").write_text(text)
+    fields = {"name": f"files:{tmp_path}", "text": "documents"}
+    fields |= {"train_split": "train[:90%]", "validation_split": "train[90%:]"}
+    splits.open_splits(dataset(**fields))
+    changed = tmp_path / "07.txt"
+    changed.write_text("x" * changed.stat().st_size)  # the fingerprint has names and sizes
+    text_sources._open_splits.cache_clear()
+    train, _, _ = splits.open_splits(dataset(**fields))
+    with pytest.raises(RecordError, match=r"07\.txt\) has another length .* delete pieces-\*\.npz"):
+        train.__getitems__(range(len(train)))
 
 
 def test_enormous_documents_are_truncated_and_counted(words):
