@@ -13,8 +13,9 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis import scores as scoring
-from analysis.load import COUNTABLE, UNFINISHED, LoadedStudy, hyperparameters
+from analysis.load import UNFINISHED, LoadedStudy
 from analysis.tables import target_text
+from runs import records
 from runs.progress import several
 from runs.study import EDGE, nested
 
@@ -38,7 +39,7 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
         *_diverged(loaded),
         *_cut_short(loaded),
         *_few(loaded, table),
-        *_boundary(loaded),
+        *_boundary(loaded, searches),
         *_coarse(loaded, searches),
         *_several_epochs(loaded, table),
         *_shared(loaded.trials),
@@ -105,7 +106,7 @@ def _unknown_values(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str
 
 def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     study, status = loaded.study, loaded.trials["status"]
-    running = int((~status.isin((*COUNTABLE, "diverged", "failed"))).sum())
+    running = int((~status.isin(records.ENDED)).sum())
     if running:
         unfinished = int((status == UNFINISHED).sum())
         have, do = ("has", "does") if running == 1 else ("have", "do")
@@ -132,10 +133,9 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
 def _diverged(loaded: LoadedStudy) -> Iterable[str]:
     """Pairs with matched seeds that are missing because one side diverged."""
     trials, study = loaded.trials, loaded.study
-    key = ["search", "model_seed", *hyperparameters(trials)]
     diverged = trials["status"] == "diverged"
-    known = trials.assign(diverged=diverged)[trials["counted"] | diverged]
-    known = known.dropna(subset="model_seed").drop_duplicates(["condition", *key], keep=False)
+    known, key = scoring.matchable(trials, trials["counted"] | diverged)
+    known = known.assign(diverged=known["status"] == "diverged")
     listed = []
     for condition in study.conditions:
         own, base = (
@@ -195,9 +195,9 @@ def _few(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
         )
 
 
-def _boundary(loaded: LoadedStudy) -> Iterable[str]:
+def _boundary(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
     """Searches whose best trial lies at an end of the search space."""
-    best = scoring.best_trials(loaded.trials, loaded.study, by=("condition", "search"))
+    best = scoring.leaders(loaded.trials, searches)
     for axis in loaded.study.space:
         if axis.field not in best.columns:
             continue

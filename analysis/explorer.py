@@ -78,7 +78,7 @@ def _targets(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[float]:
     best trials had reached after a quarter of their evaluations up to the planned target, or the
     best value."""
     study, trials = loaded.study, loaded.trials
-    best = scores.best_trials(trials, study, by=("condition", "search"))
+    best = scores.leaders(trials, scores.search_scores(trials, study))
     key = ["condition", "search", "trial"]
     curves = evaluations.merge(best[key], on=key).groupby(key)["value"]
     early = [own.iloc[len(own) // 4] for _, own in curves]

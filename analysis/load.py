@@ -24,9 +24,6 @@ from runs import records, trial_records
 from runs.cli import InputError
 from runs.study import Study, check_target_value, is_number, nested, parse_target, plain, short
 
-# Statuses of trials that a search may count: they ended without diverging or failing. Preempted and
-# unfinished trials have not ended, so their scores are unknown.
-COUNTABLE = ("reached", "exhausted")
 UNFINISHED = "unfinished"  # no result.json yet
 
 _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
@@ -218,7 +215,7 @@ def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
     At an easier target than the runs had, so does a trial that reached it and diverged or failed
     later: a run with that target would have ended there.
     """
-    ended = trials["status"].isin(COUNTABLE)
+    ended = trials["status"].isin(records.COUNTABLE)
     if not study.scores_values:
         broken = trials["status"].isin(("diverged", "failed"))
         ended |= broken & trials["fresh_examples_to_target"].notna()
@@ -356,7 +353,7 @@ def _config_number(config: Mapping[str, Any], name: str, whole: bool = False) ->
     value = nested(config, name)
     if value is None:
         return None
-    if is_number(value) and 0 <= value < 2**53 and (value == int(value) or not whole):
+    if is_number(value) and 0 <= value <= records.MAX_COUNT and (value == int(value) or not whole):
         return value
     raise ValueError(f"{records.CONFIG}: {name} is {short(value)}; allowed: a number >= 0")
 

@@ -23,6 +23,7 @@ import pandas as pd
 
 from analysis import bounds
 from analysis.load import hyperparameters
+from runs import records
 from runs.study import SECONDS, Study
 
 REACHED = "fresh_examples_to_target"  # a column of trials; missing if the target was not reached
@@ -39,8 +40,6 @@ _SEARCH_COLUMNS += [column for columns in _COST_COLUMNS.values() for column in c
 # The cost of a search whose trials all diverged or failed, and its best value.
 _UNKNOWN = (0.0, float("inf"))
 _UNKNOWN_VALUE = (float("-inf"), float("inf"))
-_JUDGED = ("reached", "exhausted", "diverged")  # statuses of trials that say what a setting does
-_ENDED = (*_JUDGED, "failed")
 MEASURES = (*_COST_COLUMNS, "best_value")
 # By measure, the effect that compares it with the baseline.
 EFFECTS = {
@@ -78,14 +77,27 @@ def _array(column: pd.Series) -> np.ndarray:
     return column.to_numpy(float, na_value=np.nan) if is_count else column.to_numpy()
 
 
-def best_trials(
-    trials: pd.DataFrame, study: Study, by: tuple[str, ...] = ("condition",)
-) -> pd.DataFrame:
-    """The rows of `trials` with the best counted trial of each condition, or of each search for
-    by=("condition", "search")."""
-    groups = trials.groupby(list(by), sort=False)
-    best = [best_trial(group, study) for _, group in groups]
+def best_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """The rows of `trials` with the best counted trial of each condition."""
+    best = [best_trial(group, study) for _, group in trials.groupby("condition", sort=False)]
     return trials.loc[[trial.name for trial in best if trial is not None]]
+
+
+def leaders(trials: pd.DataFrame, searches: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `trials` with the best counted trial of each of `searches` (`search_scores`)."""
+    return trials.loc[searches["leader"].dropna()]
+
+
+def matchable(trials: pd.DataFrame, which: pd.Series) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of `trials` that can have a counterpart with matched seeds in another condition, and
+    the columns in which a trial agrees with its counterpart.
+
+    These are the search (hence the data seed), the model seed, and the hyperparameters. A trial
+    must be the only one of its condition with these values, of those that `which` (bool) chooses.
+    """
+    key = ["search", "model_seed", *hyperparameters(trials)]
+    known = trials[which].dropna(subset="model_seed")
+    return known.drop_duplicates(["condition", *key], keep=False), key
 
 
 def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
@@ -122,7 +134,7 @@ def _search_row(trials: Mapping[str, np.ndarray], study: Study) -> dict:
     row = {
         **{name: trials[name][0] for name in ("condition", "label", "insertion", "search")},
         "trials": len(counted),
-        "ended": int(np.isin(status, _ENDED).sum()),
+        "ended": int(np.isin(status, records.ENDED).sum()),
         "counted": int(counted.sum()),
         "diverged": int((status == "diverged").sum()),
         "reached": int((counted & ~np.isnan(trials[REACHED])).sum()),
@@ -280,15 +292,14 @@ def _without_retuning(
     """
     if study.score == SECONDS and is_shared(trials).any():
         return {}
-    key = ["search", "model_seed", *hyperparameters(trials)]
-    own = trials[trials["status"].isin(_JUDGED)].dropna(subset="model_seed")
-    own = own.drop_duplicates(["condition", *key], keep=False)
+    # a failed trial does not say what its setting does
+    own, key = matchable(trials, trials["status"].isin(records.FINISHED))
     baselines = {c.name: study.baseline_of(c) for c in study.conditions}
     own = own.assign(baseline=own["condition"].map(baselines))
-    leaders = trials.loc[searches["leader"].dropna(), ["condition", *key]]
+    best = leaders(trials, searches)[["condition", *key]]
     ends = [f"{study.score}_low", f"{study.score}_high"]
     levels = searches[["condition", "search", *ends]]
-    pairs = own.merge(leaders.rename(columns={"condition": "baseline"}), on=["baseline", *key])
+    pairs = own.merge(best.rename(columns={"condition": "baseline"}), on=["baseline", *key])
     pairs = pairs.merge(levels.rename(columns={"condition": "baseline"}), on=["baseline", "search"])
     score = pairs[study.score_column].astype(float)
     if not study.scores_values:

@@ -22,8 +22,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special
 
-from analysis.load import hyperparameters
-from analysis.scores import is_shared
+from analysis.scores import is_shared, matchable
 from runs.study import SECONDS, Study
 
 LEVEL = 0.9  # share of resampled searches in the band of `score_by_trials`
@@ -105,16 +104,12 @@ def pairs(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
         effect_low, effect_high: bounds of the ratio of the two (the difference of best values); 0
         if the baseline did not reach the target, infinite if the condition did not.
     """
-    seeds = ["search", "model_seed"]
-    key = [*seeds, *hyperparameters(trials)]
     low, high = trial_bounds(trials, study)
-    names = ["condition", "label", "insertion", *key]
-    paired_up = trials["counted"]
+    paired_up = trials["counted"] & low.notna()
     if study.score == SECONDS:
         paired_up = paired_up & ~is_shared(trials)
-    counted = trials.loc[paired_up, names].assign(low=low, high=high)
-    counted = counted.dropna(subset=[*seeds, "low"])
-    counted = counted.drop_duplicates(["condition", *key], keep=False)
+    counted, key = matchable(trials, paired_up)
+    counted = counted[["condition", "label", "insertion", *key]].assign(low=low, high=high)
     tables = []
     for condition in study.conditions:
         baseline = study.baseline_of(condition)

@@ -81,7 +81,7 @@ def ended(loaded: LoadedStudy) -> bool:
     was preempted has not ended: it is to be resumed."""
     study = loaded.study
     if not study.trials:
-        return not loaded.trials["status"].isin((UNFINISHED, "preempted")).any()
+        return bool(loaded.trials["status"].isin(records.ENDED).all())
     done = finished(scores.search_scores(loaded.trials, study), study)
     return int(done.sum()) >= len(study.conditions) * study.searches
 

@@ -242,7 +242,8 @@ def _bounded(study: str, condition: str) -> str:
     """Where a condition is bounded by the search space, as results/protocol.md defines it: the best
     trials of two or more searches lie at one end of an axis. "" if it is not."""
     trials, plan = loaded(study).trials, loaded(study).study
-    best = scores.best_trials(trials[trials["condition"] == condition], plan, by=("search",))
+    searches = scores.search_scores(trials, plan)
+    best = scores.leaders(trials, searches[searches["condition"] == condition])
     axes = []
     for axis in plan.space:
         ends = collections.Counter(axis.near_end(value) for value in best[axis.field])

@@ -22,6 +22,7 @@ from scipy.optimize import least_squares
 from analysis import load
 from benchmarks import common
 from echo.advice.forecast import Fit, Forecast, Prior, Run, forecast, fresh_examples_at
+from runs import records
 
 STUDIES = {
     "sentences": ("sentences_factor",),
@@ -104,12 +105,12 @@ def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies"))
 def recorded_users(problem: str, study: str, packed: pathlib.Path) -> list[User]:
     """The users of a packed study of whom at least three factors reached the target, from trials
     without echoing or before augmentation."""
-    records = load.read(packed)
-    target, budget = records.study.target, float(records.study.budget or 0)
-    all_trials: Any = records.trials
+    loaded = load.read(packed)
+    target, budget = loaded.study.target, float(loaded.study.budget or 0)
+    all_trials: Any = loaded.trials
     usable = all_trials["insertion"].isin(("none", "before_augmentation"))
     # the others have not ended by themselves, so where they would have reached it is unknown
-    usable &= all_trials["status"].isin((*load.COUNTABLE, "diverged"))
+    usable &= all_trials["status"].isin(records.FINISHED)
     used = all_trials[usable]
     trials = used.set_index(["condition", "search", "trial"])
     evaluations = load.curves(used, target.metric)

@@ -44,9 +44,14 @@ DAMAGED = "damaged"  # unusable files and directories, kept for inspection
 DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken in each step
 EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a finished run's best checkpoint
 
-# Every way a run ends. A FINISHED run is never trained again; others resume when started again.
-STATUSES = ("reached", "exhausted", "diverged", "failed", "preempted")
-FINISHED = ("reached", "exhausted", "diverged")
+# Every way a run ends. A search may count COUNTABLE trials. A FINISHED run is never trained again;
+# others resume when started again. An ENDED one has ended by itself: a preempted one was stopped.
+COUNTABLE = ("reached", "exhausted")
+FINISHED = (*COUNTABLE, "diverged")
+ENDED = (*FINISHED, "failed")
+STATUSES = (*ENDED, "preempted")
+
+MAX_COUNT = 2**53  # JSON numbers above this are not exact
 
 
 @dataclasses.dataclass(frozen=True)

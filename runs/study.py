@@ -39,7 +39,6 @@ EDGE = 0.05  # share of an axis that counts as near its end
 _ECHO = ("insertion", "policy", "factor", "max_factor", "shuffle_buffer")
 _SETTINGS = (*(f"echo.{name}" for name in _ECHO), "batch_size")
 _MAX_LABEL = 200  # characters
-_MAX_COUNT = 2**53  # JSON numbers above this are not exact
 
 # Metrics that are shares: accuracy, and COCO's detection metrics (mAP, AP50, AR_large).
 _SHARE = re.compile(r"accuracy|mAP|A[PR]_?\w+")
@@ -352,7 +351,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     minimums |= {"echo.streams": 1, "batch_size": 1}
     for name, minimum in minimums.items():
         value = settings.get(name)
-        if value is not None and not (is_number(value) and minimum <= value <= _MAX_COUNT):
+        if value is not None and not (is_number(value) and minimum <= value <= records.MAX_COUNT):
             raise ValueError(f"{name} is {short(value)}; allowed: a number >= {minimum}")
 
 

@@ -16,8 +16,6 @@ from runs import records
 from runs.records import Damaged
 from runs.study import is_number, short
 
-_MAX_COUNT = 2**53  # JSON numbers above this are not exact
-
 _RESULT_COUNTS = ("fresh_examples_to_target", "steps_to_target", "step", "fresh_examples")
 _RESULT_SECONDS = ("seconds_to_target", "train_seconds", "wall_seconds")
 _RESULT_OBJECTS = {
@@ -153,14 +151,14 @@ def _is_evaluation(record: Mapping[str, Any]) -> bool:
         finite = math.isfinite(sum(values))
     except OverflowError:
         return False
-    return finite and min(step, fresh, seconds) >= 0 and max(step, fresh) <= _MAX_COUNT
+    return finite and min(step, fresh, seconds) >= 0 and max(step, fresh) <= records.MAX_COUNT
 
 
 def _check_last_evaluation(
     result: Mapping[str, Any], validation: Sequence[Mapping[str, Any]]
 ) -> None:
     """Checks that a trial that reached its end was evaluated there, and its target not before."""
-    if result.get("status") in ("reached", "exhausted") and result.get("step") is not None:
+    if result.get("status") in records.COUNTABLE and result.get("step") is not None:
         last = validation[-1]["step"] if validation else 0
         if last != result["step"]:
             raise Damaged(
@@ -198,7 +196,7 @@ _KINDS = {dict: "an object", str: "text", int: "a whole number"}
 def _check_counts(file: str, values: Mapping[str, Any], names: Sequence[str]) -> None:
     for name in names:
         value = _number(file, values, name, 0)
-        if value is not None and (value != int(value) or value > _MAX_COUNT):
+        if value is not None and (value != int(value) or value > records.MAX_COUNT):
             raise Damaged(f"{file}: {name} is {short(value)}, not a whole number up to 2^53")
 
 

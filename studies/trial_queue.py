@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-COUNTED = ("reached", "exhausted")
+from runs import records
 
 
 @dataclasses.dataclass
@@ -58,7 +58,7 @@ class SearchQueue:
         """Records that `trial` has ended."""
         self.running.remove(trial)
         self.ended += 1
-        self.counted += status in COUNTED
+        self.counted += status in records.COUNTABLE
 
     def postpone(self, trial: int, seconds: float = 0.0) -> None:
         """Records that `trial` stopped before its end, to start again after `seconds`."""

@@ -25,7 +25,7 @@ from analysis.figures.style import (
     say_if_nothing_reached,
     styled,
 )
-from analysis.scores import best_trials
+from analysis.scores import leaders, search_scores
 from analysis.tables import unbroken
 from analysis.uncertainty import trial_scores
 from runs.study import EDGE, Axis, Study
@@ -100,16 +100,16 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
     space = [axis for axis in study.space if axis.field in trials]
     conditions = [c for c in study.conditions if (trials["condition"] == c.name).any()]
     scored = trials.assign(score=trial_scores(trials, study).where(trials["counted"]))
-    best = best_trials(trials, study, by=("condition", "search"))
+    best = leaders(trials, search_scores(trials, study))
     rows = max(len(conditions), 1)
     figure = Figure(figsize=(WIDTH, 0.75 + 1.35 * rows))
     grid = figure.subplots(rows, max(len(space), 1), sharey=True, sharex="col", squeeze=False)
     for panels, condition in zip(grid, conditions, strict=False):
         own = scored[scored["condition"] == condition.name]
-        leaders = best[best["condition"] == condition.name]
+        leading = best[best["condition"] == condition.name]
         color = COLORS[condition.insertion]
         for axes, axis in zip(panels, space, strict=True):
-            _panel(axes, axis, own, leaders, study, color)
+            _panel(axes, axis, own, leading, study, color)
         panels[0].set_title(
             unbroken(condition.label), loc="left", fontsize=SMALL, color=color, pad=24
         )
@@ -130,15 +130,15 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
 
 
 def _panel(
-    axes: Axes, axis: Axis, own: pd.DataFrame, leaders: pd.DataFrame, study: Study, color: str
+    axes: Axes, axis: Axis, own: pd.DataFrame, leading: pd.DataFrame, study: Study, color: str
 ) -> None:
     x = own[axis.field].map(axis.coordinate)
     _scale_x(axes, axis)
     scored = own["score"].notna()
-    leading = own.index.isin(leaders.index) & scored
+    ringed = own.index.isin(leading.index) & scored
     score = own["score"]
     axes.plot(x[scored], score[scored], "o", ms=3, color=lighter(color, 0.35), mew=0)
-    axes.plot(x[leading], score[leading], "o", ms=6, mfc="none", mec=color, mew=1.1)
+    axes.plot(x[ringed], score[ringed], "o", ms=6, mfc="none", mec=color, mew=1.1)
     if not axis.values and axis.min < axis.max:
         edges = [axis.coordinate_at(share) for share in np.linspace(0, 1, BINS + 1)]
         bins = score[scored].groupby(pd.cut(x[scored], edges, labels=False, include_lowest=True))
@@ -151,7 +151,7 @@ def _panel(
         heights = [height] * int(which.sum())
         above = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot(x[which], heights, "x", ms=3.2, mew=0.7, color=QUIET, **above)
-    for end in {axis.near_end(value) for value in leaders[axis.field]} - {None}:
+    for end in {axis.near_end(value) for value in leading[axis.field]} - {None}:
         low, high = (0.0, EDGE) if end == "min" else (1 - EDGE, 1.0)
         ends = axis.coordinate_at(low), axis.coordinate_at(high)
         axes.axvspan(*ends, color=_YELLOW, alpha=0.5, lw=0, zorder=0)

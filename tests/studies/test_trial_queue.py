@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runs import locks
+from runs import locks, records
 from studies.study_progress import StudyProgress
-from studies.trial_queue import COUNTED, SearchQueue
+from studies.trial_queue import SearchQueue
 from tests.helpers.runs import HANGS, ROOT
 
-STATUSES = st.sampled_from(["reached", "exhausted", "diverged", "failed"])
+STATUSES = st.sampled_from(records.ENDED)
 
 
 def sequential(statuses, needed):
@@ -24,7 +24,7 @@ def sequential(statuses, needed):
     run, counted = [], []
     for trial, status in enumerate(statuses):
         run.append(trial)
-        if status in COUNTED:
+        if status in records.COUNTABLE:
             counted.append(trial)
         if len(counted) == needed:
             break
@@ -60,7 +60,8 @@ def test_any_number_of_workers_runs_and_counts_the_same_trials(
             queue.end(trial, statuses[trial])
     run, counted = sequential(statuses, needed)
     assert sorted(ran) == run
-    assert [trial for trial in sorted(ran) if statuses[trial] in COUNTED][:needed] == counted
+    countable = [trial for trial in sorted(ran) if statuses[trial] in records.COUNTABLE]
+    assert countable[:needed] == counted
     assert queue.counted == len(counted)
 
 
