@@ -4,9 +4,9 @@ The file holds what analysis reads, study.json and the four records of each tria
 checkpoints and TensorBoard files, and can be analyzed in place of the directory. Numbers in
 metrics.jsonl have nine significant digits, which give back a float32 exactly, and times and shares
 of time three decimals. This makes a file about a quarter smaller. Metrics that are averaged on the
-host are float64, and lose digits. With `--thin=0.02`, evaluations that follow another one within
-2% of its fresh examples are left out, except those that scores depend on, and so are measurements
-of gradients.
+host are float64, and lose digits, except those that decide whether a value is at the target. With
+`--thin=0.02`, evaluations that follow another one within 2% of its fresh examples are left out,
+except those that scores depend on, and so are measurements of gradients.
 
 The reader trusts nothing in the file: it reads it once, copies the members that are records by name
 and place into a directory of its own, and skips everything else. Limits on the unpacked size apply
@@ -121,7 +121,7 @@ def _entries(
         if file.name == records.METRICS:
             lines = content.split(b"\n")
             lines = _thinned(lines, thin, target) if thin else lines
-            content = b"\n".join(_shortened(line) for line in lines)
+            content = b"\n".join(_shortened(line, target) for line in lines)
         entry = tarfile.TarInfo(f"{root}/{file.relative_to(study).as_posix()}")
         entry.size = len(content)  # neither owner nor time: equal records, equal files
         yield entry, content
@@ -296,11 +296,20 @@ def _values(lines: list[bytes], split: str, metric: str) -> Iterator[tuple[int, 
         yield index, fresh, value
 
 
-def _shortened(line: bytes) -> bytes:
-    """A line of metrics.jsonl with shorter numbers; a damaged one as it is."""
+def _shortened(line: bytes, target: records.Target) -> bytes:
+    """A line of metrics.jsonl with shorter numbers; a damaged one as it is.
+
+    A value keeps the digits that decide whether it is at the target.
+    """
     try:
         record = json.loads(line)
-        return json.dumps({name: _short(name, value) for name, value in record.items()}).encode()
+        short = {name: _short(name, value) for name, value in record.items()}
+        value = record.get(target.metric)
+        if isinstance(value, float) and target.reached(value) != target.reached(
+            short[target.metric]
+        ):
+            short[target.metric] = value
+        return json.dumps(short).encode()
     except (ValueError, AttributeError, RecursionError):
         return line
 

@@ -250,6 +250,29 @@ def test_packing_keeps_every_float32_and_damage(small, tmp_path):
     assert [record["step"] for record in records] == list(range(1000))
 
 
+@pytest.mark.parametrize(
+    ("target", "values"),
+    [
+        (TARGET, [0.5, 0.8999999999999999, 0.95]),
+        ({"metric": "loss", "value": 0.1, "mode": "below"}, [0.5, 0.10000000000000002, 0.05]),
+        ({"metric": "loss", "value": 0.30000000000000004, "mode": "above"}, [0.30000000000000004]),
+    ],
+)
+def test_packing_does_not_round_a_value_onto_the_target(target, values, tmp_path):
+    """Otherwise the evaluation before the one that scored seems to be at the target, which sets the
+    trial aside."""
+    trials = {("baseline", 0, 0): values}
+    study = write_study(tmp_path / "study", [BASELINE], trials, target=target)
+    archive.pack(study, tmp_path / "study.tar.xz")
+    packed, there = load.read(tmp_path / "study.tar.xz"), load.read(study)
+    assert packed.warning() is None
+    columns = [name for name in there.trials if name != "path"]
+    pandas.testing.assert_frame_equal(packed.trials[columns], there.trials[columns])
+    curve = load.curves(packed.trials, target["metric"])
+    goal = records.Target(**target)
+    assert [goal.reached(x) for x in curve["value"]] == [goal.reached(x) for x in values]
+
+
 @pytest.mark.parametrize("number", [3, 250, 251, 252, 253, 400])
 def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, number):
     """With an echo factor of 4, four evaluations share a number of fresh examples; a score lies
