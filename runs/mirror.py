@@ -99,14 +99,16 @@ class Mirror(Observer):
         if not self._copied:
             self._check_is_copy(filesystem, root)
         there = {} if self._copied or self._only else filesystem.find(root, detail=True)
-        if isinstance(filesystem, LocalFileSystem):  # once, for what killed processes left
+        local = isinstance(filesystem, LocalFileSystem)
+        if local:  # once, for what killed processes left
             for folder in {pathlib.Path(path).parent for path in there}:
                 records.remove_stale(folder)
         for path in [self._only] if self._only else _in_order(self._directory):
             with contextlib.suppress(FileNotFoundError):  # an old checkpoint was removed just now
                 status = (self._directory / path).stat()
                 version, target = (status.st_size, status.st_mtime_ns), f"{root}/{path}"
-                if self._copied.get(path) != version and not _is_current(there.get(target), status):
+                current = _is_current(there.get(target), status, local)
+                if self._copied.get(path) != version and not current:
                     _upload(filesystem, self._directory / path, target)
                 self._copied[path] = version
         earlier = [path.removeprefix(f"{root}/") for path in there]  # copied by earlier processes
@@ -202,8 +204,12 @@ def _is_unfinished(name: str) -> bool:
     return name.startswith(".") or ".orbax-checkpoint-tmp" in name
 
 
-def _is_current(copy: Mapping[str, Any] | None, status: os.stat_result) -> bool:
-    """Whether a copy has the size of a file and is not older."""
+def _is_current(copy: Mapping[str, Any] | None, status: os.stat_result, local: bool) -> bool:
+    """Whether a copy has the size of a file and its time.
+
+    In a directory (`local`) that is the file's own time, since the clocks of machines differ. A
+    bucket gives a copy the time at which it was sent; it must not be older than the file.
+    """
     if copy is None or copy["size"] != status.st_size:
         return False
     modified = copy.get("mtime") or copy.get("LastModified") or copy.get("updated")
@@ -211,7 +217,10 @@ def _is_current(copy: Mapping[str, Any] | None, status: os.stat_result) -> bool:
         modified = datetime.datetime.fromisoformat(modified)
     if isinstance(modified, datetime.datetime):
         modified = modified.timestamp()
-    return isinstance(modified, float) and modified >= int(status.st_mtime)  # S3 rounds down
+    written = int(status.st_mtime)  # S3 and some file systems round down
+    if not isinstance(modified, float):
+        return False
+    return int(modified) == written if local else modified >= written
 
 
 def _upload(filesystem: Any, path: pathlib.Path, target: str) -> None:
@@ -223,8 +232,10 @@ def _upload(filesystem: Any, path: pathlib.Path, target: str) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with records.temporary_path(place) as partial:  # several launches may copy the same file
         with path.open("rb") as file, partial.open("xb") as copy:
+            status = os.fstat(file.fileno())  # before: the file may grow meanwhile
             shutil.copyfileobj(file, copy)
             records.force_to_disk(copy)
+        os.utime(partial, ns=(status.st_atime_ns, status.st_mtime_ns))  # see _is_current
         partial.replace(place)
 
 

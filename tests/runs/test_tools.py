@@ -327,6 +327,26 @@ def test_a_checkpoint_that_is_saved_again_replaces_its_copy(tmp_path, resumed):
     assert content(copy) == content(run)
 
 
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_a_file_of_the_same_size_replaces_its_copy_whatever_the_clocks(hours, tmp_path):
+    """The machine that wrote the file now is not the one that copied it before."""
+    run, copy = directory(tmp_path / "run", config="{}", metrics="1\n"), tmp_path / "copy"
+    assert not copied(run, copy)
+    directory(run, metrics="2\n")
+    written = (run / "metrics").stat().st_mtime - 3600 * hours
+    os.utime(run / "metrics", (written, written))
+    assert not copied(run, copy)
+    assert content(copy) == content(run)
+
+
+def test_a_file_that_was_copied_is_not_copied_again(tmp_path):
+    run, copy = directory(tmp_path / "run", config="{}", metrics="1\n"), tmp_path / "copy"
+    assert not copied(run, copy)
+    before = {path.name: path.stat().st_ino for path in copy.iterdir()}
+    assert not copied(run, copy)
+    assert {path.name: path.stat().st_ino for path in copy.iterdir()} == before
+
+
 def test_a_named_pipe_is_not_copied(tmp_path):
     run = directory(tmp_path / "run", config="{}")
     os.mkfifo(run / "pipe")  # whoever opens it waits
