@@ -41,6 +41,9 @@ class Observer:
 class Observers(Observer):
     """Several observers. One that fails is named in a warning, and left out from then on.
 
+    If the disk is full, the run's own records will usually tell, so the warning is given only if
+    the run comes to its end.
+
     Args:
         observers: by name.
         say: called with the warning.
@@ -48,6 +51,7 @@ class Observers(Observer):
 
     def __init__(self, observers: Mapping[str, Observer], say: Callable[[str], None]):
         self._observers, self._say = dict(observers), say
+        self._later: list[str] = []  # warnings of a full disk
 
     def start(self, fresh_examples: int) -> None:
         self._each(lambda observer: observer.start(fresh_examples))
@@ -63,6 +67,8 @@ class Observers(Observer):
 
     def end(self, result: Mapping[str, Any]) -> None:
         self._each(lambda observer: observer.end(result))
+        while self._later:
+            self._say(self._later.pop(0))
 
     def close(self) -> None:
         self._each(lambda observer: observer.close())
@@ -73,14 +79,14 @@ class Observers(Observer):
                 call(observer)
             except Exception as error:
                 self._observers.pop(name, None)
-                if not cli.is_disk_full(error):  # of which the run's own records will tell
-                    reason = " ".join(f"{type(error).__name__}: {error}".split())
-                    self._say(f"warning: {name} failed ({reason}); the run continues without it")
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                warning = f"warning: {name} failed ({reason}); the run continues without it"
+                (self._later.append if cli.is_disk_full(error) else self._say)(warning)
 
 
 class InBackground(Observer):
     """Passes the start, records, the end, and `close` on to an observer in a thread, so that a slow
-    server never holds up a run. Steps and checkpoints are not passed on.
+    server or disk never holds up a run. Steps and checkpoints are not passed on.
 
     Its errors are raised by the next event. The end waits for what is left, and so does `close`,
     which ends the thread.

@@ -11,11 +11,11 @@ from typing import Any
 from runs.cli import InputError
 from runs.observers import InBackground, Observer, Observers
 
-# By name: the class in runs/trackers.py, its package, and whether it may be slow.
+# By name: the class in runs/trackers.py, and its package.
 TRACKERS = {
-    "tensorboard": ("TensorBoard", "tensorboardX", False),
-    "wandb": ("WeightsAndBiases", "wandb", True),
-    "mlflow": ("MLflow", "mlflow", True),
+    "tensorboard": ("TensorBoard", "tensorboardX"),
+    "wandb": ("WeightsAndBiases", "wandb"),
+    "mlflow": ("MLflow", "mlflow"),
 }
 
 
@@ -55,9 +55,9 @@ class Tools:
 
             run = trackers.Tracked(workdir, self.root, config)
             for name in self.trackers:
-                class_name, _, slow = TRACKERS[name]
+                class_name, _ = TRACKERS[name]
                 tracker = getattr(trackers, class_name)(run)
-                observers[f"--tracker={name}"] = InBackground(tracker) if slow else tracker
+                observers[f"--tracker={name}"] = InBackground(tracker)
         if self.profile:
             from runs.profiler import Profiler
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import tensorboardX
 from tensorboardX import summary
-from tensorboardX.proto import plugin_hparams_pb2
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2, plugin_hparams_pb2
 
 from runs import records, trial_records
 from runs.observers import Observer
@@ -25,6 +25,7 @@ _COMPARED = (
 _SCORES = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
 _FAILED = ("diverged", "failed")
 _HPARAMS_SUCCESS, _HPARAMS_FAILURE = 1, 2  # of TensorBoard's enumeration of statuses
+_FLUSH_SECONDS = 120.0  # between writes of TensorBoard's file to disk
 
 
 class Tracked:
@@ -88,19 +89,24 @@ def _scores(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard(Observer):
-    """Writes WORKDIR/tensorboard: scalars over fresh examples, and the run's row in HParams."""
+    """Writes WORKDIR/tensorboard: scalars over fresh examples, and the run's row in HParams.
+
+    Not by tensorboardX's SummaryWriter: on a full disk its thread ends with a traceback, and the
+    process then waits forever for someone to empty the thread's queue.
+    """
 
     def __init__(self, run: Tracked):
         self._run = run
         self._writer: Any = None
 
     def start(self, fresh_examples: int) -> None:
-        self._writer = tensorboardX.SummaryWriter(
-            str(self._run.workdir / records.TENSORBOARD),
-            purge_step=fresh_examples + 1,
-            max_queue=0,  # unbounded: on a full disk the thread ends, and a queue would block
-        )
-        self._fresh_examples = fresh_examples
+        directory = self._run.workdir / records.TENSORBOARD
+        directory.mkdir(exist_ok=True)
+        self._writer = EventsWriter(str(directory / "events"))
+        self._fresh_examples, self._due = fresh_examples, 0.0
+        # TensorBoard drops what an earlier process has recorded from here on.
+        session = event_pb2.SessionLog(status="START")  # pyright: ignore
+        self._write(fresh_examples + 1, session_log=session)
         tags = [f"score/{name}" for name in ("reached", "best", *_SCORES)]
         experiment, start, _ = summary.hparams(self._run.hparams, dict.fromkeys(tags))
         self._add(experiment)
@@ -109,30 +115,29 @@ class TensorBoard(Observer):
     def record(self, record: Mapping[str, Any]) -> None:
         self._fresh_examples = record["fresh_examples"]
         for tag, value in _scalars(record).items():
-            self._writer.add_scalar(tag, value, self._fresh_examples)
+            self._add(summary.scalar(tag, value))
 
     def end(self, result: Mapping[str, Any]) -> None:
         if result["status"] != "preempted":
             for tag, value in _scores(result).items():
-                self._writer.add_scalar(tag, value, self._fresh_examples)
+                self._add(summary.scalar(tag, value))
             self._add(_session_end(failed=result["status"] in _FAILED))
         self.close()
 
     def close(self) -> None:
-        if self._writer is None:
-            return
         writer, self._writer = self._writer, None
-        events: Any = writer.file_writer.event_writer
-        try:
+        if writer is not None:
             writer.close()
-        except OSError:
-            # The disk is full. An open writer would retry at exit and print a traceback.
-            events._worker.stop()
-            events._closed = True
-            raise
 
     def _add(self, proto: Any) -> None:
-        self._writer.file_writer.add_summary(proto, self._fresh_examples)
+        self._write(self._fresh_examples, summary=proto)
+
+    def _write(self, step: int, **content: Any) -> None:
+        event = event_pb2.Event(wall_time=time.time(), step=step, **content)  # pyright: ignore
+        self._writer.write_event(event)
+        if time.monotonic() >= self._due:
+            self._writer.flush()
+            self._due = time.monotonic() + _FLUSH_SECONDS
 
 
 def _session_end(failed: bool) -> Any:

@@ -4,6 +4,7 @@ import os
 import pathlib
 import pickle
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -453,6 +454,38 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     assert run.returncode == cli.FAILED, said
     assert len(said) == 1, said
     assert said[0].startswith(f"error: no space is left on the disk of {small / 'run'}, or your ")
+
+
+@pytest.mark.slow
+def test_a_limit_that_only_tensorboard_exceeds_costs_its_file_alone(tmp_path):
+    """Its file is the largest. The run has more to record than fits into a pipe that nobody
+    reads."""
+    limit = 270_000
+    config = mini(
+        budget__fresh_examples=24_000,
+        checkpoint_every_fresh_examples=0,
+        evaluate_every_fresh_examples=0,
+        log_every_steps=1,
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    workdir = tmp_path / "run"
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    run = subprocess.run(
+        [sys.executable, "train.py", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert run.returncode == cli.OK, run.stderr
+    assert "Traceback" not in run.stderr
+    assert (
+        "warning: --tracker=tensorboard failed (OSError: [Errno 27] File too large)" in run.stderr
+    )
+    (events,) = (workdir / records.TENSORBOARD).iterdir()
+    assert (workdir / records.METRICS).stat().st_size < limit == events.stat().st_size
 
 
 def test_ctrl_c_during_the_imports_of_a_command_is_quiet():
