@@ -134,9 +134,11 @@ class Checkpoints:
         def put_back() -> None:
             for path in self._directory.glob(".*"):
                 step = path.name[1:]
-                if step.isdecimal() and (self._directory / step).exists():
+                if not (records.is_numbered(step) and path.is_dir()):
+                    continue
+                if (self._directory / step).exists():
                     shutil.rmtree(path)
-                elif step.isdecimal():
+                else:
                     path.rename(self._directory / step)
 
         distributed.decided_by_first(put_back)
@@ -146,7 +148,7 @@ class Checkpoints:
 
         def list_directory() -> list[int]:
             names = [path.name for path in self._directory.glob("*") if path.is_dir()]
-            return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+            return sorted((int(name) for name in names if records.is_numbered(name)), reverse=True)
 
         return distributed.decided_by_first(list_directory)
 

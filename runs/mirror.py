@@ -127,8 +127,8 @@ class Mirror(Observer):
     def _has_newer(self, folder: str) -> bool:
         """Whether the directory has a checkpoint of a later step than that of `folder`."""
         own = self._directory / folder
-        steps = [int(path.name) for path in own.parent.glob("*") if path.name.isdecimal()]
-        return own.name.isdecimal() and any(step > int(own.name) for step in steps)
+        names = [path.name for path in own.parent.glob("*") if records.is_numbered(path.name)]
+        return records.is_numbered(own.name) and any(int(name) > int(own.name) for name in names)
 
     def _check_is_copy(self, filesystem: Any, root: str) -> None:
         """Raises InputError if the URL has the copy of another run or study."""

@@ -498,9 +498,9 @@ def _directories(path: str | os.PathLike) -> list[str]:
 
 def _numbered(path: pathlib.Path) -> list[int]:
     """The numbers of the searches or trials in `path`, sorted."""
-    return sorted(int(name) for name in _directories(path) if _is_number(name))
+    return sorted(int(name) for name in _directories(path) if is_numbered(name))
 
 
-def _is_number(name: str) -> bool:
-    """Whether a directory's name is that of a search or trial: 0 or 10, but not 010 or ²."""
+def is_numbered(name: str) -> bool:
+    """Whether a name is that of a search, a trial, or a checkpoint: 0 or 10, but not 010 or ²."""
     return name.isascii() and name.isdigit() and name == str(int(name))

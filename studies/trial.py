@@ -213,7 +213,7 @@ def _shared_before(workdir: pathlib.Path) -> dict[str, Any]:
     before the interruption; empty for one that starts, or starts over."""
     checkpoints = (workdir / records.CHECKPOINTS).glob("*")
     # A hidden one was being replaced when its process was killed; see Checkpoints.recover.
-    resumes = any(path.name.removeprefix(".").isdecimal() for path in checkpoints)
+    resumes = any(records.is_numbered(path.name.removeprefix(".")) for path in checkpoints)
     return trial_records.read_hparams(workdir) if resumes else {}
 
 

@@ -185,6 +185,17 @@ def test_a_run_killed_while_it_replaces_its_only_checkpoint_resumes_from_it(
     assert_equal_runs(config, uninterrupted(config), workdir)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_file"), [("007", False), ("٩", False), ("007", True), (".7", True), (".20", True)]
+)
+def test_what_is_no_checkpoint_is_left_where_it_is(name, is_file, ended, uninterrupted):
+    foreign = ended / records.CHECKPOINTS / name
+    foreign.write_text("") if is_file else foreign.mkdir()
+    assert train.train(CONFIG, ended)["status"] == "exhausted"
+    assert foreign.exists()
+    assert_equal_runs(CONFIG, ended, uninterrupted(CONFIG))
+
+
 class Complains:
     """Raises what a coroutine of Orbax may raise when it is freed after its event loop."""
 
