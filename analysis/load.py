@@ -146,8 +146,10 @@ def read_study(directory: pathlib.Path) -> Study:
     """The study at `directory`; raises InputError if study.json is damaged."""
     path = directory / records.STUDY
     try:
-        return Study.read(directory)
-    except (records.Damaged, OSError) as error:
+        study = Study.read(directory)
+        records.check_readable(dict(study.record))
+        return study
+    except (ValueError, OSError) as error:
         raise InputError(
             f"{path} is not a readable study record ({plain(_reason(error))}); fix it, or give the "
             "directories of single trials instead"
@@ -322,6 +324,7 @@ def _reason(error: Exception) -> str:
 def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
     trial = trial_records.read(path, place if study.searches else None)
+    records.check_readable(trial.config)
     config = trial.config.get("config") or {}
     hparams = trial.search.get("hparams")
     if hparams is None and study.space:

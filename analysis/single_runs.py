@@ -21,6 +21,7 @@ from runs.study import (
 
 def check(snapshot: Mapping[str, Any]) -> None:
     """Checks what this module reads from a run's config.json; raises ValueError or KeyError."""
+    records.check_readable(dict(snapshot))
     config = snapshot["config"]
     parse_target(config["target"])
     for name in ("budget.fresh_examples", "seed.data", "batch_size"):

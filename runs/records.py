@@ -119,6 +119,17 @@ def schema_version(record: dict[str, Any]) -> int:
     return record.get("schema_version", 1)
 
 
+def check_readable(record: dict[str, Any]) -> None:
+    """Raises ValueError if the version of a config.json or study.json is not known here: what later
+    code has written may mean something else."""
+    version = schema_version(record)
+    if version is None or not 1 <= version <= SCHEMA_VERSION:
+        raise ValueError(
+            f"schema_version is {version}; this code reads 1 to {SCHEMA_VERSION}, so analyze it "
+            "with the code that wrote it"
+        )
+
+
 # --- Writing
 
 

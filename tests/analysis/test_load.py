@@ -678,6 +678,23 @@ def test_study_record_without_a_key_says_which(small):
         load.read(small)
 
 
+@pytest.mark.parametrize("version", [records.SCHEMA_VERSION + 1, 0, None])
+def test_records_of_unknown_versions_are_named(version, small):
+    says = f"schema_version is {version}; this code reads 1 to {records.SCHEMA_VERSION}"
+    trial = small / "baseline" / "0" / "1"
+
+    def change(path):
+        records.write_json(path, records.read_object(path) | {"schema_version": version})
+
+    change(trial / records.CONFIG)
+    warning = load.read(small).warning()
+    assert f"Set aside 1 unreadable trial directory: {trial} ({says}" in warning
+    change(small / records.STUDY)
+    for directory in (trial, small):
+        with pytest.raises(InputError, match=says):
+            load.read(directory)
+
+
 @pytest.mark.parametrize("insertion", list(INSERTIONS)[1:])
 @pytest.mark.parametrize(("streams", "version_1"), [(1, 50), (4, 200)])
 def test_version_1_buffer_size_is_per_stream(insertion, streams, version_1, tmp_path):
