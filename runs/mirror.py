@@ -235,8 +235,10 @@ def _upload(filesystem: Any, path: pathlib.Path, target: str) -> None:
             status = os.fstat(file.fileno())  # before: the file may grow meanwhile
             shutil.copyfileobj(file, copy)
             records.force_to_disk(copy)
-        os.utime(partial, ns=(status.st_atime_ns, status.st_mtime_ns))  # see _is_current
         partial.replace(place)
+    # See _is_current. After the rename: an old temporary file may be removed by another launch.
+    with contextlib.suppress(OSError):  # some file systems refuse it, and get the file again
+        os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _checkpoint(path: str) -> str | None:
