@@ -1,5 +1,6 @@
 """Nested dicts, tuples and lists of arrays: taking examples apart and putting them together."""
 
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -136,14 +137,16 @@ class Layout:
 
 
 def nbytes(item: Any) -> int:
-    """Approximate bytes of an item in memory: exact for arrays and images, sys.getsizeof for other
-    leaves."""
+    """Approximate bytes of an item in memory, a dataclass included: exact for arrays and images,
+    sys.getsizeof for other leaves."""
     if isinstance(item, np.ndarray | np.generic):  # first, since most leaves are
         return item.nbytes
     if isinstance(item, Mapping):
         return sum(map(nbytes, item.values()))
     if isinstance(item, tuple | list):
         return sum(map(nbytes, item))
+    if dataclasses.is_dataclass(item):
+        return sum(nbytes(getattr(item, field.name, None)) for field in dataclasses.fields(item))
     if hasattr(item, "getbands"):  # an image of PIL, whose pixels are not in its Python object
         return len(item.tobytes())
     if not hasattr(item, "nbytes") and hasattr(item, "__array__"):  # a tensor of TensorFlow

@@ -80,6 +80,8 @@ class Answer:
         if self.spent > self.limit:  # by the first pilots, or while the input was slower
             spent = f"{duration(self.spent)}, longer than the limit of {duration(self.limit)}"
         text = f"The best guess would be {changes}. The pilots trained for {spent}."
+        if self.forecast.next_factor is not None:
+            text += " For longer pilots, run the same command with a higher --pilot-limit."
         return f"{self.forecast}\n\n{textwrap.fill(text, COLUMNS)}"
 
 

@@ -115,9 +115,10 @@ class Advice:
         workers: the recommended number of workers; that of the pipeline if more gain nothing.
         alternatives: what other changes gain without echoing.
         points: the predictions for each insertion point, with that many workers.
-        insertion, factor: the recommended insertion point and factor. Their prediction is within
-            TOLERANCE of the best one, and faster than no echoing by at least TOLERANCE. None and 1
-            if there is no such insertion point.
+        insertion, factor: the recommended insertion point and factor. The best prediction for the
+            point is within TOLERANCE of that for any point, and the one for the factor within
+            TOLERANCE of the best for the point, and faster than no echoing by at least TOLERANCE.
+            None and 1 if there is no such insertion point.
         movable: the stage that could move to the accelerator instead of echoing after it, or None.
         reason: the recommendation in words.
         warning: what to do about timings that vary so much that the recommendation could change; ''
@@ -462,12 +463,17 @@ def _recommended(
     best = min(min(point.step_seconds.values()) for point in points)
     if before <= best * (1 + TOLERANCE):
         return None, 1, None, _not_echoing(timing, points, before)
-    enough = max(best, min(best * (1 + TOLERANCE), before / (1 + TOLERANCE)))
+
+    def enough(fastest: float) -> float:
+        return max(fastest, min(fastest * (1 + TOLERANCE), before / (1 + TOLERANCE)))
+
     # At equal speed an earlier insertion point is better, since later stages make copies differ
-    # (Choi et al. 2019), and so is a smaller factor, since a larger one only repeats more.
+    # (Choi et al. 2019), and so is a smaller factor, since a larger one only repeats more. The
+    # factors are those of one point: a faster one elsewhere is no reason to repeat more here.
     in_order = sorted(points, key=lambda point: point.count)
-    chosen = next(p for p in in_order if min(p.step_seconds.values()) <= enough)
-    factor = next(f for f, seconds in sorted(chosen.step_seconds.items()) if seconds <= enough)
+    chosen = next(p for p in in_order if min(p.step_seconds.values()) <= enough(best))
+    there = enough(min(chosen.step_seconds.values()))
+    factor = next(f for f, seconds in sorted(chosen.step_seconds.items()) if seconds <= there)
     if factor == 1:
         return None, 1, None, _only_overlap(chosen, before)
     sentences = [_prediction(chosen, factor, before)]

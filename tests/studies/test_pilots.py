@@ -15,7 +15,7 @@ import train
 from configs import cifar10
 from data.sources import RecordError
 from echo.advice.cost_model import StageTime, Timing
-from echo.advice.forecast import FACTORS
+from echo.advice.forecast import FACTORS, Forecast
 from echo.advice.recommend import conclude
 from pipeline import accounting
 from runs import cli, records
@@ -185,10 +185,12 @@ def test_a_session_that_was_lost_leaves_no_pace(tmp_path):
     assert [step for step, _ in pilots._paces(tmp_path)] == [0, 10]
 
 
-def test_an_exceeded_limit_is_named_as_such():
-    answer = pilots.Answer("", SECONDS, 51.0, 19.0, {2.0: 16})
-    printed = " ".join(str(answer).split())
+@pytest.mark.parametrize("next_factor", [None, 4])
+def test_an_exceeded_limit_is_named_as_such(next_factor):
+    unclear = Forecast({}, 4, 1.2, "", next_factor, 0.1)
+    printed = " ".join(str(pilots.Answer(unclear, SECONDS, 51.0, 19.0, {2.0: 16})).split())
     assert "The pilots trained for 51 s, longer than the limit of 19 s." in printed
+    assert ("higher --pilot-limit" in printed) == (next_factor is not None)
 
 
 def without_gain(*_):
