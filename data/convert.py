@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data import paths, splits
+from data import digits, paths, python_text, splits
 from data.path_data import PathData, Settings
 from data.sources import FileSource, RecordError, Source, SourceError, reason
 from runs import cli, terminal
@@ -35,6 +35,7 @@ from runs import cli, terminal
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CHUNK = 256
 _SMALL = 64  # pixels per side, up to which configs/cifar10.py is proposed
+_TAKEN = (*digits.NAMES, *python_text.NAMES)  # which open other data, whatever is in DIR
 
 
 def convert(settings: Settings, directory: pathlib.Path, name: str) -> PathData:
@@ -231,6 +232,8 @@ def main(argv: Sequence[str]) -> int:
         raise cli.InputError(
             f"--name is {name!r}; allowed: small letters, digits, and _, a letter first"
         )
+    if name in _TAKEN:
+        raise cli.InputError(f"--name is {name!r}, which is data of a package; give another --name")
     directory = arguments.directory.expanduser()
     try:
         opened = convert(settings, directory, name)
@@ -246,7 +249,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _default_name(settings: Settings) -> str:
     stem = pathlib.PurePath(settings.path).stem.lower()
-    return re.sub(r"[^a-z0-9]+", "_", stem).strip("_") or "data"
+    name = re.sub(r"[^a-z0-9]+", "_", stem).strip("_") or "data"
+    return f"{name}_copy" if name in _TAKEN else name
 
 
 if __name__ == "__main__":

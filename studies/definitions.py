@@ -87,13 +87,13 @@ def check_overrides(study: Study, overrides: Sequence[str]) -> None:
         flag = word.partition("=")[0]
         field = flag.removeprefix("--config.")
         if field in searched:
-            why = "searches"
+            why = "searches it"
         elif all(field in condition.overrides for condition in study.conditions):
-            why = "sets in every condition"
+            why = "sets it in every condition"
         else:
             continue
         raise cli.InputError(
-            f"{flag} has no effect on study {study.name!r}, which {why} {field}; leave it out, or "
+            f"{flag} has no effect on study {study.name!r}, which {why}; leave it out, or "
             "define a study of your own (docs/studies.md)"
         )
 

@@ -322,11 +322,11 @@ def test_a_launch_may_find_the_data_elsewhere_and_record_more(tmp_path):
         (["--study=demo", "--config.dataset.name=none"], "is not prepared in"),
         (
             ["--study=demo", "--config.echo.factor=4"],
-            "--config.echo.factor has no effect on study 'demo', which sets in every condition",
+            "--config.echo.factor has no effect on study 'demo', which sets it in every condition",
         ),
         (
             ["--study=demo", "--config.optimizer.learning_rate=1"],
-            "no effect on study 'demo', which searches optimizer.learning_rate; leave it out",
+            "no effect on study 'demo', which searches it; leave it out",
         ),
     ],
 )

@@ -93,6 +93,14 @@ def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
     assert not list((tmp_path / "tfds").iterdir())
 
 
+def test_a_copy_does_not_take_the_name_of_data_of_a_package(tmp_path, capsys):
+    """As the example of docs/your_data.md would: digits.npz."""
+    arrays = {"image": path_data.pixels(range(9)), "label": np.arange(9) % 3}
+    own = path_data.write_npz(tmp_path / "digits.npz", **arrays)
+    assert cli.guarded(convert.main, [f"npz:{own}", str(tmp_path / "tfds")]) == cli.OK
+    assert "--config.dataset.name=digits_copy" in capsys.readouterr().out
+
+
 def test_a_copy_that_differs_is_found(tmp_path):
     own = path_data.write_folder(tmp_path / "own", {"": range(9)})
     source, _ = splits.open_source(f"folder:{own}", "train")
@@ -115,6 +123,7 @@ def test_a_copy_that_differs_is_found(tmp_path):
         (["{}/own", "{}/tfds"], "a path without its kind; allowed: folder:"),
         (["digits", "{}/tfds"], "SOURCE is 'digits'; allowed: folder:PATH"),
         (["folder:{}/own", "{}/tfds", "--name=A b"], "--name is 'A b'; allowed: small letters"),
+        (["folder:{}/own", "{}/tfds", "--name=digits"], "'digits', which is data of a package"),
         (["folder:{}/own", "s3://bucket/tfds"], "s3://bucket/tfds is a URL; give a directory"),
         (["folder:{}/own", "{}", "--name=own"], "own exists; give another --name or directory"),
         (["folder:{}/own"], "DIR; see python -m data.convert --help"),
