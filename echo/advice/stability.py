@@ -10,6 +10,11 @@ from echo.advice.cost_model import StageTime, Timing
 # Rounds of a stage on a quiet machine differ by less than this factor.
 SPREAD = 1.5
 
+_STALLS = (
+    " If what it waits for stalls now and then, R is higher on average than in the median round: "
+    "measure for longer (seconds), so that each round has several stalls."
+)
+
 
 def warning(timing: Timing, count: int, verdict: Callable[[Timing], Any]) -> str:
     """A warning, if the verdict on the fastest or on the slowest round of a stage or of the step,
@@ -32,13 +37,14 @@ def warning(timing: Timing, count: int, verdict: Callable[[Timing], Any]) -> str
     part = max(decisive, key=lambda part: part.high / part.low)
     low, high = sorted(changed.ratio(count) for changed in _extremes(timing, part))
     ratios = f"{low:.2g}", f"{high:.2g}"
+    waits = part in timing.stages and part.cpu_seconds < part.seconds / 2
     between = f", with R from {ratios[0]} to {ratios[1]}" if ratios[0] != ratios[1] else ""
     return (
         f"Unstable timings, so the advice may be wrong: {stage_label(part)} took "
         f"{time_text(part.low)} to {time_text(part.high)} per example in different rounds{between}."
         " Other work on the machine may be the cause, or threads of the step and of the loader "
         "that compete for its cores. Measure again; if that does not help, use fewer threads "
-        "(torch.set_num_threads, OMP_NUM_THREADS)."
+        "(torch.set_num_threads, OMP_NUM_THREADS)." + _STALLS * waits
     )
 
 

@@ -495,6 +495,17 @@ def test_timings_that_vary_so_much_that_the_advice_could_change_are_flagged(timi
     assert max(map(len, str(advice).splitlines())) <= 80
 
 
+def test_a_stage_that_waits_may_stall():
+    """In fewer than half of the rounds, so the median leaves that out."""
+    waits = with_varying_read(0.9e-3, 0.9e-3, 3e-3)
+    computes = dataclasses.replace(waits.stages[0], cpu_seconds=0.9e-3)
+    computes = dataclasses.replace(waits, stages=(computes, *waits.stages[1:]))
+    assert "stalls now and then" in advice_on(waits).warning
+    assert "stalls now and then" not in advice_on(computes).warning
+    step = with_varying_step(1.125e-3, 5.06e-5, 1.25e-3, 1.89e-3)
+    assert "stalls now and then" not in advice_on(step).warning
+
+
 @given(factor=st.floats(1.6, 100), place=st.integers(0, 2))
 def test_a_warning_follows_from_rounds_that_would_change_the_advice(factor, place):
     names = ("read", "decode", "step")
