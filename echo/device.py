@@ -255,8 +255,12 @@ def _spec(x: Any, axes: int = 0) -> jax.ShapeDtypeStruct:
     """The shape after the first `axes` axes, and the dtype on a device."""
     if not (hasattr(x, "shape") and hasattr(x, "dtype")):
         raise TypeError(f"item has a leaf {x!r}; allowed: leaves with a shape and a dtype")
-    if not jnp.issubdtype(x.dtype, jnp.number) and x.dtype != bool:
-        raise TypeError(f"item has a leaf of dtype {x.dtype}; allowed: numbers and booleans")
+    is_number = jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool
+    if not (is_number and getattr(x.dtype, "isnative", True)):
+        raise TypeError(
+            f"item has a leaf of dtype {x.dtype}; allowed: numbers and booleans, in the byte order "
+            "of this machine"
+        )
     return jax.ShapeDtypeStruct(x.shape[axes:], jax.dtypes.canonicalize_dtype(x.dtype))
 
 

@@ -185,6 +185,12 @@ def test_a_store_refuses_what_is_no_plan_of_its_streams():
     store.apply(plan)
 
 
+@pytest.mark.parametrize("dtype", [">f4", "M8[D]", "U3", object])
+def test_a_store_refuses_what_jax_cannot_hold(dtype):
+    with pytest.raises(TypeError, match=r"has a leaf of dtype .*; allowed: numbers and booleans"):
+        DeviceStore({"x": np.empty(3, dtype)}, 4, 2)
+
+
 @pytest.mark.parametrize("number", [-(2**40), 2**31, np.uint64(2**63)])
 def test_integers_that_do_not_fit_in_32_bits_are_refused_unless_jax_has_64(number):
     parent = grain.MapDataset.range(4).map(lambda i: {"id": np.asarray(number), "x": 0.1})
