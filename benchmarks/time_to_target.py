@@ -32,9 +32,12 @@ class Plan:
     ratio: float = 6.0
     seeds: int = 5
     target: float = wall_time.Plan.target
+    conditions: tuple[str, ...] = ()  # all
 
 
-QUICK = Plan(seeds=1, target=0.2)
+QUICK = Plan(
+    seeds=1, target=0.2, conditions=("no echoing", "e = 8", "e = 8, on the device", "auto")
+)
 
 
 def echoed(factor: float, placement: str = "host") -> dict[str, Any]:
@@ -82,9 +85,10 @@ def measured(plan: Plan) -> tuple[float, dict[str, list[dict[str, Any]]]]:
     free = trained(plan, CONDITIONS["e = 8"], plan.seeds + 1)
     step = free["train_seconds"] / free["step"]
     limit = {"upstream.examples_per_second": wall_time.Plan.batch_size / (plan.ratio * step)}
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in CONDITIONS}
+    names = plan.conditions or tuple(CONDITIONS)
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for seed in range(plan.seeds):
-        for name in random.Random(seed).sample(sorted(CONDITIONS), len(CONDITIONS)):
+        for name in random.Random(seed).sample(sorted(names), len(names)):
             results[name].append(trained(plan, CONDITIONS[name] | limit, seed))
         common.progress(f"seed {seed + 1} of {plan.seeds}")
     return step, results

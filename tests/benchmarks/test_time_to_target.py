@@ -14,7 +14,7 @@ def test_quick_run_prints_a_row_per_condition(tmp_path, capsys):
     text = capsys.readouterr().out
     assert out.read_text() == text
     rows = re.findall(r"^\| (\w.*?) \| [\d.]+ \| ([\d.]+) \(", text, re.MULTILINE)
-    assert [name for name, _ in rows] == list(time_to_target.CONDITIONS)
+    assert [name for name, _ in rows] == list(time_to_target.QUICK.conditions)
     assert rows[0] == ("no echoing", "1.00")
 
 
