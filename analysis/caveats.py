@@ -236,7 +236,8 @@ def _several_epochs(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     if size is not None and pd.notna(largest) and largest > size:
         yield (
             f"Scores exceed the {size:,} training examples of the data set: an example that is "
-            "read again in a later epoch counts as fresh again, because upstream works again."
+            "read again in a later epoch counts as fresh again, because the upstream stages "
+            "process it again."
         )
 
 

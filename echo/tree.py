@@ -101,10 +101,16 @@ class Layout:
         """The leaves of fresh item number `fresh`, or, `stacked`, of several items from there on.
 
         Raises:
-            ValueError: they differ from those of the first item, or are Python objects.
+            ValueError: they differ from those of the first item, are Python objects, or are masked.
         """
         structure = self._structure or Structure(item)
-        leaves = [np.asarray(leaf) for leaf in structure.leaves(item)]
+        parts = structure.leaves(item)
+        if any(isinstance(part, np.ma.MaskedArray) for part in parts):
+            raise ValueError(
+                f"fresh item {fresh} has a masked array, and a batch would have no mask; pass its "
+                "data and mask as two arrays, or leave batch_size out, with placement='host'"
+            )
+        leaves = [np.asarray(part) for part in parts]
         specs = [(leaf.shape[stacked:], leaf.dtype) for leaf in leaves]
         if self._structure is None:
             _check_no_objects(specs)
@@ -155,8 +161,12 @@ def nbytes(item: Any) -> int:
 
 
 def _all_are(column: list[Any], shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether all leaves in `column` are NumPy arrays, or scalars, of this shape and dtype."""
-    if not all(issubclass(kind, np.ndarray | np.generic) for kind in set(map(type, column))):
+    """Whether all leaves in `column` are NumPy arrays without a mask, or scalars, of this shape and
+    dtype."""
+    kinds = set(map(type, column))
+    if not all(issubclass(kind, np.ndarray | np.generic) for kind in kinds):
+        return False
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
         return False
     shapes, dtypes = [leaf.shape for leaf in column], [leaf.dtype for leaf in column]
     return shapes.count(shape) == dtypes.count(dtype) == len(column)

@@ -310,12 +310,20 @@ def errors_of_file(path: str | os.PathLike) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         where = _location(error, os.path.abspath(path))
-        message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-        kind = type(error).__name__
         raise InputError(
-            f"the configuration file has an error at {where}: "
-            f"{kind}{': ' if message else ''}{message}; correct it there"
+            f"the configuration file has an error at {where}: {_in_words(error)}; correct it there"
         ) from error
+
+
+def _in_words(error: BaseException) -> str:
+    message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    # ml_collections lists all fields and their values, and quotes the whole.
+    if isinstance(error, AttributeError | KeyError):
+        if close := re.search(r'Did you mean "([^"]*)" instead of "([^"]*)"', message):
+            return f"there is no field {close[2]} (did you mean {close[1]}?)"
+        if unknown := re.search(r'Key "([^"]*)" does not exist', message):
+            return f"there is no field {unknown[1]}"
+    return f"{type(error).__name__}{': ' if message else ''}{message}"
 
 
 def _location(error: BaseException, path: str) -> str:

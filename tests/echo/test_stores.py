@@ -155,6 +155,7 @@ def test_a_dict_in_another_order_is_the_same_structure():
         ([np.zeros(2, np.int16)], "a list of 0 where earlier items hold a dict of 'x'"),
         (np.zeros(2, np.int16), "hold"),
         ({"x": {"z": np.zeros(2, np.int16)}}, r"dtype\('O'\).*before have"),
+        ({"x": np.ma.array(np.zeros(2, np.int16), mask=[0, 1])}, "item 5 has a masked array"),
     ],
 )
 def test_items_of_another_kind_are_refused_and_leave_the_store_intact(item, message):
@@ -169,6 +170,11 @@ def test_items_of_another_kind_are_refused_and_leave_the_store_intact(item, mess
 def test_python_objects_are_refused_since_a_gather_would_share_them():
     with pytest.raises(ValueError, match=r"not from Python objects.*leave batch_size out.*host"):
         ArrayStore(4).put(np.asarray([0]), [{"x": np.asarray([None, {}])}], np.ones(1, int))
+
+
+def test_masked_arrays_are_refused_since_a_gather_would_drop_the_mask():
+    with pytest.raises(ValueError, match=r"masked.*as two arrays.*leave batch_size out"):
+        ArrayStore(4).put(np.asarray([0]), [np.ma.array([1, 2], mask=[0, 1])], np.ones(1, int))
 
 
 def test_items_before_an_error_are_kept():
