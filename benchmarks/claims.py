@@ -302,7 +302,7 @@ _GRIDS = {
 }
 
 
-_DOCUMENTS = "grid/documents"  # one search, so far at batch size 16
+_DOCUMENTS = "grid/documents"  # two searches, so far at batch size 16
 _PHOTOGRAPHS = "grid/photographs"  # at batch size 32
 
 
