@@ -185,7 +185,7 @@ def next_command(opened: PathData, text: str, directory: pathlib.Path, name: str
         "data_dir": directory,
         "train_split": "train" if held_out else "train[:90%]",
         "validation_split": held_out or "train[90%:]",
-        "test_split": "",
+        "test_split": "test" if held_out == "validation" and lengths.get("test") else "",
     }
     command = [
         *("python", "train.py", f"--config=configs/{_config(opened, text)}.py"),

@@ -79,6 +79,13 @@ def test_text_is_copied_by_line_or_by_file(text, tmp_path, capsys):
     assert "--config.dataset.validation_split=test" in command
 
 
+def test_the_command_names_the_splits_that_were_copied(tmp_path, capsys):
+    rows = {"train": range(9), "validation": range(9, 12), "test": range(12, 15)}
+    converted(f"folder:{path_data.write_folder(tmp_path / 'own', rows)}", tmp_path / "tfds")
+    command = capsys.readouterr().out.strip().splitlines()[-1]
+    assert ".validation_split=validation --config.dataset.test_split=test" in command
+
+
 def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
     row = shuffled_order(71)[70]  # far from the images that are looked at when data are opened
     images = [tfds_data.png(number) for number in range(71)]
