@@ -435,11 +435,11 @@ CLAIMS: dict[str, Problems] = {
         "digits": faster("wall_time_augmentation", "before augmentation, e = 4", 1.1, False),
     },
     "Not only more steps: e = 2 against no echoing with as many steps": {
-        "digits": between("digits_controls", _BEFORE, "baseline_steps_of_e2"),
+        "grid digits": between("grid/controls_digits", _BEFORE, "baseline_steps_of_e2"),
         "logistic": between("grid/controls_logistic", _BEFORE, "baseline_steps_of_e2"),
     },
     "Better than reading twice: e = 2 against copies an epoch apart": {
-        "digits": between("digits_controls", _BEFORE, "spaced_epochs_2"),
+        "grid digits": between("grid/controls_digits", _BEFORE, "spaced_epochs_2"),
         "logistic": between("grid/controls_logistic", _BEFORE, "spaced_epochs_2"),
     },
     "Fractional factors gain step by step: e = 1.5 against none": {
