@@ -407,14 +407,14 @@ CLAIMS: dict[str, Problems] = {
         "cells": _shuffled("grid/shuffle_cells", _BATCH, 256),
     },
     "Best value in a budget no worse, before augmentation (fig. 9; a difference)": {
-        "digits": against_none("digits_quality", _BEFORE),
+        "grid digits": against_none("grid/quality_digits", _BEFORE),
         "logistic": against_none("grid/quality_logistic", _BEFORE),
         "grid sentences": against_none("grid/quality_sentences", _BEFORE),
         "mnist": against_none("grid/quality_mnist", _BEFORE),
         "cells": against_none("grid/quality_cells", _BEFORE),
     },
     "... after batching (a difference, too)": {
-        "digits": against_none("digits_quality", _BATCH),
+        "grid digits": against_none("grid/quality_digits", _BATCH),
         "logistic": against_none("grid/quality_logistic", _BATCH),
         "grid sentences": against_none("grid/quality_sentences", _BATCH),
         "mnist": against_none("grid/quality_mnist", _BATCH),
