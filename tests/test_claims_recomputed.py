@@ -176,6 +176,8 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (tuned, ("grid/shuffle_logistic", f"{BATCH}_buffer_1024", f"{BATCH}_buffer_0"), TABLES),
         (matched, ("grid/shuffle_logistic", f"{BEFORE}_buffer_1024", f"{BEFORE}_buffer_0"), TABLES),
         (tuned, ("grid/batch_size_sentences", f"{BATCH}_b16", "baseline_b16"), TABLES),
+        (tuned, ("grid/batch_size_digits", f"{BATCH}_b16", "baseline_b16"), TABLES),
+        (matched, ("grid/batch_size_digits", f"{BATCH}_b32", "baseline_b32"), TABLES),
         (tuned, ("grid/shuffle_sentences", f"{BEFORE}_buffer_1024", f"{BEFORE}_buffer_0"), BOTH),
         (matched, ("grid/shuffle_sentences", f"{BATCH}_buffer_1024", f"{BATCH}_buffer_0"), TABLES),
         (tuned, ("grid/shuffle_mnist", f"{BEFORE}_buffer_1024", f"{BEFORE}_buffer_0"), TABLES),
