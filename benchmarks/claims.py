@@ -393,14 +393,14 @@ CLAIMS: dict[str, Problems] = {
         "cells": _larger_batches("grid/batch_size_cells", 16, 8),
     },
     "More shuffling helps, before augmentation: 1,024 over 0, cells 256 (fig. 8)": {
-        "digits": _shuffled("digits_shuffle", _BEFORE),
+        "grid digits": _shuffled("grid/shuffle_digits", _BEFORE),
         "logistic": _shuffled("grid/shuffle_logistic", _BEFORE),
         "grid sentences": _shuffled("grid/shuffle_sentences", _BEFORE),
         "mnist": _shuffled("grid/shuffle_mnist", _BEFORE),
         "cells": _shuffled("grid/shuffle_cells", _BEFORE, 256),
     },
     "... after batching, as many examples in whole batches": {
-        "digits": _shuffled("digits_shuffle", _BATCH),
+        "grid digits": _shuffled("grid/shuffle_digits", _BATCH),
         "logistic": _shuffled("grid/shuffle_logistic", _BATCH),
         "grid sentences": _shuffled("grid/shuffle_sentences", _BATCH),
         "mnist": _shuffled("grid/shuffle_mnist", _BATCH),

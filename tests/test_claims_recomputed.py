@@ -180,6 +180,8 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (matched, ("grid/batch_size_digits", f"{BATCH}_b32", "baseline_b32"), TABLES),
         (tuned, ("grid/shuffle_sentences", f"{BEFORE}_buffer_1024", f"{BEFORE}_buffer_0"), BOTH),
         (matched, ("grid/shuffle_sentences", f"{BATCH}_buffer_1024", f"{BATCH}_buffer_0"), TABLES),
+        (tuned, ("grid/shuffle_digits", f"{BEFORE}_buffer_0", "baseline"), BOTH),
+        (matched, ("grid/shuffle_digits", f"{BATCH}_buffer_1024", f"{BATCH}_buffer_0"), TABLES),
         (tuned, ("grid/shuffle_mnist", f"{BEFORE}_buffer_1024", f"{BEFORE}_buffer_0"), TABLES),
         (matched, ("grid/shuffle_mnist", f"{BATCH}_buffer_1024", f"{BATCH}_buffer_0"), TABLES),
         (tuned, ("grid/shuffle_cells", f"{BEFORE}_buffer_256", f"{BEFORE}_buffer_0"), TABLES),
