@@ -163,11 +163,9 @@ def nbytes(item: Any) -> int:
 def _all_are(column: list[Any], shape: tuple[int, ...], dtype: np.dtype) -> bool:
     """Whether all leaves in `column` are NumPy arrays without a mask, or scalars, of this shape and
     dtype."""
-    kinds = set(map(type, column))
-    if not all(issubclass(kind, np.ndarray | np.generic) for kind in kinds):
-        return False
-    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
-        return False
+    for kind in set(map(type, column)):
+        if not issubclass(kind, np.ndarray | np.generic) or issubclass(kind, np.ma.MaskedArray):
+            return False
     shapes, dtypes = [leaf.shape for leaf in column], [leaf.dtype for leaf in column]
     return shapes.count(shape) == dtypes.count(dtype) == len(column)
 

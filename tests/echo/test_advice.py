@@ -337,18 +337,14 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
     advice = conclude(timing, insertions, collections.Counter(), factors)
     best = min(min(point.step_seconds.values()) for point in advice.points)
     before = timing.baseline_seconds()
+
+    def equal(seconds, fastest):
+        return seconds <= max(fastest, min(fastest * (1 + TOLERANCE), before / (1 + TOLERANCE)))
+
     if advice.insertion is None:
-
-        def enough(fastest):
-            return max(fastest, min(fastest * (1 + TOLERANCE), before / (1 + TOLERANCE)))
-
         fastest = [(min(p.step_seconds.values()), p.step_seconds.get(1)) for p in advice.points]
-        overlaps = [
-            e1
-            for of_point, e1 in fastest
-            if of_point <= enough(best) and e1 and e1 <= enough(of_point)
-        ]
-        assert before <= best * (1 + TOLERANCE) or overlaps
+        overlaps = [e1 and equal(e1, own) for own, e1 in fastest if equal(own, best)]
+        assert before <= best * (1 + TOLERANCE) or any(overlaps)
         assert advice.factor == 1
         assert not advice.reason.startswith("Echo ")
         return
@@ -367,10 +363,9 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
     for other in advice.points:
         for factor, seconds in other.step_seconds.items():
             if other.count < point.count:
-                assert seconds > min(best * (1 + TOLERANCE), before / (1 + TOLERANCE)) * (1 - 1e-9)
+                assert not equal(seconds, best)
             elif other is point and factor < advice.factor:
-                enough = min(fastest * (1 + TOLERANCE), before / (1 + TOLERANCE))
-                assert seconds > enough * (1 - 1e-9)
+                assert not equal(seconds, fastest)
     after = timing.stages[point.count :]
     if advice.movable:
         assert set(after) <= {timing.stages[-1]}
