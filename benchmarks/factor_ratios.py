@@ -1,64 +1,148 @@
-"""Compares pairs of echo factors with matched seeds, in the packed studies of factors.
+"""How many fresh examples echoing saves on each problem of the grid, by echo factor.
 
-    python -m benchmarks.factor_ratios
+    python -m benchmarks.factor_ratios --out=results/factor_ratios.md     seconds; draws the figure
 
-Prints ratios of fresh examples to the target over counted trials with equal search and trial
-number, by the sign test of the reports (docs/statistics.md): the effect at which the signs balance,
-its 95% interval from ten pairs on, and the pairs in which both reached the target, only the first
-factor, only the second, and neither.
+Echoing before augmentation against no echoing at the same batch size, the first one of each
+problem, from the packed records: tuned, with matched seeds, and with new seeds at the best settings
+(docs/statistics.md, results/protocol.md).
 """
 
-import pathlib
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false
 
-import numpy as np
+import dataclasses
+
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from analysis import bounds, load, tables, uncertainty
+from analysis import bounds, scores, tables, uncertainty
+from analysis.figures import style
+from benchmarks import claims, common, confirmation
 from runs.study import Study
 
-RECORDS = pathlib.Path(__file__).parents[1] / "results" / "studies"
-STUDIES = ("sentences_factor", "digits_factor")
-KEY = ["search", "trial"]
+# Names for readers who do not know the problems of configs/problems.py, with the batch size.
+PROBLEMS = {
+    "digits": ("digits", 32),
+    "mnist": ("MNIST images", 32),
+    "photographs": ("photographs", 32),
+    "cells": ("blood cells", 16),
+    "logistic": ("logistic regression", 32),
+    "sentences": ("sentences", 32),
+    "documents": ("documents", 16),
+}
+FACTORS = (2, 4, 16)
+_SHADES = dict(zip(FACTORS, (0.55, 0.25, 0.0), strict=True))  # of white in the color
 
 
-def effect_text(pairs: pd.DataFrame, study: Study) -> str:
-    """The effect of pairs, its interval, and the number of pairs of each kind."""
-    (effect,) = uncertainty.paired_effects(pairs, study).to_dict("records")
-    counts = (effect[n] for n in ("pairs", "condition_alone", "baseline_alone", "neither"))
-    return f"{tables.paired_text(effect, study)}; pairs {' + '.join(map(str, counts))}"
+@dataclasses.dataclass(frozen=True)
+class Ratios:
+    """The fresh examples of one factor on one problem, relative to no echoing.
+
+    Attributes:
+        tuned: over searches.
+        texts: as the page prints them: tuned, with matched seeds, and with new seeds.
+    """
+
+    tuned: bounds.Summary
+    texts: tuple[str, str, str]
 
 
-def main() -> None:
-    print("e over e': ratio [95% interval]; pairs: both reached + only e + only e' + neither")
-    for name in STUDIES:
-        _print_study(name, load.read(RECORDS / name / "records.tar.xz"))
-
-
-def _print_study(name: str, loaded: load.LoadedStudy) -> None:
-    study = loaded.study
-    low, high = uncertainty.trial_bounds(loaded.trials, study)
-    trials = loaded.trials[loaded.trials["counted"]].assign(low=low, high=high)
-    names = {(c.batch_size, c.factor): c.name for c in study.conditions}
-
-    def paired(size: int, e: int, other: int) -> pd.DataFrame:
-        return uncertainty.paired(trials, names[size, e], names[size, other], KEY, study)
-
-    print(f"\n{name}")
-    for size in (32, 64):
-        for e, other in ((2, 4), (8, 4), (16, 4), (16, 8)):
-            ratio = effect_text(paired(size, e, other), study)
-            print(f"batch size {size}, e = {e} over e = {other}: {ratio}")
-    ends = ["effect_low", "effect_high"]
-    both = paired(64, 16, 4).merge(paired(32, 16, 4)[[*KEY, *ends]], on=KEY, suffixes=("", "_32"))
-    low, high = bounds.ratio(
-        (both["effect_low"], both["effect_high"]), (both["effect_low_32"], both["effect_high_32"])
+def measured(problem: str, factor: int, batch_size: int) -> Ratios:
+    """The ratios of a factor on a problem of the grid."""
+    grid = claims.loaded(f"grid/{problem}")
+    new_seeds = claims.loaded(f"grid/{confirmation.PREFIX}{problem}")
+    name = f"before_augmentation_e{factor}_b{batch_size}"
+    own = scores.condition_scores(grid.trials, grid.study).set_index("condition", drop=False)
+    row, effect = own.loc[name].to_dict(), scores.EFFECTS[grid.study.score]
+    texts = (
+        tables.effect_text(row, effect),
+        _matched(grid.trials, grid.study, name),
+        _matched(confirmation.registered(new_seeds), new_seeds.study, name),
     )
-    known = int((np.isfinite(high) | (low > 0)).sum())
-    low, high, *balance = uncertainty.sign_interval(low, high)
-    ratio = bounds.text(balance[0], balance[1], "{:.2f}".format)
-    if known >= uncertainty.MIN_PAIRS:
-        ratio += f" [{low:.2f}, {high:.2f}]"
-    print(f"e = 16 over e = 4, batch size 64 over 32: {ratio}; {known} pairs with a known side")
+    return Ratios(scores.summary_of(row, effect), texts)
+
+
+def _matched(trials: pd.DataFrame, study: Study, condition: str) -> str:
+    """The effect of a condition with matched seeds; "-" if it was not run."""
+    pairs = uncertainty.pairs(trials, study)
+    effects = uncertainty.paired_effects(pairs[pairs["condition"] == condition], study)
+    return "".join(tables.paired_text(row, study) for row in effects.to_dict("records")) or "-"
+
+
+@style.styled
+def draw(ratios: dict[str, dict[int, Ratios]]) -> Figure:
+    """A row per problem: for each factor the median over searches, a line for their range, and the
+    ideal, 1 / e. Hollow marks are upper bounds; an arrow ends a range whose smallest ratio is only
+    bounded."""
+    figure = Figure(figsize=(style.WIDTH, 0.9 + 0.5 * len(ratios)), layout="constrained")
+    axes = figure.add_subplot()
+    for row, by_factor in enumerate(ratios.values()):
+        for place, (factor, own) in enumerate(by_factor.items()):
+            height = row + 0.24 * (place - (len(by_factor) - 1) / 2)
+            color = style.lighter(style.COLORS["before_augmentation"], _SHADES[factor])
+            _mark(axes, height, own.tuned, color)
+            ideal = [1 / factor] * 2
+            axes.plot(ideal, [height - 0.1, height + 0.1], color="black", lw=1.2)
+            if row == 0:
+                axes.plot([], [], "o", ms=5.5, color=color, label=f"e = {factor}")
+    axes.plot([], [], color="black", lw=1.2, label="ideal: 1 / e")
+    axes.axvline(1, color=style.QUIET, lw=0.8, ls=style.DOTTED, zorder=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1], ["1/16", "1/8", "1/4", "1/2", "1"])
+    axes.set_yticks(range(len(ratios)), [PROBLEMS[problem][0] for problem in ratios])
+    axes.set_ylim(len(ratios) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("fresh examples to the target, relative to no echoing")
+    figure.legend(loc="outside lower center", ncols=len(FACTORS) + 1)
+    return figure
+
+
+def _mark(axes: Axes, height: float, tuned: bounds.Summary, color: tuple) -> None:
+    """A range and its median."""
+    bounded = not tuned.min > 0
+    low = tuned.min_high if bounded else tuned.min
+    axes.plot([low, tuned.max], [height, height], color=color, lw=1.6)
+    if bounded:
+        axes.plot(low, height, "<", ms=4, color=color)
+    face = color if tuned.low == tuned.high else "white"
+    axes.plot(tuned.high, height, "o", ms=5.5, mec=color, mfc=face)
+
+
+def report(ratios: dict[str, dict[int, Ratios]]) -> str:
+    rows = [
+        [PROBLEMS[problem][0], f"{PROBLEMS[problem][1]}", f"{factor}", *own.texts]
+        for problem, by_factor in ratios.items()
+        for factor, own in by_factor.items()
+    ]
+    header = ["problem", "batch size", "e", "tuned [range of searches]"]
+    header += ["matched seeds [95%]", "new seeds [95%]"]
+    return "\n\n".join(
+        [
+            "# Fresh examples that echoing saves, by factor",
+            "How many fresh examples does echoing before augmentation need to reach the target, "
+            "relative to no echoing at the same batch size? From the records of [the "
+            "grid](protocol.md); made by `python -m benchmarks.factor_ratios`. The figure shows "
+            "the tuned ratios.",
+            "- **Tuned**: each condition with its best hyperparameters; the median over searches "
+            "and their range, with five searches a 93.75% interval.\n"
+            "- **Matched seeds**: trials with the same hyperparameters, initial parameters, and "
+            "data order.\n"
+            "- **New seeds**: the best settings of both, run with other seeds. Where the best "
+            "trial of no echoing owed much to its seed, these ratios are too small; "
+            "[confirmation](confirmation.md) says where.",
+            common.markdown_table(header, rows),
+        ]
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = common.arguments("factor_ratios", __doc__).parse_args(argv)
+    ratios = {
+        problem: {factor: measured(problem, factor, size) for factor in FACTORS}
+        for problem, (_, size) in PROBLEMS.items()
+    }
+    common.publish(report(ratios), options.out, lambda: draw(ratios))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tests.helpers.runs import ROOT
 STUDIES = ROOT / "results" / "studies"
 CLAIMS, TABLES = [ROOT / "docs" / "claims.md"], [ROOT / "results" / "claims_tables.md"]
 BOTH = CLAIMS + TABLES
+FACTORS = [ROOT / "results" / "factor_ratios.md"]
 
 
 @functools.cache
@@ -217,6 +218,9 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (tuned, ("grid/optimizer_b32", BEFORE, "baseline"), BOTH),
         (matched, ("grid/optimizer_b32", BEFORE, "baseline"), TABLES),
         (matched, ("grid/optimizer_b256", BEFORE, "baseline"), TABLES),
+        (tuned, ("grid/digits", e(4, 32), "baseline_b32"), FACTORS),
+        (matched, ("grid/mnist", e(4, 32), "baseline_b32"), FACTORS),
+        (matched, ("grid/confirmation_sentences", e(4, 32), "baseline_b32"), FACTORS),
         (matched, ("language_insertion", BEFORE, "baseline"), TABLES),
         (matched, ("language_insertion", BEFORE, BATCH), TABLES),
     ],
