@@ -45,7 +45,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
     parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
-    add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py")
+    add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
     add("--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)")
     add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
     add("--pilot", type=cli.directory, metavar="DIR", help="train short pilots in DIR, see above")

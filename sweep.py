@@ -33,8 +33,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
     parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
-    add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py")
-    add("--study", required=True, help="a name from the file's get_studies(), or list")
+    add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
+    add("--study", required=True, help="name of a study, or 'list' to print them all")
     add("--outdir", type=cli.directory, help="the study's directory; an existing study resumes")
     add("--dry-run", action="store_true", help="print the plan and its cost; write nothing")
     add("--trials", type=_positive, metavar="N", help="trials per search (default: the study's)")
@@ -65,9 +65,14 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         metavar="i/n",
         help="run part i of n of the study's searches, i = 0..n-1: for job arrays",
     )
-    add("--executor", choices=("local", "ray"), default="local", help="where trials run")
+    add(
+        "--executor",
+        choices=("local", "ray"),
+        default="local",
+        help="where trials run: on this machine, or on a Ray cluster (default local)",
+    )
     add("--workers", type=_positive, metavar="N", help="local: worker processes (default 1)")
-    add("--ray-address", help="ray: HOST:PORT of a cluster (default: Ray is started here)")
+    add("--ray-address", help="ray: HOST:PORT of a cluster (default: start Ray here)")
     add(
         "--cpus-per-trial",
         type=_amount,

@@ -31,7 +31,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
     parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
-    add("--config", help="FILE[:VARIANT], such as configs/cifar10.py")
+    add("--config", help="FILE[:VARIANT], such as configs/cifar10.py:mini")
     add("--workdir", type=cli.directory, help="the run's directory; run the same command to resume")
     add(
         "--evaluate",
@@ -46,7 +46,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--profile",
         type=tooling.steps_to_profile,
         metavar="START:STOP",
-        help="trace these steps into WORKDIR/profile, for TensorBoard's profiler or Perfetto",
+        help="trace these steps, without STOP, into WORKDIR/profile, for TensorBoard or Perfetto",
     )
     arguments, overrides = cli.parse(parser, argv)
     given = [name for name in ("config", "workdir") if getattr(arguments, name)]

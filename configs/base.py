@@ -257,7 +257,7 @@ FIELDS = (
     Field(
         "evaluate_every_fresh_examples",
         0,
-        "fresh examples between evaluations (in a study: at e = 1); 0 = only at the end",
+        "fresh examples between evaluations (a study divides it by e); 0 = only at the end",
         _EXAMPLES,
     ),
     Field(
@@ -283,7 +283,7 @@ FIELDS = (
     Field(
         "target.mode",
         "above",
-        "whether the goal lies above or below the value",
+        "above: the target is reached at this value or above it | below: at it or below it",
         Choices(("above", "below")),
     ),
     # echoing
@@ -308,8 +308,8 @@ FIELDS = (
     Field(
         "echo.shuffle_buffer",
         0,
-        "slots of the buffer (auto: items stored, each at most once in a batch; 0 = eight "
-        "batches), in total over all streams: examples, or after batching batches",
+        "slots of the shuffle buffer over all streams, in examples (after_batching: in batches); "
+        "0 = none; auto: items that stay stored, 0 = eight batches",
         Range(0, MAX_BUFFER),
     ),
     Field(
@@ -338,13 +338,13 @@ FIELDS = (
     Field(
         "upstream.examples_per_second",
         0.0,
-        "rate limit over all threads",
+        "rate limit on reading, over all threads; 0 = none",
         Range(0.01, 1e12, zero=True),
     ),
     Field(
         "upstream.bytes_per_second",
         0.0,
-        "rate limit on the bytes of records before decoding",
+        "rate limit on the bytes of records before decoding; 0 = none",
         Range(1.0, 1e15, zero=True),
     ),
     Field(
@@ -356,7 +356,7 @@ FIELDS = (
     Field(
         "upstream.stall_every_seconds",
         0.0,
-        "seconds from the end of a stall to the next one",
+        "seconds from the end of a stall to the next one; 0 = no stalls",
         Range(0.001, 1e6, zero=True),
     ),
     Field(
@@ -368,7 +368,7 @@ FIELDS = (
     Field(
         "upstream.augmented_examples_per_second",
         0.0,
-        "rate limit on examples that are augmented on the host",
+        "rate limit on examples that are augmented on the host; 0 = none",
         Range(0.01, 1e12, zero=True),
     ),
     Field("upstream.jitter", 0.0, "share by which latencies and times between stalls vary", _SHARE),

@@ -213,7 +213,10 @@ def main(argv: Sequence[str]) -> int:
     parser.prog = "python -m data.convert"
     parser.add_argument("source", metavar="SOURCE", help=paths.names_of("PATH"))
     parser.add_argument(
-        "directory", type=cli.directory, metavar="DIR", help="where TFDS data lie; made if missing"
+        "directory",
+        type=cli.directory,
+        metavar="DIR",
+        help="directory of TFDS data; created if missing",
     )
     parser.add_argument("--name", help="name of the copy (default: from the path)")
     parser.add_argument(

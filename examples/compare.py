@@ -1,10 +1,10 @@
-"""What echo gains in the jobs of this folder, with storage that is really slow.
+"""Measures what echo gains in the jobs of this folder, behind slow storage.
 
     python -m examples.compare --out README.md examples/README.md
 
-runs each job without and with echo, for five seeds, one at a time in a process of its own, and
+This runs each job without and with echo, for five seeds, one at a time in a process of its own, and
 prints a table: what `echo.advise` said, seconds until 95% of the held-out digits are classified
-correctly, and the speedup. It takes about a quarter of an hour, most of which the jobs wait for
+correctly, and the speedup. It takes about a quarter of an hour, most of it spent waiting for
 storage. Measure on a quiet machine: decoding and training share its cores.
 """
 
@@ -86,10 +86,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", default=",".join(JOBS), help="default: %(default)s")
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each (default 5)")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds per job (default 5)")
     parser.add_argument("--target", type=float, default=0.95, help="accuracy (default 0.95)")
     parser.add_argument("--files-per-second", type=float, default=250, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=1, help="of advice per stage (default 1)")
+    parser.add_argument(
+        "--seconds", type=float, default=1, help="advice: seconds per stage (default 1)"
+    )
     parser.add_argument(
         "--out", type=pathlib.Path, nargs="+", default=[], help="pages whose table to replace"
     )

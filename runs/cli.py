@@ -466,7 +466,7 @@ def _shortened(text: str, max_length: int = 200) -> str:
 
 
 def _help_on(fields: Fields) -> str:
-    lines = ["fields of the configuration (override with --config.FIELD=VALUE) and defaults:"]
+    lines = ["configuration fields (--config.FIELD=VALUE) and the defaults that FILE starts from:"]
     for field in fields:
         lines.append(f"  {field.name} = {field.default!r}")
         lines.append(f"{'':8}{field.help}")
