@@ -227,7 +227,7 @@ def advise(
 
     The step really runs, up to thousands of times, mostly on the same few batches (`Advice.steps`
     counts the calls). If it trains a model, give one that works on a copy of the model and the
-    optimizer, or load both again afterwards.
+    optimizer, or reload both afterwards.
 
     Args:
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
