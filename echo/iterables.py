@@ -38,7 +38,7 @@ def echo_iterable(
         iterable: yields items of any kind that `copy.deepcopy` can copy. One that is only indexed,
             without `__iter__`, ends at its length or at an IndexError.
         factor: the echo factor e >= 1; k items give floor(k*e) outputs. A float is read as its
-            decimal, so give a third as "4/3" or fractions.Fraction(4, 3).
+            decimal, so give 4/3 as "4/3" or fractions.Fraction(4, 3).
         shuffle_buffer: slots of the shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
         reshuffle_each_iteration: whether these choices differ from one pass to the next.
@@ -54,7 +54,7 @@ def echo_iterable(
 class EchoIterable(Iterable[T]):
     """An iterable whose items are echoed by `schedule`; see `echo_iterable`.
 
-    PyTorch's loaders take it for an IterableDataset if torch is imported before it is made.
+    PyTorch's loaders treat it as an IterableDataset if torch is imported before it is created.
 
     Attributes:
         epoch: the number of the next pass, from 0.

@@ -9,7 +9,7 @@ Two integer sequences describe it:
   fill.
 
 The copies of an item are numbered from 0 in the echoed stream. A buffer emits them in any order, so
-a copy number tells them apart, but is not the order of their emission.
+a copy number identifies a copy, but is not its place in the order of emission.
 
 r_t depends only on (seed, t): Philox is counter-based, so draw number t is computed without the
 draws before it. The state of the whole stage is therefore one number, the count of outputs. What a

@@ -39,9 +39,9 @@ class Echoed(NamedTuple):
         item: the example; with `batch_size` B, examples stacked along a first axis of length B.
         index: the number of the fresh item, int64 scalar or [B]. In worker i of n of `mp_prefetch`
             item k of the worker has number i + n*k, so no two workers use the same number.
-        copy: the copy number of the item, from 0, int64 scalar or [B]. It tells the copies of an
-            item apart and seeds augmentation. Copies of `EchoIterDataset` with a shuffle buffer are
-            emitted in any order, so copy 0 need not come first.
+        copy: the copy number of the item, from 0, int64 scalar or [B]. It identifies the
+            copy and seeds augmentation. `EchoIterDataset` with a shuffle buffer emits copies in any
+            order, so copy 0 need not come first.
         fresh: fresh items admitted to the stage so far, prefill included and read-ahead excluded.
             Each worker of `mp_prefetch` counts its own.
     """
@@ -182,7 +182,7 @@ class EchoIterDataset(_EchoStage):
     Args:
         parent: a MapDataset or IterDataset. Over batches this is batch echoing.
         factor: the echo factor e >= 1; k items give floor(k*e) outputs. A float is read as its
-            decimal, so give a third as "4/3" or fractions.Fraction(4, 3).
+            decimal, so give 4/3 as "4/3" or fractions.Fraction(4, 3).
         shuffle_buffer: slots of the streaming shuffle buffer, in items; 0 leaves copies adjacent.
         seed: seeds the buffer's choices.
         batch_size: gathers batches of this many examples directly from the store, which is many

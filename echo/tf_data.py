@@ -23,8 +23,9 @@ def echo(
     `flat_map` over `from_tensors(element).repeat(n)` and then `shuffle`, as in Choi et al. (2019),
     with the counts of `echo.EchoSchedule`: k elements give floor(k * factor). The order is that of
     tf.data's own shuffle buffer. It depends on `seed` (and on tf.random.set_seed, if that is
-    called). Put `ignore_errors()` before this stage: after it, it never ends if an element before
-    the stage fails, since it also ignores the error that there are fewer elements than announced.
+    called). Put `ignore_errors()` before this stage. After it, iteration never ends if an element
+    before the stage fails, since the error that there are fewer elements than announced is also
+    ignored.
 
     Args:
         factor: the echo factor e >= 1, with at most nine decimals.
