@@ -208,13 +208,14 @@ def answer_early(parse: Callable[[Sequence[str]], Any]) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises InputError and whose help lists the configuration's fields."""
+    """An argument parser that raises InputError and whose help lists the configuration's fields,
+    with the values of the configuration if `--config` comes with `--help`."""
 
     def __init__(self, description: str | None, fields: Fields = ()):
         self.fields = fields
+        self._config = ""  # the value of --config
         super().__init__(
             description=description,
-            epilog=_help_on(fields) if fields else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -228,7 +229,15 @@ class Parser(argparse.ArgumentParser):
             if value.startswith("~") and not flag.startswith("--config."):  # left by the shell
                 value = os.path.expanduser(value)
             words.append(f"{flag}{equals}{value}")
+        flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        flags.add_argument("--config", default="", nargs="?")
+        self._config = flags.parse_known_args(words)[0].config
         return super().parse_known_args(words, namespace)
+
+    def format_help(self) -> str:
+        if self.fields:
+            self.epilog = _help_on(self.fields, self._config)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
@@ -465,10 +474,16 @@ def _shortened(text: str, max_length: int = 200) -> str:
     return f"{text[:max_length]}... ({len(text)} characters)"
 
 
-def _help_on(fields: Fields) -> str:
-    lines = ["configuration fields (--config.FIELD=VALUE) and the defaults that FILE starts from:"]
-    for field in fields:
-        lines.append(f"  {field.name} = {field.default!r}")
+def _help_on(fields: Fields, config_flag: str) -> str:
+    """The fields, those of echoing first, with the values of a configuration or the defaults."""
+    config, title = None, "and the defaults that FILE starts from (--config=FILE --help: its own)"
+    if config_flag:
+        config, _ = load_config(config_flag, [], fields, pathlib.Path(__file__).parents[1])
+        title = f"and the values of {config_flag}"
+    lines = [f"configuration fields (--config.FIELD=VALUE) {title}:"]
+    for field in sorted(fields, key=lambda field: not field.name.startswith("echo.")):
+        value = get_field(config, field.name) if config else field.default
+        lines.append(f"  {field.name} = {value!r}")
         lines.append(f"{'':8}{field.help}")
         lines.append(f"{'':8}allowed: {field.range_text}")
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 
@@ -26,6 +27,18 @@ def test_help_explains_the_command_and_every_field(script):
             f"  {field.name} = {field.default!r}\n        {field.help}\n"
             f"        allowed: {field.range_text}\n"
         ) in done.stdout
+
+
+def test_help_with_a_configuration_shows_its_values_those_of_echoing_first(capsys):
+    parser = cli.Parser("", base.FIELDS)
+    parser.add_argument("--config")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--config=configs/lm1b.py:mini", "--help"])
+    text = capsys.readouterr().out
+    assert "  workload = 'lm1b'\n" in text
+    assert re.findall(r"^  (\S+) = ", text, re.MULTILINE)[0] == "echo.insertion"
+    with pytest.raises(cli.InputError, match=r"no\.py is not a readable configuration file"):
+        parser.parse_args(["--help", "--config=no.py"])
 
 
 @pytest.mark.slow
