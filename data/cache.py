@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -81,11 +80,11 @@ def make_file(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> None:
     Raises:
         SourceError: `make` failed, or the directory is not writable.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        make(temporary)
-        os.replace(temporary, path)
+        with records.temporary_path(path) as temporary:
+            make(temporary)
+            os.replace(temporary, path)
     except Exception as error:  # of file systems in buckets, and of parsers
         if cli.is_disk_full(error) or isinstance(error, SourceError):
             raise
@@ -93,8 +92,6 @@ def make_file(path: pathlib.Path, make: Callable[[pathlib.Path], None]) -> None:
             f"{path} cannot be made ({reason(error)}); start again, or give another directory as "
             "config.dataset.cache_dir"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _checksum_line(path: pathlib.Path, content: bytes) -> bytes:

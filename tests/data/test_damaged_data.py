@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import socketserver
@@ -495,6 +496,12 @@ def test_a_named_pipe_in_place_of_a_cached_file_is_refused_and_does_not_block(tm
     os.mkfifo(tmp_path / "lengths.npy")  # whoever opens it waits
     with pytest.raises(SourceError, match=r"lengths.npy cannot be used \(.* is not a file\)"):
         cache.cached(tmp_path / "lengths.npy", bytes)
+
+
+def test_a_file_in_place_of_the_cache_is_one_sentence(tmp_path):
+    (tmp_path / "cache").touch()
+    with pytest.raises(SourceError, match=r"cannot be made \(.*config\.dataset\.cache_dir"):
+        cache.make_file(tmp_path / "cache" / "data.arrow", pathlib.Path.touch)
 
 
 def test_cached_files_have_checksums_that_sha256sum_verifies(talk):
