@@ -111,18 +111,14 @@ _OF_RAY = ("ray_address", "cpus_per_trial", "gpus_per_trial")
 def _shard(text: str) -> tuple[int, int]:
     """'i/n' as two numbers."""
     first, slash, second = text.partition("/")
-    if slash and _is_number(first) and _is_number(second) and int(first) < int(second):
+    numbers = slash and cli.is_whole_number(first) and cli.is_whole_number(second)
+    if numbers and int(first) < int(second):
         return int(first), int(second)
     raise cli.InputError(f"--shard is {text!r}; allowed: i/n with i = 0..n-1")
 
 
-def _is_number(text: str) -> bool:
-    """Whether it is a whole number of a sensible length; '²' and 5,000 digits are not."""
-    return text.isascii() and text.isdigit() and len(text) <= 18
-
-
 def _positive(text: str) -> int:
-    if not _is_number(text) or not int(text):
+    if not cli.is_whole_number(text) or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give 1, 2, 3, ...")
     return int(text)
 

@@ -459,6 +459,11 @@ def _join_overrides(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def is_whole_number(text: str, max_digits: int = 18) -> bool:
+    """Whether text is a whole number of a sensible length; '²' and 5,000 digits are not."""
+    return text.isascii() and text.isdigit() and len(text) <= max_digits
+
+
 def _is_readable_file(path: pathlib.Path) -> bool:
     try:
         return path.is_file() and os.access(path, os.R_OK)

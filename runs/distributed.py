@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from runs import terminal
-from runs.cli import FAILED, Failed, InputError
+from runs.cli import FAILED, Failed, InputError, is_whole_number
 from runs.study import short
 
 # Set by the user or a custom launcher. JAX itself reads only the first.
@@ -158,11 +158,11 @@ def detect(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 def _explicit(environment: Mapping[str, str], given: list[str]) -> dict[str, Any] | None:
     address, count, index = (environment.get(name, "") for name in (ADDRESS, COUNT, INDEX))
-    numbered = _is_number(count) and _is_number(index)
+    numbered = _is_count(count) and _is_count(index)
     if address and numbered and not _several(count):
         return None
     host, _, port = address.rpartition(":")
-    if not (host and _is_number(port) and numbered and int(index) < int(count)):
+    if not (host and _is_count(port) and numbered and int(index) < int(count)):
         listed = ", ".join(f"{name}={short(environment[name])}" for name in given)
         raise InputError(
             f"the environment has {listed}, with which this process cannot join others; set "
@@ -177,12 +177,11 @@ def _explicit(environment: Mapping[str, str], given: list[str]) -> dict[str, Any
 
 
 def _several(count: str | None) -> bool:
-    return count is not None and _is_number(count) and int(count) > 1
+    return count is not None and _is_count(count) and int(count) > 1
 
 
-def _is_number(text: str) -> bool:
-    """Whether it is a whole number of a sensible length; '²' and 5,000 digits are not."""
-    return text.isascii() and text.isdigit() and len(text) <= 9
+def _is_count(text: str) -> bool:
+    return is_whole_number(text, max_digits=9)  # JAX takes 32 bits
 
 
 def is_first() -> bool:

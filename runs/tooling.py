@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runs.cli import InputError
+from runs.cli import InputError, is_whole_number
 from runs.observers import InBackground, Observer, Observers
 
 # By name: the class in runs/trackers.py, and its package.
@@ -137,7 +137,7 @@ def _trackers(text: str) -> tuple[str, ...]:
 def steps_to_profile(text: str) -> tuple[int, int]:
     """'START:STOP' as two numbers; raises InputError."""
     start, colon, stop = text.partition(":")
-    numbers = colon and all(t.isascii() and t.isdigit() and len(t) < 19 for t in (start, stop))
+    numbers = colon and is_whole_number(start) and is_whole_number(stop)
     if numbers and 1 <= int(start) < int(stop):
         return int(start), int(stop)
     raise InputError(
