@@ -16,7 +16,7 @@ from typing import Any
 
 import train
 from runs import signals
-from runs.cli import InputError
+from runs.cli import InputError, is_whole_number
 from runs.progress import Progress
 from runs.study import Study
 from studies.executors import Ended
@@ -162,10 +162,10 @@ def _check_answers(address: str) -> None:
     """Checks that something listens at the address; Ray itself would try for minutes."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     try:
-        if not host or not port.isdigit():
-            raise OSError("not HOST:PORT")
+        if not host or not is_whole_number(port):
+            raise ValueError("not HOST:PORT")
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: the host is not a possible name
         raise InputError(
             f"no Ray cluster answers at --ray-address={address} ({error}); start one with "
             "ray start --head, or leave the flag out"

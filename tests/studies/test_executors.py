@@ -19,6 +19,7 @@ import sweep
 from analysis import load, watch
 from configs import base
 from runs import cli, records
+from studies import ray_executor
 from studies.definitions import load_study
 from studies.executors import InProcessExecutor, PoolExecutor
 from studies.ray_executor import RayExecutor
@@ -386,6 +387,12 @@ def test_lanes_refuse_what_they_cannot_share(field, value, says, tmp_path):
     with pytest.raises(cli.InputError, match=r"varies augmentation\.pad"):
         run(study(axes=[axis]), tmp_path / "study", QUIET, lanes=2)
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("address", ["nowhere", ":6379", "127.0.0.1:²", "..:6379"])
+def test_a_wrong_address_of_a_ray_cluster_is_one_sentence(address):
+    with pytest.raises(cli.InputError, match="no Ray cluster answers at --ray-address="):
+        ray_executor._check_answers(address)
 
 
 def test_missing_ray_is_named(tmp_path, monkeypatch):
