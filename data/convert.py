@@ -237,7 +237,7 @@ def main(argv: Sequence[str]) -> int:
         )
     if name in _TAKEN:
         raise cli.InputError(f"--name is {name!r}, which is data of a package; give another --name")
-    directory = arguments.directory.expanduser()
+    directory = cli.expanded(arguments.directory)
     try:
         opened = convert(settings, directory, name)
     except RecordError as error:

@@ -16,7 +16,7 @@ import fsspec
 
 from data import cache
 from data.sources import SourceError, fingerprint, reason
-from runs import records
+from runs import cli, records
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DRIVERS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
@@ -93,11 +93,12 @@ class Tree:
 
         Raises:
             SourceError: the tree is in a bucket, and there is no `cache_dir`.
+            InputError: `cache_dir` is in the home directory of a user who does not exist.
         """
         if cache_dir:
             hashed = fingerprint(self.root.encode(errors="surrogateescape"))
             name = f"{self.root.rpartition('/')[2]}-{hashed}{self.stamp}"
-            return pathlib.Path(cache_dir).expanduser() / name
+            return cli.expanded(cache_dir) / name
         if is_url(self.root):
             raise SourceError(
                 f"the files of {self.root} are copied before they are read; give a directory for "

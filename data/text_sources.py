@@ -31,6 +31,7 @@ import numpy as np
 from data import cache, paths, python_text, tfds, vocabulary
 from data.sources import DatasetInfo, RecordError, Source, SourceError
 from data.vocabulary import BEGIN, END, Vocabulary
+from runs import cli
 
 # Longer documents are truncated, since each of their windows tokenizes the whole document.
 MAX_BYTES = 200_000
@@ -218,7 +219,7 @@ def _fingerprint(dataset: Any, info: DatasetInfo) -> str:
 def _cache_directory(dataset: Any) -> pathlib.Path | None:
     """By default a directory next to the data; None for text that ships with Python."""
     if dataset.cache_dir:
-        return pathlib.Path(dataset.cache_dir).expanduser()
+        return cli.expanded(dataset.cache_dir)
     if dataset.name in python_text.NAMES:
         return None
     if paths.is_path(dataset.name):

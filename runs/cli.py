@@ -115,6 +115,17 @@ def directory(text: str) -> pathlib.Path:
     return pathlib.Path(text)
 
 
+def expanded(path: str | os.PathLike) -> pathlib.Path:
+    """A path whose ~ or ~USER is replaced; raises InputError if there is no such user."""
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            f"{_shortened(str(path))} is in the home directory of a user who does not exist; give "
+            "another path"
+        ) from error
+
+
 def _refuse_url(name: str) -> None:
     if _URL.match(name):
         raise InputError(

@@ -148,7 +148,9 @@ def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
     """
     cache = config.dataset.cache_dir
     with cli.writing_to(directory):
-        if cache and pathlib.Path(cache).expanduser().resolve().is_relative_to(directory.resolve()):
+        # Not by `resolve`, which raises RuntimeError for a loop of symbolic links.
+        place = pathlib.Path(os.path.realpath(cli.expanded(cache)))
+        if cache and place.is_relative_to(os.path.realpath(directory)):
             raise InputError(
                 f"dataset.cache_dir is {cache}, which is in {flag}={directory}; allowed: a "
                 "directory outside it"

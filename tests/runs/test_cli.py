@@ -14,7 +14,8 @@ import sweep
 import train
 from analysis import __main__ as analysis
 from configs import base
-from runs import cli
+from data import storage
+from runs import cli, workdirs
 from tests.helpers.runs import ROOT, cpu_devices, flags, mini, run_command
 
 
@@ -39,6 +40,23 @@ def test_help_with_a_configuration_shows_its_values_those_of_echoing_first(capsy
     assert re.findall(r"^  (\S+) = ", text, re.MULTILINE)[0] == "echo.insertion"
     with pytest.raises(cli.InputError, match=r"no\.py is not a readable configuration file"):
         parser.parse_args(["--help", "--config=no.py"])
+def test_a_cache_in_the_home_directory_of_nobody_is_one_sentence(tmp_path):
+    config = mini(dataset__cache_dir="~nobody-here/cache")
+    opened = (
+        lambda: workdirs.check_apart(tmp_path, config, "--workdir"),
+        lambda: storage.Tree(str(tmp_path), []).cache(config.dataset.cache_dir),
+    )
+    for refused in opened:
+        with pytest.raises(cli.InputError, match="~nobody-here/cache is in the home directory of"):
+            refused()
+
+
+def test_a_loop_of_symbolic_links_is_left_to_those_who_open_it(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    config = mini(dataset__cache_dir=str(tmp_path / "loop"))
+    workdirs.check_apart(tmp_path / "run", config, "--workdir")
+    with pytest.raises(cli.InputError, match=r"cache_dir is .*loop, which is in --workdir="):
+        workdirs.check_apart(tmp_path, config, "--workdir")
 
 
 @pytest.mark.slow
