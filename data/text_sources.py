@@ -17,7 +17,6 @@ whole document again (C4's have 2 windows on average); `MAX_BYTES` bounds the co
 
 import dataclasses
 import functools
-import hashlib
 import io
 import os
 import pathlib
@@ -29,7 +28,7 @@ import ml_collections
 import numpy as np
 
 from data import cache, paths, python_text, tfds, vocabulary
-from data.sources import DatasetInfo, RecordError, Source, SourceError
+from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
 from data.vocabulary import BEGIN, END, Vocabulary
 from runs import cli
 
@@ -192,7 +191,7 @@ def _open_splits(dataset: Any, open_split: Callable) -> tuple[Source, Source, Da
             notes.append(_note(counts, dataset.name, split))
             counts_N = counts.pieces
         examples.append(Tokens(texts, pieces, dataset.sequence_length, counts_N))
-    both = hashlib.sha256(f"{info.fingerprint} {pieces.fingerprint}".encode()).hexdigest()[:16]
+    both = fingerprint(f"{info.fingerprint} {pieces.fingerprint}".encode())
     info = dataclasses.replace(
         info, fingerprint=both, vocabulary_size=pieces.size, notes=tuple(notes)
     )

@@ -1,6 +1,5 @@
 """Subword vocabularies: sentencepiece's unigram model (Kudo 2018), trained once per data set."""
 
-import hashlib
 import io
 import json
 import pathlib
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from data import cache
+from data import cache, sources
 from data.sources import Source, SourceError
 
 # Pieces that no text is encoded as (BEGIN and END frame a document), and the unknown piece.
@@ -47,7 +46,7 @@ class Vocabulary:
         ids = [getattr(self._processor, f"{name}_id")() for name in ("pad", "bos", "eos", "unk")]
         if self.size <= UNKNOWN or ids != [PAD, BEGIN, END, UNKNOWN]:
             raise ValueError("it is not a sentencepiece model of this project")
-        self.fingerprint = hashlib.sha256(model).hexdigest()[:16]
+        self.fingerprint = sources.fingerprint(model)
 
     def encode(self, texts: list[Any]) -> list[np.ndarray]:
         """The pieces of each text (bytes or str), int32 [number of pieces].
