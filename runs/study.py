@@ -600,11 +600,11 @@ def check_name(name: Any) -> None:
         )
 
 
-def nested(config: Any, path: str, default: Any = None) -> Any:
-    """The value at a dotted path of a nested dict or ConfigDict, or `default`."""
+def nested(config: Any, path: str) -> Any:
+    """The value at a dotted path of a nested dict or ConfigDict; None if there is none."""
     for key in path.split("."):
         if not hasattr(config, "items") or key not in config:
-            return default
+            return None
         config = config[key]
     return config
 

@@ -28,6 +28,7 @@ from echo.advice.forecast import FACTORS, Forecast, Run, forecast
 from pipeline import accounting
 from runs import cli, records, signals, trial_records, workdirs
 from runs.progress import SEPARATOR, Progress, duration
+from runs.study import nested
 from runs.tooling import Tools
 from training import check
 from training.experiment import make_experiment
@@ -265,9 +266,7 @@ class Pilots:
         config, workdir = self._pilot_config(factor, seed), self._workdir(factor, seed)
         failure = _failure(workdir)
         end = _steps_until(config, evaluations)
-        asked = False
-
-        begun = False
+        asked = begun = False
 
         def stops(step: int) -> bool:
             nonlocal asked, begun
@@ -373,13 +372,7 @@ def _damaged(workdir: pathlib.Path, error: records.Damaged) -> cli.InputError:
 
 def _pace(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a configuration that may change the seconds of a step; None where missing."""
-    pace = {}
-    for name in _PACE:
-        value: Any = config
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        pace[name] = value
-    return pace
+    return {name: nested(config, name) for name in _PACE}
 
 
 def _paces(workdir: pathlib.Path) -> list[tuple[int, dict[str, Any]]]:
