@@ -121,9 +121,10 @@ from pipeline.streams import concatenate
 from runs import distributed, terminal, workdirs
 from runs.progress import Progress
 from studies import pilots
-from training import check, memory, optimizer, sharding
+from training import check, memory, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Program
+from training.transfer import Transfer
 
 # The insertion points of an echo stage, and the stage before each.
 STAGE_BEFORE = {
@@ -210,13 +211,8 @@ def host_stages(config: ConfigDict, opened: Experiment) -> list[tuple[str, Calla
 
 def step_functions(config: ConfigDict, program: Program) -> tuple[Callable, Callable]:
     """(transfer, step): sends a batch to the devices, and trains on it there."""
-    mesh, seed = program.task.mesh, np.uint32(config.seed.data)
-    hyper = optimizer.hyperparameters(config, 0.0)
+    seed, hyper = np.uint32(config.seed.data), optimizer.hyperparameters(config, 0.0)
     state = pending = None
-
-    def transfer(batch: Batch) -> Any:
-        rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
-        return sharding.put_batch(mesh, rows)
 
     def step(rows: Any) -> None:
         """Like training: fetches the metrics of a step while the next one runs."""
@@ -227,7 +223,7 @@ def step_functions(config: ConfigDict, program: Program) -> tuple[Callable, Call
         # The first step takes many times as long as the others; it belongs to the first call.
         jax.device_get(pending if before is None else before)
 
-    return transfer, step
+    return Transfer(program.task.mesh).put, step
 
 
 def allowed_insertions(config: ConfigDict) -> dict[str, str]:
