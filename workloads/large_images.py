@@ -115,8 +115,8 @@ class LargeImageClassification(crops.RandomCrops, Classification):
 
     def draw(self, data: Arrays, seed, index_B, copy_B):
         data = dict(data)
-        (mirror_key_B,) = self._keys(seed, index_B, copy_B, (1,))
-        mirror_B = jax.vmap(lambda key: self.flip & jax.random.bernoulli(key))(mirror_key_B)
+        mirror_key_B = self._keys(seed, index_B, copy_B, use=1)
+        mirror_B = jax.vmap(jax.random.bernoulli)(mirror_key_B) & self.flip
         if "size" in data:
             boxes_Bx4 = self.random_boxes(seed, data.pop("size"), index_B, copy_B)
         else:  # `decode_cropped` has cropped
@@ -125,24 +125,22 @@ class LargeImageClassification(crops.RandomCrops, Classification):
         return boxes_Bx4, mirror_B, data
 
     def color_keys(self, seed, index_B, copy_B):
-        (keys_B,) = self._keys(seed, index_B, copy_B, (2,))
-        return keys_B
+        return self._keys(seed, index_B, copy_B, use=2)
 
     def random_boxes(self, seed, size_Bx2, index_B, copy_B):
         """The random crop of each row, (y, x, height, width) in pixels, int32 [B, 4]."""
-        (keys,) = self._keys(seed, index_B, copy_B, (0,))
+        key_B = self._keys(seed, index_B, copy_B, use=0)
         box = functools.partial(crops.random_box, min_area=self.min_area, aspect=MAX_ASPECT)
-        return jax.vmap(box)(keys, size_Bx2)
+        return jax.vmap(box)(key_B, size_Bx2)
 
     def evaluation_images(self, data: Arrays) -> jax.Array:
         boxes_Bx4 = jax.vmap(functools.partial(crops.center_box, share=CENTER_SHARE))(data["size"])
         mirror_B = jnp.zeros(len(boxes_Bx4), bool)
         return crops.crop_rows(data["image"], boxes_Bx4, mirror_B, self.crop_size)
 
-    def _keys(self, seed, index_B, copy_B, uses):
-        """For each of `uses`, one key per row, folded from the row's key."""
-        keys = copy_keys(seed, index_B, copy_B)
-        return [jax.vmap(lambda key, use=use: jax.random.fold_in(key, use))(keys) for use in uses]
+    def _keys(self, seed, index_B, copy_B, use: int) -> jax.Array:
+        """One key per row for `use`, [B], folded from the row's key."""
+        return jax.vmap(jax.random.fold_in, (0, None))(copy_keys(seed, index_B, copy_B), use)
 
 
 @crops.on_cpu
