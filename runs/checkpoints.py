@@ -266,7 +266,7 @@ class _NewestAndBest:
 
 def by_path(tree: Any) -> dict[str, Any]:
     """Leaves by path, such as 'params/blocks/0/conv1/conv/kernel', in the tree's order."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 # params -> (what each row adds to the loss [B], its weight [B]); see Workload.row_losses.
 RowLosses = Callable[[Any], tuple[jax.Array, jax.Array]]
@@ -73,8 +74,8 @@ def statistics(
 
     first_B = in_first_half(index_B, data_seed).astype(losses_B.dtype)
     (rows1, weight1, sum1), (rows2, weight2, sum2) = summed(first_B), summed(1 - first_B)
-    mean1, mean2 = _scaled(sum1, 1 / weight1), _scaled(sum2, 1 / weight2)
-    difference = jax.tree.map(jnp.subtract, mean1, mean2)
+    mean1, mean2 = optax.tree.scale(1 / weight1, sum1), optax.tree.scale(1 / weight2, sum2)
+    difference = optax.tree.sub(mean1, mean2)
 
     repeat_B = repeat_B.astype(losses_B.dtype)
     fresh_B = 1 - repeat_B
@@ -116,7 +117,3 @@ def _dot(one: Any, other: Any) -> Any:
     # Not jnp.vdot, which accelerators compute in half precision.
     products = jax.tree.map(lambda a, b: (a * b).sum(), one, other)
     return sum(jax.tree.leaves(products))
-
-
-def _scaled(tree: Any, factor: jax.Array) -> Any:
-    return jax.tree.map(lambda leaf: leaf * factor, tree)

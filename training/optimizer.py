@@ -48,7 +48,7 @@ def _kernels(params):
     def is_kernel(path, _):
         return any(getattr(part, "key", None) == "kernel" for part in path)
 
-    return jax.tree_util.tree_map_with_path(is_kernel, params)
+    return jax.tree.map_with_path(is_kernel, params)
 
 
 def hyperparameters(config: ConfigDict, progress: float) -> Hyperparameters:

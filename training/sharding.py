@@ -130,7 +130,7 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
         MeshError: the choice does not fit the mesh or the network.
     """
     _check_choice(mesh, choice)
-    leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    leaves, structure = jax.tree.flatten_with_path(shapes)
     specs: list[Any] = [_partition(mesh, choice, _name(path), leaf.shape) for path, leaf in leaves]
     if choice == "tensor" and not any("model" in spec for spec in specs):
         raise MeshError(
