@@ -31,9 +31,8 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file starts
 _SCAN_BYTES = 2**24
 _MAX_NAMES = 5  # of fields, in a message
-_START_BYTES = (
-    2**20
-)  # of a line that show what a file is; a JSON array may be one line of gigabytes
+# Of a line that show what a file is; a JSON array may be one line of gigabytes.
+_START_BYTES = 2**20
 
 
 class _Lines(Records):

@@ -87,6 +87,7 @@ def build(
 
     Raises:
         ValueError: echo.policy=auto without `streams`.
+        RecordError: record 0 cannot be decoded.
     """
     if streams is None and config.echo.policy != "fixed":
         raise ValueError("echo.policy=auto needs streams=AutoStreams(config, ...)")

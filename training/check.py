@@ -17,7 +17,6 @@ MAX_RECORD_SECONDS = 600
 # The field that scales the learning rate at the end of each schedule that decays.
 _FINAL_FACTORS = {"linear": "final_factor", "cosine": "final_factor", "two_steps": "step_factor"}
 
-
 _FALLING = ("loss", "perplexity")  # metrics that training lowers
 
 

@@ -100,9 +100,9 @@ class Run:
         fresh_examples, steps: [points] at each evaluation. An example is counted once, however
             often it is repeated.
         loss: [points] a positive number that falls: a loss, or 1 - accuracy. If it rises instead,
-            the evidence is not enough. Values that are not
-            finite are skipped, and those before the first fresh example; if the last one is not
-            finite, the run diverged, and its factor is not recommended.
+            the evidence is not enough. Values that are not finite are skipped, and those before the
+            first fresh example; if the last one is not finite, the run diverged, and its factor is
+            not recommended.
     """
 
     factor: float

@@ -12,6 +12,7 @@ import optax
 from flax import nnx
 
 from models.ssd import SSD, default_boxes
+from runs import cli
 from workloads import crops
 from workloads.classification import normalized
 from workloads.detection import augment, coco_metrics
@@ -262,9 +263,8 @@ def multibox_loss(default_Nx4, offsets_Nx4, logits_NxK1, boxes_Mx4, labels_M) ->
     matched_N = geometry.match(boxes_Mx4, labels_M >= 0, geometry.to_corners(default_Nx4))
     positive_N = matched_N >= 0
     target_Nx4 = geometry.encode(boxes_Mx4[matched_N], default_Nx4)
-    target_Nx4 = jnp.where(
-        positive_N[:, None], target_Nx4, 0.0
-    )  # the encoding of padding is arbitrary
+    # The encoding of padding is arbitrary.
+    target_Nx4 = jnp.where(positive_N[:, None], target_Nx4, 0.0)
     box_N = optax.huber_loss(offsets_Nx4, target_Nx4, delta=1.0).sum(-1)
     classes_N = jnp.where(positive_N, labels_M[matched_N] + 1, 0)
     class_N = optax.softmax_cross_entropy_with_integer_labels(logits_NxK1, classes_N)
@@ -317,8 +317,6 @@ def _check(config) -> None:
     if config.model.depth not in (18, 34):
         raise WorkloadError(f"config.model.depth is {config.model.depth}; allowed: 18, 34")
     for name in ("dataset.canvas", "augmentation.crop_size"):
-        group, field = name.split(".")
-        if config[group][field] < _MIN_SIZE:
-            raise WorkloadError(
-                f"config.{name} is {config[group][field]}; allowed: {_MIN_SIZE} or more"
-            )
+        size = cli.get_field(config, name)
+        if size < _MIN_SIZE:
+            raise WorkloadError(f"config.{name} is {size}; allowed: {_MIN_SIZE} or more")
