@@ -40,6 +40,8 @@ def test_help_with_a_configuration_shows_its_values_those_of_echoing_first(capsy
     assert re.findall(r"^  (\S+) = ", text, re.MULTILINE)[0] == "echo.insertion"
     with pytest.raises(cli.InputError, match=r"no\.py is not a readable configuration file"):
         parser.parse_args(["--help", "--config=no.py"])
+
+
 def test_a_cache_in_the_home_directory_of_nobody_is_one_sentence(tmp_path):
     config = mini(dataset__cache_dir="~nobody-here/cache")
     opened = (
