@@ -1,5 +1,6 @@
 """From records on disk to scores: values computed by hand, other targets, damaged records."""
 
+import dataclasses
 import json
 import math
 import operator
@@ -117,6 +118,9 @@ def test_a_trial_that_diverged_after_an_easier_target_counts_there(tmp_path):
     assert searches["fresh_examples_low"][0] == 200
     judged = load.judged_at(planned, load.curves(planned.trials, "accuracy"), 0.85)
     pd.testing.assert_frame_equal(judged.trials, easy.trials)
+    # A best value is of the whole budget, which that run did not survive.
+    values = write_study(tmp_path / "v", [BASELINE, BEFORE], trials, score="best_value")
+    assert load.read(values, target=0.85).trials["counted"].tolist() == [False, True, True]
 
 
 def test_target_below_is_reached_from_above(tmp_path):
@@ -141,6 +145,20 @@ def test_unfinished_and_preempted_trials_do_not_count_yet(tmp_path):
     assert "before augmentation, e = 2 (0)" in text
     table = scores.condition_scores(loaded.trials, loaded.study)
     assert table["searches"].tolist() == [1, 0]
+
+
+def test_a_search_in_which_no_trial_has_ended_has_no_score_yet(tmp_path):
+    trials = {
+        ("baseline", 0, 0): [0.9],
+        ("baseline", 1, 0): ([0.1], "unfinished"),
+        ("baseline", 1, 1): ([0.2], "preempted"),
+    }
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE], trials))
+    done, running = scores.search_scores(loaded.trials, loaded.study).to_dict("records")
+    for measure in scores.MEASURES:
+        assert not math.isnan(done[f"{measure}_low"])
+        assert math.isnan(running[f"{measure}_low"])
+        assert math.isnan(running[f"{measure}_high"])
 
 
 @pytest.mark.slow
@@ -472,6 +490,20 @@ def test_seconds_of_trials_that_shared_the_machine_are_marked_and_not_compared(t
         assert "best_trial_curves_by_train_seconds" not in figures.of_study(loaded)
 
 
+def test_seconds_are_not_compared_with_those_of_a_baseline_that_shared(tmp_path):
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL)
+
+    def seconds_of(search, trial):
+        path = root / "baseline" / search / trial / records.HPARAMS
+        records.write_json(path, records.read_json(path) | {"workers": 2})
+        table = scores.condition_scores(*_trials_and_study(root))
+        assert table["ratio_count"].tolist() == [2, 2]
+        return table["seconds_ratio_count"].tolist()
+
+    assert seconds_of("0", "3") == [2, 2]  # it does not count
+    assert seconds_of("1", "1") == [0, 0]
+
+
 def _trials_and_study(root):
     loaded = load.read(root)
     return loaded.trials, loaded.study
@@ -495,6 +527,20 @@ def test_effect_without_retuning_keeps_the_hyperparameters_of_the_best_baseline(
     assert (before["untuned_low"], before["untuned_high"]) == ((500 / 600 + 2.5) / 2, math.inf)
     assert tables.effect_text(before, "ratio") == "0.58 [0.17, 1.00]"
     assert tables.effect_text(before, scores.UNTUNED) == "≥1.67 [0.83, >2.50]"
+
+
+def test_effect_without_retuning_is_bounded_by_what_its_trial_had_used(tmp_path):
+    values = {
+        ("baseline", 0, 0): [0.1] * 3 + [0.97],
+        ("before_e2", 0, 0): [0.1, 0.92],  # it stopped at the easier target
+        ("baseline", 1, 0): [0.97],
+        ("before_e2", 1, 0): ([0.1], "failed"),  # which says nothing of its setting
+    }
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], values)
+    loaded = load.read(root, target=0.95)
+    _, before = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")
+    assert before["untuned_count"] == 1
+    assert (before["untuned_low"], before["untuned_high"]) == (200 / 400, math.inf)
 
 
 def test_latex_shows_hostile_text_literally():
@@ -601,6 +647,31 @@ def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
     assert "150 training examples" in text
     assert "4 x chip 0, 4 x chip 1" in text
     assert "commits: aaa, bbb" in text
+
+
+@pytest.mark.parametrize(
+    ("trials", "searches", "said"),
+    [
+        (49, 5, "Small study: 49 trials per search (the paper ran 50 to 100). "),
+        (50, 4, "Small study: 4 searches per condition (the paper ran 5). "),
+        (50, 5, None),
+        (0, 5, None),  # not planned: single runs
+    ],
+)
+def test_a_study_is_small_below_the_papers_numbers(trials, searches, said, small):
+    loaded = load.read(small)
+    plan = dataclasses.replace(loaded.study, trials=trials, searches=searches)
+    text = " ".join(caveats.find(dataclasses.replace(loaded, study=plan)))
+    assert ("Small study" in text) == (said is not None)
+    assert (said or "") in text
+    assert ("a range but no interval" in text) == (searches == 4)
+
+
+@pytest.mark.parametrize("size", [399, 400])
+def test_scores_of_one_epoch_are_no_caveat(size, tmp_path):
+    dataset, values = {"train_examples": size}, {("baseline", 0, 0): [0.1] * 3 + [0.9]}
+    loaded = load.read(write_study(tmp_path / "s", [BASELINE], values, dataset=dataset))
+    assert ("later epoch" in " ".join(caveats.find(loaded))) == (size == 399)
 
 
 def test_caveats_list_a_dozen_searches_and_count_the_others(tmp_path):

@@ -82,7 +82,10 @@ def test_ratio_of_two_censored_scores_is_undetermined(tmp_path):
 
 @pytest.mark.parametrize(
     ("score", "effects"),
-    [("fresh_examples", {"ratio": 1, "untuned": 1}), ("best_value", {"difference": 0})],
+    [
+        ("fresh_examples", {"ratio": 1, "untuned": 1}),
+        ("best_value", {"difference": 0, "untuned": 0}),
+    ],
 )
 def test_a_baseline_that_is_censored_has_no_effect_on_itself(tmp_path, score, effects):
     values = {("baseline", 0, k): [0.1] * 10 for k in (0, 1)}
@@ -318,6 +321,10 @@ def test_pairs_keep_what_is_known_of_censored_sides(tmp_path):
     assert ends.iloc[11].tolist() == [40 / 25, INF]
     assert ends.iloc[12].tolist() == [0, INF]
     assert effect["verdict"] == "fewer"
+    fewer = loaded.trials.assign(counted=loaded.trials["trial"] != 3)
+    assert len(uncertainty.pairs(fewer, loaded.study)) == len(costs) - 1
+    between = uncertainty.pairs_between(fewer, loaded.study, "before_e2", "baseline")
+    assert sorted(between["trial"]) == [0, 1, 2, *range(4, len(costs))]
     drawn = figures.of_study(loaded)["paired_effects"]
     assert f"{tables.paired_text(effect, loaded.study)}\n12/14 pairs used" in strings(drawn)
     assert_inside(drawn, texts(drawn))
@@ -361,6 +368,23 @@ def test_pairs_that_are_not_used_do_not_change_the_interval():
         assert len(used) == number
         if interval != (0.0, INF):
             assert uncertainty.sign_interval(low[used], high[used])[:2] == interval
+
+
+def test_verdicts_are_adjusted_for_all_conditions_of_a_study(tmp_path):
+    """Also for those with too few pairs to be tested."""
+    loaded, _ = paired_study(tmp_path / "s", [(20, 10)])
+    effects = {"effect_low": [0.5] * 10 + [2.0] * 2, "effect_high": [0.5] * 10 + [2.0] * 2}
+    reached = {"reached": True, "baseline_reached": True}
+    pairs = pd.DataFrame(reached | effects | {"insertion": "none", "label": "", "search": 0})
+    p = stats.binomtest(2, 12).pvalue
+    assert p < 0.05 < 2 * p
+    for others, verdict in ((0, "fewer"), (1, "undecided")):
+        few = [pairs.head(9).assign(condition=f"few {k}") for k in range(others)]
+        table = uncertainty.paired_effects(
+            pd.concat([pairs.assign(condition="many"), *few]), loaded.study
+        )
+        assert table["verdict"].tolist() == [verdict] + ["undecided"] * others
+        assert table["p_holm"].iloc[0] == pytest.approx((1 + others) * p)
 
 
 def test_few_pairs_give_no_interval(tmp_path):

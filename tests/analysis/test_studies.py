@@ -179,13 +179,15 @@ def test_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
     """Against explicit resampling."""
     values = {("baseline", 0, k): [0.1] * n + [0.9] for k, n in enumerate((3, 9, 4, 30, 7))}
     values |= {("baseline", 0, 5): [0.1] * 5, ("baseline", 0, 6): ([0.1], "diverged")}
+    values |= {("baseline", 0, 7): [0.1] * 9}
     root = write_study(tmp_path / "s", [BASELINE], values)
     plan = records.read_json(root / records.STUDY)
-    records.write_json(root / records.STUDY, plan | {"trials": 6})
+    records.write_json(root / records.STUDY, plan | {"trials": 7})
     loaded = load.read(root)
     curve = uncertainty.score_by_trials(loaded.trials, loaded.study).set_index("trials")
-    assert curve.index.tolist() == [1, 2, 3, 4, 5, 6]
-    costs = np.array([400, 1000, 500, 3100, 800, np.inf])
+    assert curve.index.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert set(curve["beyond"]) == {500}  # of the two that missed the target, the first end
+    costs = np.array([400, 1000, 500, 3100, 800, np.inf, np.inf])
     random = np.random.default_rng(0)
     for n in (2, 4):
         best = random.choice(costs, size=(100_000, n)).min(axis=1)
