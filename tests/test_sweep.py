@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -66,6 +67,9 @@ def test_horizon_axis_follows_the_budget_and_gives_whole_numbers(budget):
         "max": 2 * budget,
     }
     drawn = [point(loaded.space, 0, trial)[axis.field] for trial in range(64)]
+    places = qmc.Halton(d=len(loaded.space), scramble=True, rng=0).random(64)
+    exact = [axis.value_at(place) for place in places[:, loaded.space.index(axis)]]
+    np.testing.assert_allclose(drawn, exact, rtol=0, atol=0.5)
     assert all(type(value) is int for value in drawn)
     assert min(drawn) < budget / 24
     assert max(drawn) > 1.5 * budget
@@ -86,11 +90,16 @@ def test_horizon_is_searched_exactly_where_the_schedule_decays():
 
 
 def test_every_condition_is_evaluated_equally_often_per_step():
-    loaded = load_study(cifar10.get_config("mini"), cifar10, "configs/cifar10.py:mini", "factor")
-    every = loaded.config.evaluate_every_fresh_examples
-    for condition in loaded.conditions:
-        config = trial_config(loaded, condition, 0, 0)
-        assert config.evaluate_every_fresh_examples == round(every / config.echo.factor)
+    copies = set()
+    for name in ("factor", "controls"):
+        loaded = load_study(cifar10.get_config("mini"), cifar10, "configs/cifar10.py:mini", name)
+        every = loaded.config.evaluate_every_fresh_examples
+        for condition in loaded.conditions:
+            config = trial_config(loaded, condition, 0, 0)
+            factors = (config.echo.factor, config.dataset.spaced_epochs)
+            copies.add(factors)
+            assert config.evaluate_every_fresh_examples == round(every / math.prod(factors))
+    assert copies >= {(1, 1), (16, 1), (1, 2)}
     own = dataclasses.replace(condition, overrides={"evaluate_every_fresh_examples": 7})
     assert trial_config(loaded, own, 0, 0).evaluate_every_fresh_examples == 7
 
