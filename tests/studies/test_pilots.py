@@ -6,6 +6,7 @@ import re
 import types
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ import train
 from configs import cifar10
 from data.sources import RecordError
 from echo.advice.cost_model import StageTime, Timing
-from echo.advice.forecast import FACTORS, Forecast
+from echo.advice.forecast import FACTORS, Forecast, Run, forecast
 from echo.advice.recommend import conclude
 from pipeline import accounting
 from runs import cli, records
@@ -172,6 +173,68 @@ def test_only_steps_at_the_present_pace_are_timed(tmp_path):
     slow_again = make(tmp_path, **slow)
     slow_again._continue(4, 0, 0, lambda: False)
     assert slow_again._times[4, 0][0] == second - first
+
+
+def test_seconds_are_those_of_long_pilots_and_predictions_as_far_off_as_they_were(tmp_path):
+    one = make(tmp_path)
+    one._times = {(4, 0): (10, 0.6), (4, 1): (20, 1.6), (4, 2): (9, 99.0)}  # 0.06, 0.08, too short
+    one._times |= {(16, 0): (10, 0.4), (2, 0): (9, 99.0)}
+    off = math.sqrt(0.07 / SECONDS[4] * 0.04 / SECONDS[16])
+    rest = {e: off * SECONDS[e] for e in (1, 2, 8)}
+    assert one._step_seconds() == pytest.approx({4: 0.07, 16: 0.04} | rest)
+
+
+def short_pilots(tmp_path):
+    """Pilots that have recorded the beginning of two runs."""
+    one = make(tmp_path)
+    fresh = np.linspace(64, 640, 10)
+    for factor, lowest in ((4, 0.8), (16, 0.7)):
+        loss = np.geomspace(2.0, lowest, 10)
+        one._runs[factor, 0] = Run(factor, fresh, fresh * factor / 32, loss)
+        one._results[factor, 0] = {"status": "preempted", "train_seconds": 0.25}
+    return one
+
+
+def test_the_answer_for_another_input_is_the_forecast_with_its_seconds(tmp_path):
+    """A step is no faster than the fastest, which does not wait for the input."""
+    one = short_pilots(tmp_path)
+    answer = one.answer()
+    assert answer.spent == 0.5
+    for times, factor in answer.otherwise.items():
+        seconds = {e: max(0.01, times * 0.06 / e) for e in SECONDS}
+        other = forecast(one._runs.values(), one._target, batch_size=32, step_seconds=seconds)
+        assert factor == other.factor
+    assert set(answer.otherwise) == {0.5, 2.0}
+
+
+def test_a_pilot_is_extended_as_far_as_the_limit_allows(tmp_path):
+    one = short_pilots(tmp_path)
+    answer = one.answer()
+    factor = answer.forecast.next_factor
+    length, longer = (10, 12) if factor in pilots.FIRST else (0, 2)  # evaluations: 15% more
+    fresh = (longer - length) * one._pilot_config(factor, 0).evaluate_every_fresh_examples
+    needed = answer.spent + fresh * factor / 32 * SECONDS[factor]
+    for share, following in ((0.999, None), (1.001, (factor, 0, longer))):
+        one._limit = share * needed / answer.limit
+        assert one._following() == following
+
+
+def test_pilots_of_a_seed_have_matched_seeds(tmp_path):
+    one = make(tmp_path, seed__data=5, seed__model=7)
+    for factor in pilots.FIRST:
+        seeds = [one._pilot_config(factor, seed).seed for seed in (0, 2)]
+        assert [(seed.data, seed.model) for seed in seeds] == [(5, 7), (7, 9)]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, 375), (320, 320), (6_400, 375)])
+def test_a_pilot_is_evaluated_64_times_in_the_budget_or_as_often_as_its_run(
+    every, expected, tmp_path
+):
+    fields = {"budget__fresh_examples": 24_000, "evaluate_every_fresh_examples": every}
+    one = make(tmp_path, **fields)
+    for factor in (1, 4):
+        found = one._pilot_config(factor, 0).evaluate_every_fresh_examples
+        assert found == expected // factor
 
 
 def test_a_session_that_was_lost_leaves_no_pace(tmp_path):
