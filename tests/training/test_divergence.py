@@ -130,6 +130,8 @@ def test_a_first_loss_of_zero_sets_no_bound():
     assert divergence.explanation(2, 5000.0, 0, 5.0) == ""
     assert "5001 at step 2, more than 1000" in divergence.explanation(2, 5001.0, 0, 5.0)
     assert "the loss is not finite at step 2" in divergence.explanation(2, np.nan, 3, 0.0)
+    for initial_loss in (0.0, 5.0):  # also if the compiled check has missed it
+        assert "loss is nan at step 2" in divergence.explanation(2, np.nan, 0, initial_loss)
 
 
 @pytest.mark.slow

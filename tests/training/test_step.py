@@ -55,6 +55,14 @@ def test_schedules_run_over_their_horizon():
     assert optimizer.hyperparameters(config, 0.99).learning_rate == 2.0
 
 
+def test_only_the_learning_rate_follows_a_schedule():
+    values = {"learning_rate": 0.5, "momentum": 0.75, "weight_decay": 0.125, "beta2": 0.9375}
+    config = mini(**{f"optimizer__{name}": value for name, value in values.items()})
+    for progress in (0.0, 1.0):
+        hyper = optimizer.hyperparameters(config, progress)._asdict()
+        assert hyper == values | {"learning_rate": hyper["learning_rate"]}
+
+
 @pytest.mark.parametrize("at", INSERTIONS_AND_BUFFERS)
 @pytest.mark.parametrize("horizon", [0, 320, 1280])
 def test_the_horizon_in_steps_is_what_each_condition_takes_on_it(at, horizon):
