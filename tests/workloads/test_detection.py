@@ -97,12 +97,18 @@ def decoded_scenes(number=12):
     return detection, detection.decode(source.__getitems__(range(number)))
 
 
-def summarized(detection, data, outputs, mask):
+@functools.cache
+def compiled(detection):
     @jax.jit
     def evaluate(data, outputs, mask):
         return detection.evaluate(lambda images, train: outputs, data, mask)
 
-    return detection.summarize([jax.device_get(evaluate(data, outputs, jnp.asarray(mask)))])
+    return evaluate
+
+
+def summarized(detection, data, outputs, mask):
+    sums = compiled(detection)(data, outputs, jnp.asarray(mask))
+    return detection.summarize([jax.device_get(sums)])
 
 
 @pytest.mark.slow
@@ -118,6 +124,27 @@ def test_a_perfect_network_has_map_one_and_masked_rows_do_not_count():
     assert values["AP_large"] == -1  # there are none
     everything = summarized(detection, data, (offsets, logits), np.ones(12, np.float32))
     assert everything["AP50"] < values["AP50"]
+    data = data | {"bad_boxes": np.arange(12, dtype=np.int32)}
+    values = summarized(detection, data, (offsets, logits), mask)
+    assert values["bad_boxes"] == sum(range(9))
+    rows = {name: array[:9] for name, array in data.items()}
+    alone = summarized(detection, rows, (offsets[:9], logits[:9]), np.ones(9, np.float32))
+    assert values == pytest.approx(alone, rel=1e-5)
+
+
+def test_a_crowd_is_background_in_the_loss_of_an_evaluation():
+    detection, data = decoded_scenes()
+    outputs, mask = perfect_outputs(detection, data), np.ones(12, np.float32)
+    first = np.arange(data["labels"].shape[1]) == 0
+    losses = [
+        summarized(detection, data | changed, outputs, mask)["loss"]
+        for changed in (
+            {"crowd": data["crowd"] | first},
+            {"labels": np.where(first, -1, data["labels"])},
+            {},
+        )
+    ]
+    assert losses[0] == losses[1] > 2 * losses[2]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from runs import cli
 from tests.helpers.detection import GREY, jpeg, mini, record, workload
 from training import experiment
 from training.experiment import make_experiment
+from workloads.detection import augment
 
 
 class Records(Source):
@@ -192,6 +193,55 @@ def test_boxes_follow_the_pixels_through_crop_and_mirror():
     for name in ("boxes", "labels", "bad_boxes"):
         np.testing.assert_array_equal(on_host[name], out[name])
     assert abs(on_host["image"].astype(int) - out["image"]).max() <= 1
+
+
+def crops_by_loops(boxes, size, min_area, number):
+    """The crops of Liu et al. (2016), as loops: (y, x, height, width), and None for no crop."""
+    rng, crops = np.random.default_rng(1), []
+    while len(crops) < number:
+        crops.append(None)
+        overlap = rng.choice([0.0, 0.1, 0.3, 0.5, 0.7, 0.9, None])
+        for _ in range(50 if overlap is not None else 0):
+            scale = rng.uniform(min_area**0.5, 1)
+            ratio = rng.uniform(max(0.5, scale**2), min(2, 1 / scale**2))
+            h, w = np.clip(np.round(size * scale * np.array([ratio**-0.5, ratio**0.5])), 1, size)
+            y, x = rng.integers(0, size - h + 1), rng.integers(0, size - w + 1)
+            if any(suits(size * box, (y, x, y + h, x + w), overlap) for box in boxes):
+                crops[-1] = (y, x, h, w)
+                break
+    return crops
+
+
+def suits(box, crop, overlap):
+    """Whether a crop contains the center of a box, and overlaps it so much."""
+    low, high = np.maximum(box[:2], crop[:2]), np.minimum(box[2:], crop[2:])
+    common = np.prod(np.maximum(high - low, 0))
+    area, whole = ((c[2] - c[0]) * (c[3] - c[1]) for c in (box, crop))
+    center = (box[:2] + box[2:]) / 2
+    inside = (center > crop[:2]).all() and (center < crop[2:]).all()
+    return inside and common / (area + whole - common) >= overlap
+
+
+def test_random_crops_are_those_of_the_paper():
+    boxes = np.array([[0.05, 0.1, 0.55, 0.4], [0.6, 0.5, 0.9, 0.95]])
+    padded = np.float32([*boxes, [0.3, 0.3, 0.7, 0.7]])  # the last one is padding
+    valid, size, number = np.array([True, True, False]), 64, 1_000
+    draw = jax.vmap(lambda key: augment.random_window(key, padded, valid, size, 0.1))
+    drawn = np.asarray(jax.jit(draw)(jax.random.split(jax.random.key(0), number)))
+    wanted = crops_by_loops(boxes, size, 0.1, number)
+    whole = (drawn == [0, 0, size, size]).all(axis=1)
+    assert whole.mean() == pytest.approx(np.mean([crop is None for crop in wanted]), abs=0.05)
+    wanted = np.array([crop for crop in wanted if crop is not None])
+    for mine, theirs in zip(_places(drawn[~whole]), _places(wanted), strict=True):
+        for quantile in (0.1, 0.5, 0.9):
+            found, expected = np.quantile(mine, quantile), np.quantile(theirs, quantile)
+            assert found == pytest.approx(expected, abs=4)
+
+
+def _places(crops):
+    """Sides, and the center, in pixels."""
+    y, x, h, w = crops.T
+    return h, w, y + h / 2, x + w / 2
 
 
 def test_without_augmentation_an_image_is_only_resized():
