@@ -8,6 +8,8 @@ import pytest
 
 from analysis import uncertainty
 from benchmarks import claims
+from runs import records
+from tests.helpers.written_studies import BASELINE, BEFORE, setting, write_study
 
 SEARCHES = pd.DataFrame({"low": [1.2, 1.5], "high": [1.2, 1.5]})
 
@@ -50,6 +52,107 @@ def test_ratios_are_of_the_searches_that_both_conditions_have():
     assert ratio.iloc[0].tolist() == [0.5, 0.5]
 
 
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Writes the records of a study where claims find it. `values` are functions of the search and
+    the trial, by condition; a study has two searches."""
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+
+    def write(conditions, values, trials=12, **changes):
+        root = tmp_path / "studies" / tmp_path.name / "records.tar.xz"
+        root.parent.mkdir(parents=True)
+        outcomes = {
+            (name, search, trial): outcome(search, trial)
+            for name, outcome in values.items()
+            for search in range(2)
+            for trial in range(trials)
+        }
+        write_study(root, conditions, outcomes, **changes)
+        plan = records.read_json(root / records.STUDY)
+        records.write_json(root / records.STUDY, plan | {"trials": trials})
+        return tmp_path.name  # loaded studies are cached by their names
+
+    return write
+
+
+def after(evaluations):
+    """The target is reached at this evaluation."""
+    return [0.1] * (evaluations - 1) + [0.9]
+
+
+@pytest.mark.parametrize(
+    ("costs", "lucky", "verdict"),
+    [
+        ((6, 3), None, "reproduced"),
+        ((3, 6), None, "not reproduced"),
+        ((6, 3), "baseline", "undecided"),  # its one cheap trial decides a search, but no pairs
+        ((3, 6), "before_e2", "undecided"),
+    ],
+)
+def test_fewer_examples_than_without_echoing_in_pairs_and_in_every_search(
+    costs, lucky, verdict, written
+):
+    def outcome(name, cost):
+        return lambda search, trial: after(1 if (name, search, trial) == (lucky, 1, 0) else cost)
+
+    names = ("baseline", "before_e2")
+    values = {name: outcome(name, cost) for name, cost in zip(names, costs, strict=True)}
+    study = written([BASELINE, BEFORE], values)
+    assert claims.against_none(study, "before_e2")().verdict == verdict
+    assert claims.between(study, "before_e2", "baseline")().verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "verdict"),
+    [
+        *(("above", 0.6, "reproduced"), ("above", 0.4, "not reproduced")),
+        *(("below", 0.4, "reproduced"), ("below", 0.6, "not reproduced")),
+    ],
+)
+def test_a_better_value_lies_where_the_target_does(mode, own, verdict, written):
+    never = {"metric": "quality", "value": 9.0 if mode == "above" else -9.0, "mode": mode}
+    values = {"baseline": lambda *_: [0.5], "before_e2": lambda *_: [own]}
+    study = written([BASELINE, BEFORE], values, target=never, score="best_value")
+    cell = claims.against_none(study, "before_e2")()
+    assert (cell.verdict, cell.effect) == (verdict, pytest.approx(own - 0.5))
+
+
+@pytest.mark.parametrize(("trials", "enough"), [(5, True), (4, False)])
+def test_a_ratio_of_ratios_takes_ten_pairs(trials, enough, written):
+    conditions = [BASELINE, BEFORE, *(setting(name, "after_batching", 2.0) for name in "cd")]
+    costs = {"baseline": 8, "before_e2": 2, "c": 8, "d": 2}
+    values = {name: lambda *_, cost=cost: after(cost) for name, cost in costs.items()}
+    study = written(conditions, values, trials, searches=3)
+    smaller, larger = ("before_e2", "baseline"), ("c", "d")
+    cell = claims.relative(study, smaller, larger)()
+    assert cell.verdict == ("reproduced" if enough else "undecided")
+    assert math.isnan(cell.low) != enough
+    assert cell.tuned.startswith("0.06 [")  # (2 / 8) / (8 / 2)
+    opposite = claims.relative(study, larger, smaller)()
+    assert opposite.verdict == ("not reproduced" if enough else "undecided")
+    if not enough:  # of the three searches that are planned, two have been run
+        assert [size.rpartition(" ")[2] for size in cell.sizes] == ["(8)", "(2)"]
+
+
+def test_the_rules_of_the_convex_problem_take_whole_intervals_and_both_slopes():
+    whole = claims.convex(4, 64, 16, bound=1.0, below=True)()
+    assert whole.low < whole.effect < whole.high
+    verdicts = ["not reproduced", "undecided", "reproduced"]
+    for below, expected in ((True, verdicts), (False, verdicts[::-1])):
+        bounds = (0.99 * whole.low, whole.effect, 1.01 * whole.high)
+        found = [claims.convex(4, 64, 16, bound, below)().verdict for bound in bounds]
+        assert found == expected
+    falls = claims.convex_slopes(4, 256, 0.0, 0.0)().effect
+    stays = float(claims.convex_slopes(4, 256, 0.0, 0.0)().tuned.split()[0])
+    for steep, flat, verdict in (
+        (falls + 0.1, stays - 0.1, "reproduced"),
+        (falls - 0.1, stays - 0.1, "undecided"),
+        (falls + 0.1, stays + 0.1, "undecided"),
+        (falls - 0.1, stays + 0.1, "not reproduced"),
+    ):
+        assert claims.convex_slopes(4, 256, steep, flat)().verdict == verdict
+
+
 def test_a_condition_is_bounded_by_two_winners_at_one_end():
     text = claims._bounded("grid/controls_logistic", "baseline_steps_of_e2")
     assert text == "baseline_steps_of_e2: min of learning rate in 3 of 5"
@@ -62,3 +165,5 @@ def test_speedups_come_from_the_pages():
     assert cell.tuned.endswith("times as fast")
     assert 1 / cell.effect == pytest.approx(float(cell.tuned.split()[0]))
     assert claims.faster("wall_time", "e = 5", claimed=False)().verdict == "not reproduced"
+    assert claims.faster("wall_time", "e = 5", bound=0.99 / cell.low)().verdict == "undecided"
+    assert claims.faster("wall_time", "e = 5", bound=1.01 / cell.low)().verdict == "not reproduced"
