@@ -207,6 +207,14 @@ def test_the_answer_for_another_input_is_the_forecast_with_its_seconds(tmp_path)
     assert set(answer.otherwise) == {0.5, 2.0}
 
 
+def test_the_limit_is_in_runs_without_echoing_of_the_budget_or_less(tmp_path):
+    one = short_pilots(tmp_path)
+    high = one.answer().forecast.cells[1].seconds_high
+    for share in (0.5, 2.0):  # of these seconds, the whole budget takes
+        one._config.budget.fresh_examples = round(share * high / SECONDS[1] * 32)
+        assert one.answer().limit == pytest.approx(min(share, 1.0) * high, rel=1e-3)
+
+
 def test_a_pilot_is_extended_as_far_as_the_limit_allows(tmp_path):
     one = short_pilots(tmp_path)
     answer = one.answer()
