@@ -211,6 +211,8 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (matched, ("grid/setting_photographs", e(4, 32), "baseline_b32"), TABLES),
         (matched, ("grid/setting_photographs", f"{AFTER}_b32", "baseline_b32"), TABLES),
         (matched, ("grid/setting_photographs", f"{BATCH}_b32", "baseline_b32"), TABLES),
+        (tuned, ("grid/documents", e(4, 16), e(16, 16)), TABLES),
+        (matched, ("grid/documents", e(4, 16), e(16, 16)), TABLES),
         (tuned, ("grid/cells", e(4, 16), e(16, 16)), TABLES),
         (tuned, ("grid/cells", e(2, 16), f"{BATCH}_b16"), TABLES),
         (matched, ("grid/cells", e(2, 16), "baseline_b16"), TABLES),
