@@ -55,9 +55,7 @@ def ratio(own: tuple, base: tuple) -> tuple[np.ndarray, np.ndarray]:
     """(low, high) bounds of own / base, for positive quantities given as (lows, highs)."""
     own_low, own_high, base_low, base_high = (np.asarray(end, float) for end in (*own, *base))
     with np.errstate(divide="ignore", invalid="ignore"):
-        low, high = own_low / base_high, own_high / base_low
-    unknown = np.isnan(own_low) | np.isnan(base_low)
-    return np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
+        return own_low / base_high, own_high / base_low
 
 
 def difference(own: tuple, base: tuple) -> tuple[np.ndarray, np.ndarray]:

@@ -40,6 +40,17 @@ def test_winner_is_the_cheapest_trial_that_reached_the_target():
         assert winners[condition] == min(trials, key=lambda one: one[0])[1]
 
 
+def test_of_equal_trials_the_first_one_of_the_first_search_wins():
+    grid = load.read(GRID)
+    reached = grid.trials["fresh_examples_to_target"].notna()
+    trials = grid.trials.assign(fresh_examples_to_target=reached.map({True: 99.0, False: math.nan}))
+    winners = confirmation.winners(dataclasses.replace(grid, trials=trials))
+    fields = [axis.field for axis in grid.study.space]
+    for condition, own in trials[reached & trials["counted"]].groupby("condition"):
+        first = own.sort_values(["search", "trial"])[fields].iloc[0]
+        assert winners[condition] == first.to_dict()
+
+
 def test_baseline_that_never_reached_the_target_is_confirmed_at_its_best_value():
     grid = load.read("results/grid/photographs.tar.xz")
     grid = dataclasses.replace(grid, trials=grid.trials[grid.trials["search"] == 0])
@@ -63,7 +74,7 @@ def test_condition_with_an_unfinished_search_has_no_winner():
     grid = load.read("results/grid/documents.tar.xz")
     counted = grid.trials.groupby("condition")["counted"].sum()
     assert 0 < counted["before_augmentation_e2_b32"] < grid.study.trials  # it was interrupted
-    half = grid.trials.index[grid.trials["condition"] == "before_augmentation_e4_b16"][6:]
+    half = grid.trials.index[grid.trials["condition"] == "before_augmentation_e4_b16"][-6:]
     grid = dataclasses.replace(grid, trials=grid.trials.drop(index=half))
     reached = grid.trials[grid.trials["fresh_examples_to_target"].notna()]
     assert "before_augmentation_e4_b16" in set(reached["condition"])

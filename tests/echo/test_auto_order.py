@@ -550,6 +550,19 @@ def test_decisions_of_other_settings_are_an_error():
         list(stage(items(20), max_factor=1, decisions=[4, 1]))
 
 
+def test_a_replayed_batch_takes_no_more_copies_than_are_left():
+    """Also if it contains items twice, as earlier versions decided."""
+    repeats = Repeats(max_factor=3, capacity=2, seed=0)
+    repeats.take(2, 2)
+    with pytest.raises(ValueError, match="0 fresh items, and the stored ones have 4 copies left"):
+        repeats.take(0, 5)
+    items, copies, _ = repeats.take(0, 4)
+    assert sorted(zip(items.tolist(), copies.tolist(), strict=True)) == [
+        *((0, 1), (0, 2)),
+        *((1, 1), (1, 2)),
+    ]
+
+
 def test_a_state_of_another_stage_is_an_error():
     state = iter(stage(items(9))).get_state()
     with pytest.raises(ValueError, match=r"max_factor 3.*max_factor 4"):

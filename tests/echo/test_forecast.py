@@ -172,12 +172,15 @@ def buffered(run, examples):
 
 
 def test_a_buffer_delays_each_factor_by_the_fresh_examples_that_it_holds():
-    plain = forecast(pilots(), TARGET, batch_size=BATCH)
+    """No step is taken meanwhile, so the seconds of training stay the same."""
+    given = {"batch_size": BATCH, "step_seconds": dict.fromkeys(FACTORS, 0.5)}
+    plain = forecast(pilots(), TARGET, **given)
     shifted = [buffered(run, 256) for run in pilots()]
-    delayed = forecast(shifted, TARGET, batch_size=BATCH)
+    delayed = forecast(shifted, TARGET, **given)
     for factor in FACTORS:  # no pilot has e = 2 or 8
         expected = plain.cells[factor].fresh_examples + 256 / factor
         assert delayed.cells[factor].fresh_examples == pytest.approx(expected, rel=1e-3)
+        assert delayed.cells[factor].seconds == pytest.approx(plain.cells[factor].seconds, rel=1e-3)
     without = forecast(shifted[1:], TARGET, batch_size=BATCH).cells[1]  # no echoing, no buffer
     unshifted = forecast(pilots()[1:], TARGET, batch_size=BATCH).cells[1]
     assert without.fresh_examples == pytest.approx(unshifted.fresh_examples, rel=1e-3)

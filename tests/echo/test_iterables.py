@@ -240,6 +240,8 @@ def test_each_pass_has_an_order_of_its_own_unless_asked_otherwise():
     assert list(echoed) == orders[1]
     same = echo_iterable(range(40), 2, 20, reshuffle_each_iteration=False)
     assert list(same) == list(same) == orders[0]
+    other = echo_iterable(range(40), 2, 20, seed=1)
+    assert [list(other) not in orders for _ in range(3)] == [True] * 3
 
 
 def test_the_same_order_on_each_pass_resumes_too():

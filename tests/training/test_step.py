@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import train
@@ -43,6 +44,46 @@ def test_momentum_is_the_formula(name):
             wanted[leaf] = wanted[leaf] - 0.1 * ahead
     for leaf, value in wanted.items():
         np.testing.assert_allclose(params["layer"][leaf], value, rtol=1e-5)
+
+
+def test_adamw_is_that_of_optax():
+    params = {"layer": {"kernel": jnp.ones(3), "bias": jnp.ones(3)}}
+    mask = {"layer": {"kernel": True, "bias": False}}
+    wanted, mine = params, params
+    reference = optax.adamw(0.1, b1=0.8, b2=0.9, weight_decay=0.05, mask=mask)
+    hyper = optimizer.Hyperparameters(0.1, 0.8, 0.05, beta2=0.9)
+    own = optimizer.transformation("adamw", hyper)
+    states = reference.init(params), own.init(params)
+    for grad in np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32):
+        grads = {"layer": {"kernel": grad, "bias": grad}}
+        updates = (
+            reference.update(grads, states[0], wanted),
+            own.update(grads, states[1], mine),
+        )
+        states = tuple(state for _, state in updates)
+        wanted, mine = (
+            optax.apply_updates(before, update)
+            for before, (update, _) in zip((wanted, mine), updates, strict=True)
+        )
+    for leaf in ("kernel", "bias"):
+        np.testing.assert_allclose(mine["layer"][leaf], wanted["layer"][leaf], rtol=1e-6)
+
+
+def test_a_step_moves_the_running_statistics_of_batch_norm_towards_those_of_the_batch():
+    experiment = make_experiment(mini(**RESNET))
+    program, batch = experiment.program, next(iter(experiment.batches))
+    rows = (batch.data, batch.index.astype(np.uint32), batch.copy.astype(np.uint32))
+    state, still = program.init(0), optimizer.Hyperparameters(0.0, 0.0, 0.0)
+    step = jax.jit(program.train_step)
+    statistics = [jax.tree.leaves(state.model_state)]
+    for _ in range(2):
+        state, _ = step(state, rows, still, np.uint32(0))
+        statistics.append(jax.tree.leaves(state.model_state))
+    assert statistics[0]
+    # Without a change of the parameters, each step goes the same share of what is left.
+    for first, second, third in zip(*statistics, strict=True):
+        np.testing.assert_allclose(third - second, 0.9 * (second - first), rtol=1e-3, atol=1e-6)
+        assert abs(second - first).max() > 0
 
 
 def test_schedules_run_over_their_horizon():

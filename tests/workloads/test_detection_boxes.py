@@ -70,6 +70,14 @@ def test_every_default_box_that_overlaps_by_half_is_matched():
     assert matched([[0.0, 0.0, 0.4, 0.4]]) == [0, 0, -1, -1]
 
 
+def test_half_is_enough_and_less_is_not():
+    # A box of width w overlaps the first default box most, and the second by (w - 0.1) / 0.5.
+    assert matched([[0.0, 0.0, 0.4, 0.36]]) == [0, 0, -1, -1]
+    assert matched([[0.0, 0.0, 0.4, 0.34]]) == [0, -1, -1, -1]
+    exactly = np.float32([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.5]])
+    assert match(exactly[:1], np.ones(1, bool), exactly).tolist() == [0, 0]
+
+
 def test_a_true_box_that_none_overlaps_by_half_gets_the_best():
     assert matched([[0.6, 0.6, 0.8, 0.8]]) == [-1, -1, 0, -1]  # overlap 1/4
 

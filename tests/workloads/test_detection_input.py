@@ -238,6 +238,27 @@ def test_random_crops_are_those_of_the_paper():
             assert found == pytest.approx(expected, abs=4)
 
 
+def test_the_first_window_that_suits_one_box_is_the_crop():
+    boxes = np.float32([[0.05, 0.1, 0.55, 0.4], [0.6, 0.5, 0.9, 0.95], [0.3, 0.3, 0.7, 0.7]])
+    valid, size = np.array([True, True, False]), 64  # the last box is padding
+    keys = jax.random.split(jax.random.key(0), 200)
+
+    def drawn(key):
+        kind_key, window_key = jax.random.split(key)
+        kind = jax.random.randint(kind_key, (), 0, 7)
+        windows = augment._windows(window_key, size, 0.1)
+        return augment.random_window(key, boxes, valid, size, 0.1), kind, windows
+
+    for crop, kind, windows in zip(*jax.jit(jax.vmap(drawn))(keys), strict=True):
+        found = [0, 0, size, size]
+        for y, x, h, w in np.asarray(windows if kind < 6 else []).tolist():
+            overlap = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)[kind]
+            if any(suits(size * box, (y, x, y + h, x + w), overlap) for box in boxes[:2]):
+                found = [y, x, h, w]
+                break
+        assert crop.tolist() == found
+
+
 def _places(crops):
     """Sides, and the center, in pixels."""
     y, x, h, w = crops.T

@@ -58,7 +58,7 @@ def match(truth_Mx4: jax.Array, valid_M: jax.Array, default_Nx4: jax.Array) -> j
     iou_MxN = jnp.where(valid_M[:, None], iou(truth_Mx4, default_Nx4), -1.0)
     best_N = jnp.where(iou_MxN.max(0) >= MATCH_IOU, iou_MxN.argmax(0), -1)
     is_best_MxN = jnp.arange(len(default_Nx4)) == iou_MxN.argmax(1)[:, None]
-    forced_MxN = jnp.where(is_best_MxN & valid_M[:, None], iou_MxN, -1.0)
+    forced_MxN = jnp.where(is_best_MxN, iou_MxN, -1.0)  # that of padding is -1 anyway
     return jnp.where(forced_MxN.max(0) >= 0, forced_MxN.argmax(0), best_N).astype(jnp.int32)
 
 
