@@ -48,6 +48,28 @@ def test_the_number_of_batches_is_the_closed_form(insertion, buffer, streams):
     assert len(batches_of(config)) == accounting.total_steps(config)
 
 
+@given(
+    streams=st.sampled_from([1, 2, 4, 8, 32]),
+    fresh=st.integers(64, 5_000),
+    factor=st.sampled_from([1.0, 1.5, 2.5, 16.0]),
+    insertion=st.sampled_from(["none", "before_augmentation", "after_batching"]),
+)
+def test_the_closed_form_counts_the_examples_of_each_stream(streams, fresh, factor, insertion):
+    """A run ends with its first stream; stream s has the fresh examples s, s + streams, ..."""
+    factor = 1.0 if insertion == "none" else factor
+    fields = echoing(insertion, 20, factor=factor) if insertion != "none" else {}
+    config = mini(**fields, echo__streams=streams, budget__fresh_examples=fresh)
+    rows = config.batch_size // streams
+    batches = []
+    for stream in range(streams):
+        items = sum(number % streams == stream for number in range(fresh))
+        if insertion == "before_augmentation":
+            batches.append(int(items * factor) // rows)
+        else:
+            batches.append(int(items // rows * factor))
+    assert accounting.total_steps(config) == min(batches)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 def test_copy_zero_of_every_example_is_the_same_in_every_condition(insertion, buffer):
