@@ -120,6 +120,12 @@ def _labels_and_pixels(records, index_n, copy_n):
     return {"image": np.stack([record["image"] for record in records])}
 
 
+def test_chunks_on_several_cores_come_together_in_order():
+    indices = range(3, 3 + 4 * map_datasets.CHUNK + 1)
+    found = map_datasets.in_chunks(lambda chunk: {"x": np.asarray(chunk)}, indices)
+    np.testing.assert_array_equal(found["x"], indices)
+
+
 def test_streams_partition_the_fresh_stream_and_own_their_rows():
     config = mini(**echoing("before_augmentation", 20), echo__streams=4)
     for batch in batches_of(config):

@@ -10,7 +10,7 @@ from data.sources import ArraySource
 from pipeline.epoch_repeats import EpochRepeats, Passes
 from pipeline.map_datasets import Read
 from runs import cli
-from tests.helpers.runs import mini
+from tests.helpers.runs import batches_of, mini
 from training.experiment import make_experiment
 
 
@@ -60,6 +60,18 @@ def test_every_later_pass_has_an_order_of_its_own():
 def test_a_run_emits_every_example_in_each_pass_and_counts_it_once(tmp_path):
     result = train.train(mini(dataset__spaced_epochs=2), tmp_path / "run")
     assert (result["status"], result["step"], result["fresh_examples"]) == ("exhausted", 40, 640)
+
+
+def test_batches_count_what_has_been_read_and_copies_are_augmented_anew():
+    seen, rows = set(), {}
+    for batch in batches_of(mini(dataset__spaced_epochs=2)):
+        seen.update(batch.index.tolist())
+        assert batch.fresh_examples == len(seen)
+        keys = zip(batch.index.tolist(), batch.copy.tolist(), strict=True)
+        rows |= dict(zip(keys, batch.data["image"], strict=True))
+    equal = [np.array_equal(rows[index, 0], rows[index, 1]) for index in seen]
+    # Nine shifts are equally likely, so one in nine pairs of copies is equal by chance.
+    assert np.mean(equal) == pytest.approx(1 / 9, abs=0.05)
 
 
 def test_it_takes_the_place_of_echoing():

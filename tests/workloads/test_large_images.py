@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import stats
 
 import train
 from configs import base, imagenet
@@ -91,6 +92,16 @@ def test_the_host_crops_as_jax_does(channels, out):
         expected = jax.image.resize(part, shape, "bilinear", antialias=False)
         expected = expected[:, ::-1] if mirror[row] else expected
         np.testing.assert_allclose(on_host[row], expected, atol=1)
+
+
+def test_every_position_of_a_box_is_equally_likely():
+    draw = jax.vmap(lambda key: crops.random_box(key, jnp.asarray([8, 8]), 0.5, 1.0))
+    y, x, height, width = np.asarray(draw(jax.random.split(jax.random.key(0), 6_000))).T
+    for corner, side in ((y, height), (x, width)):
+        for shape in (6, 7):  # sides of enough boxes
+            counts = np.bincount(corner[side == shape], minlength=9 - shape)
+            assert len(counts) == 9 - shape
+            assert stats.chisquare(counts).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("size", [(480, 640), (30, 30), (640, 427)])
