@@ -186,6 +186,17 @@ def test_a_buffer_delays_each_factor_by_the_fresh_examples_that_it_holds():
     assert without.fresh_examples == pytest.approx(unshifted.fresh_examples, rel=1e-3)
 
 
+def test_the_target_takes_longer_than_the_longest_run_that_missed_it():
+    """Here a run levels off, and a shorter one beside it does not show that."""
+    until = law_examples(TARGET, 1)
+    level = law_run(4, 3 * until)
+    level = dataclasses.replace(level, loss=np.maximum(level.loss, 1.01 * TARGET))
+    runs = [law_run(1, until / 4), law_run(4, until / 8), level]
+    for order in (runs, runs[::-1]):
+        answer = forecast(order, TARGET, batch_size=BATCH)
+        assert answer.cells[4].fresh_low >= level.fresh_examples[-1] * (1 - 1e-9)
+
+
 def test_a_run_that_is_late_stays_late():
     """Also if the factors beside it say otherwise: then no law fits all three."""
     late = law_run(8, 0.15 * law_examples(TARGET, 1))
