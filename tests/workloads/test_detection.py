@@ -1,6 +1,7 @@
 """Detection: loss, detections, COCO's metrics, schedule, and whole runs of the shrunk mini."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +131,20 @@ def test_a_perfect_network_has_map_one_and_masked_rows_do_not_count():
     rows = {name: array[:9] for name, array in data.items()}
     alone = summarized(detection, rows, (offsets[:9], logits[:9]), np.ones(9, np.float32))
     assert values == pytest.approx(alone, rel=1e-5)
+
+
+def test_scores_compare_a_class_with_the_background_too():
+    """A box that is surely background is no detection, however sure its class would be."""
+    detection, _ = decoded_scenes()
+    number = len(default_boxes(detection.crop_size))
+    logits = np.zeros((1, number, detection.num_classes + 1), np.float32)
+    logits[..., 0] = 30.0
+    logits[0, 5, [0, 2]] = 0.0, 1.0  # class 1
+    logits[0, 70, 3] = 20.0  # class 2, but e^10 times less likely than background
+    found = detection.detect(np.zeros((1, number, 4), np.float32), logits)
+    share = math.e / (math.e + detection.num_classes)
+    assert (found["labels"][0, 0], found["scores"][0, 0]) == (1, pytest.approx(share, rel=1e-5))
+    assert (np.asarray(found["scores"][0, 1:]) < 0.2).all()
 
 
 def test_a_crowd_is_background_in_the_loss_of_an_evaluation():
