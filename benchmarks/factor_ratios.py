@@ -19,17 +19,18 @@ from matplotlib.figure import Figure
 from analysis import bounds, scores, tables, uncertainty
 from analysis.figures import style
 from benchmarks import claims, common, confirmation
+from configs import problems
 from runs.study import Study
 
-# Names for readers who do not know the problems of configs/problems.py, with the batch size.
+# Names for readers who do not know the problems of configs/problems.py.
 PROBLEMS = {
-    "digits": ("digits", 32),
-    "mnist": ("MNIST images", 32),
-    "photographs": ("photographs", 32),
-    "cells": ("blood cells", 16),
-    "logistic": ("logistic regression", 32),
-    "sentences": ("sentences", 32),
-    "documents": ("documents", 16),
+    "digits": "digits",
+    "mnist": "MNIST images",
+    "photographs": "photographs",
+    "cells": "blood cells",
+    "logistic": "logistic regression",
+    "sentences": "sentences",
+    "documents": "documents",
 }
 FACTORS = (2, 4, 16)
 _SHADES = dict(zip(FACTORS, (0.55, 0.25, 0.0), strict=True))  # of white in the color
@@ -48,11 +49,16 @@ class Ratios:
     texts: tuple[str, str, str]
 
 
-def measured(problem: str, factor: int, batch_size: int) -> Ratios:
+def batch_size(problem: str) -> int:
+    """The first one, at which all problems have all conditions."""
+    return problems.PROBLEMS[problem].batch_sizes[0]
+
+
+def measured(problem: str, factor: int) -> Ratios:
     """The ratios of a factor on a problem of the grid."""
     grid = claims.loaded(f"grid/{problem}")
     new_seeds = claims.loaded(f"grid/{confirmation.PREFIX}{problem}")
-    name = f"before_augmentation_e{factor}_b{batch_size}"
+    name = f"before_augmentation_e{factor}_b{batch_size(problem)}"
     own = scores.condition_scores(grid.trials, grid.study).set_index("condition", drop=False)
     row, effect = own.loc[name].to_dict(), scores.EFFECTS[grid.study.score]
     texts = (
@@ -90,7 +96,7 @@ def draw(ratios: dict[str, dict[int, Ratios]]) -> Figure:
     axes.axvline(1, color=style.QUIET, lw=0.8, ls=style.DOTTED, zorder=0)
     axes.set_xscale("log", base=2)
     axes.set_xticks([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1], ["1/16", "1/8", "1/4", "1/2", "1"])
-    axes.set_yticks(range(len(ratios)), [PROBLEMS[problem][0] for problem in ratios])
+    axes.set_yticks(range(len(ratios)), [PROBLEMS[problem] for problem in ratios])
     axes.set_ylim(len(ratios) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("fresh examples to the target, relative to no echoing")
@@ -111,7 +117,7 @@ def _mark(axes: Axes, height: float, tuned: bounds.Summary, color: tuple) -> Non
 
 def report(ratios: dict[str, dict[int, Ratios]]) -> str:
     rows = [
-        [PROBLEMS[problem][0], f"{PROBLEMS[problem][1]}", f"{factor}", *own.texts]
+        [PROBLEMS[problem], f"{batch_size(problem)}", f"{factor}", *own.texts]
         for problem, by_factor in ratios.items()
         for factor, own in by_factor.items()
     ]
@@ -139,8 +145,7 @@ def report(ratios: dict[str, dict[int, Ratios]]) -> str:
 def main(argv: list[str] | None = None) -> None:
     options = common.arguments("factor_ratios", __doc__).parse_args(argv)
     ratios = {
-        problem: {factor: measured(problem, factor, size) for factor in FACTORS}
-        for problem, (_, size) in PROBLEMS.items()
+        problem: {factor: measured(problem, factor) for factor in FACTORS} for problem in PROBLEMS
     }
     common.publish(report(ratios), options.out, lambda: draw(ratios))
 

@@ -224,7 +224,6 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, description: str | None, fields: Fields = ()):
         self.fields = fields
-        self._config = ""  # the value of --config
         super().__init__(
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -240,15 +239,12 @@ class Parser(argparse.ArgumentParser):
             if value.startswith("~") and not flag.startswith("--config."):  # left by the shell
                 value = os.path.expanduser(value)
             words.append(f"{flag}{equals}{value}")
-        flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        flags.add_argument("--config", default="", nargs="?")
-        self._config = flags.parse_known_args(words)[0].config
+        if self.fields and {"-h", "--help"} & {*words}:
+            # argparse prints the help before it has read a --config that comes later.
+            flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+            flags.add_argument("--config", nargs="?")
+            self.epilog = _help_on(self.fields, flags.parse_known_args(words)[0].config)
         return super().parse_known_args(words, namespace)
-
-    def format_help(self) -> str:
-        if self.fields:
-            self.epilog = _help_on(self.fields, self._config)
-        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
@@ -490,7 +486,7 @@ def _shortened(text: str, max_length: int = 200) -> str:
     return f"{text[:max_length]}... ({len(text)} characters)"
 
 
-def _help_on(fields: Fields, config_flag: str) -> str:
+def _help_on(fields: Fields, config_flag: str | None) -> str:
     """The fields, those of echoing first, with the values of a configuration or the defaults."""
     config, title = None, "and the defaults that FILE starts from (--config=FILE --help: its own)"
     if config_flag:
