@@ -79,9 +79,9 @@ from pipeline.map_datasets import Batch
 from runs import distributed, environment, records, resuming, signals, terminal, workdirs
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
-from runs.metrics_writer import Recorder
 from runs.observers import Observers
 from runs.progress import Progress, Status, TimeLeft, duration, several
+from runs.recorder import Recorder
 from training import best_checkpoint, divergence, gradient_statistics, memory, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Rows

@@ -38,9 +38,9 @@ from configs import base, catalog, cifar10
 from data.splits import open_data
 from pipeline.map_datasets import CORES
 from runs import environment, records, workdirs
-from runs.metrics_writer import Recorder
 from runs.observers import Observers
 from runs.progress import Progress
+from runs.recorder import Recorder
 from runs.study import Study
 from studies import runner
 from studies.search import make_study

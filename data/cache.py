@@ -9,14 +9,11 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable
 from typing import Any
 
 from data.sources import SourceError, reason
 from runs import cli, records
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def file_name(stem: str, suffix: str, settings: dict[str, Any]) -> str:
@@ -31,7 +28,7 @@ def cached(path: pathlib.Path, make: Callable[[], bytes]) -> bytes:
     Raises:
         SourceError: the file is damaged, or the directory is not writable.
     """
-    if _URL.match(str(path)):
+    if cli.is_url(str(path)):
         raise SourceError(
             f"{path} is in a bucket, but files computed from a data set are cached in a directory; "
             "give one as config.dataset.cache_dir"

@@ -149,7 +149,7 @@ class DeviceStore:
         of 64-bit floats, and what is no plan."""
         if not isinstance(plan, GatherPlan):
             raise TypeError(
-                f"plan is a {type(plan).__name__}; allowed: a GatherPlan, which a stage with "
+                f"plan has type {type(plan).__name__}; allowed: a GatherPlan, which a stage with "
                 "placement='device' emits (with annotate=True, as the item of Echoed)"
             )
         if len(plan.gather) != self._streams:

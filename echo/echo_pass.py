@@ -134,7 +134,7 @@ class EchoPass:
 def check_fields(state: Any, own: dict[str, Any]) -> None:
     """Checks that `state` has the fields of a stage's own state; ValueError if not."""
     if not isinstance(state, dict) or state.keys() != own.keys():
-        actual = f"is a {type(state).__name__}"
+        actual = f"has type {type(state).__name__}"
         if isinstance(state, dict):
             actual = f"has the fields {sorted(map(str, state))}"
         raise ValueError(

@@ -67,9 +67,11 @@ class EchoIterable(Iterable[T]):
         reshuffle_each_iteration: bool = True,
     ):
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
-            raise TypeError(f"iterable is a {type(iterable).__name__}; allowed: an iterable")
+            raise TypeError(f"iterable has type {type(iterable).__name__}; allowed: an iterable")
         if not isinstance(schedule, EchoSchedule):
-            raise TypeError(f"schedule is a {type(schedule).__name__}; allowed: an EchoSchedule")
+            raise TypeError(
+                f"schedule has type {type(schedule).__name__}; allowed: an EchoSchedule"
+            )
         self._parent = _Parent(iterable)
         self._schedule = schedule
         self._reshuffle = reshuffle_each_iteration
@@ -304,7 +306,7 @@ class _Parent:
 
     def cannot_start_again(self) -> ValueError:
         return ValueError(
-            f"iterable is a {self.name} that has been read from, and cannot start again; restore "
+            f"iterable has type {self.name}, has been read from, and cannot start again; restore "
             "the state over a new one, or over an object that makes one for each iter()"
         )
 

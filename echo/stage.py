@@ -73,12 +73,12 @@ class _EchoStage(grain.IterDataset, abc.ABC):
     ):
         if not isinstance(parent, grain.MapDataset | grain.IterDataset):
             raise TypeError(
-                f"parent is a {type(parent).__name__}; allowed: a Grain MapDataset or IterDataset "
-                "(for another iterable use echo.echo_iterable)"
+                f"parent has type {type(parent).__name__}; allowed: a Grain MapDataset or "
+                "IterDataset (for another iterable use echo.echo_iterable)"
             )
         if not isinstance(read_options, grain.ReadOptions):
             raise TypeError(
-                f"read_options is a {type(read_options).__name__}; allowed: a grain.ReadOptions"
+                f"read_options has type {type(read_options).__name__}; allowed: a grain.ReadOptions"
             )
         super().__init__(parent)
         if batch_size is not None:

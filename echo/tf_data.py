@@ -60,7 +60,9 @@ def echo(
 
     def apply(dataset: Any) -> Any:
         if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(f"dataset is a {type(dataset).__name__}; allowed: a tf.data.Dataset")
+            raise TypeError(
+                f"dataset has type {type(dataset).__name__}; allowed: a tf.data.Dataset"
+            )
         outputs = dataset.enumerate().flat_map(echoed)  # pyright: ignore[reportArgumentType]
         # None in a graph: inside a tf.function, or a function that makes data sets for `interleave`
         cardinality = tf.get_static_value(dataset.cardinality())

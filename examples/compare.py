@@ -9,7 +9,7 @@ storage. Measure on a quiet machine: decoding and training share its cores.
 """
 
 import argparse
-import importlib
+import importlib.util
 import json
 import pathlib
 import re
@@ -99,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     jobs = arguments.jobs.split(",")
     if wrong := set(jobs) - set(JOBS):
         parser.error(f"--jobs is {','.join(sorted(wrong))}; allowed: {', '.join(JOBS)}")
+    if "torch_jpegs" in jobs and importlib.util.find_spec("torch") is None:
+        parser.error("torch_jpegs needs PyTorch; pip install torch, or give the other --jobs")
     if arguments.seeds < 1 or not 0 < arguments.target <= 1 or arguments.files_per_second <= 0:
         parser.error("allowed: --seeds from 1, --target above 0, to 1, --files-per-second above 0")
     with slow_storage.serve(arguments.files_per_second) as url:

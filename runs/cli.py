@@ -126,8 +126,13 @@ def expanded(path: str | os.PathLike) -> pathlib.Path:
         ) from error
 
 
+def is_url(name: str) -> bool:
+    """Whether a path is a URL, also one whose slashes pathlib has merged."""
+    return bool(_URL.match(name))
+
+
 def _refuse_url(name: str) -> None:
-    if _URL.match(name):
+    if is_url(name):
         raise InputError(
             f"{name} is a URL; give a directory (train.py and sweep.py copy theirs to a URL with "
             "--mirror)"
@@ -237,7 +242,7 @@ class Parser(argparse.ArgumentParser):
             if value == "--" and flag.startswith("--"):  # argparse would make it an empty list
                 self.error(f"argument {flag}: '--' is not a value")
             if value.startswith("~") and not flag.startswith("--config."):  # left by the shell
-                value = os.path.expanduser(value)
+                value = os.fspath(expanded(value))
             words.append(f"{flag}{equals}{value}")
         if self.fields and {"-h", "--help"} & {*words}:
             # argparse prints the help before it has read a --config that comes later.
@@ -368,8 +373,8 @@ def load_config(
         raise
     if not isinstance(config, ml_collections.ConfigDict):
         raise InputError(
-            f"get_config() of {file} returns a {type(config).__name__}; allowed: a ConfigDict that "
-            "starts from configs.base.get_config()"
+            f"get_config() of {file} returns a value of type {type(config).__name__}; allowed: a "
+            "ConfigDict that starts from configs.base.get_config()"
         )
     for field in fields:
         try:

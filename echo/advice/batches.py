@@ -36,8 +36,8 @@ class Batches:
                 return item
         if self._count:
             raise ValueError(
-                f"stages is a {type(self._iterable).__name__} that ended after {self._count} "
-                "batches and cannot be iterated over again; give a list of batches, or a loader"
+                f"stages has type {type(self._iterable).__name__}, ended after {self._count} "
+                "batches, and cannot be iterated over again; give a list of batches, or a loader"
             )
         raise ValueError("stages is an iterable without batches; give one that has some")
 
@@ -56,9 +56,9 @@ def check_batch(stages: Any, item: Any, batch_size: int) -> None:
     listed = ", ".join(map(str, found[:5])) + ", ..." * (len(found) > 5)
     arrays = f"arrays of length {listed}" if found else "single numbers or strings"
     raise ValueError(
-        f"stages is a {type(stages).__name__} whose first item has {arrays}, but batch_size is "
-        f"{batch_size}; give batches of that many examples, or the number in each as batch_size, "
-        f"or, {_LAYOUT}"
+        f"stages has type {type(stages).__name__} and a first item with {arrays}, but batch_size "
+        f"is {batch_size}; give batches of that many examples, or the number in each as "
+        f"batch_size, or, {_LAYOUT}"
     )
 
 

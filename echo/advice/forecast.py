@@ -238,10 +238,11 @@ def forecast(
     runs = _checked_runs(runs)
     if not isinstance(step_seconds, Mapping | None):
         raise TypeError(
-            f"step_seconds is a {type(step_seconds).__name__}; allowed: a dict: factor -> seconds"
+            f"step_seconds has type {type(step_seconds).__name__}; allowed: a dict: factor "
+            "-> seconds"
         )
     if not isinstance(prior, Prior | None):
-        raise TypeError(f"prior is a {type(prior).__name__}; allowed: a Prior")
+        raise TypeError(f"prior has type {type(prior).__name__}; allowed: a Prior")
     factors = sorted(checked_factors(step_seconds or factors))
     for seconds_per_step in (step_seconds or {}).values():
         checked_number("step_seconds", seconds_per_step, 1e-12, 1e12)
@@ -286,11 +287,11 @@ def forecast(
 def _checked_runs(runs: Any) -> list[Run]:
     """Runs of any iterable; raises TypeError or ValueError."""
     if not isinstance(runs, Iterable):
-        raise TypeError(f"runs is a {type(runs).__name__}; allowed: a list of Run")
+        raise TypeError(f"runs has type {type(runs).__name__}; allowed: a list of Run")
     listed = list(runs)
     for run in listed:
         if not isinstance(run, Run):
-            raise TypeError(f"runs contains a {type(run).__name__}; allowed: a list of Run")
+            raise TypeError(f"runs contains a value of type {type(run).__name__}; allowed: Run")
     if not listed:
         raise ValueError("runs is empty; allowed: at least one Run")
     return listed

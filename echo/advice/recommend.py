@@ -274,15 +274,19 @@ def advise(
     factors = checked_factors(factors)
     factors = factors if 1 in factors else [1, *factors]
     if not callable(step_fn):
-        raise TypeError(f"step_fn is a {type(step_fn).__name__}; allowed: a function of a batch")
+        raise TypeError(
+            f"step_fn has type {type(step_fn).__name__}; allowed: a function of a batch"
+        )
     if not callable(stored):
-        raise TypeError(f"stored is a {type(stored).__name__}; allowed: a function of an item")
+        raise TypeError(f"stored has type {type(stored).__name__}; allowed: a function of an item")
     if not isinstance(batch_stage, str):
-        raise TypeError(f"batch_stage is a {type(batch_stage).__name__}; allowed: a stage's name")
+        raise TypeError(
+            f"batch_stage has type {type(batch_stage).__name__}; allowed: a stage's name"
+        )
     if isinstance(stages, Mapping | str | bytes) or not isinstance(stages, Iterable):
         raise TypeError(
-            f"stages is a {type(stages).__name__}; allowed: a list of (name, function) pairs, or "
-            "an iterable of batches"
+            f"stages has type {type(stages).__name__}; allowed: a list of (name, function) pairs, "
+            "or an iterable of batches"
         )
     _check_functions(stages)
     in_turn = reads_in_turn(stages)

@@ -178,7 +178,7 @@ def test_a_store_refuses_what_is_no_plan_of_its_streams():
     plan = next(iter(stage))
     store = DeviceStore(examples[0], stage.store_rows(8), stage.round_size)
     for wrong in (next(iter(EchoIterDataset(examples, **options, annotate=True))), {"items": 1}):
-        with pytest.raises(TypeError, match=r"plan is a (Echoed|dict); allowed: a GatherPlan"):
+        with pytest.raises(TypeError, match=r"plan has type (Echoed|dict); allowed: a GatherPlan"):
             store.apply(wrong)
     with pytest.raises(ValueError, match="of 2 streams, the store is for 1"):
         store.apply(gather_plan.joined([plan, plan]))

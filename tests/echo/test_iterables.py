@@ -317,7 +317,7 @@ def test_a_state_before_the_first_item_is_that_of_the_start():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: None, "the state is a NoneType"),
+        (lambda state: None, "the state has type NoneType"),
         (lambda state: state | {"parent": state["parent"] | {"epoch": "x"}}, "epoch is 'x'; allow"),
         (
             lambda state: state | {"parent": {"epoch": None, "state": None}},
@@ -383,7 +383,7 @@ def test_a_state_over_an_iterable_with_states_is_refused_over_one_without():
     for parent, message in [
         (state["parent"], "load_state_dict, which a list does not have"),
         ({"epoch": 3, "state": None}, "of epoch 3 of the list"),
-        (None, "the state is a .*NoneType"),
+        (None, "the state has type NoneType"),
     ]:
         with pytest.raises(ValueError, match=message):
             over_a_list.load_state_dict(state | {"parent": parent})
@@ -573,7 +573,7 @@ def test_an_iterable_that_was_read_can_go_back_to_a_state_near_its_start():
     assert head + list(again) == [i for i in range(40) for _ in "ab"]
     echoed = echo_iterable(Unstarted(40), 2)
     list(itertools.islice(echoed, 7))
-    with pytest.raises(ValueError, match="is a Unstarted that has been read from, and cannot st"):
+    with pytest.raises(ValueError, match="has type Unstarted, has been read from, and cannot st"):
         echoed.load_state_dict(echoed.state_dict())
 
 
@@ -584,12 +584,12 @@ def test_an_iterator_that_has_been_read_takes_no_state(iterate):
     echoed.load_state_dict(before)
     list(itertools.islice(echoed, 5))
     after = echoed.state_dict()
-    with pytest.raises(ValueError, match=r"is a .* that has been read from"):
+    with pytest.raises(ValueError, match=r"has type .*, has been read from"):
         echoed.load_state_dict(before)
     again = echo_iterable(iterate(range(9)), 2, 4)
     again.load_state_dict(after)
     again.set_epoch(3)  # discards the state, for which items have been read
-    with pytest.raises(ValueError, match=r"is a .* that has been read from"):
+    with pytest.raises(ValueError, match=r"has type .*, has been read from"):
         again.load_state_dict(after)
     again = echo_iterable(iterate(range(9)), 2, 4)
     again.load_state_dict(after)

@@ -42,11 +42,12 @@ def test_help_with_a_configuration_shows_its_values_those_of_echoing_first(capsy
         parser.parse_args(["--help", "--config=no.py"])
 
 
-def test_a_cache_in_the_home_directory_of_nobody_is_one_sentence(tmp_path):
+def test_the_home_directory_of_nobody_is_one_sentence(tmp_path):
     config = mini(dataset__cache_dir="~nobody-here/cache")
     opened = (
         lambda: workdirs.check_apart(tmp_path, config, "--workdir"),
         lambda: storage.Tree(str(tmp_path), []).cache(config.dataset.cache_dir),
+        lambda: cli.Parser("").parse_args(["--workdir=~nobody-here/cache"]),
     )
     for refused in opened:
         with pytest.raises(cli.InputError, match="~nobody-here/cache is in the home directory of"):
@@ -336,7 +337,7 @@ def test_a_users_configuration_is_found_by_its_path(tmp_path):
             "from configs import base\nbase.get_config().zzz = 2.0\n",
             "mine.py, line 2: there is no field zzz; correct it there\n",
         ),
-        ("def get_config():\n    pass\n", "returns a NoneType"),
+        ("def get_config():\n    pass\n", "returns a value of type NoneType"),
         (
             "import ml_collections as m\ndef get_config():\n    return m.ConfigDict()\n",
             "returns no field workload",

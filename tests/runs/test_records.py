@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from runs import fingerprint, records
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
-from runs.metrics_writer import Recorder
 from runs.observers import Observer
 from runs.progress import Progress, Status, duration
+from runs.recorder import Recorder
 from tests.helpers.runs import HANGS
 
 
