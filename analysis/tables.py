@@ -80,8 +80,8 @@ def columns(conditions: pd.DataFrame, study: Study) -> Row:
 
 
 def _spread(conditions: pd.DataFrame, name: str) -> str:
-    """What the ends next to a median are: "range of 3 searches", "93.75% interval, 5 searches", or
-    "none" without a search.
+    """What the ends next to a median are: "range of 3 searches", "range of 1 to 3 searches",
+    "93.75% interval, 5 searches", or "none" without a search.
 
     The condition with the fewest searches decides. A baseline has a score, but no effect.
     """
@@ -89,12 +89,14 @@ def _spread(conditions: pd.DataFrame, name: str) -> str:
     others = conditions["condition"] != conditions["baseline"]
     if name not in scoring.MEASURES and others.any():
         counts = counts[others]
-    fewest = int(counts[counts > 0].min()) if (counts > 0).any() else 0
-    if not fewest:
+    counts = counts[counts > 0]
+    if counts.empty:
         return "none"
+    fewest, most = int(counts.min()), int(counts.max())
     kind = bounds.interval_name(fewest)
-    separator = " of" if kind == "range" else ","
-    return f"{kind}{separator} {several(fewest, 'search')}"
+    if kind != "range":
+        return f"{kind}, {several(fewest, 'search')}"
+    return f"{kind} of {f'{fewest} to ' * (fewest < most)}{several(most, 'search')}"
 
 
 def condition_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:

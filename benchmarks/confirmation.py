@@ -47,8 +47,14 @@ _COMPARED = (
 
 
 _EARLIER = (
-    "The same runs compared with the baseline at its best setting of search 0, which an earlier "
-    "confirmation ran with the same seeds. These comparisons were not registered either."
+    "An earlier confirmation, registered too, ran the winners of a part of search 0, of an earlier "
+    "run of the grid, with the same seeds. All of its pairs:"
+)
+
+
+_AGAINST_EARLIER = (
+    "The runs of the present winners compared with the baseline of that earlier confirmation, at "
+    "its own setting. These comparisons were not registered."
 )
 
 
@@ -240,8 +246,8 @@ def report(
         "interval at level 0.983 excludes 1. It is wrong with a probability of at most 0.05. "
         "Ratios at a look that decides tend to be too far from 1.\n"
         "- **All pairs** that were run, also after a look had decided, so that their 95% interval "
-        "does not depend on the looks; where the runs ended when the looks had decided, the "
-        "problem's section says so.\n"
+        "does not depend on the looks; where the runs ended earlier, the problem's section "
+        "says so.\n"
         "- **Reached** counts the runs at the target, with echoing and without. Where few runs "
         "without echoing reached it, the best trial of no echoing owed much to its seed. Then the "
         "ratio rests on those few pairs, and says more about that setting than about echoing.\n"
@@ -255,15 +261,11 @@ def report(
     for problem, (loaded, planned) in studies.items():
         rows = []
         reached = registered(loaded).groupby("condition")[scores.REACHED].count()
-        labels = {
-            c.name: f"{echo_label(c.insertion, c.factor)}, batch {c.batch_size}"
-            for c in loaded.study.conditions
-        }
         baselines = {c.name: loaded.study.baseline_of(c) for c in loaded.study.conditions}
         whole, decided = finals(loaded), decisions(loaded, planned)
         for name, own in decided.items():
             every = whole[name]
-            row = [labels[name], _number(every.effect), _interval(every), _used(every)]
+            row = [_label(loaded, name), _number(every.effect), _interval(every), _used(every)]
             row.append(f"{reached[name]}, {reached[baselines[name]]}")
             row += [_number(own.effect), _interval(own), f"{own.pairs}"]
             rows.append([*row, f"{own.decided}", own.verdict])
@@ -275,10 +277,22 @@ def report(
             header = ["condition", "over", "batch", "ratio", "interval", "pairs used"]
             text += [_COMPARED, common.markdown_table(header, rows)]
         if problem in earlier:
-            rows = against(loaded, earlier[problem])
-            header = ["condition", "over the earlier baseline", "interval", "pairs used"]
+            before = earlier[problem]
+            rows = [
+                [_label(before, name), _number(own.effect), _interval(own), _used(own)]
+                for name, own in finals(before).items()
+            ]
+            header = ["condition", "over no echoing", "interval", "pairs used"]
             text += [_EARLIER, common.markdown_table(header, rows)]
+            rows = against(loaded, before)
+            header = ["condition", "over the earlier baseline", "interval", "pairs used"]
+            text += [_AGAINST_EARLIER, common.markdown_table(header, rows)]
     return "\n\n".join(text)
+
+
+def _label(loaded: load.LoadedStudy, name: str) -> str:
+    condition = loaded.study.condition(name)
+    return f"{echo_label(condition.insertion, condition.factor)}, batch {condition.batch_size}"
 
 
 def _interval(seen: Decision) -> str:
@@ -297,13 +311,13 @@ def _number(value: float) -> str:
 
 
 def _ended(loaded: load.LoadedStudy, planned: int, decided: Mapping[str, Decision]) -> str:
-    """Whether the runs ended when the looks had decided."""
+    """Whether the runs ended before all pairs, when the looks had decided."""
     pairs = max((complete(loaded, name) for name in decided), default=planned)
     if pairs >= planned or any(own.verdict == "undecided" for own in decided.values()):
         return ""
     return (
-        f" The runs ended after {pairs} of {planned} pairs, when the looks had decided, so the "
-        "intervals of all pairs depend on the looks, too."
+        f" The runs ended after {pairs} of {planned} pairs, by which the looks had decided, so the "
+        "intervals of all pairs may depend on the looks, too."
     )
 
 
