@@ -172,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
         number, size = archive.pack(first, options.pack, options.thin)
         packed = pathlib.Path(options.pack).stat().st_size
         terminal.write(
-            f"Packed the records of {several(number, 'ended trial')} ({size:,} bytes) "
+            f"Packed the records of {several(number, 'trial')} with a result ({size:,} bytes) "
             f"into {options.pack} ({packed:,} bytes)."
         )
     else:

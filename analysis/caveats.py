@@ -73,6 +73,8 @@ def _baseline(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     base = table[table["condition"].isin(table["baseline"])]  # one for each batch size
     if base.empty:
         yield "No condition is the baseline, so there are no ratios and no ideals."
+    elif not base["searches"].any():
+        yield "No trial of the baseline has ended, so there are no ratios and no ideals yet."
     elif not base["searches_reached"].any():
         yield (
             "The baseline never reached the target, so ratios are upper bounds or unknown, and "
@@ -133,9 +135,8 @@ def _incomplete(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
 def _diverged(loaded: LoadedStudy) -> Iterable[str]:
     """Pairs with matched seeds that are missing because one side diverged."""
     trials, study = loaded.trials, loaded.study
-    diverged = trials["status"] == "diverged"
-    known, key = scoring.matchable(trials, trials["counted"] | diverged)
-    known = known.assign(diverged=known["status"] == "diverged")
+    trials = trials.assign(diverged=scoring.diverged(trials, study))
+    known, key = scoring.matchable(trials, trials["counted"] | trials["diverged"])
     listed = []
     for condition in study.conditions:
         own, base = (
@@ -235,9 +236,9 @@ def _several_epochs(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
     size, largest = loaded.study.train_examples, table["fresh_examples_max_low"].max()
     if size is not None and pd.notna(largest) and largest > size:
         yield (
-            f"Scores exceed the {size:,} training examples of the data set: an example that is "
-            "read again in a later epoch counts as fresh again, because the upstream stages "
-            "process it again."
+            f"Trials took more fresh examples than the data set's {size:,} training examples: one "
+            "that is read again in a later epoch counts as fresh again, because the upstream "
+            "stages process it again."
         )
 
 
@@ -271,7 +272,8 @@ def _mixed_origins(trials: pd.DataFrame) -> Iterable[str]:
 
 def _earlier_protocol(loaded: LoadedStudy) -> Iterable[str]:
     """Studies from before the learning-rate schedule had a horizon of its own."""
-    schedule = nested(loaded.study.config, "optimizer.schedule")
+    config = loaded.study.config or nested(loaded.study.record, "config")  # of single runs
+    schedule = nested(config, "optimizer.schedule")
     if schedule is not None and "horizon_fresh_examples" not in schedule:
         yield (
             "Made with an earlier protocol: the learning rate decayed over the whole budget, so "

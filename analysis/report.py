@@ -215,8 +215,9 @@ def _list(*items: str) -> str:
 
 _BARS = (
     "Bars are medians over searches, lines the range over searches, dots single searches, and "
-    "triangles searches that ended without reaching the target, whose scores are larger; the "
-    "dotted line is the baseline's median. Ratios and brackets are those of the table."
+    "triangles searches that ended without reaching the target, whose scores are larger; a "
+    "dotted line is the median of the condition's baseline. Ratios and brackets are those of the "
+    "table."
 )
 _POINTS = (
     "Points are medians over searches, lines the range over searches. Triangles are lower bounds: "
@@ -224,8 +225,8 @@ _POINTS = (
 )
 _CAPTIONS = {
     "best_values": "Large dots are medians over searches, lines the range over searches, small "
-    "dots single searches; the dotted line is the baseline's median. Differences and brackets are "
-    "those of the table.",
+    "dots single searches; a dotted line is the median of the condition's baseline. Differences "
+    "and brackets are those of the table.",
     "best_trial_curves": "The best counted trial of each condition, by fresh examples.",
     "best_trial_curves_by_step": "The best counted trial of each condition, by steps.",
     "best_trial_curves_by_train_seconds": "The best counted trial of each condition, by seconds of "

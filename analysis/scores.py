@@ -124,7 +124,7 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def _search_row(trials: Mapping[str, np.ndarray], study: Study) -> dict:
-    counted, status = trials["counted"], trials["status"]
+    counted = trials["counted"]
     best = _best(counted, trials[study.score_column], trials["best_value"], study)
     scored = None if best is None or np.isnan(trials[REACHED][best]) else best
     values = trials["best_value"][counted & ~np.isnan(trials["best_value"])]
@@ -134,9 +134,9 @@ def _search_row(trials: Mapping[str, np.ndarray], study: Study) -> dict:
     row = {
         **{name: trials[name][0] for name in ("condition", "label", "insertion", "search")},
         "trials": len(counted),
-        "ended": int(np.isin(status, records.ENDED).sum()),
+        "ended": int(np.isin(trials["status"], records.ENDED).sum()),
         "counted": int(counted.sum()),
-        "diverged": int((status == "diverged").sum()),
+        "diverged": int(diverged(trials, study).sum()),
         "reached": int((counted & ~np.isnan(trials[REACHED])).sum()),
         "shared": bool((is_shared(trials) & counted).any()),
         "leader": None if best is None else trials["index"][best],
@@ -148,6 +148,16 @@ def _search_row(trials: Mapping[str, np.ndarray], study: Study) -> dict:
         cost = _cost(trials, scored, measure) if known else _UNKNOWN
         row |= _ends(measure, *cost)
     return row | _ends("best_value", *(value if known else _UNKNOWN_VALUE))
+
+
+def diverged(trials: Any, study: Study) -> Any:
+    """Which trials diverged: before they reached the target, where scores are costs.
+
+    Args:
+        trials: a table, or a mapping of its columns.
+        study: says what is scored.
+    """
+    return (trials["status"] == "diverged") & (study.scores_values | pd.isna(trials[REACHED]))
 
 
 def is_shared(trials: Any) -> Any:

@@ -50,7 +50,8 @@ def cost_to_target(
     """The cost of each condition: a bar for the median, a line for the range, a dot per search.
 
     A search that never reached the target is a triangle at what its trials had used; its score is
-    larger. For fresh examples, a tick on each bar shows the ideal, the baseline's median / e.
+    larger. A dotted line is the median of the condition's baseline. For fresh examples, a tick on
+    each bar shows the ideal, that median / e.
 
     Args:
         scores: `scores.condition_scores`, one row per condition.
@@ -60,14 +61,18 @@ def cost_to_target(
     """
     figure, axes = _rows(scores["label"])
     ideal_label = "ideal: baseline / e"
+    medians = scores.set_index("condition")[f"{measure}_low"]
+    medians = medians[np.isfinite(scores.set_index("condition")[f"{measure}_high"])]
     for row, condition in enumerate(scores.to_dict("records")):
+        _baseline_line(axes, row, medians.get(condition["baseline"]))
         own = searches[searches["condition"] == condition["condition"]]
         _annotate(axes, row, _cost_text(condition, measure))
         if not condition[f"{measure}_count"]:
             continue
         _bar(axes, row, condition, measure, own)
         ideal = condition["ideal_fresh_examples"]
-        if measure == "fresh_examples" and condition["insertion"] != "none" and ideal < math.inf:
+        echoes = condition["factor"] > 1 and condition["condition"] != condition["baseline"]
+        if measure == "fresh_examples" and echoes and ideal < math.inf:
             ends = [row - 0.28, row + 0.28]
             axes.plot([ideal, ideal], ends, color="black", lw=1.2, label=ideal_label)
             ideal_label = None  # one legend entry
@@ -77,9 +82,6 @@ def cost_to_target(
         axes.set_xticks([])
     axes.set_xlabel(measure_label(measure, study))
     say_if_nothing_reached(figure, scores["searches_reached"].any(), study)
-    baseline = scores[scores["insertion"] == "none"]
-    if len(baseline) == 1 and math.isfinite(baseline[f"{measure}_high"].iloc[0]):
-        _baseline_line(axes, baseline[f"{measure}_low"].iloc[0])
     legend_below(figure, axes)
     return figure
 
@@ -95,7 +97,10 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
         study: defines the metric.
     """
     figure, axes = _rows(scores["label"])
+    medians = scores.set_index("condition")
+    medians = medians["best_value_low"][medians["best_value_low"] == medians["best_value_high"]]
     for row, condition in enumerate(scores.to_dict("records")):
+        _baseline_line(axes, row, medians.get(condition["baseline"]))
         own = searches.loc[searches["condition"] == condition["condition"], "best_value_low"]
         own, color = own[np.isfinite(own)], COLORS[condition["insertion"]]
         text = _NO_TRIAL
@@ -113,10 +118,6 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
     axes.margins(x=0.06)
     format_ticks(axes.xaxis, "best_value")
     axes.set_xlabel(measure_label("best_value", study))
-    baseline = scores[scores["condition"] == study.baseline]
-    baseline = baseline.loc[baseline["best_value_low"] == baseline["best_value_high"]]
-    if len(baseline):
-        _baseline_line(axes, baseline["best_value_low"].iloc[0])
     return figure
 
 
@@ -183,8 +184,10 @@ def _annotate(axes: Axes, row: int, text: str) -> None:
     )
 
 
-def _baseline_line(axes: Axes, value: float) -> None:
-    axes.axvline(value, color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
+def _baseline_line(axes: Axes, row: int, value: float | None) -> None:
+    """A dotted line across a condition's row at the median of its baseline, if that is known."""
+    if value is not None:
+        axes.plot([value, value], [row - 0.5, row + 0.5], color=QUIET, lw=0.6, ls=DOTTED, zorder=0)
 
 
 def _range(axes: Axes, row: int, low: float, high: float, color: str) -> None:

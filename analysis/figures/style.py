@@ -36,8 +36,6 @@ _STYLE: dict[Any, Any] = {
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "xtick.minor.width": 0.4,
-    "pdf.fonttype": 42,  # text stays text in PDF and SVG
-    "svg.fonttype": "none",
     "text.parse_math": False,  # a $ in the name of a condition or metric is a $
 }
 

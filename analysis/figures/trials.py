@@ -25,7 +25,7 @@ from analysis.figures.style import (
     say_if_nothing_reached,
     styled,
 )
-from analysis.scores import leaders, search_scores
+from analysis.scores import diverged, leaders, search_scores
 from analysis.tables import unbroken
 from analysis.uncertainty import trial_scores
 from runs.study import EDGE, Axis, Study
@@ -99,7 +99,10 @@ def trials_by_hyperparameter(trials: pd.DataFrame, study: Study) -> Figure:
     """
     space = [axis for axis in study.space if axis.field in trials]
     conditions = [c for c in study.conditions if (trials["condition"] == c.name).any()]
-    scored = trials.assign(score=trial_scores(trials, study).where(trials["counted"]))
+    scored = trials.assign(
+        score=trial_scores(trials, study).where(trials["counted"]),
+        diverged=diverged(trials, study),
+    )
     best = leaders(trials, search_scores(trials, study))
     rows = max(len(conditions), 1)
     figure = Figure(figsize=(WIDTH, 0.75 + 1.35 * rows))
@@ -145,7 +148,7 @@ def _panel(
         best = bins.max() if study.higher_is_better else bins.min()
         axes.stairs(best.reindex(range(BINS)), edges, baseline=None, color=color, lw=1.0)
     for height, which in (
-        (_DIVERGED, own["status"] == "diverged"),
+        (_DIVERGED, own["diverged"]),
         (_NOT_REACHED, own["counted"] & ~scored),
     ):
         heights = [height] * int(which.sum())
@@ -174,7 +177,7 @@ def _name_crosses(axes: Axes, own: pd.DataFrame) -> None:
     """Labels the crosses above a row of panels, if there are any."""
     not_reached = own["counted"] & own["score"].isna()
     for height, label, which in (
-        (_DIVERGED, "diverged", own["status"] == "diverged"),
+        (_DIVERGED, "diverged", own["diverged"]),
         (_NOT_REACHED, "not reached", not_reached),
     ):
         if which.any():

@@ -172,7 +172,7 @@ def test_packed_study_gives_the_same_report(small, tmp_path, capsys):
     packed = tmp_path / "small.tar.xz"
     (small / "baseline" / "0" / "0" / "tensorboard").mkdir()
     assert run([str(small), f"--pack={packed}"]) == 0
-    assert "Packed the records of 11 ended trials" in capsys.readouterr().out
+    assert "Packed the records of 11 trials with a result" in capsys.readouterr().out
     assert run([str(small), f"--pack={tmp_path / 'again.tar.xz'}"]) == 0
     assert packed.read_bytes() == (tmp_path / "again.tar.xz").read_bytes()
     with tarfile.open(packed) as tar:

@@ -72,6 +72,24 @@ def test_bars_print_their_values(small):
     assert [patch.get_width() for patch in figure.axes[0].patches] == [800, 700]
 
 
+@pytest.mark.parametrize("score", ["fresh_examples", "best_value"])
+def test_dotted_lines_are_at_the_median_of_the_own_baseline(tmp_path, score):
+    other = BASELINE | {"name": "b40", "overrides": BASELINE["overrides"] | {"batch_size": 40}}
+    before = BEFORE | {"name": "e2_b40", "overrides": BEFORE["overrides"] | {"batch_size": 40}}
+    conditions = [BASELINE, BEFORE, other, before]
+    values = {("baseline", s, 0): [0.1] * 7 + [0.9] for s in (0, 1)}
+    values |= {("b40", s, 0): [0.1] * 5 + [0.95] for s in (0, 1)}
+    values |= {(name, s, 0): [0.92] for name in ("before_e2", "e2_b40") for s in (0, 1)}
+    root = write_study(tmp_path / "s", conditions, values, score=score)
+    loaded = load.read(root)
+    table = scores.condition_scores(loaded.trials, loaded.study)
+    searches = scores.search_scores(loaded.trials, loaded.study)
+    draw = figures.best_values if score == "best_value" else figures.cost_to_target
+    lines = draw(table, searches, loaded.study).axes[0].get_lines()
+    dotted = [line.get_xdata()[0] for line in lines if line.get_color() == style.QUIET]
+    assert dotted == ([0.9, 0.9, 0.95, 0.95] if score == "best_value" else [800, 800, 600, 600])
+
+
 def lines_x(figure):
     return [list(line.get_xdata()) for line in figure.axes[0].get_lines()]
 

@@ -112,10 +112,12 @@ def test_a_trial_that_diverged_after_an_easier_target_counts_there(tmp_path):
     root = write_study(tmp_path / "s", [BASELINE, BEFORE], trials)
     planned = load.read(root)
     assert planned.trials["counted"].tolist() == [False, True, True]
+    assert scores.search_scores(planned.trials, planned.study)["diverged"].tolist() == [1]
     easy = load.read(root, target=0.85)
     assert easy.trials["counted"].tolist() == [True, True, False]  # two trials are planned
     searches = scores.search_scores(easy.trials, easy.study)
     assert searches["fresh_examples_low"][0] == 200
+    assert searches["diverged"].tolist() == [0]
     judged = load.judged_at(planned, load.curves(planned.trials, "accuracy"), 0.85)
     pd.testing.assert_frame_equal(judged.trials, easy.trials)
     # A best value is of the whole budget, which that run did not survive.
@@ -621,6 +623,16 @@ def test_pairs_that_a_diverged_trial_leaves_out_are_a_caveat(tmp_path):
     assert not [text for text in caveats.find(loaded) if "forms no pair" in text]
 
 
+def test_a_trial_that_diverged_after_an_easier_target_forms_its_pair(tmp_path):
+    trials = {("baseline", 0, k): [0.1, 0.1, 0.85, 0.95] for k in range(3)}
+    trials |= {("before_e2", 0, k): ([0.1, 0.85, 0.1], "diverged") for k in range(3)}
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], trials)
+    assert "forms no pair" in " ".join(caveats.find(load.read(root)))
+    easy = load.read(root, target=0.85)
+    assert "forms no pair" not in " ".join(caveats.find(easy))
+    assert easy.trials["counted"].sum() == 4  # two of each are planned
+
+
 def test_ratios_to_a_baseline_that_never_reached_the_target_are_bounds(tmp_path):
     values = {("baseline", 0, 0): [0.1] * 4, ("before_e2", 0, 0): [0.1, 0.9]}
     loaded = load.read(write_study(tmp_path / "one", [BASELINE, BEFORE], values, searches=1))
@@ -633,6 +645,13 @@ def test_ratios_to_a_baseline_that_never_reached_the_target_are_bounds(tmp_path)
     conditions, values = [BASELINE, BEFORE, other], values | {("b40", 0, 0): [0.9]}
     loaded = load.read(write_study(tmp_path / "two", conditions, values, searches=1))
     assert not [note for note in caveats.find(loaded) if "ratios" in note]
+
+
+def test_a_baseline_without_a_trial_has_not_missed_the_target(tmp_path):
+    values = {("before_e2", 0, 0): [0.1, 0.9], ("baseline", 0, 0): ([0.1], "unfinished")}
+    notes = caveats.find(load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values)))
+    assert "No trial of the baseline has ended, so there are no ratios and no ideals yet." in notes
+    assert "The baseline never" not in " ".join(notes)
 
 
 def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):

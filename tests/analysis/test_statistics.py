@@ -11,7 +11,15 @@ from scipy import stats
 from analysis import bounds, caveats, figures, load, report, scores, tables, uncertainty
 from runs import records
 from tests.helpers.figure_texts import assert_inside, strings, texts
-from tests.helpers.written_studies import BASELINE, BEFORE, TARGET, study_of, write_study
+from tests.helpers.written_studies import (
+    BASELINE,
+    BEFORE,
+    TARGET,
+    config,
+    study_of,
+    write_study,
+    write_trial,
+)
 
 INF = math.inf
 NEVER = TARGET | {"value": 2.0}
@@ -469,3 +477,13 @@ def test_study_without_a_horizon_has_a_caveat(tmp_path):
     for number, (changes, marked) in enumerate(((old, True), (new, False))):
         loaded = load.read(study_of(tmp_path / str(number), [BASELINE], **changes))
         assert ("earlier protocol" in " ".join(caveats.find(loaded))) == marked
+
+
+def test_single_runs_without_a_horizon_have_that_caveat_too(tmp_path):
+    for number, (schedule, marked) in enumerate(
+        (({"name": "linear"}, True), ({"name": "linear", "horizon_fresh_examples": 0}, False))
+    ):
+        optimizer = {"name": "sgd", "learning_rate": 0.1, "schedule": schedule}
+        run = tmp_path / str(number) / "run"
+        write_trial(run, [0.1, 0.9], settings=config(optimizer=optimizer))
+        assert ("earlier protocol" in " ".join(caveats.find(load.read([run])))) == marked
