@@ -226,7 +226,10 @@ def report(grid: Grid, results: dict[Cell, dict[str, Measured]]) -> str:
             "and the streams? Measured by `python -m benchmarks.echo_grid` on "
             + common.machine(["numpy", "grain", "jax", "tensorflow-cpu", "tensorflow"]),
             f"Batches of {echo_overhead.BATCH} at e = {FACTOR}; each cell once, for "
-            f"{grid.seconds:g} s. Buffers of more than {grid.max_gigabytes:g} GB are left out.",
+            f"{grid.seconds:g} s. Buffers of more than {grid.max_gigabytes:g} GB are left out. "
+            "`echo` reads chunks from memory, the other sides example by example, as their sources "
+            "do. So the tables show how each side grows; [echo_overhead](echo_overhead.md) "
+            "compares sides that read alike.",
             "## Items per processor second, once the buffer is full",
             table(results, names, lambda measured: f"{measured.rate:,.0f}"),
             "## Memory (MB)",

@@ -1,13 +1,14 @@
-"""Cost of echoing: the library's stage compared with what Grain and tf.data offer themselves.
+"""Cost of echoing: the library's stage compared with copying, and with Grain and tf.data.
 
     python -m benchmarks.echo_overhead --out=results/echo_overhead.md      about 10 minutes
     python -m benchmarks.echo_overhead --quick                             a smoke run of seconds
     python -m benchmarks.echo_overhead --processor-time                    on a machine that is busy
 
 Every side repeats CIFAR-shaped examples (uint8 [32, 32, 3] and a label) e times, mixes the copies
-in a shuffle buffer, and returns batches of 128. Two paths are measured: the stage alone, fed from
-memory in order, and the whole path, endless reshuffled epochs over examples in memory. Rounds of
-the sides are interleaved; memory is measured in one process per side.
+in a shuffle buffer, and returns batches of 128. Two paths are measured: the stage alone, fed with
+chunks of consecutive examples, beside the copying that it cannot avoid; and the whole path, endless
+reshuffled epochs over examples in memory, where echo, Grain, and tf.data all read example by
+example. Rounds of the sides are interleaved; memory is measured in one process per side.
 """
 
 import dataclasses
@@ -219,9 +220,6 @@ class Side:
 SIDES = {
     "stage": {
         "echo": Side(examples, echo_stacked),
-        "Grain": Side(examples, grain_alone),
-        "tf.data, as in the paper": Side(tensors, tf_as_in_the_paper),
-        "tf.data, in chunks": Side(tensors, tf_in_chunks),
         "copying alone": Side(examples, copying_alone),
     },
     "whole": {
@@ -233,7 +231,7 @@ SIDES = {
     },
 }
 TITLES = {
-    "stage": "The stage alone, fed from memory in order",
+    "stage": "The stage alone, fed with chunks of consecutive examples",
     "whole": "The whole path: shuffled epochs over examples in memory, echo, buffer, batch",
 }
 
