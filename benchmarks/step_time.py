@@ -6,9 +6,9 @@
 Random, already augmented batches lie on the device. The step is that of train.py: forward,
 backward, optimizer. It requires only jax, flax, optax, and ml-collections. Where PyTorch is
 installed, the same networks (ResNets, language models) run there as well, interleaved with ours and
-written idiomatically: channels last, mixed precision, and `torch.compile` on a GPU. Two differences
-remain: PyTorch's batch norm covers the whole batch (ours ghost batches, as configured), and its
-loss holds all logits at once.
+written idiomatically: channels last, mixed precision, and, on a GPU, `torch.compile` and cuDNN's
+choice of the fastest convolutions. Two differences remain: PyTorch's batch norm covers the whole
+batch (ours ghost batches, as configured), and its loss holds all logits at once.
 
 Model FLOPs are those of the step as written, as counted by XLA before optimization, so
 rematerialized operations do not count. Utilization is their rate over the device's peak for dense
