@@ -5,9 +5,9 @@
 
 The digits, network, and target of benchmarks/wall_time.py, with the configuration's hyperparameters
 in every condition: nothing is tuned, so this shows what time echoing saves on your device, and not
-how much it can save. A first run, of e = 8 without a limit, measures the step. The upstream then
-delivers so many examples per second that input takes `ratio` times as long as a step. The order of
-the conditions is shuffled for each seed.
+how much it can save. Of two runs of e = 8 without a limit, the first warms up and the second
+measures the step. The upstream then delivers so many examples per second that input takes `ratio`
+times as long as a step. The order of the conditions is shuffled for each seed.
 """
 
 import dataclasses
