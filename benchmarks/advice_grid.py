@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,7 @@ Rows = dict[int, dict[grid.Factor, Cell]]
 
 def prepare_row(
     upstream: str, real_step: bool, plan: Grid, ratio: int
-) -> Callable[[], dict[grid.Factor, tuple[float, float]]]:
+) -> Callable[[int], dict[grid.Factor, tuple[float, float]]]:
     """A function that measures one round of a row: (predicted, measured) by factor."""
     config = grid.configuration(upstream, ratio)
     opened = make_experiment(config)
@@ -79,16 +80,17 @@ def prepare_row(
             seconds = float(np.median([wall for wall, _ in rounds]))
         opened = grid.cpu_bound(opened, config, ratio * seconds)
 
-    def one_round() -> dict[grid.Factor, tuple[float, float]]:
+    def one_round(number: int) -> dict[grid.Factor, tuple[float, float]]:
         advice = advise.measured(config, opened, send, step, plan.advice_seconds, plan.factors)
         point = advice.points[0]
         common.progress(f"R = {point.ratio:.2f}, work of {advice.timing.cores:.2f} cores")
-        cells = {}
-        for factor in plan.factors:
+
+        def predicted_and_measured(factor: Any) -> tuple[float, float]:
             config.echo.factor = float(factor)
             rate = grid.steps_per_second(config, opened, step, plan.seconds, send)
-            cells[factor] = (1 / point.step_seconds[factor], rate)
-        return cells
+            return 1 / point.step_seconds[factor], rate
+
+        return common.in_shuffled_order(plan.factors, predicted_and_measured, number)
 
     return one_round
 

@@ -57,9 +57,11 @@ class Plan:
 QUICK = Plan(cases=(Case(0.5, 0.5),), factors=(1, 4, "auto"), seconds=1.0, rounds=1)
 
 
-def measure_row(plan: Plan, case: Case) -> dict[grid.Factor, tuple[float, float]]:
-    """Measures every factor once."""
-    return {factor: measure(case, factor, plan.seconds) for factor in plan.factors}
+def measure_row(plan: Plan, case: Case, number: int) -> dict[grid.Factor, tuple[float, float]]:
+    """Measures every factor once, in round `number`."""
+    return common.in_shuffled_order(
+        plan.factors, lambda factor: measure(case, factor, plan.seconds), number
+    )
 
 
 def measure(case: Case, factor: grid.Factor, seconds: float) -> tuple[float, float]:

@@ -31,6 +31,8 @@ from runs import cli
 
 Plan = TypeVar("Plan")  # a frozen dataclass that holds how much a benchmark measures
 Panel = TypeVar("Panel")
+Name = TypeVar("Name")
+Value = TypeVar("Value")
 _DPI = 150  # of figures
 
 
@@ -81,6 +83,16 @@ def interleaved(
                 values[name].append(value)
         progress(f"round {number} of {rounds}" if number else "warmed up")
     return {name: Spread(tuple(measured)) for name, measured in values.items()}
+
+
+def in_shuffled_order(
+    names: Collection[Name], measure: Callable[[Name], Value], seed: int
+) -> dict[Name, Value]:
+    """One round: `measure` of every name, called in an order that depends on `seed`; the result is
+    in the order of `names`."""
+    order = random.Random(seed).sample(list(names), len(names))
+    values = {name: measure(name) for name in order}
+    return {name: values[name] for name in names}
 
 
 def rate(

@@ -41,7 +41,7 @@ Rows = dict[int, dict[grid.Factor, float]]
 
 def prepare_row(
     upstream: str, placement: str, plan: Grid, ratio: int
-) -> Callable[[], dict[grid.Factor, float]]:
+) -> Callable[[int], dict[grid.Factor, float]]:
     """A function that measures one round of a row: steps per second over their bound, by factor."""
     cells, source = {}, None
     for factor in plan.factors:
@@ -55,14 +55,14 @@ def prepare_row(
             opened = dataclasses.replace(opened, source=source)
         cells[factor] = config, opened
 
-    def one_round() -> dict[grid.Factor, float]:
-        baseline, shares = 1 / (ratio * grid.STEP_SECONDS), {}
-        for factor, (config, opened) in cells.items():
-            rate = grid.steps_per_second(config, opened, grid.FixedStep(), plan.seconds)
-            if upstream == "cpu" and factor == 1:
-                baseline = rate
-            shares[factor] = rate / upper_bound(factor, baseline)
-        return shares
+    def rate(factor: grid.Factor) -> float:
+        config, opened = cells[factor]
+        return grid.steps_per_second(config, opened, grid.FixedStep(), plan.seconds)
+
+    def one_round(number: int) -> dict[grid.Factor, float]:
+        rates = common.in_shuffled_order(cells, rate, number)
+        baseline = rates[1] if upstream == "cpu" else 1 / (ratio * grid.STEP_SECONDS)
+        return {factor: rate / upper_bound(factor, baseline) for factor, rate in rates.items()}
 
     return one_round
 

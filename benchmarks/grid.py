@@ -162,7 +162,7 @@ def steps_per_second(
 def measure(
     rows: Iterable[Row],
     rounds: int,
-    prepare: Callable[[Row], Callable[[], Mapping[Factor, Value]]],
+    prepare: Callable[[Row], Callable[[int], Mapping[Factor, Value]]],
     title: str = "",
 ) -> dict[Row, dict[Factor, list[Value]]]:
     """Measures a grid row by row; within a row, each round measures every factor once.
@@ -170,7 +170,8 @@ def measure(
     Args:
         rows: values of R, or other descriptions of the upstream.
         rounds: rounds per row.
-        prepare: given a row, returns a function that measures one round: its values by factor.
+        prepare: given a row, returns a function that measures one round: its values by factor,
+            given the round's number among those of all rows.
         title: for progress messages.
 
     Returns:
@@ -180,7 +181,7 @@ def measure(
     for row in rows:
         one_round, results = prepare(row), []
         for number in range(rounds):
-            results.append(one_round())
+            results.append(one_round(rounds * len(grid) + number))
             common.progress(f"{title} {row}, round {number + 1} of {rounds}: {results[-1]}")
         grid[row] = {factor: [result[factor] for result in results] for factor in results[0]}
     return grid

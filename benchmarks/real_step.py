@@ -62,11 +62,13 @@ class Share(NamedTuple):
     cpu: float
 
 
-def one_round(plan: Plan, placement: str) -> dict[grid.Factor, Share]:
-    """Every factor once, in the order of the plan."""
+def one_round(plan: Plan, placement: str, number: int) -> dict[grid.Factor, Share]:
+    """Every factor once, in round `number`."""
     first = trained(plan, placement, STORED)
     limit = first.rate / plan.ratio * wall_time.Plan.batch_size
-    speeds = {factor: trained(plan, placement, factor, limit) for factor in plan.factors}
+    speeds = common.in_shuffled_order(
+        plan.factors, lambda factor: trained(plan, placement, factor, limit), number
+    )
     last = trained(plan, placement, STORED)
     highest, cpu = (statistics.mean(pair) for pair in zip(first, last, strict=True))
     shares = {}
@@ -180,13 +182,14 @@ def main(argv: list[str] | None = None) -> None:
         "Measured by `python -m benchmarks.real_step` on "
         + common.machine(["jax", "grain", "numpy"]),
         f"Median of {plan.rounds} rounds of {plan.steps} steps (smallest to largest). Processor "
-        "time is a multiple of that of a step with batches in memory.",
+        "time is a multiple of that of a step with batches in memory. The buffer of a fixed factor "
+        f"holds {BUFFER_BATCHES} batches, that of `auto` up to {AUTO_BUFFER_BATCHES}.",
     ]
     for placement in options.placements:
         milliseconds = 1e3 / trained(plan, placement, STORED).rate  # it also compiles
         rounds = []
         for number in range(plan.rounds):
-            rounds.append(one_round(plan, placement))
+            rounds.append(one_round(plan, placement, number))
             common.progress(f"{placement}, round {number + 1} of {plan.rounds}: {rounds[-1]}")
         text += [
             f"## {placement.capitalize()} placement",
