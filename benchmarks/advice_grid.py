@@ -115,7 +115,7 @@ def draw(axes, rows: Rows) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("advice_grid", __doc__, Grid(), QUICK)
+    parser = common.arguments(__spec__.name, __doc__, Grid(), QUICK)
     common.add_list(parser, "--kinds", common.one_of(KINDS), ",".join(KINDS))
     options = parser.parse_args(argv)
     plan = common.plan(options, Grid(), QUICK)

@@ -591,7 +591,7 @@ def wall_table(cells: list[dict[str, Any]], steps: Mapping[str, Any]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("auto_price", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR")
     parser.add_argument("--pilots", type=pathlib.Path, metavar="DIR", help="run pilots in DIR")
     parser.add_argument("--wall", type=pathlib.Path, metavar="DIR", help="measure by wall clock")

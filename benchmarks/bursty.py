@@ -100,7 +100,7 @@ def draw(axes, busy: dict[grid.Factor, common.Spread]) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("bursty", __doc__, Plan(), QUICK, rounds="number of rounds")
+    parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, rounds="number of rounds")
     options = parser.parse_args(argv)
     plan = common.plan(options, Plan(), QUICK)
     text = [

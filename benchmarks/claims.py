@@ -563,7 +563,7 @@ def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = common.arguments("claims", __doc__).parse_args(argv)
+    options = common.arguments(__spec__.name, __doc__).parse_args(argv)
     cells = {
         claim: {name: cell() for name, cell in problems.items()}
         for claim, problems in CLAIMS.items()

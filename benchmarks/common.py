@@ -197,23 +197,28 @@ def progress(text: str) -> None:
 # --- command lines
 
 
+def bare_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """A parser without flags, of the module with this `__spec__.name` and docstring."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {name.removesuffix('.__main__')}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def arguments(
     name: str, doc: str | None, full: Any = None, quick: Any = None, **plan_flags: str
 ) -> argparse.ArgumentParser:
     """The parser of a benchmark: its docstring, --out, --quick, and flags for fields of its plan.
 
     Args:
-        name: module below `benchmarks`.
+        name: the benchmark's `__spec__.name`.
         doc: the module's docstring.
         full: default plan, a dataclass.
         quick: plan of a smoke run; None for a benchmark without --quick.
         plan_flags: help texts of the numeric fields of the plan that have a flag.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{name}",
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = bare_parser(name, doc)
     parser.add_argument(
         "--out",
         type=pathlib.Path,

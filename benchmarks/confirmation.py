@@ -331,7 +331,7 @@ def _runs(loaded: load.LoadedStudy) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("confirmation", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--choose", action="store_true", help="choose the winners")
     parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
     options = parser.parse_args(argv)

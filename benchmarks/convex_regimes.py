@@ -320,7 +320,7 @@ def draw(table: pd.DataFrame) -> Figure:
 
 def main(argv: list[str] | None = None) -> None:
     full = Plan()
-    parser = common.arguments("convex_regimes", __doc__, full, QUICK, runs="runs of each pair")
+    parser = common.arguments(__spec__.name, __doc__, full, QUICK, runs="runs of each pair")
     options = parser.parse_args(argv)
     plan = common.plan(options, full, QUICK)
     runs = measure(plan)

@@ -455,7 +455,7 @@ def report(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("coverage", __doc__ or "")
+    parser = common.arguments(__spec__.name, __doc__ or "")
     parser.add_argument("--studies", type=int, default=2000, help="in each line (default: 2000)")
     parser.add_argument("--quick", action="store_true", help="100 studies in each line")
     options = parser.parse_args(argv)

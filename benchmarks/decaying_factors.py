@@ -9,14 +9,13 @@ has nothing to repeat. PERIOD fresh examples later, all conditions have emitted 
 on average, in equally many steps; then all echo evenly, e = 2.
 """
 
-import argparse
 import functools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import sweep
-from benchmarks import auto_price
+from benchmarks import auto_price, common
 from configs import problems
 from runs.progress import Progress
 from runs.study import Study
@@ -66,11 +65,7 @@ def study(root: pathlib.Path, trials: int, searches: int) -> Study:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.decaying_factors",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.bare_parser(__spec__.name, __doc__)
     parser.add_argument(
         "--train", type=pathlib.Path, metavar="DIR", required=True, help="train in DIR"
     )

@@ -145,7 +145,7 @@ def measure(options: argparse.Namespace) -> list[list[str]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = common.arguments("divergence", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     common.add_list(parser, "--workloads", common.one_of(CONFIGS), ",".join(CONFIGS))
     common.add_list(parser, "--learning_rates", common.number(0.0), "0.1,1,10,100,1e4")
     common.add_list(parser, "--momenta", common.number(0.0, 1.0), "0.9,0.99")

@@ -244,7 +244,7 @@ def report(grid: Grid, results: dict[Cell, dict[str, Measured]]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(
-        "echo_grid",
+        __spec__.name,
         __doc__,
         Grid(),
         QUICK,

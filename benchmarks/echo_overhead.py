@@ -341,7 +341,7 @@ def report(factors: list[int], sizes: Sizes, memory: bool) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(
-        "echo_overhead",
+        __spec__.name,
         __doc__,
         Sizes(),
         QUICK,

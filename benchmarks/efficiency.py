@@ -93,7 +93,7 @@ def draw(axes, rows: Rows) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("efficiency", __doc__, Grid(), QUICK)
+    parser = common.arguments(__spec__.name, __doc__, Grid(), QUICK)
     for flag, allowed in (("upstreams", grid.UPSTREAMS), ("placements", echo.PLACEMENTS)):
         common.add_list(parser, f"--{flag}", common.one_of(allowed), ",".join(allowed))
     options = parser.parse_args(argv)

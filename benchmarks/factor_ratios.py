@@ -143,7 +143,7 @@ def report(ratios: dict[str, dict[int, Ratios]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = common.arguments("factor_ratios", __doc__).parse_args(argv)
+    options = common.arguments(__spec__.name, __doc__).parse_args(argv)
     ratios = {
         problem: {factor: measured(problem, factor) for factor in FACTORS} for problem in PROBLEMS
     }

@@ -650,7 +650,7 @@ def _numbers(prior: Prior) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("forecast", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--quick", action="store_true", help="two trials of each problem")
     common.add_list(parser, "--problems", common.one_of(STUDIES), ",".join(STUDIES))
     options = parser.parse_args(argv)

@@ -317,7 +317,7 @@ def draw(grids: Mapping[str, Sequence[User]]) -> Figure:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("forecast_grid", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--quick", action="store_true", help="four trials of each problem")
     parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
     options = parser.parse_args(argv)

@@ -84,7 +84,7 @@ def report(options: argparse.Namespace) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = step_time.step_arguments("gradient_statistics", __doc__)
+    parser = step_time.step_arguments(__spec__.name, __doc__)
     parser.add_argument(
         "--every",
         type=common.number(1),

@@ -69,7 +69,7 @@ QUICK = Plan(files=32, rounds=1, seconds=0.2)
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(
-        "input_throughput",
+        __spec__.name,
         __doc__,
         Plan(),
         QUICK,

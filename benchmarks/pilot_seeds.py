@@ -293,7 +293,7 @@ def _spread(user: Seeded) -> float:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("pilot_seeds", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR")
     options = parser.parse_args(argv)
     if options.train:

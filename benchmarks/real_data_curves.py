@@ -9,7 +9,6 @@ unigram model, which predicts each token by its add-one-smoothed frequency in th
 Both are evaluated on the validation split of the stored run.
 """
 
-import argparse
 import json
 import pathlib
 from collections.abc import Iterator
@@ -105,11 +104,7 @@ def unigram_loss(name: str) -> float:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real_data_curves",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.bare_parser(__spec__.name, __doc__)
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="draw the curves")
     parser.add_argument("--references", action="store_true", help="print the reference values")
     options = parser.parse_args(argv)

@@ -165,7 +165,7 @@ def factor_or_auto(text: str) -> grid.Factor:
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(
-        "real_step",
+        __spec__.name,
         __doc__,
         Plan(),
         QUICK,

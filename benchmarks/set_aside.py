@@ -189,7 +189,7 @@ def _seconds(fresh_examples: float, factor: str) -> float:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("set_aside", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--problem", choices=PROBLEMS)
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--pilot", type=pathlib.Path, help="default out/pilot/PROBLEM")

@@ -301,7 +301,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(step_arguments("step_time", __doc__), argv)
+    options = parse(step_arguments(__spec__.name, __doc__), argv)
     common.publish(report(options), options.out)
     return 0
 

@@ -299,7 +299,7 @@ def _row(size: Size, trials: int, name: str, usage: common.Usage) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("study_scale", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     common.add_list(parser, "--sizes", Size.of, "1000x20,10000x20,1000x500,10000x500")
     parser.add_argument(
         "--keep", type=pathlib.Path, metavar="DIR", help="keep the studies in this new directory"

@@ -29,7 +29,7 @@ QUIET = Progress(quiet=True)
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments("sweep_throughput", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     for flag, default, about in (
         ("steps", 100, "steps per trial"),
         ("rounds", 3, "number of rounds"),

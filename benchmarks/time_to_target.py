@@ -131,7 +131,7 @@ def report(plan: Plan, step: float, results: dict[str, list[dict[str, Any]]]) ->
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(
-        "time_to_target",
+        __spec__.name,
         __doc__,
         Plan(),
         QUICK,

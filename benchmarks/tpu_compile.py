@@ -439,7 +439,7 @@ def report(cases: Sequence[str], cache: pathlib.Path) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = common.arguments("tpu_compile", __doc__)
+    made = common.arguments(__spec__.name, __doc__)
     common.add_list(made, "--cases", common.one_of(CASES), ",".join(CASES))
     made.add_argument(
         "--cache",

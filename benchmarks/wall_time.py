@@ -508,7 +508,7 @@ def draw(ratios, plan: Plan) -> Figure:
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(
-        "wall_time",
+        __spec__.name,
         __doc__,
         Plan(),
         QUICK,

@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = common.arguments("torture", __doc__)
+    parser = common.arguments(__spec__.name, __doc__)
     add = parser.add_argument
     for name, unit in (("kills", "runs to kill"), ("damages", "files to damage")):
         add(f"--{name}", type=int, default=0, metavar="N", help=f"number of further {unit}")
