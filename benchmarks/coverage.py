@@ -37,6 +37,22 @@ LARGE = 20_000  # searches per condition from which the truth is computed
 
 
 @dataclasses.dataclass(frozen=True)
+class Plan:
+    """How much is simulated.
+
+    Attributes:
+        studies: in each setting.
+        pool: searches that those of the studies are drawn from.
+    """
+
+    studies: int = 2000
+    pool: int = 200
+
+
+QUICK = Plan(studies=100, pool=20)
+
+
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """The parameters of simulated studies.
 
@@ -88,7 +104,8 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How often an interval covered the truth; `claimed` if the project says that it does."""
+    """How often an interval covered the truth; `claimed` if the project says that it does. Numbers
+    are NaN where no study had an interval."""
 
     interval: str
     setting: Setting
@@ -124,10 +141,10 @@ def costs(
     chosen = np.argsort(random.random((studies, pool)), axis=1)[:, : setting.searches]
     rate = np.stack([drawn[chosen], drawn[chosen] + setting.shift], axis=1)
     log = math.log(BASE) + CURVATURE * (rate - BEST_RATE) ** 2
-    by_search = (studies, 1, setting.searches, 1)
-    log = log + random.normal(0, setting.between, by_search)
-    effect = math.log(setting.ratio) + random.normal(0, setting.apart, by_search)
-    log = log + np.concatenate([np.zeros(by_search), effect], axis=1)
+    search_shape = (studies, 1, setting.searches, 1)
+    log = log + random.normal(0, setting.between, search_shape)
+    effect = math.log(setting.ratio) + random.normal(0, setting.apart, search_shape)
+    log = log + np.concatenate([np.zeros(search_shape), effect], axis=1)
     stable = rate < DIVERGES
     noise = random.normal(0, setting.noise, log.shape)
     return np.exp(log + noise), stable & (stable.cumsum(-1) <= setting.trials), np.exp(log)
@@ -272,6 +289,8 @@ def _row(
     truth: float | np.ndarray,
     claimed: bool = True,
 ) -> Row:
+    if not len(intervals):
+        return Row(name, setting, nominal, math.nan, math.nan, math.nan, claimed)
     low, high = intervals.T
     slack = 1e-9 * np.asarray(truth)  # ratios of multiples of the cadence, rounded
     bounded = (low > 0) & np.isfinite(high)
@@ -367,12 +386,17 @@ def table_by_ratio(cells: Mapping[Setting, str]) -> str:
 
 
 def _worst(rows: Sequence[Row]) -> str:
-    row = min((row for row in rows if row.claimed), key=lambda row: row.covered - row.nominal)
+    judged = [row for row in rows if row.claimed and not math.isnan(row.covered)]
+    row = min(judged, key=lambda row: row.covered - row.nominal)
     points = 100 * (row.covered - row.nominal)
     side = "less" if points < 0 else "more"
     return (
         f"{abs(points):.1f} percentage points {side} than its nominal level ({row.setting.text()})"
     )
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)
 
 
 def report(
@@ -392,9 +416,9 @@ def report(
             row.interval + ("" if row.claimed else " *"),
             row.setting.text(),
             f"{100 * row.nominal:.4g}%",
-            f"{100 * row.covered:.1f}%",
-            f"{row.bounded:.0%}",
-            "-" if math.isnan(row.width) else f"{row.width:.2f}",
+            _number(row.covered, ".1%"),
+            _number(row.bounded, ".0%"),
+            _number(row.width, ".2f"),
         ]
         for row in rows
     ]
@@ -437,7 +461,7 @@ def report(
             f"{studies:,} studies in each cell. It covers less where evaluations are coarse "
             "compared with the noise and those of the two sides interleave unevenly: then the two "
             "signs of a pair are not equally likely at the true ratio.",
-            table_by_ratio({row.setting: f"{100 * row.covered:.1f}" for row in matched}),
+            table_by_ratio({row.setting: _number(100 * row.covered, ".1f") for row in matched}),
             "## Tuned ratio by true ratio",
             "The ratio of two searches' scores as they are evaluated: geometric mean (median) of "
             f"{LARGE:,}. With a common cadence, the mean is biased toward 1. If the condition is "
@@ -455,21 +479,20 @@ def report(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments(__spec__.name, __doc__ or "")
-    parser.add_argument("--studies", type=int, default=2000, help="in each line (default: 2000)")
-    parser.add_argument("--quick", action="store_true", help="100 studies in each line")
+    parser = common.arguments(
+        __spec__.name, __doc__, Plan(), QUICK, studies="simulated studies in each setting"
+    )
     options = parser.parse_args(argv)
-    studies = 100 if options.quick else options.studies
-    pool = 20 if options.quick else 200
+    plan = common.plan(options, Plan(), QUICK)
     settings = settings_by_ratio()
-    rows = simulated(all_simulations(), studies, pool)
-    matched = simulated([(by_trial, setting) for setting in settings], studies, pool)
+    rows = simulated(all_simulations(), plan.studies, plan.pool)
+    matched = simulated([(by_trial, setting) for setting in settings], plan.studies, plan.pool)
     tuned = {
-        setting: tuned_ratios(np.random.default_rng(0), setting, pool)
+        setting: tuned_ratios(np.random.default_rng(0), setting, plan.pool)
         for setting in settings
         if not setting.censored and setting.noise != 0.1
     }
-    common.publish(report(rows, matched, tuned, studies), options.out)
+    common.publish(report(rows, matched, tuned, plan.studies), options.out)
 
 
 if __name__ == "__main__":

@@ -177,6 +177,7 @@ def test_simulation_and_analysis_give_the_same_intervals():
 
 def test_command_writes_the_page(capsys, tmp_path, monkeypatch):
     some = [CLAIMED["five searches"], (coverage.of_band, Setting(searches=3))]
+    some.append((coverage.by_trial, dataclasses.replace(MATCHED, searches=1, trials=9)))
     by_ratio = [dataclasses.replace(MATCHED, noise=0.2, ratio=ratio) for ratio in (0.6, 1.0)]
     by_ratio += [dataclasses.replace(setting, cadence=100.0, divisor=2) for setting in by_ratio]
     monkeypatch.setattr(coverage, "all_simulations", lambda: some)
@@ -189,6 +190,13 @@ def test_command_writes_the_page(capsys, tmp_path, monkeypatch):
     where = "| noise 0.2, evaluations every 100, the condition's every 50 |"
     assert text.count(where) == 2  # coverage, and the tuned ratio
     assert "score_by_trials' band at 16 of 16 trials, of a new search's score *" in text
+    assert "| matched seeds, 9 pairs | ratio 0.6, noise 0.3 | 95% | - | - | - |" in text  # too few
+
+
+def test_a_number_of_studies_below_1_is_one_sentence(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        coverage.main(["--studies=0"])
+    assert "got '0'; allowed: whole numbers in [1, inf)" in capsys.readouterr().err
 
 
 def test_wall_time_gives_bounds_where_runs_missed_the_target():
