@@ -22,6 +22,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special
 
+from analysis import bounds
 from analysis.scores import is_shared, matchable
 from runs.study import SECONDS, Study
 
@@ -214,6 +215,28 @@ def sign_interval(
     if not kept.any():  # effects below a value that many pairs share are rejected, and above it
         return *balance, *balance
     return left[kept].min(), right[kept].max(), *balance
+
+
+def ratio_of_ratios(
+    own: tuple[ArrayLike, ArrayLike], base: tuple[ArrayLike, ArrayLike]
+) -> tuple[float, float, float, float]:
+    """The ratio of two effects that are ratios, each of its own pairs.
+
+    The interval is the quotient of the effects' intervals at 1 - (1 - PAIRED_LEVEL) / 2. Whatever
+    is censored, it covers at PAIRED_LEVEL at least (Bonferroni). The signs of quotients of four
+    trials would not: of these, one needs other trials to reach the target than the other.
+
+    Args:
+        own, base: bounds of the effects of the pairs, (lows, highs).
+
+    Returns:
+        As `sign_interval`.
+    """
+    level = 1 - (1 - PAIRED_LEVEL) / 2
+    ends = [sign_interval(*effects, level=level) for effects in (own, base)]
+    low, high = bounds.ratio(ends[0][:2], ends[1][:2])
+    balance = bounds.ratio(ends[0][2:], ends[1][2:])
+    return float(low), float(high), float(balance[0]), float(balance[1])
 
 
 def pairs_used(

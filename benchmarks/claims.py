@@ -22,7 +22,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -119,21 +118,17 @@ def relative(study: str, own: tuple[str, str], base: tuple[str, str]) -> Callabl
     """The ratio of two conditions over that of two others; the claim is that it is below 1."""
 
     def cell() -> Cell:
-        ends = ["effect_low", "effect_high"]
-        pairs = _pairs(study, *own).merge(_pairs(study, *base)[[*KEY, *ends]], on=KEY)
-        numerator, denominator = ([f"{end}_{side}" for end in ends] for side in "xy")
-        low, high = bounds.ratio(
-            tuple(pairs[end] for end in numerator), tuple(pairs[end] for end in denominator)
+        sides = [_pairs(study, *pair) for pair in (own, base)]
+        low, high, *balance = uncertainty.ratio_of_ratios(
+            *((pairs["effect_low"], pairs["effect_high"]) for pairs in sides)
         )
-        enough = (np.isfinite(high) | (low > 0)).sum() >= uncertainty.MIN_PAIRS
-        below, above = (int(count) for count in uncertainty.signs(low, high, 1.0))
-        low, high, *balance = uncertainty.sign_interval(low, high)
-        effect = {"effect_low": balance[0], "effect_high": balance[1], "below": below}
-        effect |= {"above": above, "low": math.nan, "high": math.nan, "p": math.nan}
-        if enough:
-            effect |= {"low": low, "high": high, "p": float(uncertainty.sign_test(below, above))}
+        reached = [(pairs["reached"] | pairs["baseline_reached"]).sum() for pairs in sides]
+        if min(reached) < uncertainty.MIN_PAIRS:
+            low = high = math.nan
+        effect = dict(zip(("effect_low", "effect_high"), balance, strict=True))
+        effect |= {"low": low, "high": high}
         tuned = _ratio(_tuned(study, *own), _tuned(study, *base))
-        return _of_conditions(_by_sign_test(effect, tuned), study, *own, *base)
+        return _of_conditions(_judged(effect, tuned, high < 1, low > 1), study, *own, *base)
 
     return cell
 
@@ -212,13 +207,13 @@ def _of_conditions(cell: Cell, study: str, *conditions: str) -> Cell:
     """The cell with what it says of the conditions that it compares."""
     named = (_bounded(study, name) for name in dict.fromkeys(conditions))
     cell = dataclasses.replace(cell, bounded="; ".join(filter(None, named)) or "-")
-    if cell.verdict != "undecided" or cell.differs:
+    if cell.verdict != "undecided" or cell.differs or len(conditions) > 2:
         return cell
     return dataclasses.replace(cell, sizes=_sizes(study, *conditions))
 
 
 def _sizes(study: str, *conditions: str) -> tuple[str, str]:
-    """The sizes that would decide an undecided ratio of these conditions."""
+    """The sizes that would decide an undecided ratio of two conditions."""
     trials, plan = loaded(study).trials, loaded(study).study
     low, high = uncertainty.trial_bounds(trials, plan)
     counted = trials[trials["counted"]].assign(low=low, high=high)
@@ -228,7 +223,7 @@ def _sizes(study: str, *conditions: str) -> tuple[str, str]:
         tuple(side.loc[shared, end].to_numpy(float) for end in ("low", "high")) for side in sides
     ]
     searches = deciding_sizes.searches(ends, plan.trials)
-    pairs, tuned = (deciding_sizes.ratio(taken) for taken in (ends, searches))
+    pairs, tuned = (bounds.ratio(*taken) for taken in (ends, searches))
     known = len(shared), len(shared.unique("search"))
     sizes = (deciding_sizes.needed(*ratios) for ratios in (pairs, tuned))
     matched, searched = (
@@ -264,13 +259,17 @@ def _size(number: float) -> str:
 def _by_sign_test(effect: Mapping, tuned: pd.DataFrame) -> Cell:
     """A ratio that the claim says is below 1, from the signs of its pairs at 1. The interval may
     end at 1 and not contain it, where several pairs tie."""
+    differs, lead = effect["p"] <= 1 - uncertainty.PAIRED_LEVEL, effect["below"] - effect["above"]
+    return _judged(effect, tuned, differs and lead > 0, differs and lead < 0)
+
+
+def _judged(effect: Mapping, tuned: pd.DataFrame, below: bool, above: bool) -> Cell:
+    """A ratio that the claim says is below 1; `below` and `above` are what matched seeds say."""
     summary = bounds.summary(tuned["low"], tuned["high"])
     number = "{:.2f}".format
     text = bounds.text(summary.low, summary.high, number)
     text += f" [{bounds.range_text(summary, number)}]"
-    differs, lead = effect["p"] <= 1 - uncertainty.PAIRED_LEVEL, effect["below"] - effect["above"]
-    claimed = differs and lead > 0 and summary.max < 1
-    return _cell(effect, text, claimed, differs and lead < 0 and summary.min > 1)
+    return _cell(effect, text, below and summary.max < 1, above and summary.min > 1)
 
 
 def _cell(effect, tuned: str, claimed: bool, contrary: bool, differs: bool = False) -> Cell:
@@ -552,8 +551,8 @@ def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
             "scatter as they do here. Parentheses hold how many there are so far; if that is "
             "already more, a larger difference is unlikely. The verdicts ask for more than a sign "
             "test over searches, all of which must agree. Searches are resampled from the study's "
-            "trials; with three or fewer, their number is rough. Decided ratios and differences "
-            "have none.",
+            "trials; with three or fewer, their number is rough. Decided ratios, ratios of "
+            "ratios, and differences have none.",
             "The last column names the conditions whose best trials lie within 5% of the same end "
             "of an axis in two or more searches: a wider search might make them better.",
             common.markdown_table(header, rows),

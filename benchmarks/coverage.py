@@ -63,6 +63,7 @@ class Setting:
             both conditions.
         apart: standard deviation of a search's effect on the log ratio of its trials.
         shift: decades by which the condition's best learning rate is below the baseline's.
+        harder: cost at the other batch size / cost at this one (`of_ratios`), of both conditions.
         searches, trials: per condition.
         censored: share of the baseline's searches (of its trials if `by_trial`) that the budget
             censors.
@@ -76,6 +77,7 @@ class Setting:
     between: float = 0.0
     apart: float = 0.0
     shift: float = 0.0
+    harder: float = 1.0
     searches: int = 5
     trials: int = 16
     censored: float = 0.0
@@ -97,6 +99,7 @@ class Setting:
         parts += [f"between searches {self.between:g}"] if self.between else []
         parts += [f"ratio differs by search {self.apart:g}"] if self.apart else []
         parts += [f"optimum {self.shift:g} decades apart"] if self.shift else []
+        parts += [f"other batch size {self.harder:g} times harder"] if self.harder != 1 else []
         parts += [f"evaluations every {self.cadence:g}"] if self.cadence != CADENCE else []
         parts += [f"the condition's every {self.cadence / self.divisor:g}"] * (self.divisor != 1)
         return ", ".join(parts)
@@ -133,12 +136,17 @@ def rates(searches: int, trials: int) -> np.ndarray:
 
 
 def costs(
-    random: np.random.Generator, setting: Setting, studies: int, pool: int
+    random: np.random.Generator,
+    setting: Setting,
+    studies: int,
+    pool: int,
+    chosen: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(cost, counted, expected), each [studies, 2 (baseline, condition), searches, 2 * trials]:
-    the cost of each trial, whether it counts, and its cost without the trial's own noise."""
+    the cost of each trial, whether it counts, and its cost without the trial's own noise. `chosen`
+    is the searches of the pool, [studies, searches]; by default they are drawn."""
     drawn = rates(pool, setting.trials)
-    chosen = np.argsort(random.random((studies, pool)), axis=1)[:, : setting.searches]
+    chosen = _searches(random, setting, studies, pool) if chosen is None else chosen
     rate = np.stack([drawn[chosen], drawn[chosen] + setting.shift], axis=1)
     log = math.log(BASE) + CURVATURE * (rate - BEST_RATE) ** 2
     search_shape = (studies, 1, setting.searches, 1)
@@ -148,6 +156,10 @@ def costs(
     stable = rate < DIVERGES
     noise = random.normal(0, setting.noise, log.shape)
     return np.exp(log + noise), stable & (stable.cumsum(-1) <= setting.trials), np.exp(log)
+
+
+def _searches(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> np.ndarray:
+    return np.argsort(random.random((studies, pool)), axis=1)[:, : setting.searches]
 
 
 def scored(cost: np.ndarray, cadence: np.ndarray | float) -> np.ndarray:
@@ -211,9 +223,14 @@ def by_search(random: np.random.Generator, setting: Setting, studies: int, pool:
 
 
 def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
-    """The sign test's interval with matched seeds, if there are enough pairs for one."""
+    """The sign test's interval with matched seeds, if there are enough pairs for one, and the
+    median of the ratios over all trials, also those that are censored."""
     end = budget(random, setting, pool)
-    cost, counted, _ = costs(random, setting, studies, pool)
+    cost, counted, expected = costs(random, setting, studies, pool)
+    truth = setting.ratio
+    if setting.shift:
+        ratios = expected[:, 1] / expected[:, 0]
+        truth = float(np.median(ratios[counted[:, 0] & counted[:, 1]]))
     low, high = ends(scored(cost, setting.cadences), end, setting.cadences)
     intervals = []
     for k in range(studies):
@@ -223,9 +240,40 @@ def by_trial(random: np.random.Generator, setting: Setting, studies: int, pool: 
             continue
         intervals.append(uncertainty.sign_interval(*bounds.ratio(own, base))[:2])
     name = f"matched seeds, {setting.searches * setting.trials} pairs"
-    claimed = not setting.apart
+    claimed = not setting.apart and not (setting.shift and setting.censored)
     level = uncertainty.PAIRED_LEVEL
-    return [_row(name, setting, level, np.array(intervals), setting.ratio, claimed)]
+    return [_row(name, setting, level, np.array(intervals), truth, claimed)]
+
+
+def of_ratios(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:
+    """`uncertainty.ratio_of_ratios`: the ratio of the condition to the baseline at another batch
+    size, over that at this one, for the same trials. Both are equal, so it is 1. For comparison,
+    the sign test's interval of quotients of four trials."""
+    end = budget(random, setting, pool)
+    chosen = _searches(random, setting, studies, pool)
+    sides = []
+    for level in (setting.harder, 1.0):
+        cost, counted, _ = costs(random, setting, studies, pool, chosen)
+        low, high = ends(scored(level * cost, setting.cadences), end, setting.cadences)
+        sides.append((low, high, counted[:, 0] & counted[:, 1]))
+    intervals, quotients, enough = [], [], uncertainty.MIN_PAIRS
+    for k in range(studies):
+        four = sides[0][2][k] & sides[1][2][k]
+        own, base = (
+            bounds.ratio((low[k, 1][four], high[k, 1][four]), (low[k, 0][four], high[k, 0][four]))
+            for low, high, _ in sides
+        )
+        if min(((low > 0) | np.isfinite(high)).sum() for low, high in (own, base)) < enough:
+            continue
+        intervals.append(uncertainty.ratio_of_ratios(own, base)[:2])
+        quotients.append(uncertainty.sign_interval(*bounds.ratio(own, base))[:2])
+    name = f"ratio of ratios, {setting.searches * setting.trials} trials"
+    other = f"the same by signs of {setting.searches * setting.trials} quotients (not printed)"
+    level = uncertainty.PAIRED_LEVEL
+    return [
+        _row(name, setting, level, np.array(intervals), 1.0),
+        _row(other, setting, level, np.array(quotients), 1.0, claimed=False),
+    ]
 
 
 def run_again(
@@ -346,6 +394,20 @@ def all_simulations() -> list[tuple[Simulation, Setting]]:
         for changes in ({"noise": 0.05}, {}, {"noise": 0.4}, {"shift": 0.5}, {"censored": 0.5})
     ]
     plans.append((of_band, Setting(searches=3)))
+    # Like the studies on the grid, where most trials without echoing miss the target; and with an
+    # effect that depends on the hyperparameters.
+    grid = dataclasses.replace(most, cadence=GRID_CADENCE, divisor=2.0)
+    plans += [(by_trial, dataclasses.replace(grid, censored=share)) for share in (0.75, 0.9)]
+    plans += [
+        (by_trial, dataclasses.replace(grid, noise=noise, shift=0.5, censored=share))
+        for noise in (0.1, 0.2)
+        for share in (0.0, 0.5, 0.75, 0.9)
+    ]
+    plans += [
+        (of_ratios, dataclasses.replace(grid, noise=noise, harder=1.5, censored=share))
+        for noise in (0.2, 0.4)
+        for share in (0.0, 0.25, 0.5)
+    ]
     return plans
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from analysis import bounds, uncertainty
+from analysis import uncertainty
 
 RATIO = 0.9
 POWER = 0.8
@@ -76,9 +76,3 @@ def searches(conditions: Sequence[Ends], trials: int) -> list[Ends]:
         missed = np.isinf(best)
         found.append((np.where(missed, lows[drawn].min(axis=1), best), best))
     return found
-
-
-def ratio(conditions: Sequence[Ends]) -> Ends:
-    """The ratio of the first two, over that of the last two if there are four."""
-    first = bounds.ratio(*conditions[:2])
-    return bounds.ratio(first, bounds.ratio(*conditions[2:])) if len(conditions) > 2 else first

@@ -130,8 +130,7 @@ def test_a_ratio_of_ratios_takes_ten_pairs(trials, enough, written):
     assert cell.tuned.startswith("0.06 [")  # (2 / 8) / (8 / 2)
     opposite = claims.relative(study, larger, smaller)()
     assert opposite.verdict == ("not reproduced" if enough else "undecided")
-    if not enough:  # of the three searches that are planned, two have been run
-        assert [size.rpartition(" ")[2] for size in cell.sizes] == ["(8)", "(2)"]
+    assert cell.sizes == ("-", "-")
 
 
 def test_the_rules_of_the_convex_problem_take_whole_intervals_and_both_slopes():

@@ -37,6 +37,10 @@ CLAIMED = {
         coverage.by_trial,
         dataclasses.replace(MATCHED, searches=4, cadence=10.0),
     ),
+    "64 pairs, another optimum": (
+        coverage.by_trial,
+        dataclasses.replace(MATCHED, searches=4, cadence=10.0, shift=0.5),
+    ),
     "64 pairs, coarse evaluations, half censored": (
         coverage.by_trial,
         dataclasses.replace(MATCHED, searches=4, noise=0.05, ratio=0.25, censored=0.5),
@@ -100,6 +104,23 @@ def test_intervals_that_are_not_claimed_to_cover_do_not_cover():
     (pairs,) = coverage.simulated([(coverage.by_trial, apart)], STUDIES, POOL)
     assert not pairs.claimed
     assert pairs.covered < 0.9
+
+
+def test_a_ratio_of_ratios_covers_whatever_is_censored():
+    """The signs of quotients do not: where the other batch size is harder, "below 1" is easier to
+    see than "above 1"."""
+    grid = dataclasses.replace(
+        MATCHED, searches=4, noise=0.2, cadence=coverage.GRID_CADENCE, divisor=2, harder=1.5
+    )
+    half = dataclasses.replace(grid, censored=0.5)
+    free, _, censored, quotients = coverage.simulated(
+        [(coverage.of_ratios, grid), (coverage.of_ratios, half)], STUDIES, POOL
+    )
+    assert free.claimed
+    assert min(free.covered, censored.covered) >= 0.95 - MARGIN
+    assert free.bounded == 1  # not by an interval without ends
+    assert not quotients.claimed
+    assert quotients.covered < 0.9
 
 
 def test_matched_seeds_cover_too_rarely_with_coarse_evaluations_and_low_noise():

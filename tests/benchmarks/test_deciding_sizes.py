@@ -74,9 +74,3 @@ def test_resampled_searches_score_their_best_trial_and_are_censored_together():
     assert (own == 10).mean() == pytest.approx(5 / 9, abs=0.03)
     np.testing.assert_array_equal(own_low, np.where(np.isinf(own), 100, own))
     np.testing.assert_array_equal(base_low, np.where(np.isinf(base), 100, base))
-
-
-def test_ratio_of_ratios():
-    a, b, c, d = ((np.array([x]), np.array([x])) for x in (6.0, 3.0, 8.0, 2.0))
-    assert deciding_sizes.ratio([a, b])[0] == 2
-    assert deciding_sizes.ratio([a, b, c, d])[1] == 0.5
