@@ -517,21 +517,24 @@ def test_a_process_that_waits_for_the_others_says_so(two_processes):
 
 
 SLOW_FIRST = """
-import time
+import pathlib, sys, time
 from runs import distributed
-distributed._SHUTDOWN_SECONDS = 1
 distributed.initialize()
+written = pathlib.Path(sys.argv[1])
 if distributed.is_first():
-    time.sleep(4)
+    time.sleep(1)
+    written.touch()
 distributed.wait_for_all()
+print(written.exists())
 """
 
 
 @pytest.mark.multiprocess
-def test_the_others_wait_for_what_process_0_writes_at_the_end(two_processes):
-    both = two_processes(["-c", SLOW_FIRST])
-    errors = errors_of(both)
+def test_the_others_wait_for_what_process_0_writes_at_the_end(two_processes, tmp_path):
+    both = two_processes(["-c", SLOW_FIRST, str(tmp_path / "written")])
+    said, errors = zip(*[process.communicate(timeout=HANGS) for process in both], strict=True)
     assert [process.returncode for process in both] == [0, 0], errors
+    assert [text.split()[-1:] for text in said] == [["True"]] * 2
 
 
 @pytest.mark.multiprocess
