@@ -115,6 +115,23 @@ def test_two_seeds_have_the_time_of_one():
         assert seconds[choice.factor] <= 1.5 * min(seconds.values())
 
 
+@pytest.mark.parametrize("chosen", [[0], [0, 1]], ids=["one seed", "two seeds"])
+def test_pilots_cost_at_most_a_run_without_echoing(chosen, monkeypatch):
+    seeded = pilot_seeds.Seeded([user("made", seed, target=0.02) for seed in range(6)])
+    ratio, costs, answers = 6.0, [], []
+
+    def forecast(runs, *arguments, **more):
+        costs.append(sum(run.fresh_examples[-1] * max(1, run.factor / ratio) for run in runs))
+        answers.append(original(runs, *arguments, **more))
+        return answers[-1]
+
+    original = pilot_seeds.forecast
+    monkeypatch.setattr(pilot_seeds, "forecast", forecast)
+    seeded.pilots(chosen, ratio)
+    assert max(costs) <= seeded.seconds(math.inf)[1.0]
+    assert answers[-1].next_factor is not None  # they would go on
+
+
 def test_the_page_counts_what_diverged_runs_exclude():
     seeds = [user("made", seed) for seed in range(6)]
     by_name = {"user1": seeds, "user6": seeds[:1], "user8": seeds[:3]}
