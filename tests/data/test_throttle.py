@@ -200,7 +200,7 @@ def test_a_request_made_while_the_clock_is_stopped_costs_as_much(http, limits, s
         begin, request = clock(), threading.Thread(target=source.__getitems__, args=[range(20)])
         with clock.stopped() if evaluates else contextlib.nullcontext():
             request.start()
-            assert clock.waits.wait(60)
+            assert clock.waits.wait(HANGS)
             if evaluates:
                 clock.real.sleep(3600.0)  # an hour in which nothing comes
                 assert request.is_alive()
@@ -232,7 +232,7 @@ def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
         training = threading.Thread(target=examples.stacked_items, args=[range(len(numbers))])
         training.start()
         for _ in range(CORES):
-            assert reads.acquire(timeout=60)
+            assert reads.acquire(timeout=HANGS)
         functions = types.SimpleNamespace(decode=decode)
         evaluated = []
         evaluation = threading.Thread(
@@ -240,7 +240,7 @@ def test_a_run_evaluates_while_all_of_its_reading_threads_wait():
             daemon=True,
         )
         evaluation.start()
-        evaluation.join(60)
+        evaluation.join(HANGS)
         assert training.is_alive()
     training.join()
     assert np.concatenate([data["x"] for data, _ in evaluated])[: len(numbers)].tolist() == [

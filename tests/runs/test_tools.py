@@ -21,7 +21,7 @@ from runs.observers import InBackground, Observer, Observers
 from runs.profiler import Profiler
 from runs.trackers import Tracked
 from studies.directory import open_study
-from tests.helpers.runs import RESNET, ROOT, echoing, mini, on_each_step, records_of, stop_at
+from tests.helpers.runs import HANGS, RESNET, ROOT, echoing, mini, on_each_step, records_of, stop_at
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 
 # a profile is named by the second in which it starts, so the two parts must not be too fast
@@ -171,7 +171,7 @@ def test_closing_reaches_a_slow_tracker_last_and_ends_its_thread(ends):
         slow.end({})
     slow.close()
     assert events == ["record", *(["end"] if ends else []), "close"]
-    thread.join(timeout=10)
+    thread.join(HANGS)
     assert not thread.is_alive()
 
 
@@ -190,7 +190,7 @@ def test_a_tracker_that_answers_too_late_leaves_no_thread(monkeypatch):
     with pytest.raises(TimeoutError, match="no answer within"):
         slow.end({})
     released.set()
-    thread.join(timeout=10)
+    thread.join(HANGS)
     assert not thread.is_alive()
 
 
