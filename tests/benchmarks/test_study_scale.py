@@ -25,4 +25,4 @@ def test_shards_in_separate_directories_merge_into_one_study(tmp_path, monkeypat
     assert writer.trials == len(trials) == len(list(records.trials_on_disk(merged)))
     assert trials["counted"].all()
     curves = load.curves(trials, "accuracy")
-    assert set(curves.groupby(["condition", "search", "trial"]).size()) <= {5}
+    assert set(curves.groupby(["condition", "search", "trial"]).size()) == {5}
