@@ -6,7 +6,9 @@ that follows from decisions is tested with such decisions, too.
 
 import collections
 import json
+import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import grain
 import numpy as np
@@ -236,12 +238,32 @@ class Run:
         self.want = min(there, 4)
         return next(self.iterator)
 
+    def request(self):
+        """Requests the next batch in a thread. Returns a queue: the number of items read, each time
+        that it has to wait for more, and then the batch, as a future."""
+        said, read = queue.Queue(), self.iterator._pass.read
+
+        def waiting(stop, seconds=None):
+            if seconds is None:  # without limit
+                said.put(self.iterator._pass.num_read)
+            return read(stop, seconds)
+
+        self.iterator._pass.read = waiting
+        ThreadPoolExecutor(1).submit(next, self.iterator).add_done_callback(said.put)
+        return said
+
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.gated.release(len(self.gated))  # else threads that read would wait forever
         self.iterator.close()
+
+
+def until_it_waits(said, num_read):
+    """Until a requested batch, which must not come, waits with so many items read."""
+    while (waits_at := said.get(timeout=HANGS)) != num_read:
+        assert isinstance(waits_at, int)
 
 
 @pytest.mark.parametrize("sequential", [False, True])
@@ -276,7 +298,6 @@ def test_applied_plans_give_the_batches_of_the_host_stage(sequential, case, stop
     device.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sequential", [False, True])
 def test_it_waits_only_when_too_few_items_are_stored(sequential):
     with Run(100, sequential, max_factor=3, shuffle_buffer=8) as run:
@@ -284,16 +305,12 @@ def test_it_waits_only_when_too_few_items_are_stored(sequential):
         assert sorted(run.next().index.tolist()) == [0, 1, 2, 3]
         assert run.next().index.tolist()[0] in (0, 1, 2, 3)
         # the 4 items have no copies left, and 3 fresh items are too few for a batch
-        came = []
-        waiting = threading.Thread(target=lambda: came.append(next(run.iterator)), daemon=True)
-        waiting.start()
+        said = run.request()
         for come in (4, 7):
             run.gated.release(come)
-            waiting.join(0.3)
-            assert waiting.is_alive()
+            until_it_waits(said, come)
         run.gated.release(8)
-        waiting.join(HANGS)
-        assert came[0].index.tolist() == [4, 5, 6, 7]
+        assert said.get(timeout=HANGS).result().index.tolist() == [4, 5, 6, 7]
         batch = run.next(come=9)  # a new item comes first
         assert batch.index.tolist()[0] == 8
         assert set(batch.index.tolist()[1:]) < {4, 5, 6, 7}
@@ -302,15 +319,12 @@ def test_it_waits_only_when_too_few_items_are_stored(sequential):
 def test_no_batch_contains_an_item_twice():
     with Run(100, max_factor=9, shuffle_buffer=2) as run:
         run.next(come=4)  # 2 of these stay stored, with 8 copies left of each
-        run.want, came = 0, []  # from now on, each batch is required at once
-        waiting = threading.Thread(target=lambda: came.append(next(run.iterator)), daemon=True)
-        waiting.start()
+        run.want = 0  # from now on, each batch is required at once
+        said = run.request()
         run.gated.release(5)
-        waiting.join(0.3)
-        assert waiting.is_alive()
+        until_it_waits(said, 5)
         run.gated.release(6)
-        waiting.join(HANGS)
-        assert len(set(came[0].index.tolist())) == 4
+        assert len(set(said.get(timeout=HANGS).result().index.tolist())) == 4
 
 
 @pytest.mark.parametrize("sequential", [False, True])
