@@ -1,4 +1,4 @@
-"""Shrunk copies of the shipped configurations, shared by the tests.
+"""How all tests run: compiled once and without optimizing, long files first; shared fixtures.
 
 No test's verdict may depend on how fast the machine is or how its processor rounds. Tests wait for
 events, or go by clocks of their own; a timeout only ends what hangs.

@@ -266,7 +266,7 @@ def _values(workdir):
     return [(r["step"], r["fresh_examples"], r["loss"]) for r in records.read_metrics(workdir)]
 
 
-def test_one_compilation_serves_all_trials_and_conditions(tmp_path):
+def test_one_compilation_serves_all_trials_and_conditions():
     plan = study()
     programs = {
         id(make_experiment(trial_config(plan, condition, 0, trial)).program)

@@ -279,7 +279,7 @@ def test_bad_input_is_one_sentence(fields, message):
         splits.open_splits(dataset(**wrong))
 
 
-def test_text_without_any_piece_is_refused(tmp_path, words):
+def test_text_without_any_piece_is_refused(words):
     empty = text_sources.Texts(source_of(["", " "]), "x", "test", 10)
     with pytest.raises(SourceError, match="are all empty"):
         text_sources._note(text_sources.count_pieces(empty, words), "x", "test")

@@ -160,10 +160,9 @@ def test_the_loss_under_contention_is_subtracted_from_the_cores(read, step, used
     cores=st.floats(1, 64),
     used=st.floats(0, 100),
     useful=st.floats(1e-3, 100),
-    factor=st.floats(1, 8),
 )
 def test_contention_adds_no_core_loses_at_most_those_used_and_leaves_the_useful_ones(
-    limit, step_cpu, cores, used, useful, factor
+    limit, step_cpu, cores, used, useful
 ):
     read = stage("read", 1e-3, cpu=1e-3, limit=limit)
     timing = pipeline(transfers=(), workers=2, cores=cores, stages=(read,))

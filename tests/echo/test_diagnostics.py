@@ -153,7 +153,7 @@ def test_windows_follow_the_decisions_of_an_auto_run(insertion, buffer, streams)
 
 
 def test_a_buffer_of_s_examples_puts_copies_s_examples_apart():
-    # the distribution is geometric of mean S: see test_echo_statistics.py
+    # the distribution is geometric of mean S: see test_statistics.py
     rows = EchoedRows(EchoSchedule(2, 200), None, 64)
     statistics = CopyDiagnostics(64, [rows]).window(100, 5_100)
     assert statistics["copy_distance_mean"] == pytest.approx(200, rel=0.02)

@@ -42,10 +42,10 @@ def jpeg(pixels, mode="RGB") -> bytes:
     return encoded.getvalue()
 
 
-GREY = np.full((48, 64, 3), 128, np.uint8)
+GRAY = np.full((48, 64, 3), 128, np.uint8)
 
 
 def record(boxes=(), labels=None, image=None, **objects):
     labels = [1] * len(boxes) if labels is None else labels
     given = {"bbox": [np.float32(box) for box in boxes], "label": labels, **objects}
-    return {"image": jpeg(GREY) if image is None else image, "image/id": 7, "objects": given}
+    return {"image": jpeg(GRAY) if image is None else image, "image/id": 7, "objects": given}

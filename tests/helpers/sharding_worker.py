@@ -48,7 +48,7 @@ class NextToken:
 
 
 def transformer(choice, data, model):
-    """Losses of the first steps, and where the state lies afterwards."""
+    """Losses of the first steps, and where the state lies afterward."""
     rng = np.random.default_rng(0)
     batches = [{"tokens": rng.integers(0, 64, (16, 16), np.int32)} for _ in range(STEPS)]
     return _on_batches(NextToken(), batches, choice, data, model)
@@ -122,7 +122,7 @@ def store(data, model):
     }
 
 
-def spoilt():
+def spoiled():
     """The check of parameters split over the devices: finite, then with an inf on the last one."""
     array = np.ones(16, np.float32)
     put = functools.partial(jax.device_put, device=sharding.over_data(sharding.make_mesh(8, 1)))
@@ -179,7 +179,7 @@ def main(directory):
         "statistics": statistics("fsdp"),
         "placement": {where: placement(where) for where in ("host", "device")},
         "stores": [store(8, 1), store(4, 2)],
-        "spoilt": spoilt(),
+        "spoiled": spoiled(),
         "stopped": stopped(directory / "run", 9),
     }
     (directory / "found.json").write_text(json.dumps(found))

@@ -120,7 +120,7 @@ def example(**fields: Any) -> bytes:
 
 
 def png(number: int, side: int = 8) -> bytes:
-    """A grey picture of its own for each number."""
+    """A gray picture of its own for each number."""
     pixels = np.random.default_rng(number).integers(0, 256, (side, side), np.uint8)
     return cv2.imencode(".png", pixels)[1].tobytes()
 

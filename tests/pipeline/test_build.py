@@ -150,7 +150,7 @@ def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, stream
     config = mini(**fields, echo__streams=streams)
     steps = accounting.total_steps(config)
     found = accounting.copy_diagnostics(config, 1197).window(100, steps - 100)
-    # geometric of mean S in each stream, see test_echo_statistics.py
+    # geometric of mean S in each stream, see tests/echo/test_statistics.py
     assert found["copy_distance_mean"] == pytest.approx(203, rel=0.03)
 
 

@@ -102,7 +102,7 @@ def test_missing_records_disqualify_only_the_checkpoints_that_cover_them(ended, 
 
 
 @pytest.mark.parametrize("damage", ["removed", "empty", "digit"])
-def test_a_run_without_its_records_is_refused_and_left_unchanged(ended, damage, capsys):
+def test_a_run_without_its_records_is_refused_and_left_unchanged(ended, damage):
     path = ended / records.METRICS
     if damage == "removed":
         path.unlink()

@@ -12,7 +12,7 @@ from tests.helpers.runs import HANGS
 STATUS = Status("accuracy", 0.9712, ">= 0.97", 7500.0, 0.081, 4804, 1_281_167, 5213.4, 20_853.6)
 
 
-def test_a_line_fits_80_columns_and_keeps_what_matters_most(capsys, monkeypatch):
+def test_a_line_fits_80_columns_and_keeps_what_matters_most(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     line = Progress().fitted(str(STATUS))
     assert len(line) <= 80

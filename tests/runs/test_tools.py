@@ -51,7 +51,7 @@ def followed(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_mirror_has_what_the_run_has_and_a_copy_resumes(followed, tmp_path):
+def test_a_mirror_has_what_the_run_has_and_a_copy_resumes(followed):
     workdir, copy = followed
     assert content(copy) == content(workdir)
     (copy / records.RESULT).unlink()  # as a machine that was lost before the end leaves it

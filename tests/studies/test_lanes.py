@@ -146,7 +146,7 @@ def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, alon
         assert_same(workdir, alone[number])
 
 
-def test_input_that_ends_in_an_error_ends_every_lane(tmp_path):
+def test_input_that_ends_in_an_error_ends_every_lane():
     class Broken:
         def __iter__(self):
             return self

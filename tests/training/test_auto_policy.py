@@ -25,7 +25,7 @@ from training import check
 from training.auto_policy import Pace
 from training.experiment import make_experiment
 
-INSERTIONS_AND_BUFFERS = (
+AUTO_INSERTIONS = (
     ("before_augmentation", 128),
     ("after_augmentation", 128),
     ("after_batching", 4),
@@ -37,7 +37,7 @@ def auto(insertion="before_augmentation", buffer=128, **fields):
     return mini(echo__policy="auto", **settings, **fields)
 
 
-@pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
+@pytest.mark.parametrize(("insertion", "buffer"), AUTO_INSERTIONS)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, streams):
     config = auto(insertion, buffer, echo__streams=streams)
@@ -58,7 +58,7 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("insertion", "buffer", "streams"),
-    [(*INSERTIONS_AND_BUFFERS[0], 2), (*INSERTIONS_AND_BUFFERS[2], 1)],
+    [(*AUTO_INSERTIONS[0], 2), (*AUTO_INSERTIONS[2], 1)],
 )
 def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, tmp_path):
     slow = auto(insertion, buffer, echo__streams=streams)
@@ -83,9 +83,7 @@ def test_a_run_is_repeated_exactly_by_its_decisions(insertion, buffer, streams, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("insertion", "buffer"), [INSERTIONS_AND_BUFFERS[0], INSERTIONS_AND_BUFFERS[2]]
-)
+@pytest.mark.parametrize(("insertion", "buffer"), [AUTO_INSERTIONS[0], AUTO_INSERTIONS[2]])
 def test_items_kept_on_the_device_give_the_same_run_and_are_sent_once(insertion, buffer, tmp_path):
     whole = insertion == "after_batching"
     fresh = [[32], [0], [32], [0], [0]] * 4 if whole else [[32], [12], [0], [20], [7]] * 4

@@ -117,12 +117,12 @@ def test_a_run_that_was_stopped_before_ends_at_the_same_step(tmp_path):
 def test_the_first_that_is_not_finite_is_named(bad):
     found = jax.jit(divergence.nonfinite)
     good = {"kernel": np.full((3, 5), 3e38, np.float32), "bias": np.ones(2, np.float32)}
-    spoilt = good | {"bias": np.asarray([1.0, bad], np.float32)}
+    spoiled = good | {"bias": np.asarray([1.0, bad], np.float32)}
     zero, nothing = np.float32(0), np.float32(bad)
     assert found(zero, good, good) == 0  # also where a sum would overflow
-    assert found(zero, good, spoilt) == 1
-    assert found(zero, spoilt, good) == found(zero, spoilt, spoilt) == 2
-    assert found(nothing, good, good) == found(nothing, spoilt, spoilt) == 3
+    assert found(zero, good, spoiled) == 1
+    assert found(zero, spoiled, good) == found(zero, spoiled, spoiled) == 2
+    assert found(nothing, good, good) == found(nothing, spoiled, spoiled) == 3
 
 
 def test_a_first_loss_of_zero_sets_no_bound():

@@ -82,7 +82,7 @@ def test_a_nonfinite_value_on_one_device_is_known_to_all(eight):
     found = eight[0]
     for run in (*found["cifar"].values(), *found["transformer"].values()):
         assert run["nonfinite"] == [0] * sharding_worker.STEPS
-    assert found["spoilt"] == [0, 1]
+    assert found["spoiled"] == [0, 1]
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_store_is_sharded_like_its_batches_and_nothing_crosses_devices(eight):
 
 
 @pytest.mark.slow
-def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, tmp_path, uninterrupted):
+def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, uninterrupted):
     found, workdir = eight
     assert found["stopped"] == "preempted"
     assert train.train(mini(log_every_steps=1), workdir)["status"] == "exhausted"

@@ -12,7 +12,7 @@ from data import splits
 from data.sources import RecordError, Source
 from pipeline import map_datasets
 from runs import cli
-from tests.helpers.detection import GREY, jpeg, mini, record, workload
+from tests.helpers.detection import GRAY, jpeg, mini, record, workload
 from training import experiment
 from training.experiment import make_experiment
 from workloads.detection import augment
@@ -66,8 +66,8 @@ def test_boxes_outside_are_cut_off_and_empty_ones_dropped_and_both_counted():
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
-def test_grey_and_cmyk_images_are_converted(mode):
-    data = workload().decode([record(image=jpeg(GREY, mode))])
+def test_gray_and_cmyk_images_are_converted(mode):
+    data = workload().decode([record(image=jpeg(GRAY, mode))])
     assert np.abs(data["image"].astype(int) - 128).max() <= 3
 
 

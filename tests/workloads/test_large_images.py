@@ -36,7 +36,7 @@ SMALL = SHRUNK | {
     "checkpoint_every_fresh_examples": 96,
     "log_every_steps": 1,
 }
-INSERTIONS_AND_BUFFERS = ("none", "before_augmentation", "after_augmentation", "after_batching")
+INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
 
 
 @pytest.fixture(autouse=True)
@@ -233,7 +233,7 @@ def test_fused_decoding_before_augmentation_is_refused_in_a_sentence():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("insertion", INSERTIONS_AND_BUFFERS)
+@pytest.mark.parametrize("insertion", INSERTIONS)
 def test_copy_zero_is_the_same_in_every_condition(insertion):
     plain = {i: image for b in batches_of(mini()) for i, image in rows_of(b)}
     echoed = batches_of(mini(**echoing(insertion, 0, factor=2)))
@@ -298,7 +298,7 @@ def test_a_subclass_with_its_own_augmentation_is_not_cropped_by_its_parents_on_t
     np.testing.assert_allclose(images[0] + images[1], 255, atol=1)
 
 
-@pytest.mark.parametrize("insertion", INSERTIONS_AND_BUFFERS)
+@pytest.mark.parametrize("insertion", INSERTIONS)
 def test_a_corrupt_record_ends_the_input_with_its_name(insertion, monkeypatch):
     source, info = splits.open_source("digits_jpeg", "train")
     raw = [source[i] for i in range(64)]

@@ -44,7 +44,7 @@ def the_pages_commands():
 
 
 @pytest.mark.slow
-def test_the_workload_of_the_page_trains_and_is_searched_as_the_page_says(added, capsys):
+def test_the_workload_of_the_page_trains_and_is_searched_as_the_page_says(added):
     training, sweeping, analyzing = the_pages_commands()[:3]
     assert pages.run(training) == cli.OK
     result = json.loads((added / "out" / "linear" / "result.json").read_text())
