@@ -1,3 +1,5 @@
+"""Seconds to a target behind a slow upstream: the page, and what it is made from."""
+
 import functools
 import re
 from collections import Counter
@@ -100,6 +102,43 @@ def test_http_is_in_the_configurations_and_on_the_page():
     page, _ = wall_time.report(plan, {c.label: [[_reached(4.0)]] for c in chosen}, tuned)
     assert page.startswith("# Seconds to 97% behind an HTTP upstream with R = 6\n")
     assert "`python -m benchmarks.wall_time --http`" in page
+
+
+def test_the_page_gives_bounds_where_runs_missed_the_target():
+    plan = wall_time.Plan(factors=(1, 2), on_device=(), searches=5, seeds=2)
+    reached = {"seconds_to_target": 2.0, "train_seconds": 2.0, "fresh_examples": 9, "step": 3}
+    reached |= {"status": "reached"}
+    missed = reached | {"seconds_to_target": None, "status": "exhausted"}
+    results = {c.label: [[reached] * 2 for _ in range(5)] for c in wall_time.conditions(plan)}
+    results["auto"][4] = [reached | {"seconds_to_target": 0.5}] * 2
+    results["e = 2"][:3] = [[reached, missed]] * 3
+    tuned = wall_time.Tuned({}, Counter(e2=1), step_seconds=0.01, rate=100.0)
+    text, _ = wall_time.report(plan, results, tuned)
+    assert "speedup over e = 1 [93.75% interval]" in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    cells = {row[0]: row[1:] for row in rows}
+    assert cells["| e = 2"][1] == "≤1.00 [<1.00, 1.00]"  # a run that ended took longer than it says
+    assert cells["| e = 2"][-2:] == ["7/10", "4/5 |"]
+    assert cells["| auto"][1] == "1.00 [1.00, 4.00]"
+    assert cells["| e = 1"][:2] == ["2.00", "1"]
+
+
+def test_each_search_gives_the_fastest_trial_or_the_best():
+    def trial(search, status, value, seconds=None, **hparams):
+        result = {"status": status, "seconds": seconds, "best": {"value": value}}
+        return {"place": ("e1", search), "hparams": hparams, "result": result}
+
+    trials = [
+        trial(0, "reached", 0.9, 5.0, rate=1),
+        trial(0, "reached", 0.9, 4.0, rate=2),
+        trial(0, "exhausted", 0.8, rate=3),
+        trial(1, "exhausted", 0.7, rate=4),
+        trial(1, "exhausted", 0.8, rate=5),
+        trial(1, "diverged", 0.89, rate=6),
+    ]
+    best, missed = wall_time.best_trials(trials, lambda result: result["seconds"])
+    assert best == {("e1", 0): {"rate": 2}, ("e1", 1): {"rate": 5}}
+    assert missed == {"e1": 1}
 
 
 def _reached(seconds):

@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 import train
-from benchmarks import divergence_detection
 from runs import records, trial_records
 from runs.progress import Progress
 from studies import lanes
@@ -132,17 +131,6 @@ def test_a_first_loss_of_zero_sets_no_bound():
     assert "the loss is not finite at step 2" in divergence.explanation(2, np.nan, 3, 0.0)
     for initial_loss in (0.0, 5.0):  # also if the compiled check has missed it
         assert "loss is nan at step 2" in divergence.explanation(2, np.nan, 0, initial_loss)
-
-
-@pytest.mark.slow
-def test_the_benchmark_finds_with_numpy_where_runs_end(tmp_path, capsys):
-    words = ["--workloads=cifar10", "--steps=4", "--momenta=0.9", "--learning_rates=0.01,1e7,1e39"]
-    assert divergence_detection.main([*words, f"--out={tmp_path / 'page.md'}"]) == 0
-    lines = (tmp_path / "page.md").read_text().splitlines()
-    rows = [line.split(" | ") for line in lines if line.startswith("| ")]
-    ends = {row[1]: row[-2] for row in rows[2:]}
-    assert ends == {"0.01": "-", "1e+07": "diverged, 2", "1e+39": "diverged, 1"}
-    assert capsys.readouterr().out.startswith("# Where runs diverge")
 
 
 def test_a_validation_loss_that_is_not_finite_is_no_best_value(tmp_path):

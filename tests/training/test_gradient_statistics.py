@@ -11,7 +11,6 @@ from flax import nnx
 
 import train
 from analysis import gradients, load
-from benchmarks import gradient_statistics_cost
 from models.resnet_imagenet import STAGES
 from runs import cli, records
 from runs.progress import Progress
@@ -334,16 +333,3 @@ def test_a_negative_interval_is_one_sentence():
     says = "config.gradient_statistics_every_steps is -1; allowed: a whole number from 0"
     with pytest.raises(cli.InputError, match=re.escape(says)):
         make_experiment(mini(gradient_statistics_every_steps=-1))
-
-
-@pytest.mark.slow
-def test_the_benchmark_prints_one_row_per_workload(tmp_path, capsys):
-    out = tmp_path / "report.md"
-    words = ["--size=mini", "--quick", "--batch_size=4", "--workloads=lm1b", f"--out={out}"]
-    assert gradient_statistics_cost.main(words) == 0
-    (row,) = [line for line in out.read_text().splitlines() if line.startswith("| lm1b, batch 4")]
-    step, taken, share = (float(re.match(r"[\d.]+", row.split(" | ")[n])[0]) for n in (1, 2, 4))
-    assert share == pytest.approx(100 * taken / step / 64, abs=0.2 / step * share + 0.1)
-    with pytest.raises(SystemExit):
-        gradient_statistics_cost.main(["--every=0"])
-    assert "--every: got '0'; allowed: whole numbers in [1, inf)" in capsys.readouterr().err
