@@ -1,0 +1,30 @@
+"""Benchmarks without tests of their own run from end to end, as small as their flags allow."""
+
+import pytest
+
+from benchmarks import bursty, real_data_curves, sweep_throughput
+
+SMALL = ["--steps=2", "--rounds=1", "--width=4"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("benchmark", "flags", "title"),
+    [
+        (bursty, ["--quick"], "# Echoing behind an upstream that stalls\n"),
+        (sweep_throughput, SMALL, "# Trials per hour by lanes\n"),
+    ],
+    ids=["bursty", "sweep_throughput"],
+)
+def test_a_benchmark_writes_the_page_that_it_prints(benchmark, flags, title, tmp_path, capsys):
+    out = tmp_path / "page.md"
+    benchmark.main([*flags, f"--out={out}"])
+    page = capsys.readouterr().out
+    assert out.read_text().startswith(page)  # a figure may follow
+    assert page.startswith(title)
+    assert "\n| --- | " in page
+
+
+def test_the_curves_of_real_data_are_drawn_from_the_stored_records(tmp_path):
+    real_data_curves.main([f"--out={tmp_path / 'curves.png'}"])
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
