@@ -80,8 +80,8 @@ def write_trial(directory, values, status=None, factor=1.0, target=TARGET, setti
     )
 
 
-def write_study(root, conditions, trials, **changes):
-    """A study whose trials are {(condition, search, trial): values, or (values, status)}."""
+def write_study(root, conditions, outcomes, **changes):
+    """A study whose outcomes are {(condition, search, trial): values, or (values, status)}."""
     root.mkdir()
     plan = {
         "schema_version": 1,
@@ -108,7 +108,7 @@ def write_study(root, conditions, trials, **changes):
     records.write_json(root / records.STUDY, plan | changes)
     factors = {c["name"]: c["overrides"]["echo.factor"] for c in conditions}
     target = changes.get("target", TARGET)
-    for (condition, search, trial), outcome in trials.items():
+    for (condition, search, trial), outcome in outcomes.items():
         values, status = outcome if isinstance(outcome, tuple) else (outcome, None)
         place = records.TrialPath(condition, search, trial)
         directory = place.under(root)

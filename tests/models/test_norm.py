@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import pytest
 from flax import nnx
 
 from models.norm import GhostBatchNorm
-from tests.helpers.runs import cpu_devices
+from tests.helpers.runs import HANGS, ROOT, cpu_devices
 
 
 def example_batch(batch=6, seed=0):
@@ -111,10 +110,10 @@ def test_whole_groups_on_a_device_need_no_communication():
     result = subprocess.run(
         [sys.executable, "-c", SHARDED],
         env=cpu_devices(4),
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
-        check=False,
+        timeout=HANGS,
     )
     expected = ["0 True True True", "2 False True True", "4 False True True"]
     assert result.stdout.splitlines() == expected, result.stderr

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import train
 from data import http_source, sources, splits
 from models.resnet import CifarResNet
 from runs import cli, locks, records, trial_records
-from tests.helpers.runs import RESNET, mini
+from tests.helpers.runs import RESNET, mini, stop_at
 from training.step import Program
 
 
@@ -85,13 +84,8 @@ def test_an_evaluation_at_the_end_alone_is_kept_with_its_checkpoint(tmp_path):
 @pytest.mark.parametrize("ending", ["preempted", "killed"])
 def test_interrupted_run_is_evaluated_at_its_best_so_far(ending, tmp_path, capsys):
     config = mini(evaluate_every_fresh_examples=160, checkpoint_every_fresh_examples=160)
-
-    def stop_at_step_12(step):
-        if step == 12:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     workdir = tmp_path / "run"
-    assert train.train(config, workdir, on_step=stop_at_step_12)["status"] == "preempted"
+    assert train.train(config, workdir, on_step=stop_at(12))["status"] == "preempted"
     validation = trial_records.read(workdir).validation
     best = max(validation, key=lambda record: record["accuracy"])
     if ending == "killed":
