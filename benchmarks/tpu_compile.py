@@ -135,18 +135,15 @@ class Compiled:
         key: of the program and the versions that it was compiled from.
         memory: bytes of a chip.
         model_flops: of the program as written, per chip; 0 without convolutions and products.
-        xla_flops, xla_bytes: the compiler's own counts.
-        seconds: of compilation.
-        cpu_seconds: CPU time of the same.
+        xla_bytes: the compiler's own count of the bytes moved.
+        cpu_seconds: CPU time of the compilation.
         error: why it does not compile; '' if it does.
     """
 
     key: str
     memory: int = 0
     model_flops: float = 0.0
-    xla_flops: float = 0.0
     xla_bytes: float = 0.0
-    seconds: float = 0.0
     cpu_seconds: float = 0.0
     error: str = ""
 
@@ -273,14 +270,11 @@ def compile_case(name: str, case: Case, cache: pathlib.Path) -> None:
         return
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     common.progress(f"{name}: compiled in {seconds:,.0f} s")
-    costs = compiled.cost_analysis()
     found = Compiled(
         key=key,
         memory=step_time.memory_bytes(compiled),
         model_flops=model_flops,
-        xla_flops=costs.get("flops", 0.0),
-        xla_bytes=costs.get("bytes accessed", 0.0),
-        seconds=seconds,
+        xla_bytes=compiled.cost_analysis().get("bytes accessed", 0.0),
         cpu_seconds=cpu_seconds,
     )
     records.write_bytes(cache / f"{name}.hlo.gz", gzip.compress(compiled.as_text().encode()))
@@ -289,7 +283,10 @@ def compile_case(name: str, case: Case, cache: pathlib.Path) -> None:
 
 def load(name: str, cache: pathlib.Path) -> tuple[Compiled, hlo.Counts | None]:
     """A finished case, and what its program does if it compiled."""
-    compiled = Compiled(**records.read_json(cache / f"{name}.json"))
+    stored = records.read_json(cache / f"{name}.json")  # of an older version, with more fields
+    compiled = Compiled(
+        **{field.name: stored[field.name] for field in dataclasses.fields(Compiled)}
+    )
     if compiled.error:
         return compiled, None
     text = gzip.decompress((cache / f"{name}.hlo.gz").read_bytes()).decode()
