@@ -135,7 +135,7 @@ class Collective:
 
     Attributes:
         kind: one of COLLECTIVES.
-        bytes: of the whole array: what every chip has afterwards, or has before a reduce-scatter.
+        bytes: of the whole array: what every chip has afterward, or has before a reduce-scatter.
         group: chips that take part together.
     """
 
