@@ -266,7 +266,7 @@ def report(table: pd.DataFrame, runs: pd.DataFrame, plan: Plan) -> str:
     verdicts = [
         f"B = {size}: {high_factor} over {low_factor}: {ratio:.2f} [{low:.2f}, {high:.2f}]"
         for size in plan.batch_sizes
-        for high_factor, low_factor in ((last, last // 4), (4, 1))
+        for high_factor, low_factor in dict.fromkeys(((last, last // 4), (4, 1)))
         for low, high, ratio in [ratio_interval(confirmed, size, high_factor, low_factor)]
     ]
     return "\n\n".join(
