@@ -247,12 +247,7 @@ def fixed_fields(factor: int) -> dict[str, Any]:
 
 
 def auto_fields(max_factor: int) -> dict[str, Any]:
-    return {
-        "echo.insertion": "before_augmentation",
-        "echo.policy": "auto",
-        "echo.max_factor": max_factor,
-        "echo.shuffle_buffer": BUFFER,
-    }
+    return catalog.auto(max_factor, BUFFER)
 
 
 def nearest(ratio: int, max_factor: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from benchmarks import common
-from configs import cifar10
+from configs import catalog, cifar10
 from pipeline import build
 from pipeline.auto_streams import AutoStreams
 from pipeline.map_datasets import CORES
@@ -28,6 +28,7 @@ from training.transfer import make_transfer
 UPSTREAMS = ("limited", "http", "cpu")
 FACTORS = (1, 2, 3, 4, 5, 6, 8)
 STEP_SECONDS = 0.016  # of the step that takes a fixed time
+MAX_FACTOR = 16  # of `auto`: steps per second count, whatever a repeat is worth
 HANDOVER_SECONDS = 0.001  # to assemble a batch and hand it to the step, before it is measured
 
 Factor = int | str  # an echo factor, or "auto"
@@ -47,13 +48,12 @@ def configuration(
     """
     config = cifar10.get_config("mini")
     config.budget.fresh_examples = 10**8
-    config.echo.insertion = "before_augmentation"
-    config.echo.shuffle_buffer = buffer_batches * config.batch_size
-    if factor == "auto":
-        config.echo.policy = "auto"
-        config.echo.max_factor = 16  # steps per second, whatever a repeat is worth
-    else:
-        config.echo.factor = float(factor)
+    buffer = buffer_batches * config.batch_size
+    config.update_from_flattened_dict(
+        catalog.auto(MAX_FACTOR, buffer)
+        if factor == "auto"
+        else catalog.echo("before_augmentation", float(factor), buffer)
+    )
     if upstream != "cpu":
         config.upstream.examples_per_second = config.batch_size / (ratio * STEP_SECONDS)
         config.upstream.http = upstream == "http"

@@ -27,6 +27,7 @@ from ml_collections import ConfigDict
 import echo
 import train
 from benchmarks import common, grid, wall_time
+from configs import catalog
 from runs.progress import Progress
 from training.experiment import Experiment, make_experiment
 
@@ -119,14 +120,12 @@ def configuration(placement: str, factor: grid.Factor, examples_per_second: floa
     config.augment_on = placement
     if factor in (1, STORED):
         return config
-    config.echo.placement, config.echo.insertion = placement, "before_augmentation"
-    config.echo.shuffle_buffer = BUFFER_BATCHES * config.batch_size
-    if factor == "auto":
-        config.echo.policy = "auto"
-        config.echo.max_factor = 16  # steps per second, whatever a repeat is worth
-        config.echo.shuffle_buffer = AUTO_BUFFER_BATCHES * config.batch_size
-    else:
-        config.echo.factor = float(factor)
+    config.echo.placement = placement
+    config.update_from_flattened_dict(
+        catalog.auto(grid.MAX_FACTOR, AUTO_BUFFER_BATCHES * config.batch_size)
+        if factor == "auto"
+        else catalog.echo("before_augmentation", float(factor), BUFFER_BATCHES * config.batch_size)
+    )
     return config
 
 

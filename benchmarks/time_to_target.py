@@ -21,6 +21,7 @@ import numpy as np
 
 import train
 from benchmarks import common, wall_time
+from configs import catalog
 
 _BUFFER_BATCHES, _AUTO_BUFFER_BATCHES = 4, 8
 
@@ -58,12 +59,7 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "e = 8": echoed(8),
     "e = 6, on the device": echoed(6, "device"),
     "e = 8, on the device": echoed(8, "device"),
-    "auto": echoed(1)
-    | {
-        "echo.policy": "auto",
-        "echo.max_factor": 16,
-        "echo.shuffle_buffer": _AUTO_BUFFER_BATCHES * wall_time.Plan.batch_size,
-    },
+    "auto": catalog.auto(16, _AUTO_BUFFER_BATCHES * wall_time.Plan.batch_size),
 }
 
 

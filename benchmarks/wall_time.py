@@ -52,7 +52,7 @@ import train
 from analysis import bounds
 from benchmarks import common
 from benchmarks.slow_disk import SlowDisk
-from configs import cifar10
+from configs import catalog, cifar10
 from runs import records
 from runs.cli import InputError
 from runs.progress import Progress
@@ -178,12 +178,7 @@ def _factors(plan: Plan) -> list[Condition]:
         overrides = on_host.overrides | {"echo.placement": "device", "augment_on": "device"}
         label = f"{on_host.label}, device"
         result.append(Condition(label, overrides, on_host.search, on_host.ideal))
-    auto = {
-        "echo.insertion": "before_augmentation",
-        "echo.policy": "auto",
-        "echo.max_factor": 16,
-        "echo.shuffle_buffer": 8 * plan.batch_size,
-    }
+    auto = catalog.auto(16, 8 * plan.batch_size)
     return [*result, Condition("auto", auto, "auto", plan.ratio)]
 
 

@@ -74,6 +74,16 @@ def echo(insertion: str, factor: float, shuffle_buffer: int) -> dict[str, Any]:
     }
 
 
+def auto(max_factor: int, shuffle_buffer: int) -> dict[str, Any]:
+    """Overrides that echo opportunistically before augmentation."""
+    return {
+        "echo.insertion": "before_augmentation",
+        "echo.policy": "auto",
+        "echo.max_factor": max_factor,
+        "echo.shuffle_buffer": shuffle_buffer,
+    }
+
+
 BASELINE = {"baseline": echo("none", 1, 0)}
 
 # The horizon of every schedule that decays is searched, from 1/32 of the study's budget to twice
