@@ -33,6 +33,7 @@ RATIOS = (6.0, 16.0, math.inf)
 AUTO_RATIOS = (2.0, 6.0, 16.0)
 PILOTS, SHARE = (1.0, 4.0, 16.0), 0.214
 FIRST = {4.0: 3, 16.0: 2}  # evaluations that adaptive pilots start with
+QUICK = 2  # users of each problem in a smoke run
 MAX_PREDICTED = 4.5  # budgets that a prediction counts in an error, since some have no limit
 
 # For whole curves: only k = exp(0.6 +- 2) and so on is known.
@@ -173,29 +174,43 @@ def adaptive_pilots(user: User, ratio: float, prior: Prior, growth: float = 0.0)
     """Extends the run that the forecast names, by a share `growth` and at least one evaluation,
     within the time of a baseline run. Before there are points enough for a forecast, it extends the
     shortest run, as `advise.py --pilot` does; no runs if there never are."""
-    points = {e: min(n, len(user.runs[e].loss)) for e, n in FIRST.items() if e in user.runs}
+    return seeded_pilots([user], user.baseline, ratio, prior, growth)
 
-    def cost(points: Mapping[float, int]) -> float:
-        fresh = {e: user.runs[e].fresh_examples[n - 1] for e, n in points.items()}
-        return sum(n * max(1, e / ratio) for e, n in fresh.items())
+
+def seeded_pilots(
+    seeds: Sequence[User], limit: float, ratio: float, prior: Prior, growth: float
+) -> list[Run]:
+    """`adaptive_pilots` of a user with several seeds, which extend the shorter run of a factor,
+    within the time of `limit` fresh examples without echoing."""
+    user = seeds[0]
+    whole = {(e, k): run for k, seed in enumerate(seeds) for e, run in seed.runs.items()}
+    keys = [(e, k) for e in FIRST for k in range(len(seeds)) if e in user.runs]
+    points = {key: min(FIRST[key[0]], len(whole[key].loss)) for key in keys}
+
+    def cost(points: Mapping[tuple[float, int], int]) -> float:
+        fresh = {key: whole[key].fresh_examples[n - 1] for key, n in points.items()}
+        return sum(n * max(1, e / ratio) for (e, _), n in fresh.items())
 
     answered: list[Run] = []
     while True:
-        runs = [cut(user.runs[e], n) for e, n in points.items()]
+        runs = [cut(whole[key], n) for key, n in points.items()]
         try:
             following = predicted(user, runs, ratio, prior).next_factor
         except ValueError:
-            unfinished = [e for e, n in points.items() if n < len(user.runs[e].loss)]
-            following = min(unfinished, key=lambda e: points[e], default=None)
+            unfinished = [key for key, n in points.items() if n < len(whole[key].loss)]
+            following = min(unfinished, key=lambda key: points[key], default=(None, 0))[0]
         else:
             answered = runs
         if following is None:
             return answered
-        so_far = points.get(following, 0)
+        shorter = min(
+            ((following, k) for k in range(len(seeds))), key=lambda key: points.get(key, 0)
+        )
+        so_far = points.get(shorter, 0)
         grown = max(2, so_far + 1, math.ceil((1 + growth) * so_far))
         # a run ends at its target, or at its budget
-        more = points | {following: min(grown, len(user.runs[following].loss))}
-        if more == points or cost(more) > user.baseline:
+        more = points | {shorter: min(grown, len(whole[shorter].loss))}
+        if more == points or cost(more) > limit:
             return answered
         points = more
 
@@ -650,13 +665,10 @@ def _numbers(prior: Prior) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments(__spec__.name, __doc__)
-    parser.add_argument("--quick", action="store_true", help="two trials of each problem")
+    parser = common.arguments(__spec__.name, __doc__, quick=QUICK)
     common.add_list(parser, "--problems", common.one_of(STUDIES), ",".join(STUDIES))
     options = parser.parse_args(argv)
-    problems = {name: users(name) for name in STUDIES}
-    if options.quick:
-        problems = {name: everyone[:2] for name, everyone in problems.items()}
+    problems = {name: users(name)[: QUICK if options.quick else None] for name in STUDIES}
     common.publish(report(problems, options.problems), options.out)
 
 

@@ -10,7 +10,6 @@ grid.
 
 import collections
 import dataclasses
-import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -50,6 +49,7 @@ REFERENCE = 4.0  # regressions predict n(e) / n(4)
 # The first search that no one had looked at before its problem changed the forecast: sentences gave
 # the law its bends, and photographs the rule on half of the way.
 FIRST_UNSEEN = {"sentences": 2, "photographs": 4}
+QUICK = 4  # users of each problem in a smoke run
 MIN_USERS = 18  # to which a regression within a problem is fitted: twice its coefficients
 
 
@@ -317,20 +317,16 @@ def draw(grids: Mapping[str, Sequence[User]]) -> Figure:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = common.arguments(__spec__.name, __doc__)
-    parser.add_argument("--quick", action="store_true", help="four trials of each problem")
+    parser = common.arguments(__spec__.name, __doc__, quick=QUICK)
     parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
     options = parser.parse_args(argv)
-    users_of = functools.partial(_users, options.records)
-    packed = [name for name in PROBLEMS if (options.records / f"{name}.tar.xz").exists()]
-    grids = {name: users_of(name) for name in packed}
-    if options.quick:
-        grids = {name: everyone[:4] for name, everyone in grids.items()}
+    most = QUICK if options.quick else None
+    grids = {
+        name: recorded_users(name, name, packed)[:most]
+        for name in PROBLEMS
+        if (packed := options.records / f"{name}.tar.xz").exists()
+    }
     common.publish(report(grids), options.out, lambda: draw(grids))
-
-
-def _users(records: pathlib.Path, problem: str) -> list[User]:
-    return recorded_users(problem, problem, records / f"{problem}.tar.xz")
 
 
 if __name__ == "__main__":

@@ -33,17 +33,17 @@ import sweep
 from analysis import load
 from benchmarks import common
 from benchmarks.forecast_accuracy import (
-    FIRST,
     RATIOS,
     User,
-    cut,
     error_text,
     log_error,
+    predicted,
     recorded_users,
+    seeded_pilots,
 )
 from benchmarks.forecast_grid import GROWTH
 from configs import catalog, problems
-from echo.advice.forecast import FACTORS, Forecast, Run, forecast, fresh_examples_at
+from echo.advice.forecast import FACTORS, Prior, Run, fresh_examples_at
 from runs.progress import Progress
 from studies.search import make_study
 
@@ -125,52 +125,14 @@ class Seeded:
     def pilots(self, seeds: Sequence[int], ratio: float) -> Choice:
         """What adaptive pilots with these seeds forecast, without the cells that a pilot reached;
         e = 1 if they have too few points."""
-        answer = self._forecast(seeds, ratio)
-        if answer is None:
+        limit = min(self.seconds(math.inf)[1.0], self.seeds[0].budget)
+        chosen = [self.seeds[seed] for seed in seeds]
+        runs = seeded_pilots(chosen, limit, ratio, Prior(), GROWTH)
+        if not runs:
             return Choice(1.0, {})
+        answer = predicted(chosen[0], runs, ratio, Prior())
         cells = answer.cells.items()
         return Choice(answer.factor, {e: c.fresh_examples for e, c in cells if not c.observed})
-
-    def _forecast(self, seeds: Sequence[int], ratio: float) -> Forecast | None:
-        first = self.seeds[0]
-        limit = min(self.seconds(math.inf)[1.0], first.budget)
-        points = {
-            (e, seed): min(n, len(self.seeds[seed].runs[e].loss))
-            for e, n in FIRST.items()
-            for seed in seeds
-        }
-        step_seconds = {e: first.batch_size / e * max(1, e / ratio) for e in first.runs}
-
-        def run_of(key: tuple[float, int]) -> Run:
-            return self.seeds[key[1]].runs[key[0]]
-
-        def cost(points: Mapping[tuple[float, int], int]) -> float:
-            return sum(
-                run_of(key).fresh_examples[n - 1] * max(1, key[0] / ratio)
-                for key, n in points.items()
-            )
-
-        answer = None
-        while True:
-            runs = [cut(run_of(key), n) for key, n in points.items()]
-            try:
-                answer = forecast(
-                    runs, first.target, batch_size=first.batch_size, step_seconds=step_seconds
-                )
-            except ValueError:  # too few points
-                following = min(points, key=lambda key: points[key])[0]
-            else:
-                following = answer.next_factor
-            if following is None:
-                return answer
-            shorter = min(((following, s) for s in seeds), key=lambda key: points.get(key, 0))
-            length = points.get(shorter, 0)
-            grown = max(2, length + 1, math.ceil((1 + GROWTH) * length))
-            # a run ends at its target, or at its budget
-            more = points | {shorter: min(grown, len(run_of(shorter).loss))}
-            if more == points or cost(more) > limit:
-                return answer
-            points = more
 
 
 def users(path: pathlib.Path = CURVES) -> dict[str, Seeded]:
