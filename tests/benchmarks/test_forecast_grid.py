@@ -120,13 +120,13 @@ def test_pilots_cost_at_most_a_run_without_echoing(chosen, monkeypatch):
     seeded = pilot_seeds.Seeded([user("made", seed, target=0.02) for seed in range(6)])
     ratio, costs, answers = 6.0, [], []
 
-    def forecast(runs, *arguments, **more):
+    def predicted(first, runs, *arguments):
         costs.append(sum(run.fresh_examples[-1] * max(1, run.factor / ratio) for run in runs))
-        answers.append(original(runs, *arguments, **more))
+        answers.append(original(first, runs, *arguments))
         return answers[-1]
 
-    original = pilot_seeds.forecast
-    monkeypatch.setattr(pilot_seeds, "forecast", forecast)
+    original = forecast_accuracy.predicted
+    monkeypatch.setattr(forecast_accuracy, "predicted", predicted)
     seeded.pilots(chosen, ratio)
     assert max(costs) <= seeded.seconds(math.inf)[1.0]
     assert answers[-1].next_factor is not None  # they would go on
