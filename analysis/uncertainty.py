@@ -322,15 +322,19 @@ def paired_effects(paired: pd.DataFrame, study: Study) -> pd.DataFrame:
     return table
 
 
+def middle(low: float, high: float, *, differ: bool = False) -> float:
+    """The effect at which the signs balance: the middle of a bounded range of ratios (or of
+    differences). Beyond the last sign they balance, too, but that range ends at an extreme pair and
+    bounds nothing: NaN."""
+    if not (math.isfinite(low) and math.isfinite(high) and (differ or low > 0)):
+        return math.nan
+    return (low + high) / 2 if differ else math.sqrt(low * high)
+
+
 def _point(low: float, high: float, differ: bool) -> dict[str, float]:
-    """The effect at which the signs balance: the middle of a bounded range. Beyond the last sign
-    they balance, too, but that range ends at an extreme pair and bounds nothing."""
-    if differ and math.isfinite(low) and math.isfinite(high):
-        low = high = (low + high) / 2
-    elif not differ and low > 0 and math.isfinite(high):
-        low = high = math.sqrt(low * high)
-    else:
-        low, high = -math.inf if differ else 0.0, math.inf
+    """The middle as bounds; an open range if it is not known."""
+    effect = middle(low, high, differ=differ)
+    low, high = (-math.inf if differ else 0.0, math.inf) if math.isnan(effect) else (effect, effect)
     return {"effect_low": low, "effect_high": high}
 
 

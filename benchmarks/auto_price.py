@@ -41,7 +41,6 @@ Fixed before the first run:
   rate limit that makes the upstream R times slower than the measured step.
 """
 
-import copy
 import dataclasses
 import functools
 import json
@@ -308,15 +307,16 @@ def run_study(
 def run_pilots(problem: str, root: pathlib.Path) -> dict[str, int]:
     """By R, as text, the maximum number of copies from pilots; trains `auto` with those for which
     `run_problem` has not."""
-    config, best = configuration(problem), tuned(problem)
-    config = common.overridden(config, fixed_fields(4) | best[4])
+    config, fields = configuration(problem), fixed_fields(4) | tuned(problem)[4]
     step_seconds = wall_time.seconds_per_step(
-        wall_time.Plan(batch_size=BATCH_SIZE), copy.deepcopy(config), root / f"{problem}_step"
+        wall_time.Plan(batch_size=BATCH_SIZE),
+        common.overridden(config, fields),
+        root / f"{problem}_step",
     )
     factors = {}
     for ratio in RATIOS:
         limit = {"upstream.examples_per_second": BATCH_SIZE / (ratio * step_seconds)}
-        own = make_experiment(common.overridden(config, limit)).config
+        own = make_experiment(common.overridden(config, fields | limit)).config
         seconds = {float(e): step_seconds * max(1.0, ratio / e) for e in FACTORS}
         where = root / f"{problem}_{ratio}"
         answer = Pilots(own, seconds, where, 2, 1.0, Progress(quiet=True)).run()
@@ -488,7 +488,7 @@ def measured(
         factor,
         float(np.median(fixed[factor])),
         float(np.median(auto)),
-        math.sqrt(balance[0] * balance[1]),
+        uncertainty.middle(*balance),
         bound,
         ratios,
         missed,

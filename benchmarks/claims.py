@@ -274,10 +274,7 @@ def _judged(effect: Mapping, tuned: pd.DataFrame, below: bool, above: bool) -> C
 
 def _cell(effect, tuned: str, claimed: bool, contrary: bool, differs: bool = False) -> Cell:
     low, high = effect["effect_low"], effect["effect_high"]
-    if low == high:
-        middle = low
-    else:
-        middle = math.sqrt(low * high) if low > 0 and math.isfinite(high) else math.nan
+    middle = low if low == high else uncertainty.middle(low, high)
     ends = float(effect["low"]), float(effect["high"])
     return Cell(float(middle), *ends, tuned, _verdict(claimed, contrary), differs)
 

@@ -141,8 +141,7 @@ def _at_look(pairs: pd.DataFrame, level: float = LEVEL) -> Decision:
         verdict = "undecided"
     elif uncertainty.sign_test(below, above) > 1 - level:
         verdict = "undecided"
-    point = balance[0] > 0 and math.isfinite(balance[1])
-    effect = math.sqrt(balance[0] * balance[1]) if point else math.nan
+    effect = uncertainty.middle(*balance)
     used = uncertainty.pairs_used(lows, highs, low, high)
     return Decision(len(pairs), used, below + above, effect, low, high, verdict)
 

@@ -235,7 +235,7 @@ def ratio_interval(
         lows = own["batches_before"] / base["batches"].reindex(own.index)
         highs = own["batches"] / base["batches_before"].reindex(own.index)
     low, high, *balance = uncertainty.sign_interval(lows, highs)
-    return low, high, math.sqrt(balance[0] * balance[1])
+    return low, high, uncertainty.middle(*balance)
 
 
 def slope(table: pd.DataFrame, batch_size: int) -> float:

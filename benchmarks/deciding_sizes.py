@@ -31,10 +31,9 @@ def needed(lows: ArrayLike, highs: ArrayLike) -> float:
     Args:
         lows, highs: bounds of the known ratios, as for `uncertainty.sign_interval`.
     """
-    *_, low, high = uncertainty.sign_interval(lows, highs)
-    if not (low > 0 and math.isfinite(high)):
+    median = uncertainty.middle(*uncertainty.sign_interval(lows, highs)[2:])
+    if math.isnan(median):
         return math.nan
-    median = math.sqrt(low * high)
     # The sign test of ratios around RATIO against 1 is that of these against median / RATIO. The
     # scatter above the median counts as much as that below.
     below, above = uncertainty.signs(lows, highs, [median / RATIO, median * RATIO])
