@@ -24,7 +24,7 @@ from benchmarks.torture import endings, forks, ledger
 from benchmarks.torture.forks import Process
 from runs import cli, records
 
-INSERTIONS_AND_BUFFERS = (
+ECHOED = (  # insertion points and buffers
     ("before_augmentation", 0),
     ("before_augmentation", 50),
     ("after_augmentation", 0),
@@ -35,7 +35,8 @@ INSERTIONS_AND_BUFFERS = (
 # Mostly SIGKILL, which cannot be handled; SIGTERM and SIGINT ask to stop, SIGHUP is survived.
 SIGNALS = (signal.SIGKILL,) * 6 + (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_SIGNALS = 5  # per run
-_CODES = {  # allowed exit codes of a signaled process, which may have finished before
+# Allowed exit codes of the first process, which may have finished before, or have lost another one.
+_CODES = {
     signal.SIGKILL: {-signal.SIGKILL, 0},
     signal.SIGTERM: {-signal.SIGTERM, 0, cli.PREEMPTED},
     signal.SIGINT: {130, 0, cli.PREEMPTED},
@@ -52,14 +53,15 @@ class Scenario:
         flags: command line without --config and the directory.
         study: whether the command is sweep.py.
         replayed: whether the undisturbed run replays decisions.
-        multiprocess: whether the command starts processes.
+        targets: which of the command's processes receive a signal, if it starts others: all, one
+            other, or the first.
     """
 
     group: str
     flags: tuple[str, ...]
     study: bool = False
     replayed: bool = False
-    multiprocess: bool = False
+    targets: tuple[str, ...] = ()
 
     def command(self, directory: pathlib.Path, *more: str) -> Callable[[], int]:
         main, flag = (sweep.main, "--outdir") if self.study else (train.main, "--workdir")
@@ -89,7 +91,7 @@ def scenarios() -> list[tuple[int, list[Scenario]]]:
     """(weight, scenarios) of every kind."""
     settings = [
         (insertion, buffer, placement)
-        for insertion, buffer in INSERTIONS_AND_BUFFERS
+        for insertion, buffer in ECHOED
         for placement in ("host", "device")
     ]
     fixed = [Scenario("train.py, none", ("--config.echo.insertion=none",))] + [
@@ -112,8 +114,13 @@ def scenarios() -> list[tuple[int, list[Scenario]]]:
     study = ("--study=small", "--config.budget.fresh_examples=160")
     plain = Scenario("sweep.py", study, study=True)
     lanes = Scenario("sweep.py, lanes", (*study, "--lanes=2"), study=True)
-    workers = Scenario("sweep.py, workers", (*study, "--workers=2"), study=True, multiprocess=True)
-    ray = Scenario("sweep.py, Ray", (*study, "--executor=ray"), study=True, multiprocess=True)
+    workers = Scenario(
+        "sweep.py, workers", (*study, "--workers=2"), study=True, targets=("all", "one", "first")
+    )
+    # Without Ray's own servers, which are among its processes, no task can go on.
+    ray = Scenario(
+        "sweep.py, Ray", (*study, "--executor=ray"), study=True, targets=("all", "first")
+    )
     kinds = [(20, fixed), (8, auto), (3, [plain]), (4, [lanes]), (2, [workers])]
     return [*kinds, (1, [ray])] if importlib.util.find_spec("ray") else kinds
 
@@ -178,9 +185,8 @@ class Kills:
                     if process.code:
                         return f"exit code {process.code} without a signal: {_tail(output)}"
                     break
-                _send(
-                    process, number, scenario.multiprocess and rng.choice(("all", "one", "first"))
-                )
+                target = rng.choice(scenario.targets) if scenario.targets else "first"
+                _send(process, number, target, rng)
                 signals_sent.append(description)
                 process.wait()
                 if process.code not in _CODES[number]:
@@ -246,15 +252,15 @@ def _moment(
     return number, begun, f"{number.name} as a checkpoint is written"
 
 
-def _send(process: Process, number: signal.Signals, target: str | bool) -> None:
-    """Sends the signal to the process or, if it started others, to all, one, or the first."""
+def _send(process: Process, number: signal.Signals, target: str, rng: random.Random) -> None:
+    """Sends the signal to the first process of a group, to all, or, to kill it, to one other."""
     with contextlib.suppress(ProcessLookupError):
         if target == "all":
             os.killpg(process.pid, number)
-            return
-        if target == "one" and number == signal.SIGKILL and (others := _others(process.pid)):
-            os.kill(random.choice(others), number)
-        os.kill(process.pid, number)
+        elif target == "one" and number == signal.SIGKILL and (others := _others(process.pid)):
+            os.kill(rng.choice(others), number)  # the first goes on without it
+        else:
+            os.kill(process.pid, number)
 
 
 def _others(group: int) -> list[int]:
