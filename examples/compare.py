@@ -99,10 +99,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     jobs = arguments.jobs.split(",")
     if wrong := set(jobs) - set(JOBS):
         parser.error(f"--jobs is {','.join(sorted(wrong))}; allowed: {', '.join(JOBS)}")
-    if "torch_jpegs" in jobs and importlib.util.find_spec("torch") is None:
-        parser.error("torch_jpegs needs PyTorch; pip install torch, or give the other --jobs")
     if arguments.seeds < 1 or not 0 < arguments.target <= 1 or arguments.files_per_second <= 0:
         parser.error("allowed: --seeds from 1, --target above 0, to 1, --files-per-second above 0")
+    if "torch_jpegs" in jobs and importlib.util.find_spec("torch") is None:
+        parser.error("torch_jpegs needs PyTorch; pip install torch, or give the other --jobs")
     with slow_storage.serve(arguments.files_per_second) as url:
         said = {job: advice(job, url, arguments.seconds) for job in jobs}
         pairs: dict[str, list[Pair]] = {job: [] for job in jobs}

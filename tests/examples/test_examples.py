@@ -103,6 +103,13 @@ def test_wrong_arguments_are_refused(words, capsys):
     assert "allowed: " in capsys.readouterr().err
 
 
+def test_the_job_of_pytorch_is_refused_without_it(monkeypatch, capsys):
+    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="2"):
+        compare.main(["--jobs=torch_jpegs"])
+    assert "torch_jpegs needs PyTorch; pip install torch, or" in capsys.readouterr().err
+
+
 def test_the_page_has_a_place_for_the_table():
     for page in ("README.md", "examples/README.md"):
         text = (compare.ROOT / page).read_text(encoding="utf-8")
