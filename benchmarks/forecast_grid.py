@@ -275,11 +275,14 @@ def report(grids: Mapping[str, Sequence[User]]) -> str:
             "`auto` behind a constant upstream, by its maximum number of copies, as in "
             "forecast_accuracy; median / 90% / worst.",
             caps(everyone, Prior(), GROWTH),
-            "Regressions on the other problems. Errors are those of n(e) / n(4).",
-            compared([(examples[name], others)]),
         ]
+        if others:
+            text += [
+                "Regressions on the other problems. Errors are those of n(e) / n(4).",
+                compared([(examples[name], others)]),
+            ]
         splits = searches(examples[name])
-        if all(len(rest) >= MIN_USERS for _, rest in splits):
+        if splits and all(len(rest) >= MIN_USERS for _, rest in splits):
             text += [
                 "Regressions on the other searches of the same problem, with other hyperparameters "
                 "and data orders.",

@@ -104,6 +104,12 @@ def test_a_run_that_was_preempted_is_no_miss(monkeypatch):
     assert not any(2.0 in one.runs for one in users)
 
 
+def test_a_problem_alone_has_no_others_to_learn_from():
+    text = forecast_grid.report({"digits": [user("made", seed) for seed in range(2)]})
+    assert "| law, adaptive pilots | 2 |" in text
+    assert "Regressions" not in text
+
+
 def test_two_seeds_have_the_time_of_one():
     seeds = [user("made", seed) for seed in range(6)]
     seeded = pilot_seeds.Seeded(seeds)
