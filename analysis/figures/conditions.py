@@ -61,8 +61,7 @@ def cost_to_target(
     """
     figure, axes = _rows(scores["label"])
     ideal_label = "ideal: baseline / e"
-    medians = scores.set_index("condition")[f"{measure}_low"]
-    medians = medians[np.isfinite(scores.set_index("condition")[f"{measure}_high"])]
+    medians = _known_medians(scores, measure)
     for row, condition in enumerate(scores.to_dict("records")):
         _baseline_line(axes, row, medians.get(condition["baseline"]))
         own = searches[searches["condition"] == condition["condition"]]
@@ -97,8 +96,7 @@ def best_values(scores: pd.DataFrame, searches: pd.DataFrame, study: Study) -> F
         study: defines the metric.
     """
     figure, axes = _rows(scores["label"])
-    medians = scores.set_index("condition")
-    medians = medians["best_value_low"][medians["best_value_low"] == medians["best_value_high"]]
+    medians = _known_medians(scores, "best_value")
     for row, condition in enumerate(scores.to_dict("records")):
         _baseline_line(axes, row, medians.get(condition["baseline"]))
         own = searches.loc[searches["condition"] == condition["condition"], "best_value_low"]
@@ -182,6 +180,12 @@ def _annotate(axes: Axes, row: int, text: str) -> None:
         textcoords="offset points",
         va="center",
     )
+
+
+def _known_medians(scores: pd.DataFrame, measure: str) -> pd.Series:
+    """The medians that are not bounds only, by condition."""
+    low, high = (scores.set_index("condition")[f"{measure}_{end}"] for end in ("low", "high"))
+    return low[low == high]
 
 
 def _baseline_line(axes: Axes, row: int, value: float | None) -> None:

@@ -117,7 +117,7 @@ def scenarios() -> list[tuple[int, list[Scenario]]]:
     workers = Scenario(
         "sweep.py, workers", (*study, "--workers=2"), study=True, targets=("all", "one", "first")
     )
-    # Without Ray's own servers, which are among its processes, no task can go on.
+    # Without Ray's own servers, which are among its processes, no task can continue.
     ray = Scenario(
         "sweep.py, Ray", (*study, "--executor=ray"), study=True, targets=("all", "first")
     )
@@ -258,7 +258,7 @@ def _send(process: Process, number: signal.Signals, target: str, rng: random.Ran
         if target == "all":
             os.killpg(process.pid, number)
         elif target == "one" and number == signal.SIGKILL and (others := _others(process.pid)):
-            os.kill(rng.choice(others), number)  # the first goes on without it
+            os.kill(rng.choice(others), number)  # the first continues without it
         else:
             os.kill(process.pid, number)
 
