@@ -47,6 +47,7 @@ class Cell:
         sizes: the pairs of trials and the searches that would decide (`deciding_sizes`), each with
             the study's own number in parentheses; "-" where the cell is decided or no ratio.
         bounded: the compared conditions that are bounded by the search space; see `_bounded`.
+        p: of the sign test of no effect, not adjusted; NaN where there are too few pairs, or none.
     """
 
     effect: float
@@ -57,6 +58,7 @@ class Cell:
     differs: bool = False
     sizes: tuple[str, str] = ("-", "-")
     bounded: str = "-"
+    p: float = math.nan
 
     def __str__(self) -> str:
         number = "{:+.3f}".format if self.differs else "{:.2f}".format
@@ -276,7 +278,8 @@ def _cell(effect, tuned: str, claimed: bool, contrary: bool, differs: bool = Fal
     low, high = effect["effect_low"], effect["effect_high"]
     middle = low if low == high else uncertainty.middle(low, high)
     ends = float(effect["low"]), float(effect["high"])
-    return Cell(float(middle), *ends, tuned, _verdict(claimed, contrary), differs)
+    p = float(effect.get("p", math.nan))
+    return Cell(float(middle), *ends, tuned, _verdict(claimed, contrary), differs, p=p)
 
 
 def _verdict(claimed: bool, contrary: bool) -> str:
@@ -522,13 +525,24 @@ def _position(column: int, ratio: float) -> float:
     return column - 0.4 + 0.8 * share
 
 
+def p_values(problems: Mapping[str, Cell]) -> list[str]:
+    """The p-value of each cell of a claim, and that adjusted for all of them; "-" without one."""
+    own = [cell.p for cell in problems.values()]
+    adjusted = uncertainty.holm([1.0 if math.isnan(p) else p for p in own])
+    return [
+        "-" if math.isnan(p) else f"{p:.2g} ({holm:.2g})"
+        for p, holm in zip(own, adjusted, strict=True)
+    ]
+
+
 def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
     rows = [
-        [claim, name, str(cell), cell.tuned or "-", cell.verdict, *cell.sizes, cell.bounded]
+        [claim, name, str(cell), p, cell.tuned or "-", cell.verdict, *cell.sizes, cell.bounded]
         for claim, problems in cells.items()
-        for name, cell in problems.items()
+        for (name, cell), p in zip(problems.items(), p_values(problems), strict=True)
     ]
-    header = ["claim", "problem", "effect [interval]", "tuned [range of searches]", "verdict"]
+    header = ["claim", "problem", "effect [interval]", "p (Holm)", "tuned [range of searches]"]
+    header += ["verdict"]
     header += ["pairs to decide (so far)", "searches to decide (so far)"]
     header += ["bounded by the search space"]
     return "\n\n".join(
@@ -542,6 +556,8 @@ def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
             "searches count or the problem is convex: for seconds, it is the tuned ratio with the "
             "range over five searches (93.75%); for Agarwal et al., it is that of new seeds at the "
             "tuned learning rate.",
+            "p is that of the sign test; Holm's method adjusts it for the problems of the claim, "
+            "which no verdict does.",
             "Two columns say how large a study of an undecided ratio would have to be: the pairs "
             "of trials with matched seeds, and the searches, with which a sign test finds a ratio "
             f"of {deciding_sizes.RATIO} with a probability of {deciding_sizes.POWER} if ratios "

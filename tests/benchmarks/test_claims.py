@@ -133,6 +133,14 @@ def test_a_ratio_of_ratios_takes_ten_pairs(trials, enough, written):
     assert cell.sizes == ("-", "-")
 
 
+def test_p_values_are_adjusted_for_the_problems_of_a_claim():
+    cells = {
+        str(k): claims.Cell(1.0, 0.9, 1.1, "", "undecided", p=p)
+        for k, p in enumerate((0.04, math.nan, 0.001))
+    }
+    assert claims.p_values(cells) == ["0.04 (0.08)", "-", "0.001 (0.003)"]
+
+
 def test_the_rules_of_the_convex_problem_take_whole_intervals_and_both_slopes():
     whole = claims.convex(4, 64, 16, bound=1.0, below=True)()
     assert whole.low < whole.effect < whole.high
