@@ -103,8 +103,8 @@ def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies"))
     return [user for of_study in of_studies for user in of_study]
 
 
-def recorded_users(problem: str, study: str, packed: pathlib.Path) -> list[User]:
-    """The users of a packed study of whom at least three factors reached the target, from trials
+def recorded_users(problem: str, study: str, packed: pathlib.Path, least: int = 3) -> list[User]:
+    """The users of a packed study of whom at least so many factors reached the target, from trials
     without echoing or before augmentation."""
     loaded = load.read(packed)
     target, budget = loaded.study.target, float(loaded.study.budget or 0)
@@ -140,7 +140,7 @@ def recorded_users(problem: str, study: str, packed: pathlib.Path) -> list[User]
         User(problem, name, name[-1], level, budget, by_factor, paths[name])
         for name, by_factor in sorted(runs.items())
     ]
-    return [user for user in everyone if sum(map(math.isfinite, user.fresh.values())) >= 3]
+    return [user for user in everyone if sum(map(math.isfinite, user.fresh.values())) >= least]
 
 
 def tuned(everyone: Sequence[User]) -> set[tuple]:

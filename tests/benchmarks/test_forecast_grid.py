@@ -154,3 +154,31 @@ def test_the_oracle_knows_the_other_seeds_only():
     choice = seeded.oracle(0, 6.0)
     assert choice.factor == min(others, key=others.get)
     assert choice.fresh == pytest.approx(pilot_seeds.Seeded(seeds[1:]).seconds(math.inf))
+
+
+def test_the_medians_of_the_other_seeds_choose_and_predict():
+    end = np.array([100.0])
+
+    def seed(number: int, **fresh: float) -> forecast_accuracy.User:
+        runs = {
+            float(name[1:]): Run(float(name[1:]), end * hit, end * hit / 8, np.array([0.01]))
+            for name, hit in fresh.items()
+        }
+        return dataclasses.replace(user("made", number), runs=runs, target=0.02, budget=1_000.0)
+
+    seeds = [seed(0, e1=1, e4=9), seed(1, e1=6, e4=2), seed(2, e1=8, e4=4), seed(3, e1=7, e4=30)]
+    missed = Run(4.0, end * 30, end * 30 / 8, np.array([0.5]))
+    seeds[3].runs[4.0] = missed  # counts as 1,500 fresh examples
+    first, *_, last = pilot_seeds.by_others(seeds, math.inf)
+    assert first.factor == 4.0  # medians of the others: 400 (of 200, 400, 1,500) and 700
+    assert first.regret == pytest.approx(9)
+    assert first.predicted == {1.0: 700.0, 4.0: 300.0}  # of those that reached the target
+    assert [e for e, _ in last.cells()] == [1.0]
+    assert last.factor == 4.0
+
+
+def test_the_confirmed_seeds_of_a_problem_have_a_run_at_every_factor(monkeypatch):
+    seeds = pilot_seeds.confirmed()["sentences", 32]
+    assert [set(one.runs) for one in seeds] == [{1.0, 2.0, 4.0, 16.0}] * 20
+    monkeypatch.setattr(pilot_seeds, "CONFIRMATIONS", "nothing/{}.tar.xz")
+    assert pilot_seeds.confirmed() == {}
