@@ -98,11 +98,15 @@ def text(low: float, high: float, number: Callable[[float], str], floor: float =
 def range_text(
     summary: Summary, number: Callable[[float], str], floor: float = 0.0, join: str = ", "
 ) -> str:
-    """The smallest and the largest quantity: "0.40, 0.90", "0.40, >0.90", "<0.40, 0.90"; "-" if
-    nothing is known."""
+    """The smallest and the largest quantity: "0.40, 0.90", "0.40, >0.90", "<0.40, 0.90", or
+    ">0.40, >0.90" where all are censored; "-" if nothing is known."""
     smallest, largest = number(summary.min), number(summary.max)
     if summary.min <= floor:
         smallest = "-" if math.isinf(summary.min_high) else f"<{number(summary.min_high)}"
+    elif math.isinf(summary.min_high):
+        smallest = f">{smallest}"
     if math.isinf(summary.max):
         largest = "-" if summary.max_low <= floor else f">{number(summary.max_low)}"
+    elif summary.max_low <= floor:
+        largest = f"<{largest}"
     return f"{smallest}{join}{largest}"

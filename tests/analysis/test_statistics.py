@@ -35,6 +35,8 @@ NEVER = TARGET | {"value": 2.0}
         ([(0.0, 0.9), (0.5, 0.5), (0.7, 0.7)], "0.50 to 0.70", "<0.50, 0.90"),
         ([(0.0, INF), (0.0, INF), (0.7, 0.7)], "undetermined", "<0.70, >0.70"),
         ([(0.0, INF)], "undetermined", "-, -"),
+        ([(0.5, INF), (0.7, INF)], "≥0.60", ">0.50, >0.70"),
+        ([(0.0, 0.5), (0.0, 0.7)], "≤0.60", "<0.50, <0.70"),
         ([(0.4, 0.4), (0.6, 0.6)], "0.50", "0.40, 0.60"),
         ([(math.nan, math.nan), (0.6, 0.6)], "0.60", "0.60, 0.60"),
         ([], "-", None),
@@ -83,7 +85,7 @@ def test_ratio_of_two_censored_scores_is_undetermined(tmp_path):
     loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], values))
     table = scores.condition_scores(loaded.trials, loaded.study)
     base, before = tables.condition_rows(table, loaded.study)
-    assert base[2:4] == ("0/2", ">1,000 (1,000 to >1,000)")
+    assert base[2:4] == ("0/2", ">1,000 (>1,000 to >1,000)")
     assert before[2:5] == ("1/2", ">600 (200 to >1,000)", "undetermined [<0.20, -]")
     assert "Some searches never reached" in " ".join(caveats.find(loaded))
 
