@@ -87,8 +87,9 @@ class ConcatenatedStreams(grain.IterDataset):
     Args:
         parts: the batches of each stream held here, in ascending order of streams.
         num_streams: the number of streams in all processes.
-        counter: counts the fresh examples of all streams, and ends the batches when the first
-            stream ends: a process that continued alone would wait for the others forever.
+        policy: combines the streams' blocks, counts the fresh examples of all streams, and ends the
+            batches when the first stream ends: a process that continued alone would wait for the
+            others forever.
         region: the name of the last stage in a profile.
     """
 
@@ -96,13 +97,13 @@ class ConcatenatedStreams(grain.IterDataset):
         self,
         parts: dict[int, grain.IterDataset[Batch]],
         num_streams: int,
-        counter: Streams,
+        policy: Streams,
         region: str,
     ):
         super().__init__(list(parts.values()))
         self.streams = tuple(parts)
         self.num_streams = num_streams
-        self.counter = counter
+        self.policy = policy
         self.region = region
 
     def __iter__(self) -> grain.DatasetIterator:
@@ -123,12 +124,12 @@ class _Iterator(grain.DatasetIterator):
             raise StopIteration
         if self._state_before_failure is not None:
             self.set_state(self._state_before_failure)
-        counter = self._dataset.counter
-        if counter.ended(self._taken):
+        policy = self._dataset.policy
+        if policy.ended(self._taken):
             raise StopIteration
         before = self.get_state()
         try:
-            batch = counter.combine(self._taken + 1, self._next_blocks())
+            batch = policy.combine(self._taken + 1, self._next_blocks())
         except BaseException as error:
             self._state_before_failure = before
             self._ended = isinstance(error, StopIteration)

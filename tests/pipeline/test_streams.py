@@ -122,9 +122,9 @@ def test_after_the_end_nothing_is_asked_again_until_a_state_is_restored():
     iterator, reads = two_streams()
     start = iterator.get_state()
     assert list(rows(iterator)) == BATCHES
-    asked = iterator._dataset.counter.asked
+    asked = iterator._dataset.policy.asked
     reads[0].failures = {NUM_BATCHES: 1}
     assert next(iterator, None) is next(iterator, None) is None
-    assert iterator._dataset.counter.asked == asked == NUM_BATCHES + 1
+    assert iterator._dataset.policy.asked == asked == NUM_BATCHES + 1
     iterator.set_state(start)
     assert next(iterator).data["x"].tolist() == BATCHES[0]
