@@ -6,6 +6,8 @@
                                         half an hour; Linux, root, and cgroup v1 (slow_disk.py)
     python -m benchmarks.wall_time --augmentation --out=results/wall_time_augmentation.md
                                                                   half an hour
+    python -m benchmarks.wall_time --problem=cells --out=results/wall_time_cells.md
+                                        half an hour; sentences: minutes; data in $TFDS_DATA_DIR
     python -m benchmarks.wall_time --batch-size=128 --budget=30000 --out=...
     python -m benchmarks.wall_time --quick                        a one-minute smoke run
 
@@ -20,6 +22,9 @@ model.
 With `--augmentation`, the limit is on the examples that the host augments, as if that were
 expensive, and the conditions are others: no echoing, e = 4 at each insertion point, and no echoing
 with augmentation on the device, which has no limit.
+
+With `--problem`, a problem of configs/problems.py takes the place of the digits, at its first batch
+size, with no echoing and e = 4. The searches are those of its grid in results/.
 
 Then the best trial of every search is trained again, one run at a time, behind the limit with new
 seeds, which are the same for all conditions, in shuffled order. The speedup of a search is the
@@ -49,10 +54,10 @@ from ml_collections import ConfigDict
 
 import sweep
 import train
-from analysis import bounds
+from analysis import bounds, load, scores
 from benchmarks import common
 from benchmarks.slow_disk import SlowDisk
-from configs import catalog, cifar10
+from configs import catalog, cifar10, problems
 from runs import records
 from runs.cli import InputError
 from runs.progress import Progress
@@ -63,6 +68,8 @@ STUDY_AT_5 = 3.25  # Choi et al. 2019, figure 5: ResNet-50 on ImageNet, R about 
 FACTOR = 4  # with --augmentation, at every insertion point
 LANES, WORKERS = 4, 2  # trials at a time where only fresh examples and steps are read
 QUIET = Progress(quiet=True)
+GRID = pathlib.Path("results/grid")
+GRID_BUFFER = 256  # examples that its conditions shuffle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +91,25 @@ class Plan:
     disk: pathlib.Path | None = None  # where the images are files on a disk that is slowed down
     # Whether augmentation is slow, and not reading. `factors` and `on_device` do not count then.
     augmentation: bool = False
+    problem: str = ""  # whose grid tunes; "" = the digits mini, which is searched here
 
 
 ON_DISK = Plan(factors=(1, 5, 8), on_device=())
+
+
+def of_problem(plan: Plan, name: str) -> Plan:
+    """The plan for a problem of the grid."""
+    config = problems.get_config(name)
+    return dataclasses.replace(
+        plan,
+        factors=(1, FACTOR),
+        on_device=(),
+        batch_size=config.batch_size,
+        budget=config.budget.fresh_examples,
+        target=config.target.value,
+        problem=name,
+    )
+
 
 # A search may set the schedule's horizon to budget / 32, which must hold a batch.
 QUICK = Plan(
@@ -167,17 +190,19 @@ def _insertion_points(plan: Plan) -> list[Condition]:
 
 
 def _factors(plan: Plan) -> list[Condition]:
-    result = []
+    result, buffer = [], GRID_BUFFER if plan.problem else 4 * plan.batch_size
     for e in plan.factors:
         insertion = "before_augmentation" if e > 1 else "none"
         overrides = {"echo.insertion": insertion, "echo.factor": float(e)}
-        overrides |= {"echo.shuffle_buffer": 4 * plan.batch_size if e > 1 else 0}
+        overrides |= {"echo.shuffle_buffer": buffer if e > 1 else 0}
         result.append(Condition(f"e = {e}", overrides, f"e{e}", min(e, plan.ratio)))
     for e in plan.on_device:
         on_host = result[plan.factors.index(e)]
         overrides = on_host.overrides | {"echo.placement": "device", "augment_on": "device"}
         label = f"{on_host.label}, device"
         result.append(Condition(label, overrides, on_host.search, on_host.ideal))
+    if plan.problem:
+        return result
     auto = catalog.auto(16, 8 * plan.batch_size)
     return [*result, Condition("auto", auto, "auto", plan.ratio)]
 
@@ -188,6 +213,10 @@ def timed(plan: Plan) -> str:
 
 
 def configuration(plan: Plan) -> ConfigDict:
+    if plan.problem:
+        config = problems.get_config(plan.problem)
+        config.gradient_statistics_every_steps = 0
+        return config
     config = cifar10.get_config("mini")
     config.model.depth = plan.depth
     config.batch_size = plan.batch_size
@@ -260,6 +289,23 @@ def best_trials(
     return hparams, Counter(condition for condition, _ in missed)
 
 
+def best_of_grid(plan: Plan) -> tuple[Hyperparameters, Counter[str]]:
+    """What `best_trials` returns, from the grid of the plan's problem."""
+    grid = load.read(GRID / f"{plan.problem}.tar.xz")
+    searches = scores.search_scores(grid.trials, grid.study)
+    fields = [axis.field for axis in grid.study.space]
+    hparams: Hyperparameters = {}
+    missed: Counter[str] = Counter()
+    for condition in conditions(plan):
+        kind = "baseline" if condition.overrides["echo.factor"] == 1 else "before_augmentation_"
+        name = f"{kind}{condition.search * (kind != 'baseline')}_b{plan.batch_size}"
+        best = scores.leaders(grid.trials, searches[searches["condition"] == name])
+        for trial in best.to_dict("records"):
+            hparams[condition.search, trial["search"]] = {field: trial[field] for field in fields}
+            missed[condition.search] += trial["status"] != "reached"
+    return hparams, missed
+
+
 def seconds_per_step(plan: Plan, config: ConfigDict, root: pathlib.Path) -> float:
     """Seconds per step without waiting for input; the median of three runs."""
     config.target.value = 2.0  # never
@@ -280,8 +326,11 @@ def tune(plan: Plan, root: pathlib.Path, limit: Callable[[float], dict[str, Any]
     """
     config, chosen = configuration(plan), conditions(plan)
     fixed = [c for c in chosen if c.search != "auto" and "device" not in c.label]
-    workers = functools.partial(PoolExecutor, number=WORKERS)
-    trials = run_searches(plan, config, fixed, root / "fixed", make_executor=workers, lanes=LANES)
+    trials = []
+    if not plan.problem:
+        workers = functools.partial(PoolExecutor, number=WORKERS)
+        together = {"make_executor": workers, "lanes": LANES}
+        trials = run_searches(plan, config, fixed, root / "fixed", **together)
     echoed = [condition for condition in fixed if condition.label == timed(plan)]
     step_seconds = seconds_per_step(
         plan, common.overridden(config, echoed[0].overrides), root / "step"
@@ -295,7 +344,7 @@ def tune(plan: Plan, root: pathlib.Path, limit: Callable[[float], dict[str, Any]
         fresh, steps = result["fresh_examples_to_target"], result["steps_to_target"]
         return max(fresh / rate, steps * step_seconds)
 
-    best, missed = best_trials(trials, modeled_seconds)
+    best, missed = best_of_grid(plan) if plan.problem else best_trials(trials, modeled_seconds)
     limits = limit(rate)
     if adaptive := [condition for condition in chosen if condition.search == "auto"]:
         limited = common.overridden(config, limits)
@@ -370,6 +419,12 @@ def report(
     if plan.augmentation:
         behind, ideal, flag = "a slow augmentation", "ideal", " --augmentation"
         limit = f"the host augments at most {tuned.rate:.0f} examples per second."
+    tuning = f"{plan.searches} searches of {plan.trials} trials tune each condition. Those on the "
+    tuning += "device have the hyperparameters of the host's."
+    goal = f"{plan.target:.0%}"
+    if plan.problem:
+        flag, goal = f" --problem={plan.problem}", f"the target of {plan.problem}"
+        tuning = f"{plan.searches} searches of [the grid](protocol.md) tune each condition."
     base, *_ = chosen = conditions(plan)
     for condition in chosen:
         runs = [result for seeds in results[condition.label] for result in seeds]
@@ -393,7 +448,7 @@ def report(
     header = ["", "seconds", f"speedup over {base.label} [{name}]", ideal]
     header += ["fresh examples", "steps/s", "runs reached", "searches reached"]
     text = [
-        f"# Seconds to {plan.target:.0%} behind {behind} with R = {slower:.2g}",
+        f"# Seconds to {goal} behind {behind} with R = {slower:.2g}",
         f"How much sooner does echoing reach the target if {_SLOW[plan.augmentation]} is "
         f"{slower:.2g} times slower than the step? {_answer(base, ratios)} Measured by "
         f"`python -m benchmarks.wall_time{flag}`, whose docstring has the protocol, on "
@@ -401,9 +456,8 @@ def report(
         common.markdown_table(header, lines),
         "\n".join(
             [
-                f"- **Tuning.** {plan.searches} searches of {plan.trials} trials tune each "
-                "condition. Those on the device have the hyperparameters of the host's. A search "
-                "without a trial at the target takes the one with the best value.",
+                f"- **Tuning.** {tuning} A search without a trial at the target takes the one with "
+                "the best value.",
                 "- **Seconds.** The best trial of each search runs again with "
                 f"{plan.seeds} new seeds, paired with no echoing. The columns are medians over "
                 "these runs.",
@@ -420,7 +474,7 @@ def report(
             "\n- **Ideal.** With repeats as good as fresh examples, and no time for augmenting on "
             "the device."
         )
-    else:
+    elif not plan.problem:
         text.append(
             f"Choi et al. (2019) reached {STUDY_AT_5} times at e = 5 with R about 6 (ResNet-50 on "
             "ImageNet)."
@@ -519,6 +573,11 @@ def main(argv: list[str] | None = None) -> None:
         "--disk", type=pathlib.Path, metavar="DIR", help="read image files in DIR, on a slow disk"
     )
     slow.add_argument("--augmentation", action="store_true", help="augmentation is what is slow")
+    slow.add_argument(
+        "--problem",
+        choices=[name for name in problems.PROBLEMS if (GRID / f"{name}.tar.xz").exists()],
+        help="a problem of the grid instead of the digits mini",
+    )
     parser.add_argument(
         "--runs",
         type=pathlib.Path,
@@ -527,6 +586,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     plan = common.plan(options, ON_DISK if options.disk else Plan(), QUICK)
+    plan = of_problem(plan, plan.problem) if plan.problem else plan
     with contextlib.ExitStack() as stack:
         root = options.runs or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         limit = functools.partial(upstream, plan)
@@ -538,7 +598,7 @@ def main(argv: list[str] | None = None) -> None:
         tuned = tune(plan, root, limit)
         results = run_seeds(plan, tuned, root)
     text, ratios = report(plan, results, tuned)
-    figure = None if plan.augmentation else functools.partial(draw, ratios, plan)
+    figure = None if plan.augmentation or plan.problem else functools.partial(draw, ratios, plan)
     common.publish(text, options.out, figure)
 
 

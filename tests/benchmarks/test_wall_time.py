@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from analysis import load
 from benchmarks import common, wall_time
 from data import throttle
 from runs import records
@@ -139,6 +140,38 @@ def test_each_search_gives_the_fastest_trial_or_the_best():
     best, missed = wall_time.best_trials(trials, lambda result: result["seconds"])
     assert best == {("e1", 0): {"rate": 2}, ("e1", 1): {"rate": 5}}
     assert missed == {"e1": 1}
+
+
+def test_a_problem_has_the_best_trials_of_its_grid():
+    plan = wall_time.of_problem(wall_time.Plan(), "cells")
+    assert (plan.batch_size, plan.budget, plan.target) == (16, 3_000, 0.225)
+    none, echoed = chosen = wall_time.conditions(plan)
+    hparams, missed = wall_time.best_of_grid(plan)
+    assert hparams.keys() == {(c.search, number) for c in chosen for number in range(5)}
+    assert missed == {none.search: 1, echoed.search: 0}
+    trials = load.read(wall_time.GRID / "cells.tar.xz").trials
+    own = trials[(trials["condition"] == "before_augmentation_e4_b16") & trials["counted"]]
+    for (name, search), chosen in hparams.items():
+        if name == echoed.search:
+            group = own[own["search"] == search]
+            first = group.loc[group["fresh_examples_to_target"].idxmin()]
+            assert chosen == {field: first[field] for field in chosen}
+    config = common.overridden(wall_time.configuration(plan), hparams[echoed.search, 0])
+    check.check(common.overridden(config, echoed.overrides | wall_time.upstream(plan, 99.0)))
+
+
+def test_the_page_of_a_problem():
+    plan = wall_time.of_problem(wall_time.Plan(), "sentences")
+    results = {
+        c.label: [[_reached(12.0 / c.ideal + search)] for search in range(5)]
+        for c in wall_time.conditions(plan)
+    }
+    tuned = wall_time.Tuned({}, Counter(), step_seconds=0.01, rate=500.0)
+    page, _ = wall_time.report(plan, results, tuned)
+    assert page.startswith("# Seconds to the target of sentences behind an upstream with R = 6\n")
+    assert "`python -m benchmarks.wall_time --problem=sentences`" in page
+    assert "5 searches of [the grid](protocol.md) tune each condition" in page
+    assert "| e = 4 | 5.00 | 2.80 [2.29, 4.00] | 4 |" in page
 
 
 def _reached(seconds):
