@@ -11,10 +11,10 @@ directory, on one machine or several; no trial is trained twice. `python -m anal
 writes tables and figures. See docs/studies.md.
 """
 
-if __name__ == "__main__":  # before the slow imports, so that Ctrl-C is quiet during them
+if __name__ == "__main__":  # before the slow imports, so that signals are quiet during them
     from runs import signals
 
-    signals.install(signals.end_at_once)
+    signals.install_for_start()
 
 import argparse
 import functools

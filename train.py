@@ -7,10 +7,10 @@
 same command: a finished run says so, and an interrupted one resumes bit for bit.
 """
 
-if __name__ == "__main__":  # before slow imports, so that Ctrl-C never prints a traceback
+if __name__ == "__main__":  # before slow imports, so that signals never print a traceback
     from runs import signals
 
-    signals.install(signals.end_at_once)
+    signals.install_for_start()
 
 import argparse
 import contextlib
@@ -511,9 +511,8 @@ class _Run:
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.experiment.target, self.clock.train
-        budget, echo = self.config.budget.fresh_examples, self.config.echo
+        budget = self.config.budget.fresh_examples
         done = self._fraction_done(self.policy.total_steps, budget)
-        repeats = echo.insertion != "none" and (echo.policy == "auto" or echo.factor > 1)
         rows_per_second = at.step * self.config.batch_size / seconds if seconds else 0.0
         return Status(
             metric=target.metric,
@@ -524,7 +523,7 @@ class _Run:
             fresh_examples=at.fresh_examples,
             budget=budget,
             fresh_per_second=at.fresh_examples / seconds if seconds else 0.0,
-            rows_per_second=rows_per_second if repeats else None,
+            rows_per_second=rows_per_second if self.policy.repeats else None,
         )
 
 

@@ -21,7 +21,7 @@ import ml_collections
 from runs import records, signals, terminal
 from runs.study import plain
 
-OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, 75
+OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, signals.PREEMPTED
 EXIT_CODES = {
     "reached": OK,
     "exhausted": OK,

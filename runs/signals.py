@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-INTERRUPTED = 130  # exit code
+INTERRUPTED, PREEMPTED = 130, 75  # exit codes
 
 _calls = itertools.count()  # of all functions that `stop_requested` yields, with several processes
 _stop: threading.Event | None = None  # of the outermost `stop_requested`, in a single process
@@ -23,6 +23,13 @@ def end_at_once(*_) -> None:
     with contextlib.suppress(OSError):
         os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
+
+
+def end_preempted(*_) -> None:
+    """A handler of SIGTERM before anything has been trained: ends the process as preempted."""
+    with contextlib.suppress(OSError):
+        os.write(2, b"stopped before training; run the same command again\n")
+    os._exit(PREEMPTED)
 
 
 def raise_once(*_) -> None:
@@ -39,6 +46,13 @@ def install(handler) -> None:
     ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)
     if not ignored and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
+
+
+def install_for_start() -> None:
+    """Installs the handlers of a command that trains, for the time before it does: its slow
+    imports, reading, and compilation. A batch system that stops it then is to queue it again."""
+    install(end_at_once)
+    signal.signal(signal.SIGTERM, end_preempted)
 
 
 @contextlib.contextmanager

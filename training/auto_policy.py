@@ -46,6 +46,7 @@ class AutoPolicy:
     """
 
     total_steps = horizon_steps = None  # not known in advance
+    repeats = True
 
     def __init__(self, config: ConfigDict, copies: CopyDiagnostics):
         self._copies = copies

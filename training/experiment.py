@@ -203,15 +203,18 @@ class FixedPolicy:
         streams: how the streams of the run echo, count fresh examples, and end.
         total_steps: in the budget; None if not known in advance.
         horizon_steps: in the horizon of the learning-rate schedule; None likewise.
+        repeats: whether examples may be repeated.
     """
 
     total_steps: int | None
     horizon_steps: int | None
+    repeats: bool
 
     def __init__(self, config: ConfigDict, held: range):
         self.streams = FixedStreams(config, held)
         self.total_steps = accounting.total_steps(config)
         self.horizon_steps = accounting.horizon_steps(config)
+        self.repeats = config.echo.insertion != "none" and config.echo.factor > 1
 
     def stepper(self, program: Program, data_seed: int) -> Stepper:
         """The stepper of a run."""

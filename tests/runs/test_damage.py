@@ -499,9 +499,17 @@ def test_a_limit_that_only_tensorboard_exceeds_costs_its_file_alone(tmp_path):
     assert (workdir / records.METRICS).stat().st_size < limit == events.stat().st_size
 
 
-def test_ctrl_c_during_the_imports_of_a_command_is_quiet():
+@pytest.mark.parametrize(
+    ("command", "number", "code", "message"),
+    [
+        ("train.py", signal.SIGINT, signals.INTERRUPTED, "interrupted"),
+        ("train.py", signal.SIGTERM, cli.PREEMPTED, "run the same command again"),
+        ("sweep.py", signal.SIGTERM, cli.PREEMPTED, "run the same command again"),
+    ],
+)
+def test_a_signal_during_the_imports_of_a_command_ends_it_quietly(command, number, code, message):
     process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", "train.py", "--help"],
+        [sys.executable, "-X", "importtime", command, "--help"],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -510,11 +518,11 @@ def test_ctrl_c_during_the_imports_of_a_command_is_quiet():
     for line in process.stderr:  # a line for each import that is done
         if line.rpartition("|")[2].strip() == "numpy.version":
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     left = process.communicate(timeout=HANGS)[1]
-    assert process.returncode == signals.INTERRUPTED
+    assert process.returncode == code
     assert "Traceback" not in left
-    assert "interrupted" in left
+    assert message in left
 
 
 @pytest.mark.slow
