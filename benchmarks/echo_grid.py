@@ -98,6 +98,12 @@ class EndlessStreams:
         assert blocks is not None
         return concatenate(list(blocks.values()))
 
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
 
 def stage(data, cell: Cell, placement: str, stream: int) -> echo.EchoIterDataset:
     return echo.EchoIterDataset(

@@ -79,6 +79,12 @@ class AutoStreams:
         batch = concatenate(list(blocks.values()))
         return batch._replace(fresh_examples=sum(admitted), decisions=decisions)
 
+    def get_state(self) -> dict[str, Any]:
+        return {"limit": self._limit}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._limit = state.get("limit", sys.maxsize)  # earlier versions saved none
+
 
 def _counts(stream: int, block: Batch) -> list[int]:
     """The stream, its fresh examples so far, and those of them that are in `block`."""

@@ -48,7 +48,7 @@ class Passes:
         return group * self._pass_length + min(within, self._length(group))
 
     def oldest(self, positions: int) -> int:
-        """The earliest example that occurs again after the first `positions` copies."""
+        """An example before which none occurs again after the first `positions` copies."""
         return positions // (self._passes * self._pass_length) * self._pass_length
 
     def _at(self, position: int) -> tuple[int, int]:

@@ -33,7 +33,8 @@ def evaluation_batches(
         batch_size: examples per batch, over all processes.
         held: the rows of each batch that this process decodes; None for all.
     """
-    batches = _EvaluationBatches(source, functions, batch_size, held or range(batch_size))
+    held = range(batch_size) if held is None else held
+    batches = _EvaluationBatches(source, functions, batch_size, held)
     return list(batches) if batches.nbytes() <= _CACHE_BYTES else batches
 
 

@@ -44,6 +44,14 @@ class Streams(Protocol):
         """
         ...
 
+    def get_state(self) -> dict[str, Any]:
+        """What `combine` remembers from one batch to the next, as JSON; equal in all processes."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues from `state`."""
+        ...
+
 
 class FixedStreams:
     """The streams of echo.policy=fixed. Closed forms count those in other processes, so counting
@@ -75,6 +83,12 @@ class FixedStreams:
         batch = concatenate(list(blocks.values()))
         elsewhere = sum(counts.admitted(number) for counts in self._elsewhere)
         return batch._replace(fresh_examples=batch.fresh_examples + elsewhere)
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        del state
 
 
 class ConcatenatedStreams(grain.IterDataset):
@@ -153,13 +167,15 @@ class _Iterator(grain.DatasetIterator):
             return self._state_before_failure
         states = [part.get_state() for part in self._parts]
         names = map(str, self._dataset.streams)  # JSON keys are strings
-        return {"batches": self._taken, "streams": dict(zip(names, states, strict=True))}
+        streams = dict(zip(names, states, strict=True))
+        return {"batches": self._taken, "streams": streams, **self._dataset.policy.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from `state`, which may contain more streams than this process holds."""
         self._state_before_failure = self.get_state()
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
             part.set_state(state["streams"][str(stream)])
+        self._dataset.policy.set_state(state)
         self._taken, self._state_before_failure = state["batches"], None
         self._ended = False
 
@@ -174,7 +190,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     streams: dict[str, Any] = {}
     for state in states:
         streams |= state["streams"]
-    return {"batches": states[0]["batches"], "streams": streams}
+    return states[0] | {"streams": streams}
 
 
 def concatenate(blocks: Sequence[Batch]) -> Batch:

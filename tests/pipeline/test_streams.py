@@ -25,6 +25,12 @@ class Counter:
             raise StopIteration
         return concatenate(list(blocks.values()))
 
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
 
 class Flaky:
     """Block i of a stream is `10 * stream + i`. Reading a block fails as often as `failures`

@@ -55,6 +55,21 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
             np.testing.assert_array_equal(one, other)
 
 
+def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
+    config = auto(echo__streams=2)
+    source, _, _ = open_data(config)
+    workload = make_experiment(config).program.task.workload
+
+    def started():
+        streams = AutoStreams(config, lambda: 1.0, earlier={0: [16, 16], 1: [16, 0]})
+        return iter(build.build(config, source, workload, streams=streams))
+
+    whole, restored = started(), started()
+    assert [next(whole).decisions for _ in range(2)] == [(16, 16), (16, 0)]
+    restored.set_state(whole.get_state())
+    assert next(whole).decisions == next(restored).decisions == (0, 16)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("insertion", "buffer", "streams"),
