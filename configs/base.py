@@ -55,7 +55,7 @@ FIELDS = (
     Field(
         "dataset.test_split",
         "",
-        "split for evaluating a finished run's best checkpoint; '' = none",
+        "split for evaluating a run's best checkpoint; '' = none",
         Text(200),
     ),
     Field(

@@ -27,7 +27,7 @@ class Passes(Protocol):
         ...
 
     def oldest(self, positions: int) -> int:
-        """The earliest item that occurs again after the first `positions` copies."""
+        """An item before which none occurs again after the first `positions` copies."""
         ...
 
 

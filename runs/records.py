@@ -42,7 +42,7 @@ CHECKPOINTS, TENSORBOARD, PROFILE = "checkpoints", "tensorboard", "profile"
 TRACKED = "trackers.json"  # the run's identities with experiment trackers
 DAMAGED = "damaged"  # unusable files and directories, kept for inspection
 DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken in each step
-EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a finished run's best checkpoint
+EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a run's best checkpoint
 
 # Every way a run ends. A search may count COUNTABLE trials. A FINISHED run is never trained again;
 # others resume when started again. An ENDED one has ended by itself: a preempted one was stopped.

@@ -20,6 +20,9 @@ from training import memory
 from training.experiment import Experiment, batches_of_test_split, make_experiment
 from training.step import TrainState
 
+# Fields that an evaluation may set: where the data are, and how the devices are used.
+MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", "mesh.data", "mesh.model", "sharding")
+
 _INTERRUPTED = "interrupted"  # the status of a run without a result
 
 
@@ -35,7 +38,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
 
     Args:
         workdir: the directory of a run that no process is training.
-        overrides: '--config.FIELD=VALUE' for fields in configs.base.MAY_CHANGE_ON_RESUME.
+        overrides: '--config.FIELD=VALUE' for fields in MAY_CHANGE.
 
     Returns:
         The content of evaluation.json.
@@ -46,10 +49,10 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     """
     for override in overrides:
         name = override.removeprefix("--config.").partition("=")[0]
-        if name not in base.MAY_CHANGE_ON_RESUME:
+        if name not in MAY_CHANGE:
             raise cli.InputError(
                 f"config.{name} cannot be given with --evaluate, which uses the run's own; "
-                f"allowed: {', '.join(base.MAY_CHANGE_ON_RESUME)}"
+                f"allowed: {', '.join(MAY_CHANGE)}"
             )
     config, status, best = distributed.decided_by_first(lambda: _run_of(workdir))
     finished = status in records.FINISHED

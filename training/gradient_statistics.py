@@ -102,7 +102,9 @@ def statistics(
 def in_first_half(index_B: jax.Array, data_seed: Any) -> jax.Array:
     """Which rows are in the first half, bool [B]. An independent fair draw per example, the same
     for all of its copies."""
-    of_seed = jax.random.key(data_seed)
+    # Not the keys of augmentation (workloads.interface.copy_keys), which are folded from the same
+    # seed: no run reaches the example that this number would be.
+    of_seed = jax.random.fold_in(jax.random.key(data_seed), 2**32 - 1)
     bits = jax.vmap(lambda index: jax.random.bits(jax.random.fold_in(of_seed, index)))
     return bits(index_B) % 2 == 0
 

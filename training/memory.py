@@ -73,17 +73,21 @@ def check_batches(
     if config.echo.policy == "fixed":
         ahead = min(config.prefetch, accounting.total_steps(config))
     on_host = max(train * (1 + ahead), evaluate, CHUNK * decoded)
-    _check_batches(config, on_host, of_machine(), "this machine's")
+    fields = "config.batch_size, config.prefetch" if ahead else "config.batch_size"
+    _check_batches(config, on_host, of_machine(), "this machine's", fields)
     batches = max(program.gradient_bytes + train // devices, evaluate // devices)
-    _check_batches(config, program.state_bytes + batches, of_each_device(mesh), "each device's")
+    on_device = program.state_bytes + batches
+    _check_batches(config, on_device, of_each_device(mesh), "each device's", "config.batch_size")
 
 
-def _check_batches(config: ConfigDict, needed: int, available: int, whose: str) -> None:
+def _check_batches(
+    config: ConfigDict, needed: int, available: int, whose: str, fields: str
+) -> None:
     if needed > available:
         raise ConfigError(
             f"config.batch_size is {config.batch_size:,}, where batches and what they are made of "
-            f"take {needed:,} of {whose} {available:,} bytes of memory; lower config.batch_size, "
-            "config.prefetch or the size of examples"
+            f"take {needed:,} of {whose} {available:,} bytes of memory; lower {fields} or the "
+            "size of examples"
         )
 
 

@@ -237,5 +237,5 @@ def _device_bytes(shapes: Any, shardings: Any) -> int:
 
 @functools.lru_cache(maxsize=8)
 def program(task: Task) -> Program:
-    """The compiled programs of `task`, made once per process."""
+    """The compiled programs of `task`; those of the last eight tasks are kept."""
     return Program(task)

@@ -205,6 +205,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
     [
         (["--config=configs/cifar10.py"], "--evaluate takes the run's own configuration"),
         (["--config.batch_size=64"], "config.batch_size cannot be given with --evaluate"),
+        (["--config.prefetch=0"], "config.prefetch cannot be given with --evaluate"),
         (["--config.mesh.data=64"], "config.mesh is data=64"),
         (["--profile=1:2", "--mirror=there"], "nothing to follow; leave out --mirror, --profile;"),
         (["--tracker=none"], "--evaluate trains nothing to follow; leave out --tracker;"),
@@ -223,7 +224,7 @@ def test_fields_are_checked_although_the_evaluation_is_stored(finished, capsys):
     capsys.readouterr()
     assert evaluate(finished, "--config.batch_size=64") == cli.WRONG_INPUT
     assert "config.batch_size cannot be given with --evaluate" in capsys.readouterr().err
-    assert evaluate(finished, "--config.prefetch=0") == cli.OK
+    assert evaluate(finished, "--config.mesh.data=1") == cli.OK
 
 
 def test_a_test_record_that_cannot_be_decoded_is_one_sentence(finished, capsys, monkeypatch):
