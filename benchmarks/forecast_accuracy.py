@@ -603,7 +603,7 @@ def subsets(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]], everyone:
     best, found = tuned(everyone), {}
     for method in ("law, adaptive pilots", "law"):
         found[f"{method}: tuned settings"] = kept(outcomes[method], lambda o: o.user.name in best)
-        enough = kept(outcomes[method], lambda o: o.forecast is not None and not o.forecast.doubt)
+        enough = kept(outcomes[method], lambda o: o.forecast is not None and not o.forecast.caveat)
         found[f"{method}: enough evidence"] = enough
         sure = {(o.ratio, o.user.name) for group in enough.values() for o in group}
         found[f"always e = 4: enough evidence for {method}"] = kept(

@@ -107,7 +107,7 @@ def predict(problem: str, pilot: pathlib.Path, out: pathlib.Path) -> dict[str, A
         "pilot_seconds": answer.spent,
         "factor": predicted.factor,
         "regret": predicted.regret,
-        "doubt": predicted.doubt,
+        "doubt": predicted.caveat,
         "cells": {f"{e:g}": dataclasses.asdict(cell) for e, cell in predicted.cells.items()},
     }
 

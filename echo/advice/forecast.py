@@ -169,7 +169,7 @@ class Forecast:
         factor: the factor with the least expected log seconds.
         regret: the time of `factor` relative to that of the fastest factor: an upper bound with
             95% probability under the fitted law.
-        doubt: why the evidence is not enough, or "".
+        caveat: why the evidence is not enough, or "".
         next_factor: the factor whose pilot to extend (or start) next; None if the answer is clear,
             or if no factor whose pilots have yet to reach the target is likely to be faster. A
             pilot of a larger factor that has taken fewer seconds comes first.
@@ -179,7 +179,7 @@ class Forecast:
     cells: dict[float, Cell]
     factor: float
     regret: float
-    doubt: str
+    caveat: str
     next_factor: float | None
     noise: float
 
@@ -195,8 +195,8 @@ class Forecast:
             f"Echo with e = {self.factor:g}: with 95% probability within "
             f"{self.regret:.2f} times the fastest factor's time."
         )
-        if self.doubt:
-            answer = f"Not enough evidence: {self.doubt}. The best guess is e = {self.factor:g}."
+        if self.caveat:
+            answer = f"Not enough evidence: {self.caveat}. The best guess is e = {self.factor:g}."
         if self.next_factor is not None:
             answer += f" Next, run a longer pilot with e = {self.next_factor:g}."
         return "\n".join([*lines, "", textwrap.fill(answer, COLUMNS)])
@@ -275,13 +275,13 @@ def forecast(
         for factor, n, t, share in zip(factors, *ranges, shares, strict=True)
     }
     chances = (log_seconds < log_seconds[best]).mean(axis=1)
-    doubt = _doubt(runs, target, diverged, factors[best], regret)
+    caveat = _caveat(runs, target, diverged, factors[best], regret)
     following = _next_factor(factors, best, reached, chances)
-    if not doubt and regret <= CLEAR_REGRET:
+    if not caveat and regret <= CLEAR_REGRET:
         following = None
     if following is not None:
         following = _furthest_behind(runs, factors, following, reached, step_seconds or {})
-    return Forecast(cells, factors[best], regret, doubt, following, fit.noise)
+    return Forecast(cells, factors[best], regret, caveat, following, fit.noise)
 
 
 def _checked_runs(runs: Any) -> list[Run]:
@@ -332,7 +332,7 @@ def _text(number: float) -> str:
     return f"{number:,.0f}" if 1_000 <= number < 1e7 else f"{number:.3g}"
 
 
-def _doubt(
+def _caveat(
     runs: Sequence[Run], target: float, diverged: set[float], best: float, regret: float
 ) -> str:
     """Why the evidence is not enough, or ''."""

@@ -954,7 +954,7 @@ def pilot(factor, losses):
 
 
 @pytest.mark.parametrize(
-    ("losses", "doubted"),
+    ("losses", "expected"),
     [
         ([1.5, 2, 3], True),
         ([0.1, 0.2, 0.3, 0.29], True),
@@ -964,13 +964,13 @@ def pilot(factor, losses):
         ([1.5, 3], False),  # too few to tell
     ],
 )
-def test_a_forecast_doubts_a_pilot_whose_loss_rises(losses, doubted):
+def test_a_forecast_has_a_caveat_about_a_pilot_whose_loss_rises(losses, expected):
     pytest.importorskip("scipy", reason="pip install .[forecast]")
     runs = [pilot(1, losses), pilot(4, [3, 2, 1, 0.9])]
     answer = forecast.forecast(runs, 0.05, batch_size=BATCH)
-    assert ("of a pilot with e = 1 rises from" in answer.doubt) == doubted
-    if doubted:
-        assert f"rises from {losses[0]:g} to {losses[-1]:g}, and the forecast" in answer.doubt
+    assert ("of a pilot with e = 1 rises from" in answer.caveat) == expected
+    if expected:
+        assert f"rises from {losses[0]:g} to {losses[-1]:g}, and the forecast" in answer.caveat
         assert "Not enough evidence: the loss of a pilot" in str(answer)
 
 

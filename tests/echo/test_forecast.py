@@ -145,13 +145,13 @@ def test_predicts_sgd_that_repeats_its_batches():
         assert abs(math.log(answer.cells[factor].fresh_examples / true[factor])) < math.log(1.35)
     assert true[answer.factor] == min(true.values())
     assert answer.regret < 1.1
-    assert not answer.doubt
+    assert not answer.caveat
 
 
 def test_doubts_when_repeats_become_harmful_after_the_pilots():
     answer, true = sgd_forecast(0.3, rate=0.3, noise=1.0)
     assert true[16] > 4 * true[8]  # although e = 16 leads until the pilots end
-    assert answer.factor != 16 or answer.doubt.startswith("e = 16 may take")
+    assert answer.factor != 16 or answer.caveat.startswith("e = 16 may take")
 
 
 def test_seconds_decide_between_factors():
@@ -299,20 +299,20 @@ def resting(factor):
 
 
 def test_says_when_the_evidence_is_not_enough():
-    def doubt(runs, **options):
+    def caveat(runs, **options):
         answer = forecast(runs, TARGET, batch_size=BATCH, **options)
-        assert ("Not enough evidence" in str(answer)) == bool(answer.doubt)
-        return answer.doubt
+        assert ("Not enough evidence" in str(answer)) == bool(answer.caveat)
+        return answer.caveat
 
-    assert "fewer than two factors" in doubt(pilots(factors=(4,)))
-    assert "no pilot repeats as much" in doubt(pilots(factors=(1, 2)), factors=[4])
-    assert "may take" in doubt(pilots(share=0.06, noise=0.3))
+    assert "fewer than two factors" in caveat(pilots(factors=(4,)))
+    assert "no pilot repeats as much" in caveat(pilots(factors=(1, 2)), factors=[4])
+    assert "may take" in caveat(pilots(share=0.06, noise=0.3))
     hardly_begun = [resting(factor) for factor in (1, 4, 16)]
-    assert "beyond the first 50% of the way" in doubt(hardly_begun)
+    assert "beyond the first 50% of the way" in caveat(hardly_begun)
     diverged = law_run(8, 0.5 * law_examples(TARGET, 1))
     diverged.loss[-1] = np.nan
-    assert "beyond the first 50% of the way" in doubt([*hardly_begun, diverged])
-    assert not doubt(pilots(share=0.5))
+    assert "beyond the first 50% of the way" in caveat([*hardly_begun, diverged])
+    assert not caveat(pilots(share=0.5))
 
 
 def begun(factor, share):
@@ -329,7 +329,7 @@ def test_a_quick_start_is_not_enough_evidence():
         runs = [begun(factor, share) for factor in (1, 2, 4, 16)]
         answer = forecast(runs, TARGET, batch_size=BATCH, step_seconds=step_seconds)
         assert answer.regret <= forecast_module.MAX_REGRET
-        assert ("beyond the first 50% of the way" in answer.doubt) != enough
+        assert ("beyond the first 50% of the way" in answer.caveat) != enough
 
 
 def test_a_factor_whose_pilot_diverged_is_not_recommended():
@@ -414,7 +414,7 @@ def test_doubts_an_accuracy_in_place_of_a_loss():
     accuracy = np.linspace(0.1, 0.8, 10)
     runs = [Run(e, fresh, fresh * e / 32, accuracy) for e in (4, 16)]
     answer = forecast(runs, 0.95, batch_size=32)
-    assert "every pilot had reached the target at its first evaluation" in answer.doubt
+    assert "every pilot had reached the target at its first evaluation" in answer.caveat
     assert "Not enough evidence" in str(answer)
 
 
@@ -473,8 +473,8 @@ def test_a_plateau_is_no_clear_answer(drop):
         for e in (4, 16)
     ]
     answer = forecast(runs, 0.02, batch_size=BATCH)
-    assert answer.doubt
-    assert "> 1e12 times" in forecast_module._doubt(pilots(), TARGET, set(), 4, 1e300)
+    assert answer.caveat
+    assert "> 1e12 times" in forecast_module._caveat(pilots(), TARGET, set(), 4, 1e300)
     assert answer.next_factor is not None
     assert "> 1e12" in str(answer)
     cells = answer.cells.values()
