@@ -22,7 +22,7 @@ from runs.study import EDGE, nested
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
 COARSE = 0.05  # the distance between evaluations, as a share of a score
-_MOST_LISTED = 12  # of a list; a study may have thousands of searches
+_MAX_LISTED = 12  # of a list; a study may have thousands of searches
 
 
 def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str]:
@@ -48,10 +48,10 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
 
 
 def _listed(parts: Iterable[str], separator: str = ", ") -> str:
-    """A list whose items beyond the first _MOST_LISTED are counted."""
+    """A list whose items beyond the first _MAX_LISTED are counted."""
     parts = list(parts)
-    listed = separator.join(parts[:_MOST_LISTED])
-    more = len(parts) - _MOST_LISTED
+    listed = separator.join(parts[:_MAX_LISTED])
+    more = len(parts) - _MAX_LISTED
     return f"{listed}{separator}and {more:,} more" if more > 0 else listed
 
 

@@ -297,9 +297,10 @@ def best_of_grid(plan: Plan) -> tuple[Hyperparameters, Counter[str]]:
     hparams: Hyperparameters = {}
     missed: Counter[str] = Counter()
     for condition in conditions(plan):
-        kind = "baseline" if condition.overrides["echo.factor"] == 1 else "before_augmentation_"
-        name = f"{kind}{condition.search * (kind != 'baseline')}_b{plan.batch_size}"
-        best = scores.leaders(grid.trials, searches[searches["condition"] == name])
+        echoed = condition.overrides["echo.factor"] > 1
+        kind = f"before_augmentation_{condition.search}" if echoed else "baseline"
+        own: Any = searches[searches["condition"] == f"{kind}_b{plan.batch_size}"]
+        best = scores.leaders(grid.trials, own)
         for trial in best.to_dict("records"):
             hparams[condition.search, trial["search"]] = {field: trial[field] for field in fields}
             missed[condition.search] += trial["status"] != "reached"

@@ -1,4 +1,4 @@
-"""Numbers of docs/claims.md and its tables, recomputed from the packed records alone.
+"""Numbers of docs/claims_evidence.md and its tables, recomputed from the packed records alone.
 
 Only json, tarfile, and pandas are used, following docs/statistics.md, docs/studies.md, and
 docs/runs.md: what a reader would do who distrusts the code of `analysis`.
@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import math
+import re
 import tarfile
 
 import pandas as pd
@@ -16,7 +17,7 @@ import pytest
 from tests.helpers.runs import ROOT
 
 STUDIES = ROOT / "results" / "studies"
-CLAIMS, TABLES = [ROOT / "docs" / "claims.md"], [ROOT / "results" / "claims_tables.md"]
+CLAIMS, TABLES = [ROOT / "docs" / "claims_evidence.md"], [ROOT / "results" / "claims_tables.md"]
 BOTH = CLAIMS + TABLES
 FACTORS = [ROOT / "results" / "factor_ratios.md"]
 
@@ -233,6 +234,16 @@ def test_a_number_of_the_claims_follows_from_the_records(statistic, arguments, p
     for page in pages:
         text = " ".join(page.read_text(encoding="utf-8").split())
         assert number in text, f"{arguments} gives {number}, which {page.name} does not have"
+
+
+def test_the_short_page_has_no_number_of_its_own():
+    short, evidence = (
+        " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+        for name in ("claims.md", "claims_evidence.md")
+    )
+    numbers = re.findall(r"-?<?\d[\d.]* \[[-+<\d][^\]]*\]", short)
+    assert len(numbers) > 10
+    assert [number for number in numbers if number not in evidence] == []
 
 
 def test_untuned_large_factors_never_reach_the_target_on_the_sentences():

@@ -1,6 +1,7 @@
 """The verdicts of benchmarks.claims follow from the sign test and the searches."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -130,7 +131,8 @@ def test_a_ratio_of_ratios_takes_ten_pairs(trials, enough, written):
     assert cell.tuned.startswith("0.06 [")  # (2 / 8) / (8 / 2)
     opposite = claims.relative(study, larger, smaller)()
     assert opposite.verdict == ("not reproduced" if enough else "undecided")
-    assert cell.sizes == ("-", "-")
+    assert cell.sizes[0] == "-"
+    assert (cell.sizes[1] == "-") == enough  # what is decided has no size
 
 
 def test_p_values_are_adjusted_for_the_problems_of_a_claim():
@@ -174,3 +176,29 @@ def test_speedups_come_from_the_pages():
     assert claims.faster("wall_time", "e = 5", claimed=False)().verdict == "not reproduced"
     assert claims.faster("wall_time", "e = 5", bound=0.99 / cell.low)().verdict == "undecided"
     assert claims.faster("wall_time", "e = 5", bound=1.01 / cell.low)().verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "ends", "verdict"),
+    [
+        ("2.00 [1.25, 4.00]", (0.25, 0.8), "reproduced"),
+        ("≥2.00 [1.25, >4.00]", (0.0, 0.8), "reproduced"),
+        ("2.00 [<1.25, 4.00]", (0.25, math.inf), "undecided"),
+        ("0.50 [0.40, 0.80]", (1.25, 2.5), "not reproduced"),
+    ],
+)
+def test_an_open_end_of_a_speedup_is_open(speedup, ends, verdict, tmp_path, monkeypatch):
+    (tmp_path / "page.md").write_text(f"| e = 4 | 3.1 | {speedup} | 4 |\n")
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    cell = claims.faster("page", "e = 4")()
+    assert (cell.low, cell.high) == pytest.approx(ends)
+    assert cell.verdict == verdict
+
+
+def test_ratios_of_ratios_have_the_searches_that_would_decide_them():
+    sides = [(claims._e(16, size), claims._e(4, size)) for size in (64, 32)]
+    cell = claims.relative("grid/logistic", *sides)()
+    assert cell.verdict == "undecided"
+    pairs, searches = cell.sizes
+    assert pairs == "-"
+    assert re.fullmatch(r">?[\d,]+ \(5\)", searches)
