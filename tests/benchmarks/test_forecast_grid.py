@@ -1,7 +1,9 @@
 """The regressions beside the forecast equal scikit-learn's; pilots show nothing of the rest."""
 
+import collections
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from analysis import load
 from benchmarks import forecast_accuracy, forecast_grid, pilot_seeds
 from configs import problems
 from echo.advice.forecast import Run
+from tests.helpers.runs import ROOT
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -110,6 +113,22 @@ def test_a_problem_alone_has_no_others_to_learn_from():
     assert "Regressions" not in text
 
 
+def test_the_protocol_has_the_errors_of_the_page():
+    """The ranges over the problems in the item on gradient statistics of forecast_protocol.md."""
+    page = (ROOT / "results" / "forecast_grid.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^Regressions on the other problems\.(.+?)(?=^R|^#|\Z)", page, re.M | re.S)
+    errors = collections.defaultdict(list)
+    for kind, error in re.findall(r"^\| ([^|]+) \| \d+ \| (\d+)% \|", "".join(tables), re.M):
+        errors[kind.split(" and ")[0]].append(int(error))
+    assert len(tables) == len(errors["law"]) == len(errors["mean of the others"]) == 7
+    assert len(errors["online measurements"]) == 2 * 7  # and with the law
+    protocol = (ROOT / "results" / "forecast_protocol.md").read_text(encoding="utf-8")
+    (item,) = re.findall(r"^\* \*\*Gradient statistics hardly.+?(?=^\* )", protocol, re.M | re.S)
+    ranges = [(int(low), int(high)) for low, high in re.findall(r"(\d+)%\sto\s(\d+)%", item)]
+    kinds = ("online measurements", "mean of the others", "law")
+    assert ranges == [(min(errors[kind]), max(errors[kind])) for kind in kinds]
+
+
 def test_two_seeds_have_the_time_of_one():
     seeds = [user("made", seed) for seed in range(6)]
     seeded = pilot_seeds.Seeded(seeds)
@@ -135,7 +154,7 @@ def test_pilots_cost_at_most_a_run_without_echoing(chosen, monkeypatch):
     monkeypatch.setattr(forecast_accuracy, "predicted", predicted)
     seeded.pilots(chosen, ratio)
     assert max(costs) <= seeded.seconds(math.inf)[1.0]
-    assert answers[-1].next_factor is not None  # they would go on
+    assert answers[-1].next_factor is not None  # longer pilots would help
 
 
 def test_the_page_counts_what_diverged_runs_exclude():
