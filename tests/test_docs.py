@@ -180,9 +180,10 @@ def test_the_blocks_of_measured_pages_are_commands_with_flags_that_exist(page):
 
 def test_the_table_of_results_names_the_machines_that_its_pages_name():
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8").partition("## Studies")[0]
-    rows = re.findall(r"^\| \[[^]]+\]\(([^)#]+)\) \|[^|]+\|([^|]+)\|[^|]+\|$", text, re.MULTILINE)
-    assert len(rows) >= 25
-    for name, machines in rows:
+    row = r"^\| \[[^]]+\]\(([^)#]+)\) \|[^|]+\|([^|]+)\| (`[0-9a-f]{7}`|-) \|[^|]+\|$"
+    rows = re.findall(row, text, re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\| \[[^]]+\]\([^#]", text, re.MULTILINE)) >= 25
+    for name, machines, _ in rows:
         page = ROOT / "results" / name
         named = page.read_text(encoding="utf-8")
         if page.name == "README.md":  # of a folder with the records of runs
