@@ -1,6 +1,6 @@
 """The shipped full-size programs, compiled for TPUs that this machine does not have.
 
-    python -m benchmarks.tpu_compile --out=out/tpu_compile.md         hours of CPU time
+    python -m benchmarks.tpu_compile --out=out/tpu_compile.md         40 minutes of CPU time
     python -m benchmarks.tpu_compile --cases=cifar10,lm1b-tensor      minutes
 
 The package libtpu contains the compiler for TPUs, which needs none: it compiles ahead of time for a

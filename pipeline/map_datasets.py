@@ -86,7 +86,9 @@ class Batch(NamedTuple):
         data: the examples, `Arrays` with a leading axis of length B. Before decoding: a list of raw
             records. With echo.placement=device: the `echo.GatherPlan` that gathers them.
         index: the fresh example in each row, int64 [B].
-        copy: which copy of that example it is, 0 for the first, int64 [B].
+        copy: the number of the copy of that example, int64 [B]; 0 before the echo stage. It seeds
+            augmentation. Under echo.policy=fixed with a shuffle buffer, copies are emitted in any
+            order, so copy 0 need not come first.
         fresh_examples: fresh examples admitted up to and including this batch; 0 before the echo
             stage.
         decisions: under echo.policy=auto, the fresh examples in this batch by stream.
