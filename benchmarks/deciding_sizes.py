@@ -62,8 +62,8 @@ def searches(conditions: Sequence[Ends], trials: int) -> list[Ends]:
 
     Args:
         conditions: for each condition, bounds of what each trial took to reach the target (infinite
-            above if it did not). Equal positions are trials with equal seeds and hyperparameters,
-            and are drawn together.
+            above if it did not). Trials at the same position have matched seeds, and are drawn
+            together.
 
     Returns:
         For each condition the bounds of the scores, as `scores.search_scores` defines them.

@@ -163,7 +163,7 @@ def _files(tree: Tree) -> dict[str, list[str]]:
         if names := [name for name in tree.names if name.endswith(suffix)]:
             return by_split(names)
     raise SourceError(
-        f"{tree.root} holds no data set of Hugging Face; give the directory of "
+        f"{tree.root} contains no Hugging Face data set; give the directory of "
         "`dataset.save_to_disk(...)`, or one of Parquet files"
     )
 

@@ -173,7 +173,7 @@ class RowAllocator:
         self._add_rows(min(capacity, _FIRST_ROWS))
         # A hash table: the row of fresh item i is at i modulo the length, a power of two. Where two
         # pending items would collide, the length doubles. `capacity` marks an empty place. Most
-        # places are empty, so they have the fewest bytes that can tell all rows apart.
+        # places are empty, so their dtype is the smallest that represents every row.
         places = 1 << (2 * len(self._left)).bit_length()
         self._row_of = np.full(places, capacity, np.min_scalar_type(capacity))
 

@@ -392,7 +392,7 @@ def _paces(workdir: pathlib.Path) -> list[tuple[int, dict[str, Any]]]:
 def _note_pace(workdir: pathlib.Path, step: int, config: ConfigDict) -> None:
     """Records that a pilot continues after `step` with `config`, if its pace is another."""
     pace, (first, *later) = _pace(config.to_dict()), _paces(workdir)
-    kept = [first, *(begun for begun in later if begun[0] < step)]  # later steps are taken anew
+    kept = [first, *(begun for begun in later if begun[0] < step)]  # later steps are taken again
     if kept[-1][1] != pace:
         kept.append((step, pace))
     if kept != [first, *later]:

@@ -106,7 +106,7 @@ def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
         return np.asarray([line["fresh"] for line in lines], np.int64)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise cli.InputError(
-            f"config.echo.replay is {path!r}, which holds no decisions of a run with batch_size="
+            f"config.echo.replay is {path!r}, which contains no decisions of a run with batch_size="
             f"{config.batch_size} and echo.streams={config.echo.streams} ({error}); allowed: "
             f"{records.DECISIONS} of a run with echo.policy=auto and schema version "
             f"{records.SCHEMA_VERSION}"

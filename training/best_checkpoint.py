@@ -107,7 +107,7 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, dict[str, Any] 
         ) from error
     if not record.get("config"):
         raise cli.InputError(
-            f"{workdir} holds no run (no {records.CONFIG}); give the directory of a run"
+            f"{workdir} contains no run (no {records.CONFIG}); give the directory of a run"
         )
     status = result.get("status", _INTERRUPTED)
     if status not in records.FINISHED:

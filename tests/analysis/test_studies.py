@@ -196,7 +196,7 @@ def test_score_of_n_trials_is_that_of_resampled_searches(tmp_path):
     assert curve.loc[1, "high"] == math.inf
 
 
-def test_runs_with_equal_seeds_in_one_condition_form_no_pairs(tmp_path):
+def test_runs_with_the_same_seeds_in_one_condition_form_no_pairs(tmp_path):
     echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
     for name, seed in (("a", 0), ("b", 1), ("c", 1)):
         write_trial(tmp_path / name, [0.9], settings=config(seed={"data": 0, "model": seed}))

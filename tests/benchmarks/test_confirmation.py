@@ -128,7 +128,7 @@ def test_all_pairs_give_the_median_of_their_ratios_and_its_interval():
 
 
 def test_confirmed_conditions_are_compared_with_one_another():
-    """The ratios of runs with equal seeds, against pandas."""
+    """The ratios of runs with matched seeds, against pandas."""
     packed = load.read("results/grid/confirmation_sentences.tar.xz")
     (factors, points) = confirmation.compared(packed)
     needed = fresh_examples(packed)

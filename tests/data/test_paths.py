@@ -526,7 +526,7 @@ def test_files_may_have_names_of_any_bytes(tmp_path):
     [
         ("folder:pictres", {}, r"no file or directory .*/pictres \(did you mean .*/pictures\?\)"),
         ("npz:pictures", {}, "is a directory; give an .npz file"),
-        ("hf:pictures", {}, "holds no data set of Hugging Face; give the directory"),
+        ("hf:pictures", {}, "contains no Hugging Face data set; give the directory"),
         ("files:pictures", {}, "has no text files .*; give a text file, or a directory"),
         ("folder:pictures/train/cat", {}, "has no images in folders; give the directory whose"),
         ("folder:pictures?image=x", {}, "folder: has no columns"),

@@ -115,7 +115,7 @@ class Forked:
 def start(words: list[str], environment: dict[str, str]) -> Any:
     """Starts what `python *words` would, in the directory of the repository. Raises ValueError for
     variables that Python or JAX has read in the server."""
-    if not sys.platform.startswith("linux"):  # elsewhere, system libraries may not bear a fork
+    if not sys.platform.startswith("linux"):  # elsewhere, system libraries may not survive a fork
         return subprocess.Popen(
             [sys.executable, *words], cwd=_ROOT, env=environment, text=True, **_PIPES
         )

@@ -62,7 +62,7 @@ def test_a_run_emits_every_example_in_each_pass_and_counts_it_once(tmp_path):
     assert (result["status"], result["step"], result["fresh_examples"]) == ("exhausted", 40, 640)
 
 
-def test_batches_count_what_has_been_read_and_copies_are_augmented_anew():
+def test_batches_count_what_has_been_read_and_copies_are_augmented_again():
     seen, rows = set(), {}
     for batch in batches_of(mini(dataset__spaced_epochs=2)):
         seen.update(batch.index.tolist())

@@ -174,8 +174,8 @@ def test_without_further_settings_it_stores_eight_batches_and_repeats_by_batch_s
         ({"echo__factor": 2}, r"config.echo.factor is 2 with echo.policy='auto'.*allowed: 1"),
         ({"echo__shuffle_buffer": 31}, r"shuffle_buffer is 31 .* allowed: .*\(32\) or more, or 0"),
         ({"echo__max_factor": -1}, "config.echo.max_factor is -1; allowed: a whole number from 0"),
-        ({"echo__replay": "nowhere"}, "replay is 'nowhere', which holds no decisions .*allowed"),
-        ({"echo__replay": __file__}, "which holds no decisions"),
+        ({"echo__replay": "nowhere"}, "replay is 'nowhere', which contains no decisions .*allowed"),
+        ({"echo__replay": __file__}, "which contains no decisions"),
         ({"echo__policy": "fixed", "echo__replay": "x"}, "replay is 'x' with echo.policy='fixed'"),
     ],
 )

@@ -162,7 +162,7 @@ def test_damaged_parameters_are_made_again(finished):
 
 
 def _no_run(workdir):
-    return "holds no run"
+    return "contains no run"
 
 
 def _without_checkpoints(workdir):
