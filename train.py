@@ -76,7 +76,16 @@ from ml_collections import ConfigDict
 from data.splits import overlap
 from pipeline import streams
 from pipeline.map_datasets import Batch
-from runs import distributed, environment, records, resuming, signals, terminal, workdirs
+from runs import (
+    distributed,
+    environment,
+    origins,
+    records,
+    resuming,
+    signals,
+    terminal,
+    workdirs,
+)
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.observers import Observers
@@ -193,6 +202,9 @@ def step_by_step(
             run = _Run(experiment, workdir, progress, observers)
         error = None
         try:
+            distributed.decided_by_first(
+                lambda: origins.note(workdir, record, run.counters.step, progress.say)
+            )
             yield None  # the input is at its position, and no batch has been taken
             status = yield from run.loop(stop, on_step or (lambda step: None))
         except Diverged as caught:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis import scores as scoring
-from analysis.load import UNFINISHED, LoadedStudy
+from analysis.load import THEN, UNFINISHED, LoadedStudy
 from analysis.tables import target_text
 from runs import records
 from runs.progress import several
@@ -261,12 +261,22 @@ def _shared(trials: pd.DataFrame) -> Iterable[str]:
 
 
 def _mixed_origins(trials: pd.DataFrame) -> Iterable[str]:
-    if len(devices := trials["device"].dropna().unique()) > 1:
+    devices, commits, paces = (
+        list(dict.fromkeys(name for names in trials[column].dropna() for name in names.split(by)))
+        for column, by in (("device", THEN), ("commit", THEN), ("paces", ", "))
+    )
+    if len(devices) > 1:
         yield (
             f"Trials ran on different hardware ({_listed(devices)}): compare fresh examples and "
             "steps, not seconds."
         )
-    if len(commits := trials["commit"].dropna().unique()) > 1:
+    if paces:
+        resumed = several(int(trials["paces"].notna().sum()), "trial")
+        yield (
+            f"{resumed} resumed on other hardware or with other settings ({_listed(paces)}), so "
+            "that seconds mix several paces: compare fresh examples and steps."
+        )
+    if len(commits) > 1:
         yield f"Trials ran at different commits: {_listed(commits)}."
 
 

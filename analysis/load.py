@@ -13,18 +13,20 @@ import math
 import os
 import pathlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis import archive, single_runs
-from runs import records, trial_records
+from configs import base
+from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.study import Study, check_target_value, is_number, nested, parse_target, plain, short
 
 UNFINISHED = "unfinished"  # no result.json yet
+THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
 
 _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
@@ -33,7 +35,7 @@ _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
 _SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
 # Column names that a hyperparameter may not have; see `load`.
 _RESERVED = {"condition", "label", "insertion", "factor", "shuffle_buffer", "search"}
-_RESERVED |= {"trial", "hparams", "status", "counted", "device", "commit", "path"}
+_RESERVED |= {"trial", "hparams", "status", "counted", "device", "commit", "paces", "path"}
 _RESERVED |= {*_COUNTS, *_FLOATS}
 
 _MAX_NAME = 60  # characters of directories in a title
@@ -80,7 +82,9 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
         evaluation before that one, 0 if there was none; missing likewise), best_value,
         best_fresh_examples, steps, fresh_examples, train_seconds, counted, model_seed, lanes
         (trials that took turns on its input), workers (processes that shared the machine),
-        evaluation_interval (fresh examples), device, commit, path.
+        evaluation_interval (fresh examples), device, commit (all of a trial that resumed with
+        others, separated by THEN), paces (what else changed when it resumed and may have changed
+        its pace, such as 'hardware, upstream.examples_per_second'; missing if nothing did), path.
 
     Raises:
         InputError: no such directory, no records in it, several studies, or a target in percent.
@@ -333,7 +337,7 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
         hparams = dict.fromkeys(axis.field for axis in study.space)  # only its lock is taken yet
     hparams = _optimizer_settings(config) if hparams is None else hparams
     _check_hparams(hparams, study)
-    commit = trial.config.get("commit")
+    trained_with = origins.of_run(trial.config)
     return {
         "condition": place.condition,
         "search": place.search,
@@ -346,8 +350,9 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
         "lanes": trial.search.get("lanes") or 1,
         "workers": trial.search.get("workers") or 1,
         "evaluation_interval": _config_number(config, "evaluate_every_fresh_examples"),
-        "device": _device(trial.config.get("hardware") or {}),
-        "commit": commit and plain(commit),
+        "device": _in_order(_device(origin["hardware"] or {}) for origin in trained_with),
+        "commit": _in_order(origin["commit"] for origin in trained_with),
+        "paces": _changes_of_pace(trained_with),
         "path": str(path),
     }
 
@@ -433,7 +438,27 @@ def _number(values: Mapping[str, Any], name: str) -> Any:
 def _device(hardware: Mapping[str, Any]) -> str | None:
     if "device_kind" not in hardware:
         return None
-    return plain(f"{hardware.get('devices', 1)} x {hardware['device_kind']}")
+    return f"{hardware.get('devices', 1)} x {hardware['device_kind']}"
+
+
+def _in_order(names: Iterable[str | None]) -> str | None:
+    """The different names, separated by THEN; None without any."""
+    return THEN.join(dict.fromkeys(plain(name) for name in names if name)) or None
+
+
+def _changes_of_pace(trained_with: Sequence[Mapping[str, Any]]) -> str | None:
+    """What changed between the entries of `origins.of_run` and may have changed the pace: the
+    hardware, and fields; None if nothing did."""
+    first, *later = trained_with
+    hardware = any(origin["hardware"] != first["hardware"] for origin in later)
+    fields = {
+        name
+        for origin in later
+        for name in {*origin["fields"], *first["fields"]} - {*base.MAY_CHANGE_IN_STUDY}
+        if origin["fields"].get(name) != first["fields"].get(name)
+    }
+    changed = [*(["hardware"] if hardware else []), *map(plain, sorted(fields))]
+    return ", ".join(changed) or None
 
 
 def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:

@@ -141,11 +141,11 @@ class Mirror(Observer):
 
 def _fixed(name: str, content: bytes | None) -> Any:
     """What never changes in config.json or study.json. A launch that extends a study writes the
-    latter again, with its own origin."""
-    if name == records.STUDY and content is not None:
+    latter again, with its own origin, and a run that resumes may list its own in the former."""
+    written = {records.CONFIG: (records.RESUMED,), records.STUDY: (*MAY_CHANGE, *records.ORIGIN)}
+    if content is not None:
         with contextlib.suppress(ValueError, AttributeError):  # it is damaged
-            written = (*MAY_CHANGE, "commit", "packages", "hardware")
-            return {k: value for k, value in json.loads(content).items() if k not in written}
+            return {k: value for k, value in json.loads(content).items() if k not in written[name]}
     return content
 
 

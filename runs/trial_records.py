@@ -78,11 +78,28 @@ def read(workdir: str | os.PathLike, place: records.TrialPath | None = None) -> 
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
     """The content of config.json, empty if it does not exist; raises Damaged."""
     config = records.read_object(workdir / records.CONFIG) or {}
-    for name in ("config", "dataset", "hardware", "packages"):
+    for name in ("config", "dataset"):
         _check_kind(records.CONFIG, config, name, dict)
-    _check_kind(records.CONFIG, config, "commit", str)
+    _check_origin(records.CONFIG, config)
     _check_kind(records.CONFIG, config, "schema_version", int)
+    _check_kind(records.CONFIG, config, records.RESUMED, list)
+    where = f"{records.CONFIG}, {records.RESUMED}"
+    for entry in config.get(records.RESUMED) or ():
+        if not isinstance(entry, dict):
+            raise Damaged(f"{where}: {short(entry)} is not an object")
+        _check_present(where, entry, ("step", *records.ORIGIN, "fields"))
+        _check_counts(where, entry, ("step",))
+        _check_origin(where, entry)
+        for name, kind in (("step", int), ("fields", dict)):
+            if not isinstance(entry[name], kind):
+                raise Damaged(f"{where}: {name} is {short(entry[name])}, not {_KINDS[kind]}")
     return config
+
+
+def _check_origin(where: str, values: Mapping[str, Any]) -> None:
+    _check_kind(where, values, "commit", str)
+    for name in ("packages", "hardware"):
+        _check_kind(where, values, name, dict)
 
 
 def read_hparams(workdir: pathlib.Path) -> dict[str, Any]:
@@ -190,7 +207,7 @@ def _check_kind(file: str, values: Mapping[str, Any], name: str, kind: type) -> 
         raise Damaged(f"{file}: {name} is {short(value)}, not {_KINDS[kind]}")
 
 
-_KINDS = {dict: "an object", str: "text", int: "a whole number"}
+_KINDS = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
 
 
 def _check_counts(file: str, values: Mapping[str, Any], names: Sequence[str]) -> None:

@@ -26,6 +26,10 @@ from tests.helpers.written_studies import (
     write_trial,
 )
 
+# What a trial resumed with, as in config.json.
+ORIGIN = {"step": 40, "commit": "bbb", "packages": {}, "hardware": {"device_kind": "cpu"}}
+ORIGIN |= {"fields": {}}
+
 
 @pytest.fixture
 def small(tmp_path):
@@ -192,6 +196,13 @@ def test_a_search_in_which_no_trial_has_ended_has_no_score_yet(tmp_path):
         ("config.json", "[]", "holds list"),
         ("config.json", '{"config": 3}', "config is 3"),
         ("config.json", '{"config": {}, "commit": {}}', "commit is {}"),
+        ("config.json", '{"config": {}, "resumed": {}}', "resumed is {}"),
+        ("config.json", '{"config": {}, "resumed": [3]}', "resumed: 3 is not an object"),
+        ("config.json", '{"config": {}, "resumed": [{"step": 1}]}', "'commit' is missing"),
+        ("config.json", {"resumed": [ORIGIN | {"step": None}]}, "step is None"),
+        ("config.json", {"resumed": [ORIGIN | {"step": -1}]}, "step is -1, below 0"),
+        ("config.json", {"resumed": [ORIGIN | {"hardware": "cpu"}]}, "hardware is 'cpu'"),
+        ("config.json", {"resumed": [ORIGIN | {"fields": []}]}, "fields is []"),
         ("config.json", '{"config": {"seed": {"model": 1e30}}}', "seed.model is 1e+30"),
         ("hparams.json", '{"hparams": {"optimizer.learning_rate": "high"}}', "is 'high'"),
         ("hparams.json", '{"hparams": {"optimizer.learning_rate": [1]}}', "is [1]"),
@@ -666,6 +677,35 @@ def test_later_epochs_and_mixed_origins_are_caveats(tmp_path):
     assert "150 training examples" in text
     assert "4 x chip 0, 4 x chip 1" in text
     assert "commits: aaa, bbb" in text
+
+
+def resumed_trial(directory, *resumed, hardware=ORIGIN["hardware"]):
+    """The caveats on the origin of a trial that began at commit aaa."""
+    write_trial(directory, [0.1, 0.9], commit="aaa", hardware=hardware, resumed=list(resumed))
+    return caveats._mixed_origins(load.load(directory))
+
+
+def test_a_trial_that_resumed_at_another_commit_has_mixed_commits(tmp_path):
+    same, other = ORIGIN | {"commit": "aaa", "fields": {"log_every_steps": 3}}, ORIGIN
+    assert not [*resumed_trial(tmp_path / "same", same)]
+    says = "Trials ran at different commits: aaa, bbb."
+    assert [*resumed_trial(tmp_path / "other", same, other | {"step": 60})] == [says]
+    # it started over at the other commit, before its first checkpoint
+    assert not [*resumed_trial(tmp_path / "again", other | {"step": 0})]
+
+
+def test_seconds_of_a_trial_that_resumed_at_another_pace_are_a_caveat(tmp_path):
+    says = "1 trial resumed on other hardware or with other settings ({}), so that seconds mix"
+    slow = ORIGIN | {"commit": "aaa", "fields": {"upstream.examples_per_second": 9, "sharding": 1}}
+    (said,) = resumed_trial(tmp_path / "slow", slow)
+    assert said.startswith(says.format("sharding, upstream.examples_per_second"))
+    fewer = ORIGIN | {"commit": "aaa", "hardware": {"device_kind": "cpu", "cpu_count": 1}}
+    (said,) = resumed_trial(tmp_path / "fewer", fewer)
+    assert said.startswith(says.format("hardware"))
+    chip = {"device_kind": "chip", "devices": 4}
+    devices, said = resumed_trial(tmp_path / "chip", fewer, hardware=chip)
+    assert "different hardware (4 x chip, 1 x cpu)" in devices
+    assert said.startswith(says.format("hardware"))
 
 
 @pytest.mark.parametrize(

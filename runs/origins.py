@@ -1,0 +1,79 @@
+"""What a run is trained with: config.json says how it began, and what differed when it resumed."""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runs import records, trial_records
+
+
+def of_run(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a run was trained with, in order.
+
+    Each entry has the `step` after which it was trained so, its `commit`, `packages`, and
+    `hardware`, and the `fields` that differ from `config`, by dotted name. The first entry is of
+    step 0. config.json lists the others in `resumed`.
+
+    Args:
+        record: the content of config.json.
+    """
+    resumed = list(record.get(records.RESUMED) or [])
+    if resumed and resumed[0]["step"] == 0:  # it started over before its first checkpoint
+        return resumed
+    first = {name: record.get(name) for name in records.ORIGIN}
+    return [{"step": 0, **first, "fields": {}}, *resumed]
+
+
+def note(
+    workdir: pathlib.Path, record: Mapping[str, Any], step: int, say: Callable[[str], None]
+) -> None:
+    """Lists what a run resumes with in its config.json, if it differs from what it had before.
+
+    Entries after the checkpoint are dropped, since their steps are taken again.
+
+    Args:
+        workdir: the run's directory.
+        record: what config.json would contain if the run began now.
+        step: of the checkpoint that the run resumes from; 0 if there is none.
+        say: called with a line if something differs.
+    """
+    there = trial_records.read_config(workdir)
+    noted = there.get(records.RESUMED) or []
+    kept = [entry for entry in noted if entry["step"] < step]
+    began, wanted = _flat(there["config"]), _flat(record["config"])
+    now = {name: record.get(name) for name in records.ORIGIN}
+    now["fields"] = {name: value for name, value in wanted.items() if began.get(name) != value}
+    before = of_run(there | {records.RESUMED: kept})[-1]
+    if changed := _changed(_values(before, began), _values(now, began)):
+        kept = [*kept, {"step": step, **now}]
+        say(f"{workdir} resumes at step {step} with {'; '.join(changed)}")
+    if kept != noted:
+        records.write_json(workdir / records.CONFIG, there | {records.RESUMED: kept})
+
+
+def _values(origin: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
+    """Everything that an entry of `of_run` states, by dotted name.
+
+    Args:
+        origin: the entry.
+        began: the configuration with which the run began, by dotted name.
+    """
+    return _flat({name: origin[name] for name in records.ORIGIN}) | began | origin["fields"]
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs, such as 'prefetch (2 before, 0 now)'."""
+    return [
+        f"{name} ({before.get(name)!r} before, {now.get(name)!r} now)"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings, by dotted name."""
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        nested = isinstance(value, Mapping)
+        values |= _flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+    return values

@@ -1,0 +1,89 @@
+"""What a run resumes with: config.json lists it where it differs, and one sentence says so."""
+
+import train
+from runs import cli, environment, origins, records, tooling
+from tests.helpers.runs import EIGHT_STEPS, flags, mini, preempt, stop_at
+from tests.helpers.small_studies import RecordedProgress
+
+CONFIG = mini(**EIGHT_STEPS)
+OTHER = mini(**EIGHT_STEPS, prefetch=0, upstream__examples_per_second=100_000)
+
+
+def recorded(workdir):
+    return records.read_json(workdir / records.CONFIG)
+
+
+def test_the_command_says_and_records_what_a_run_resumes_with(tmp_path, capsys, monkeypatch):
+    workdir = tmp_path / "run"
+    here = environment.describe(train.ROOT) | {"commit": "aaa"}
+    monkeypatch.setattr(environment, "describe", lambda root: here)
+    preempt(CONFIG, workdir, 3)
+    began = recorded(workdir)
+    now = here | {"commit": "bbb", "packages": here["packages"] | {"grain": "0"}}
+    monkeypatch.setattr(environment, "describe", lambda root: now)
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(OTHER)]
+    assert cli.guarded(train.main, words) == cli.OK
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "resumes" in line]
+    assert said.startswith(
+        f"{workdir} resumes at step 3 with commit ('aaa' before, 'bbb' now); packages.grain "
+        f"({here['packages']['grain']!r} before, '0' now); prefetch (2 before, 0 now); "
+        "upstream.examples_per_second (0.0 before, 100000.0 now)"
+    )
+    record = recorded(workdir)
+    fields = {"prefetch": 0, "upstream.examples_per_second": 100_000}
+    assert record.pop("resumed") == [{"step": 3, **now, "fields": fields}]
+    assert record == began
+
+
+def test_a_run_that_resumes_as_before_says_nothing_and_changes_no_record(tmp_path):
+    said = RecordedProgress()
+    train.train(CONFIG, tmp_path, said, on_step=stop_at(3))
+    began = (tmp_path / records.CONFIG).read_bytes()
+    train.train(CONFIG, tmp_path, said)
+    assert (tmp_path / records.CONFIG).read_bytes() == began
+    assert not said.lines
+
+
+def test_each_resumption_is_compared_with_the_one_before(tmp_path):
+    said = RecordedProgress()
+    for config, step in ((CONFIG, 2), (OTHER, 4), (OTHER, 6), (CONFIG, 99)):
+        train.train(config, tmp_path, said, on_step=stop_at(step))
+    assert [(entry["step"], len(entry["fields"])) for entry in recorded(tmp_path)["resumed"]] == [
+        (2, 2),
+        (6, 0),
+    ]
+    first, second = said.lines
+    assert "prefetch (2 before, 0 now)" in first
+    assert "prefetch (0 before, 2 now)" in second
+
+
+def test_a_resumption_after_the_checkpoint_is_dropped_with_its_steps(tmp_path):
+    """A process that is killed leaves its entry, and the run resumes from an earlier step."""
+    said = []
+
+    def note(step, commit, **config):
+        record = {"commit": commit, "packages": {}, "hardware": {}, "config": config}
+        if not (tmp_path / records.CONFIG).exists():
+            records.write_json(tmp_path / records.CONFIG, record)
+        origins.note(tmp_path, record, step, said.append)
+        entries = origins.of_run(recorded(tmp_path))
+        return [(entry["step"], entry["commit"], entry["fields"]) for entry in entries]
+
+    assert note(0, "a", prefetch=2) == [(0, "a", {})]
+    assert note(20, "b", prefetch=2) == [(0, "a", {}), (20, "b", {})]
+    assert note(30, "b", prefetch=0) == [(0, "a", {}), (20, "b", {}), (30, "b", {"prefetch": 0})]
+    assert note(25, "b", prefetch=2) == [(0, "a", {}), (20, "b", {})]
+    assert note(10, "a", prefetch=2) == [(0, "a", {})]
+    assert len(said) == 2
+    # it starts over before its first checkpoint: nothing is left of the beginning
+    assert note(0, "c", prefetch=2) == [(0, "c", {})]
+    assert said[-1] == f"{tmp_path} resumes at step 0 with commit ('a' before, 'c' now)"
+
+
+def test_a_mirror_stays_that_of_a_run_which_resumed_with_other_settings(tmp_path):
+    workdir, copy, said = tmp_path / "run", tmp_path / "copy", RecordedProgress()
+    tools = tooling.Tools(mirror=f"file://{copy}", root=workdir)
+    train.train(CONFIG, workdir, said, on_step=stop_at(3), tools=tools)
+    train.train(OTHER, workdir, said, tools=tools)
+    assert recorded(copy)["resumed"] == recorded(workdir)["resumed"]
+    assert len(said.lines) == 1
