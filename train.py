@@ -203,7 +203,9 @@ def step_by_step(
         error = None
         try:
             distributed.decided_by_first(
-                lambda: origins.note(workdir, record, run.counters.step, progress.say)
+                lambda: origins.note(
+                    workdir, record, run.counters.step, base.CHANGE_ROUNDING, progress.say
+                )
             )
             yield None  # the input is at its position, and no batch has been taken
             status = yield from run.loop(stop, on_step or (lambda step: None))

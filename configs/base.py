@@ -410,16 +410,17 @@ OF_A_MACHINE = (
     *(field.name for field in FIELDS if field.name.startswith("upstream.")),
 )
 
-# Fields that may differ between a run and its resumption, since they cannot change the numbers.
+# Fields that may change the order in which devices add, and with it the numbers by rounding.
+CHANGE_ROUNDING = ("mesh.data", "mesh.model", "sharding")
+
+# Fields that may differ between a run and its resumption. The others cannot change the numbers.
 MAY_CHANGE_ON_RESUME = (
     *OF_A_MACHINE,
     "log_every_steps",
     "gradient_statistics_every_steps",
     "echo.placement",  # the compiled step receives the same bytes
     "prefetch",
-    "mesh.data",
-    "mesh.model",
-    "sharding",
+    *CHANGE_ROUNDING,
 )
 
 # Those of them that may also differ between launches of a study, since they affect no seconds.

@@ -1,7 +1,7 @@
 """What a run is trained with: config.json says how it began, and what differed when it resumed."""
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from runs import records, trial_records
@@ -25,7 +25,11 @@ def of_run(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def note(
-    workdir: pathlib.Path, record: Mapping[str, Any], step: int, say: Callable[[str], None]
+    workdir: pathlib.Path,
+    record: Mapping[str, Any],
+    step: int,
+    change_rounding: Collection[str],
+    say: Callable[[str], None],
 ) -> None:
     """Lists what a run resumes with in its config.json, if it differs from what it had before.
 
@@ -35,6 +39,8 @@ def note(
         workdir: the run's directory.
         record: what config.json would contain if the run began now.
         step: of the checkpoint that the run resumes from; 0 if there is none.
+        change_rounding: fields of the configuration that may change the numbers by rounding. So may
+            packages and hardware, such as the number of devices that mesh.data=0 uses.
         say: called with a line if something differs.
     """
     there = trial_records.read_config(workdir)
@@ -46,7 +52,10 @@ def note(
     before = of_run(there | {records.RESUMED: kept})[-1]
     if changed := _changed(_values(before, began), _values(now, began)):
         kept = [*kept, {"step": step, **now}]
-        say(f"{workdir} resumes at step {step} with {'; '.join(changed)}")
+        rounded = [name for name in changed if _may_round(name, change_rounding)]
+        listed = "; ".join(f"{name} {values}" for name, values in changed.items())
+        rest = "; the rest may agree with an uninterrupted run to rounding only"
+        say(f"{workdir} resumes at step {step} with {listed}{rest if step and rounded else ''}")
     if kept != noted:
         records.write_json(workdir / records.CONFIG, there | {records.RESUMED: kept})
 
@@ -61,13 +70,17 @@ def _values(origin: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
     return _flat({name: origin[name] for name in records.ORIGIN}) | began | origin["fields"]
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs, such as 'prefetch (2 before, 0 now)'."""
-    return [
-        f"{name} ({before.get(name)!r} before, {now.get(name)!r} now)"
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """What differs, by name, such as {'prefetch': '(2 before, 0 now)'}."""
+    return {
+        name: f"({before.get(name)!r} before, {now.get(name)!r} now)"
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
-    ]
+    }
+
+
+def _may_round(name: str, fields: Collection[str]) -> bool:
+    return name in fields or name.startswith(("packages.", "hardware."))
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -289,7 +289,10 @@ def test_two_processes_stop_together_and_one_process_resumes(
     both = two_processes(["train.py", *words], ["-m", "tests.helpers.held_training", "8", *words])
     stop_both(both, workdir)
     stopped = len(records.read_metrics(workdir))
+    stopped_at = records.read_json(workdir / records.RESULT)["step"]
     assert train.train(config, workdir)["status"] == "exhausted"
+    (resumed,) = records.read_json(workdir / records.CONFIG)["resumed"]
+    assert (resumed["step"], resumed["hardware"]["processes"]) == (stopped_at, 1)
     one, two = (records.read_metrics(directory) for directory in (uninterrupted(config), workdir))
     assert 6 <= stopped < len(two)
     assert [r["fresh_examples"] for r in two] == [r["fresh_examples"] for r in one]

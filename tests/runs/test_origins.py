@@ -1,5 +1,7 @@
 """What a run resumes with: config.json lists it where it differs, and one sentence says so."""
 
+import pytest
+
 import train
 from runs import cli, environment, origins, records, tooling
 from tests.helpers.runs import EIGHT_STEPS, flags, mini, preempt, stop_at
@@ -35,6 +37,29 @@ def test_the_command_says_and_records_what_a_run_resumes_with(tmp_path, capsys, 
     assert record == began
 
 
+@pytest.mark.parametrize(
+    ("fields", "other", "rounds"),
+    [
+        ({"mesh__data": 1}, lambda here: {}, True),
+        # of which mesh.data=0 uses all
+        ({}, lambda here: {"hardware": here["hardware"] | {"devices": 8}}, True),
+        ({}, lambda here: {"packages": here["packages"] | {"jax": "0"}}, True),
+        ({"prefetch": 0, "log_every_steps": 1}, lambda here: {}, False),
+        ({}, lambda here: {"commit": "another"}, False),
+    ],
+)
+def test_the_sentence_says_whether_the_rest_agrees_to_rounding_only(
+    fields, other, rounds, tmp_path, monkeypatch
+):
+    preempt(CONFIG, tmp_path, 3)
+    here, said = environment.describe(train.ROOT), RecordedProgress()
+    monkeypatch.setattr(environment, "describe", lambda root: here | other(here))
+    train.train(mini(**EIGHT_STEPS | fields), tmp_path, said)
+    (line,) = said.lines
+    says = "; the rest may agree with an uninterrupted run to rounding only"
+    assert line.endswith(says) == rounds
+
+
 def test_a_run_that_resumes_as_before_says_nothing_and_changes_no_record(tmp_path):
     said = RecordedProgress()
     train.train(CONFIG, tmp_path, said, on_step=stop_at(3))
@@ -65,7 +90,7 @@ def test_a_resumption_after_the_checkpoint_is_dropped_with_its_steps(tmp_path):
         record = {"commit": commit, "packages": {}, "hardware": {}, "config": config}
         if not (tmp_path / records.CONFIG).exists():
             records.write_json(tmp_path / records.CONFIG, record)
-        origins.note(tmp_path, record, step, said.append)
+        origins.note(tmp_path, record, step, (), said.append)
         entries = origins.of_run(recorded(tmp_path))
         return [(entry["step"], entry["commit"], entry["fields"]) for entry in entries]
 

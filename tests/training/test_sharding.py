@@ -11,6 +11,7 @@ import train
 from runs import cli, records
 from tests.helpers import sharding_worker
 from tests.helpers.runs import cpu_devices, mini, run_command
+from tests.helpers.small_studies import RecordedProgress
 from training import sharding
 from training.experiment import make_experiment
 
@@ -124,7 +125,11 @@ def test_a_store_is_sharded_like_its_batches_and_nothing_crosses_devices(eight):
 def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, uninterrupted):
     found, workdir = eight
     assert found["stopped"] == "preempted"
-    assert train.train(mini(log_every_steps=1), workdir)["status"] == "exhausted"
+    said = RecordedProgress()
+    assert train.train(mini(log_every_steps=1), workdir, said)["status"] == "exhausted"
+    (line,) = said.lines
+    assert "hardware.devices (8 before, 1 now); sharding ('fsdp' before, 'replicated'" in line
+    assert line.endswith("; the rest may agree with an uninterrupted run to rounding only")
     one, resumed = (
         [r for r in records.read_metrics(directory) if r["split"] == "train"]
         for directory in (uninterrupted(mini(log_every_steps=1)), workdir)
