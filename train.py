@@ -184,11 +184,7 @@ def step_by_step(
     with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
         finished = distributed.decided_by_first(
             lambda: workdirs.enter(
-                workdir,
-                record,
-                base.MAY_CHANGE_ON_RESUME,
-                lock=None if locked else held,
-                say=progress.say,
+                workdir, record, base.MAY_CHANGE_ON_RESUME, lock=None if locked else held
             )
         )
         if finished:

@@ -119,7 +119,7 @@ class Writer:
             self._first = wall, processor
         record = {"config": config.to_dict(), "dataset": _dataset()}
         record |= environment.describe(train.ROOT)
-        workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME, None, lambda line: None)
+        workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME, None)
         recorder = Recorder(workdir, 0, Observers({}, lambda line: None))
         result = _write(recorder, config, self._evaluations)
         recorder.close()

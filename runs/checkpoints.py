@@ -117,8 +117,13 @@ class Checkpoints:
             shutil.rmtree(self._aside(step), ignore_errors=True)
         self._on_saved()
 
+    def _place(self, step: int) -> pathlib.Path:
+        """Where a checkpoint is."""
+        path = self._directory / str(step)
+        return path if path.exists() else self._aside(step)
+
     def _aside(self, step: int) -> pathlib.Path:
-        """Where a checkpoint is while it is replaced: hidden from `steps`, Orbax, and mirrors."""
+        """Where a checkpoint is while it is replaced: hidden from Orbax and mirrors."""
         return self._directory / f".{step}"
 
     def _move_aside(self, step: int) -> None:
@@ -128,7 +133,7 @@ class Checkpoints:
     def recover(self) -> None:
         """Puts a checkpoint back that was being replaced when its process was killed.
 
-        No process may be saving to the directory.
+        Must be called before the first `save`. No process may be saving to the directory.
         """
 
         def put_back() -> None:
@@ -144,10 +149,12 @@ class Checkpoints:
         distributed.decided_by_first(put_back)
 
     def steps(self) -> list[int]:
-        """The steps of all checkpoints, including damaged ones, from the newest to the oldest."""
+        """The steps of all checkpoints, from the newest to the oldest, including damaged ones and
+        one that was being replaced when its process was killed."""
 
         def list_directory() -> list[int]:
-            names = [path.name for path in self._directory.glob("*") if path.is_dir()]
+            paths = [path for path in self._directory.glob("*") if path.is_dir()]
+            names = {path.name.removeprefix(".") for path in paths}
             return sorted((int(name) for name in names if records.is_numbered(name)), reverse=True)
 
         return distributed.decided_by_first(list_directory)
@@ -157,8 +164,8 @@ class Checkpoints:
 
         def read() -> str:
             try:
-                names = ocp.path.step.standard_name_format()
-                _ = names.find_step(self._directory, step).commit_timestamp_nsecs
+                place = epath.Path(self._place(step))
+                _ = ocp.path.step.Metadata(step, place).commit_timestamp_nsecs
             except _DAMAGE_ERRORS as error:
                 return f"its metadata cannot be read ({_first_line(error)})"
             return ""
@@ -179,7 +186,7 @@ class Checkpoints:
         reader, arrays, why = ocp.CompositeCheckpointHandler(), {}, ""
         try:
             arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(specs_by_name))
-            arrays = reader.restore(epath.Path(self._directory / str(step)), args=arguments).arrays
+            arrays = reader.restore(epath.Path(self._place(step)), args=arguments).arrays
         except Exception as error:
             if not isinstance(_cause(error), _DAMAGE_ERRORS):
                 raise
@@ -223,7 +230,7 @@ class Checkpoints:
 
         def read() -> dict[str, Any]:
             try:
-                path = epath.Path(self._directory / str(step) / "value")
+                path = epath.Path(self._place(step) / "value")
                 content: Any = ocp.JsonCheckpointHandler().restore(path)
                 expected = content.pop("sha256")
                 if _sha256(content) == expected:

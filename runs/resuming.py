@@ -1,16 +1,16 @@
-"""Chooses the checkpoint to resume from: the newest that is intact and whose records exist."""
+"""Chooses the checkpoint to resume from: the newest that is intact and whose records exist. Only
+then is anything moved."""
 
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from runs import distributed, records
+from runs import cli, distributed, records, trial_records
 from runs.checkpoints import Checkpoints
-from runs.cli import InputError
 from runs.records import Damaged
 
 
-class NothingToResume(InputError):
+class NothingToResume(cli.InputError):
     """The run in `workdir` has checkpoints, but none is usable."""
 
     def __init__(self, workdir: pathlib.Path, reasons: str):
@@ -29,16 +29,16 @@ def newest_usable(
 ) -> tuple[int, Any, Any] | None:
     """The (step, arrays, value) of a checkpoint; None if there are no checkpoints.
 
-    Checkpoints that are not usable are moved to WORKDIR/damaged and reported.
+    Checkpoints that are not usable and a damaged result, which resuming the run writes again, are
+    moved to WORKDIR/damaged and reported. What killed processes left is put back or removed.
 
     Args:
         like: a pytree with the structure and sharding of the arrays.
-        say: called with a line for each checkpoint that is moved.
+        say: called with a line for everything that is moved.
 
     Raises:
         NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
     """
-    checkpoints.recover()
     unusable: list[tuple[int, str]] = []
     newest = None
     for step in checkpoints.steps():
@@ -53,6 +53,8 @@ def newest_usable(
     if newest is None and unusable:
         reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in unusable)
         raise NothingToResume(workdir, reasons)
+    checkpoints.recover()
+    distributed.decided_by_first(lambda: _clear(workdir, say))
     for step, why in unusable:
         _set_aside(checkpoints, step, workdir)
         say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
@@ -73,6 +75,17 @@ def _check_records(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) ->
 
     if why := distributed.decided_by_first(missing):
         raise Damaged(why)
+
+
+def _clear(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
+    """Moves a damaged result.json away, and removes old temporary files."""
+    records.remove_stale(workdir)
+    try:
+        trial_records.read_result(workdir)
+    except Damaged as error:
+        with cli.writing_to(workdir):
+            aside = records.set_aside(workdir / records.RESULT, workdir / records.DAMAGED)
+        say(f"warning: {workdir}: {error}; it is moved to {aside}, and the run resumes")
 
 
 def _set_aside(checkpoints: Checkpoints, step: int, workdir: pathlib.Path) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import os
 import pathlib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from runs import cli, locks, records, trial_records
@@ -16,7 +16,6 @@ def enter(
     record: dict[str, Any],
     may_change: Collection[str],
     lock: contextlib.ExitStack | None,
-    say: Callable[[str], None],
 ) -> dict[str, Any] | None:
     """Creates `workdir` and its config.json, or checks that `workdir` contains the same run.
 
@@ -27,7 +26,6 @@ def enter(
         may_change: fields of the configuration that may differ from the existing run.
         lock: receives the directory's lock, which is not taken for a finished run; None if the
             caller holds it.
-        say: called with a line if a damaged result is set aside.
 
     Returns:
         The result of a finished run, else None.
@@ -50,8 +48,6 @@ def enter(
             # check again under the lock: its previous owner may just have finished the run
             if finished := checked(workdir, record, may_change):
                 return finished
-        records.remove_stale(workdir)
-        _set_damaged_result_aside(workdir, say)
         if not (workdir / records.CONFIG).exists():
             content = {"schema_version": records.SCHEMA_VERSION, **record}
             records.write_json(workdir / records.CONFIG, content)
@@ -114,15 +110,6 @@ def _finished(workdir: pathlib.Path) -> dict[str, Any] | None:
     except records.Damaged:
         return None
     return result if result.get("status") in records.FINISHED else None
-
-
-def _set_damaged_result_aside(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
-    """Moves a damaged result.json away; resuming the run writes it again."""
-    try:
-        trial_records.read_result(workdir)
-    except records.Damaged as error:
-        aside = records.set_aside(workdir / records.RESULT, workdir / records.DAMAGED)
-        say(f"warning: {workdir}: {error}; it is moved to {aside}, and the run resumes")
 
 
 def version_sentence(where: pathlib.Path, there: dict[str, Any], what: str, other: str) -> str:

@@ -169,7 +169,6 @@ def _best(
     """State and counters of the best checkpoint. `value` is the finished run's best; None for an
     interrupted run, whose newest intact checkpoint decides."""
     kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
-    kept.recover()
     steps = kept.steps()
     best = _best_step(kept, steps, value)
     if best is None or best not in steps:

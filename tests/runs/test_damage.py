@@ -102,7 +102,7 @@ def test_missing_records_disqualify_only_the_checkpoints_that_cover_them(ended, 
 
 
 @pytest.mark.parametrize("damage", ["removed", "empty", "digit"])
-def test_a_run_without_its_records_is_refused_and_left_unchanged(ended, damage):
+def test_a_run_without_its_records_is_refused_and_left_unchanged(ended, damage, capsys):
     path = ended / records.METRICS
     if damage == "removed":
         path.unlink()
@@ -110,9 +110,18 @@ def test_a_run_without_its_records_is_refused_and_left_unchanged(ended, damage):
         path.write_bytes(b"")
     else:
         path.write_bytes(path.read_bytes().replace(b'"step": 5', b'"step": 6', 1))
+    # and whatever else would be moved, put back, or removed on resuming
+    newest = ended / records.CHECKPOINTS / str(steps(ended)[0])
+    newest.rename(newest.with_name(f".{newest.name}"))
+    (ended / records.RESULT).write_text('{"status": "exhau')
+    stale = ended / f".{records.RESULT}.{'a' * 16}.tmp"
+    stale.touch()
+    os.utime(stale, (0, 0))
     before = everything(ended)
-    with pytest.raises(NothingToResume, match=r"cannot be resumed .*metrics.jsonl has .*restore"):
-        train.train(CONFIG, ended)
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={ended}", *flags(CONFIG)]
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    (said,) = capsys.readouterr().err.splitlines()
+    assert re.search(r"cannot be resumed .*metrics.jsonl has .*restore", said)
     assert everything(ended) == before
 
 

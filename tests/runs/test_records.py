@@ -269,9 +269,12 @@ def test_a_checkpoint_that_is_replaced_is_there_until_the_new_one_is_complete(
             checkpoints.save(1, arrays, "third", -1)
     checkpoints.close()
     checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.steps() == []
-    checkpoints.recover()
-    assert checkpoints.value(1) == "second"
+    for recover in (lambda: None, checkpoints.recover):
+        recover()
+        assert checkpoints.steps() == [1]
+        checkpoints.check_metadata(1)
+        assert checkpoints.value(1) == "second"
+        np.testing.assert_array_equal(checkpoints.restore(1, arrays)["w"], arrays["w"])
     checkpoints.save(1, arrays, "fourth", -1)
     checkpoints.close()
     (tmp_path / ".1").mkdir()  # as if the process was killed before it removed the earlier one
