@@ -214,9 +214,8 @@ def step_by_step(
                 raise
             exhaustion = memory.exhaustion(caught, config, mesh)
             status, error = "failed", exhaustion or f"{type(caught).__name__}: {caught}"
-            name = f"error{jax.process_index() or ''}.txt"
             text = traceback.format_exc().encode(errors="backslashreplace")  # names of any bytes
-            (workdir / name).write_bytes(text)
+            records.write_bytes(workdir / records.error_file(jax.process_index()), text)
         finally:
             run.close()
         result = run.result(status, error)

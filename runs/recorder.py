@@ -48,7 +48,12 @@ class Recorder:
                 self._metrics.close()
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Writes result.json, the last record."""
+        """Writes result.json, the last record. A run that has finished no longer has the errors of
+        earlier attempts."""
         if self.active:
+            if result["status"] in records.FINISHED:
+                for path in [*self._workdir.iterdir()]:
+                    if records.is_error_file(path.name):
+                        path.unlink()
             records.write_json(self._workdir / records.RESULT, result)
             self._observer.end(result)

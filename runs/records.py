@@ -46,6 +46,8 @@ DAMAGED = "damaged"  # unusable files and directories, kept for inspection
 DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken in each step
 EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a run's best checkpoint
 
+_ERROR = re.compile(r"error[0-9]*\.txt")
+
 # Every way a run ends. A search may count COUNTABLE trials. A FINISHED run is never trained again;
 # others resume when started again. An ENDED one has ended by itself: a preempted one was stopped.
 COUNTABLE = ("reached", "exhausted")
@@ -130,6 +132,16 @@ def check_readable(record: dict[str, Any]) -> None:
             f"schema_version is {version}; this code reads 1 to {SCHEMA_VERSION}, so analyze it "
             "with the code that wrote it"
         )
+
+
+def error_file(process: int) -> str:
+    """The name of the file in which process number `process` of a run writes why it failed."""
+    return f"error{process or ''}.txt"
+
+
+def is_error_file(name: str) -> bool:
+    """Whether this is a name that `error_file` returns."""
+    return _ERROR.fullmatch(name) is not None
 
 
 # --- Writing

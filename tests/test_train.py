@@ -1,6 +1,7 @@
 """Whole runs: what they record, and how they end."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -22,6 +23,7 @@ from tests.helpers.runs import (
     flags,
     held_training,
     mini,
+    preempt,
     run_command,
     stop_at,
 )
@@ -156,7 +158,24 @@ def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_pat
     assert "the disk is gone" in result["error"]
     assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
     monkeypatch.undo()
+    (tmp_path / "run" / "error1.txt").write_text("of a process that failed alone")
+    (tmp_path / "run" / "errors.txt").write_text("mine")
+    preempt(mini(), tmp_path / "run", result["step"] + 1)
+    assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
     assert train.train(mini(), tmp_path / "run")["status"] == "exhausted"
+    assert [path.name for path in (tmp_path / "run").glob("error*")] == ["errors.txt"]
+
+
+def test_an_error_is_written_whole_in_place_of_an_earlier_one(tmp_path):
+    def fail(step):
+        raise RuntimeError(f"after step {step}")
+
+    error, first = tmp_path / "error.txt", tmp_path / "first.txt"
+    assert train.train(mini(**EIGHT_STEPS), tmp_path, on_step=fail)["status"] == "failed"
+    os.link(error, first)
+    assert train.train(mini(**EIGHT_STEPS), tmp_path, on_step=fail)["status"] == "failed"
+    assert first.read_text().endswith("RuntimeError: after step 1\n")  # the file was not opened
+    assert error.stat().st_ino != first.stat().st_ino
 
 
 def test_a_run_has_no_result_while_it_trains_again(tmp_path):
