@@ -26,7 +26,7 @@ from data.splits import open_splits
 from echo.advice.alternatives import COLUMNS
 from echo.advice.forecast import FACTORS, Forecast, Run, forecast
 from pipeline import accounting
-from runs import cli, records, signals, trial_records, workdirs
+from runs import cli, origins, records, signals, trial_records, workdirs
 from runs.progress import SEPARATOR, Progress, duration
 from runs.study import nested
 from runs.tooling import Tools
@@ -44,10 +44,6 @@ _INPUT_TIMES = (0.5, 2.0)  # of a faster and a slower input, relative to the pre
 
 # Fields that may differ between the sessions of a pilot, and with them the seconds of a step.
 _PACE = tuple(sorted({*base.MAY_CHANGE_ON_RESUME} - {*base.MAY_CHANGE_IN_STUDY}))
-
-# In a pilot that was continued at another pace than that of its config.json: a list of
-# {step, fields}, where each pace began.
-PACES = "paces.json"
 
 # Batches that the shuffle buffer holds if the configuration has none: without one, all copies of an
 # example are in the same batch.
@@ -266,17 +262,12 @@ class Pilots:
         config, workdir = self._pilot_config(factor, seed), self._workdir(factor, seed)
         failure = _failure(workdir)
         end = _steps_until(config, evaluations)
-        asked = begun = False
+        asked = False
 
         def stops(step: int) -> bool:
-            nonlocal asked, begun
+            nonlocal asked
             asked = stop()
-            if asked or step >= end:
-                return True
-            if not begun:
-                begun = True
-                _note_pace(workdir, step, config)
-            return False
+            return asked or step >= end
 
         quiet, tools = Progress(quiet=True), Tools(trackers=())
         steps = train.step_by_step(make_experiment(config), workdir, quiet, stops, tools=tools)
@@ -378,26 +369,14 @@ def _pace(config: Mapping[str, Any]) -> dict[str, Any]:
 def _paces(workdir: pathlib.Path) -> list[tuple[int, dict[str, Any]]]:
     """The steps after which a pilot continued at each pace, and the paces; raises InputError."""
     try:
-        first = trial_records.read_config(workdir).get("config") or {}
-        later = records.read_json(workdir / PACES) or []
-        try:
-            noted = [(int(entry["step"]), dict(entry["fields"])) for entry in later]
-        except (KeyError, TypeError, ValueError) as error:
-            raise records.Damaged(f"{PACES} is not a list of steps and fields") from error
+        record = trial_records.read_config(workdir)
     except records.Damaged as error:
         raise _damaged(workdir, error) from error
-    return [(0, _pace(first)), *noted]
-
-
-def _note_pace(workdir: pathlib.Path, step: int, config: ConfigDict) -> None:
-    """Records that a pilot continues after `step` with `config`, if its pace is another."""
-    pace, (first, *later) = _pace(config.to_dict()), _paces(workdir)
-    kept = [first, *(begun for begun in later if begun[0] < step)]  # later steps are taken again
-    if kept[-1][1] != pace:
-        kept.append((step, pace))
-    if kept != [first, *later]:
-        noted = [{"step": begun, "fields": fields} for begun, fields in kept[1:]]
-        records.write_json(workdir / PACES, noted)
+    first = _pace(record.get("config") or {})
+    return [
+        (origin["step"], {name: origin["fields"].get(name, value) for name, value in first.items()})
+        for origin in origins.of_run(record)
+    ]
 
 
 def _timed(

@@ -245,17 +245,6 @@ def test_a_pilot_is_evaluated_64_times_in_the_budget_or_as_often_as_its_run(
         assert found == expected // factor
 
 
-def test_a_session_that_was_lost_leaves_no_pace(tmp_path):
-    """A pilot that was killed continues from an earlier checkpoint."""
-    fast, slow = config(), config(upstream__examples_per_second=50)
-    records.write_json(tmp_path / records.CONFIG, {"config": fast.to_dict()})
-    pilots._note_pace(tmp_path, 20, slow)
-    pilots._note_pace(tmp_path, 10, fast)
-    assert len(pilots._paces(tmp_path)) == 1
-    pilots._note_pace(tmp_path, 10, slow)
-    assert [step for step, _ in pilots._paces(tmp_path)] == [0, 10]
-
-
 @pytest.mark.parametrize("next_factor", [None, 4])
 def test_an_exceeded_limit_is_named_as_such(next_factor):
     unclear = Forecast({}, 4, 1.2, "", next_factor, 0.1)
