@@ -196,13 +196,18 @@ def step_by_step(
         config, mesh = experiment.config, experiment.program.task.mesh
         with memory.exhaustion_explained(config, mesh):
             run = _Run(experiment, workdir, progress, observers)
+        try:
+            with cli.writing_to(workdir):
+                distributed.decided_by_first(
+                    lambda: origins.note(
+                        workdir, record, run.counters.step, base.CHANGE_ROUNDING, progress.say
+                    )
+                )
+        except BaseException:
+            run.close()
+            raise
         error = None
         try:
-            distributed.decided_by_first(
-                lambda: origins.note(
-                    workdir, record, run.counters.step, base.CHANGE_ROUNDING, progress.say
-                )
-            )
             yield None  # the input is at its position, and no batch has been taken
             status = yield from run.loop(stop, on_step or (lambda step: None))
         except Diverged as caught:

@@ -446,11 +446,16 @@ def _in_order(names: Iterable[str | None]) -> str | None:
     return THEN.join(dict.fromkeys(plain(name) for name in names if name)) or None
 
 
+def _machine(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """The hardware of an entry of `origins.of_run`, whatever the version of its system."""
+    return {**(origin["hardware"] or {}), "system": None}
+
+
 def _changes_of_pace(trained_with: Sequence[Mapping[str, Any]]) -> str | None:
     """What changed between the entries of `origins.of_run` and may have changed the pace: the
     hardware, and fields; None if nothing did."""
     first, *later = trained_with
-    hardware = any(origin["hardware"] != first["hardware"] for origin in later)
+    hardware = any(_machine(origin) != _machine(first) for origin in later)
     fields = {
         name
         for origin in later

@@ -174,16 +174,17 @@ def faster(page: str, label: str, bound: float = 1.0, claimed: bool = True) -> C
         lines = (RESULTS / f"{page}.md").read_text(encoding="utf-8").splitlines()
         (row,) = (line for line in lines if line.startswith(f"| {label} |"))
         speedup = row.split("|")[3].strip()
-        middle, *_, low, high = re.findall(r"[<>]?[\d.]+", speedup)
-        middle = float(middle)
+        parts: Any = re.fullmatch(r"(.*) \[(.*), (.*)\]", speedup)
+        middle, low, high = parts.groups()
         low, high = (
-            open_end if end.startswith(mark) else float(end.lstrip("<>"))
+            open_end if end.startswith((mark, "-")) else float(end.lstrip("<>"))
             for end, mark, open_end in ((low, "<", 0.0), (high, ">", math.inf))
         )
+        ratio = 1 / float(middle) if re.fullmatch(r"[\d.]+", middle) else math.nan  # or a bound
         above, below = low > bound, high < bound
         verdict = _verdict(above, below) if claimed else _verdict(below, above)
         ends = 1 / high, 1 / low if low else math.inf
-        return Cell(1 / middle, *ends, f"{speedup} times as fast", verdict)
+        return Cell(ratio, *ends, f"{speedup} times as fast", verdict)
 
     return cell
 

@@ -98,9 +98,9 @@ ON_DISK = Plan(factors=(1, 5, 8), on_device=())
 
 
 def of_problem(plan: Plan, name: str) -> Plan:
-    """The plan for a problem of the grid."""
+    """The plan for a problem of the grid, with its finished searches."""
     config = problems.get_config(name)
-    return dataclasses.replace(
+    plan = dataclasses.replace(
         plan,
         factors=(1, FACTOR),
         on_device=(),
@@ -109,6 +109,13 @@ def of_problem(plan: Plan, name: str) -> Plan:
         target=config.target.value,
         problem=name,
     )
+    hparams, _ = best_of_grid(plan)
+    finished = [
+        search
+        for search in range(plan.searches)
+        if all((condition.search, search) in hparams for condition in conditions(plan))
+    ]
+    return dataclasses.replace(plan, searches=len(finished))
 
 
 # A search may set the schedule's horizon to budget / 32, which must hold a batch.
@@ -586,6 +593,9 @@ def main(argv: list[str] | None = None) -> None:
         help="keep the runs in DIR, so that starting again resumes (default: do not keep them)",
     )
     options = parser.parse_args(argv)
+    of_grid = [f for f in ("trials", "batch_size", "budget") if getattr(options, f) is not None]
+    if options.problem and of_grid:
+        parser.error(f"--problem has {', '.join(of_grid)} of its grid; leave the flag out")
     plan = common.plan(options, ON_DISK if options.disk else Plan(), QUICK)
     plan = of_problem(plan, plan.problem) if plan.problem else plan
     with contextlib.ExitStack() as stack:

@@ -413,7 +413,8 @@ OF_A_MACHINE = (
 # Fields that may change the order in which devices add, and with it the numbers by rounding.
 CHANGE_ROUNDING = ("mesh.data", "mesh.model", "sharding")
 
-# Fields that may differ between a run and its resumption. The others cannot change the numbers.
+# Fields that may differ between a run and its resumption. Of these, only CHANGE_ROUNDING can change
+# numbers.
 MAY_CHANGE_ON_RESUME = (
     *OF_A_MACHINE,
     "log_every_steps",

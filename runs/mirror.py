@@ -94,7 +94,8 @@ class Mirror(Observer):
         return True
 
     def _copy(self) -> None:
-        """Copies what has changed, then removes checkpoints that the directory no longer has."""
+        """Copies what has changed, then removes checkpoints and errors that the directory no longer
+        has."""
         filesystem, root = opened(self._url)
         if not self._copied:
             self._check_is_copy(filesystem, root)
@@ -120,7 +121,8 @@ class Mirror(Observer):
                 self._copied = {p: v for p, v in self._copied.items() if _checkpoint(p) != folder}
         for path in {*earlier, *self._copied}:  # a checkpoint that is saved again has other files
             folder, own = _checkpoint(path), self._directory / path
-            if folder and (self._directory / folder).exists() and not own.exists():
+            kept = folder and (self._directory / folder).exists()
+            if (kept or records.is_error_file(own.name)) and not own.exists():
                 filesystem.rm(f"{root}/{path}")
                 self._copied.pop(path, None)
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from runs import records, trial_records
 
+SYSTEM = "hardware.system"  # its version changes neither numbers nor pace
+
 
 def of_run(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a run was trained with, in order.
 
-    Each entry has the `step` after which it was trained so, its `commit`, `packages`, and
+    Each entry has the `step` from which it holds, its `commit`, `packages`, and
     `hardware`, and the `fields` that differ from `config`, by dotted name. The first entry is of
     step 0. config.json lists the others in `resumed`.
 
@@ -80,7 +82,8 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str
 
 
 def _may_round(name: str, fields: Collection[str]) -> bool:
-    return name in fields or name.startswith(("packages.", "hardware."))
+    computes = name.startswith(("packages.", "hardware.")) and name != SYSTEM
+    return name in fields or computes
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

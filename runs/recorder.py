@@ -53,7 +53,7 @@ class Recorder:
         if self.active:
             if result["status"] in records.FINISHED:
                 for path in [*self._workdir.iterdir()]:
-                    if records.is_error_file(path.name):
+                    if records.is_error_file(path.name) and path.is_file():
                         path.unlink()
             records.write_json(self._workdir / records.RESULT, result)
             self._observer.end(result)

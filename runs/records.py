@@ -46,7 +46,7 @@ DAMAGED = "damaged"  # unusable files and directories, kept for inspection
 DECISIONS = "echo_decisions.jsonl"  # of echo.policy=auto: fresh examples taken in each step
 EVALUATION, PARAMETERS = "evaluation.json", "parameters.npz"  # of a run's best checkpoint
 
-_ERROR = re.compile(r"error[0-9]*\.txt")
+_ERROR = re.compile(r"error([1-9][0-9]*)?\.txt")
 
 # Every way a run ends. A search may count COUNTABLE trials. A FINISHED run is never trained again;
 # others resume when started again. An ENDED one has ended by itself: a preempted one was stopped.

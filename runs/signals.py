@@ -26,9 +26,9 @@ def end_at_once(*_) -> None:
 
 
 def end_preempted(*_) -> None:
-    """A handler of SIGTERM before anything has been trained: ends the process as preempted."""
+    """A handler of SIGTERM while nothing is trained: ends the process as preempted."""
     with contextlib.suppress(OSError):
-        os.write(2, b"stopped before training; run the same command again\n")
+        os.write(2, b"stopped; run the same command again\n")
     os._exit(PREEMPTED)
 
 
@@ -49,8 +49,8 @@ def install(handler) -> None:
 
 
 def install_for_start() -> None:
-    """Installs the handlers of a command that trains, for the time before it does: its slow
-    imports, reading, and compilation. A batch system that stops it then is to queue it again."""
+    """Installs the handlers of a command that trains, for the time before it does, such as its slow
+    imports and the reading of the data. A batch system that stops it then is to queue it again."""
     install(end_at_once)
     signal.signal(signal.SIGTERM, end_preempted)
 

@@ -368,6 +368,11 @@ def _pace(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _paces(workdir: pathlib.Path) -> list[tuple[int, dict[str, Any]]]:
     """The steps after which a pilot continued at each pace, and the paces; raises InputError."""
+    if (workdir / "paces.json").exists():
+        raise cli.InputError(
+            f"the pilot in {workdir} was continued at another pace by an earlier version; remove "
+            "its directory, or give another --pilot"
+        )
     try:
         record = trial_records.read_config(workdir)
     except records.Damaged as error:

@@ -184,6 +184,7 @@ def test_speedups_come_from_the_pages():
         ("2.00 [1.25, 4.00]", (0.25, 0.8), "reproduced"),
         ("≥2.00 [1.25, >4.00]", (0.0, 0.8), "reproduced"),
         ("2.00 [<1.25, 4.00]", (0.25, math.inf), "undecided"),
+        ("1.50 to 2.50 [-, 4.00]", (0.25, math.inf), "undecided"),
         ("0.50 [0.40, 0.80]", (1.25, 2.5), "not reproduced"),
     ],
 )
@@ -193,6 +194,8 @@ def test_an_open_end_of_a_speedup_is_open(speedup, ends, verdict, tmp_path, monk
     cell = claims.faster("page", "e = 4")()
     assert (cell.low, cell.high) == pytest.approx(ends)
     assert cell.verdict == verdict
+    known = speedup.partition(" [")[0]
+    assert math.isnan(cell.effect) == (not known.replace(".", "").isdigit())
 
 
 def test_ratios_of_ratios_have_the_searches_that_would_decide_them():

@@ -160,6 +160,16 @@ def test_a_problem_has_the_best_trials_of_its_grid():
     check.check(common.overridden(config, echoed.overrides | wall_time.upstream(plan, 99.0)))
 
 
+def test_a_problem_has_as_many_searches_as_its_grid_has_finished(capsys):
+    plan = wall_time.of_problem(wall_time.Plan(), "documents")
+    study = load.read(wall_time.GRID / "documents.tar.xz")
+    assert plan.searches == study.trials[study.trials["batch_size"] == 16]["search"].nunique()
+    assert wall_time.of_problem(wall_time.Plan(searches=2), "documents").searches == 2
+    with pytest.raises(SystemExit):
+        wall_time.main(["--problem=cells", "--batch-size=32"])
+    assert "--problem has batch_size of its grid" in capsys.readouterr().err
+
+
 def test_the_page_of_a_problem():
     plan = wall_time.of_problem(wall_time.Plan(), "sentences")
     results = {

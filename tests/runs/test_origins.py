@@ -44,6 +44,7 @@ def test_the_command_says_and_records_what_a_run_resumes_with(tmp_path, capsys, 
         # of which mesh.data=0 uses all
         ({}, lambda here: {"hardware": here["hardware"] | {"devices": 8}}, True),
         ({}, lambda here: {"packages": here["packages"] | {"jax": "0"}}, True),
+        ({}, lambda here: {"hardware": here["hardware"] | {"system": "another"}}, False),
         ({"prefetch": 0, "log_every_steps": 1}, lambda here: {}, False),
         ({}, lambda here: {"commit": "another"}, False),
     ],
@@ -109,6 +110,8 @@ def test_a_mirror_stays_that_of_a_run_which_resumed_with_other_settings(tmp_path
     workdir, copy, said = tmp_path / "run", tmp_path / "copy", RecordedProgress()
     tools = tooling.Tools(mirror=f"file://{copy}", root=workdir)
     train.train(CONFIG, workdir, said, on_step=stop_at(3), tools=tools)
+    (copy / "error.txt").write_text("of an attempt that failed")
     train.train(OTHER, workdir, said, tools=tools)
+    assert not (copy / "error.txt").exists()
     assert recorded(copy)["resumed"] == recorded(workdir)["resumed"]
     assert len(said.lines) == 1

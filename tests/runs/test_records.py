@@ -372,3 +372,10 @@ def test_trials_on_disk_come_in_order(tmp_path):
     found = [(t.condition, t.search, t.trial) for t, _ in records.trials_on_disk(tmp_path)]
     assert found == [("a", 0, 0), ("a", 1, 0), ("b", 0, 9), ("b", 0, 10)]
     assert json.dumps(str(records.TrialPath("a", 1, 0).under(tmp_path))).endswith('a/1/0"')
+
+
+def test_error_files_are_those_that_processes_write():
+    names = [records.error_file(process) for process in (0, 1, 12)]
+    assert names == ["error.txt", "error1.txt", "error12.txt"]
+    assert all(map(records.is_error_file, names))
+    assert not any(map(records.is_error_file, ("error0.txt", "error01.txt", "errors.txt")))

@@ -173,6 +173,9 @@ def test_only_steps_at_the_present_pace_are_timed(tmp_path):
     slow_again = make(tmp_path, **slow)
     slow_again._continue(4, 0, 0, lambda: False)
     assert slow_again._times[4, 0][0] == second - first
+    (workdir / "paces.json").write_text("[]")
+    with pytest.raises(cli.InputError, match="was continued at another pace by an earlier version"):
+        pilots._paces(workdir)
 
 
 def test_seconds_are_those_of_long_pilots_and_predictions_as_far_off_as_they_were(tmp_path):
