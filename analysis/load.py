@@ -20,13 +20,19 @@ import numpy as np
 import pandas as pd
 
 from analysis import archive, single_runs
-from configs import base
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.study import Study, check_target_value, is_number, nested, parse_target, plain, short
 
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
+
+# Fields that affect no seconds, as configs.base.MAY_CHANGE_IN_STUDY, which only tests compare: this
+# package reads records, and imports no configuration.
+SAME_PACE = {
+    *("dataset.data_dir", "dataset.cache_dir"),
+    *("log_every_steps", "gradient_statistics_every_steps"),
+}
 
 _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
@@ -448,7 +454,7 @@ def _in_order(names: Iterable[str | None]) -> str | None:
 
 def _machine(origin: Mapping[str, Any]) -> dict[str, Any]:
     """The hardware of an entry of `origins.of_run`, whatever the version of its system."""
-    return {**(origin["hardware"] or {}), "system": None}
+    return {**(origin["hardware"] or {}), origins.SYSTEM: None}
 
 
 def _changes_of_pace(trained_with: Sequence[Mapping[str, Any]]) -> str | None:
@@ -459,7 +465,7 @@ def _changes_of_pace(trained_with: Sequence[Mapping[str, Any]]) -> str | None:
     fields = {
         name
         for origin in later
-        for name in {*origin["fields"], *first["fields"]} - {*base.MAY_CHANGE_IN_STUDY}
+        for name in {*origin["fields"], *first["fields"]} - SAME_PACE
         if origin["fields"].get(name) != first["fields"].get(name)
     }
     changed = [*(["hardware"] if hardware else []), *map(plain, sorted(fields))]

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis import caveats, figures, load, report, scores, single_runs, tables, watch
+from configs import base
 from runs import records
 from runs.cli import InputError
 from runs.study import INSERTIONS, Axis, Condition
@@ -852,3 +853,7 @@ def test_version_1_study_reports_the_total_buffer(tmp_path):
         write_study(tmp_path / str(version), conditions, trials, schema_version=version)
         conditions_read = load.read_study(tmp_path / str(version)).conditions
         assert [condition.shuffle_buffer for condition in conditions_read] == [0, expected]
+
+
+def test_the_fields_that_affect_no_seconds_are_those_of_a_study():
+    assert {*base.MAY_CHANGE_IN_STUDY} == load.SAME_PACE

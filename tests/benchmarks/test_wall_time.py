@@ -78,10 +78,7 @@ def test_a_slow_augmentation_limits_the_host_and_not_reading():
 def test_the_page_of_a_slow_augmentation():
     plan = wall_time.Plan(augmentation=True, searches=5, seeds=1)
     seconds = {"no echoing": 12.0, "after augmentation, e = 4": 4.0}
-    results = {
-        c.label: [[_reached(seconds.get(c.label, 12.0) + search)] for search in range(5)]
-        for c in wall_time.conditions(plan)
-    }
+    results = _searches(plan, lambda condition: seconds.get(condition.label, 12.0))
     tuned = wall_time.Tuned({}, Counter(), step_seconds=0.03, rate=2_500.0)
     page, _ = wall_time.report(plan, results, tuned)
     assert page.startswith("# Seconds to 97% behind a slow augmentation with R = 6\n")
@@ -172,16 +169,21 @@ def test_a_problem_has_as_many_searches_as_its_grid_has_finished(capsys):
 
 def test_the_page_of_a_problem():
     plan = wall_time.of_problem(wall_time.Plan(), "sentences")
-    results = {
-        c.label: [[_reached(12.0 / c.ideal + search)] for search in range(5)]
-        for c in wall_time.conditions(plan)
-    }
+    results = _searches(plan, lambda condition: 12.0 / condition.ideal)
     tuned = wall_time.Tuned({}, Counter(), step_seconds=0.01, rate=500.0)
     page, _ = wall_time.report(plan, results, tuned)
     assert page.startswith("# Seconds to the target of sentences behind an upstream with R = 6\n")
     assert "`python -m benchmarks.wall_time --problem=sentences`" in page
     assert "5 searches of [the grid](protocol.md) tune each condition" in page
     assert "| e = 4 | 5.00 | 2.80 [2.29, 4.00] | 4 |" in page
+
+
+def _searches(plan, seconds):
+    """One run of each of five searches of every condition, a second longer from one to the next."""
+    return {
+        condition.label: [[_reached(seconds(condition) + search)] for search in range(5)]
+        for condition in wall_time.conditions(plan)
+    }
 
 
 def _reached(seconds):
