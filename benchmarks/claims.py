@@ -19,15 +19,17 @@ import functools
 import math
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis import bounds, load, scores, tables, uncertainty
 from benchmarks import common, convex_regimes, deciding_sizes
+from runs.study import Study
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 KEY = ["search", "trial"]
@@ -44,8 +46,8 @@ class Cell:
             interval; NaN where there are too few pairs.
         tuned: the ratio of tuned conditions with its range, as the report prints it.
         verdict: a key of COLORS.
-        sizes: the pairs of trials and the searches that would decide (`deciding_sizes`), each with
-            the study's own number in parentheses; "-" where the cell is decided or no ratio.
+        sizes: the pairs of trials (or runs) and the searches that would decide (`deciding_sizes`),
+            each with the study's own number in parentheses; "-" where the cell is decided.
         bounded: the compared conditions that are bounded by the search space; see `_bounded`.
         p: of the sign test of no effect, not adjusted; NaN where there are too few pairs, or none.
     """
@@ -141,13 +143,16 @@ def convex(batch_size: int, factor: int, other: int, bound: float, below: bool):
 
     def cell() -> Cell:
         runs: Any = pd.read_csv(RESULTS / "convex_regimes.csv")
-        low, high, ratio = convex_regimes.ratio_interval(
-            runs[~runs["tuning"]], batch_size, factor, other
-        )
+        ratios = convex_regimes.ratios(runs[~runs["tuning"]], batch_size, factor, other)
+        low, high, *balance = uncertainty.sign_interval(*ratios)
         claimed, contrary = high <= bound, low > bound
         if not below:
             claimed, contrary = low >= bound, high < bound
-        return Cell(ratio, low, high, "", _verdict(claimed, contrary))
+        cell = Cell(uncertainty.middle(*balance), low, high, "", _verdict(claimed, contrary))
+        if cell.verdict != "undecided":
+            return cell
+        size = _size(deciding_sizes.needed(*ratios), len(ratios[0]))
+        return dataclasses.replace(cell, sizes=(size, "-"))
 
     return cell
 
@@ -180,11 +185,17 @@ def faster(page: str, label: str, bound: float = 1.0, claimed: bool = True) -> C
             open_end if end.startswith((mark, "-")) else float(end.lstrip("<>"))
             for end, mark, open_end in ((low, "<", 0.0), (high, ">", math.inf))
         )
-        ratio = 1 / float(middle) if re.fullmatch(r"[\d.]+", middle) else math.nan  # or a bound
+        median = float(middle) if re.fullmatch(r"[\d.]+", middle) else math.nan  # or a bound
         above, below = low > bound, high < bound
         verdict = _verdict(above, below) if claimed else _verdict(below, above)
+        sizes = "-", "-"
+        if verdict == "undecided" and not math.isnan(median):
+            # Of five searches, the page has the smallest, the median, and the largest; each of the
+            # other two lies between two of these.
+            ratios = [low, low, median, median, high], [low, median, median, high, high]
+            sizes = "-", _size(deciding_sizes.needed(*ratios), 5)
         ends = 1 / high, 1 / low if low else math.inf
-        return Cell(ratio, *ends, f"{speedup} times as fast", verdict)
+        return Cell(1 / median, *ends, f"{speedup} times as fast", verdict, sizes=sizes)
 
     return cell
 
@@ -216,7 +227,7 @@ def _of_conditions(cell: Cell, study: str, *conditions: str) -> Cell:
     """The cell with what it says of the conditions that it compares."""
     named = (_bounded(study, name) for name in dict.fromkeys(conditions))
     cell = dataclasses.replace(cell, bounded="; ".join(filter(None, named)) or "-")
-    if cell.verdict != "undecided" or cell.differs:
+    if cell.verdict != "undecided":
         return cell
     return dataclasses.replace(cell, sizes=_sizes(study, *conditions))
 
@@ -232,14 +243,32 @@ def _sizes(study: str, *conditions: str) -> tuple[str, str]:
     ends = [
         tuple(side.loc[shared, end].to_numpy(float) for end in ("low", "high")) for side in sides
     ]
+    so_far = len(shared), len(shared.unique("search"))
+    if plan.scores_values:
+        return _sizes_of_values(ends, plan, so_far)
     searches = deciding_sizes.searches(ends, plan.trials)
     tuned = bounds.ratio(*searches[:2])
     if len(searches) > 2:
         tuned = bounds.ratio(tuned, bounds.ratio(*searches[2:]))
-    searched = f"{_size(deciding_sizes.needed(*tuned))} ({len(shared.unique('search'))})"
-    if len(searches) > 2:
-        return "-", searched
-    return f"{_size(deciding_sizes.needed(*bounds.ratio(*ends)))} ({len(shared)})", searched
+        return "-", _size(deciding_sizes.needed(*tuned), so_far[1])
+    sizes = (deciding_sizes.needed(*ratios) for ratios in (bounds.ratio(*ends), tuned))
+    return tuple(map(_size, sizes, so_far))
+
+
+def _sizes_of_values(
+    ends: Sequence[deciding_sizes.Ends], plan: Study, so_far: tuple[int, int]
+) -> tuple[str, str]:
+    """The sizes for best values, what is of interest being a tenth of the baseline's tuned loss, or
+    of what it lacks to a value of 1."""
+    if plan.higher_is_better:
+        ends = [(1 - highs, 1 - lows) for lows, highs in ends]
+    searches = deciding_sizes.searches(ends, plan.trials)
+    smallest = (1 - deciding_sizes.RATIO) * float(np.median(searches[1][1]))
+    sizes = (
+        deciding_sizes.needed(*bounds.difference(*sides), difference=smallest)
+        for sides in (ends, searches)
+    )
+    return tuple(map(_size, sizes, so_far))
 
 
 @functools.cache
@@ -260,10 +289,12 @@ def _bounded(study: str, condition: str) -> str:
     return f"{condition}: {', '.join(axes)}" if axes else ""
 
 
-def _size(number: float) -> str:
+def _size(number: float, so_far: int) -> str:
     if math.isnan(number):
-        return "-"
-    return f">{deciding_sizes.LARGEST:,}" if math.isinf(number) else f"{number:,}"
+        size = "-"
+    else:
+        size = f">{deciding_sizes.LARGEST:,}" if math.isinf(number) else f"{number:,}"
+    return f"{size} ({so_far})"
 
 
 def _by_sign_test(effect: Mapping, tuned: pd.DataFrame) -> Cell:
@@ -568,15 +599,17 @@ def report(cells: Mapping[str, Mapping[str, Cell]]) -> str:
             "tuned learning rate.",
             "p is that of the sign test; Holm's method adjusts it for the problems of the claim, "
             "which no verdict does.",
-            "Two columns say how large a study of an undecided ratio would have to be: the pairs "
+            "Two columns say how large a study of what is undecided would have to be: the pairs "
             "of trials with matched seeds, and the searches, with which a sign test finds a ratio "
-            f"of {deciding_sizes.RATIO} with a probability of {deciding_sizes.POWER} if ratios "
-            "scatter as they do here. Parentheses hold how many there are so far; if that is "
-            "already more, a larger difference is unlikely. The verdicts ask for more than a sign "
-            "test over searches, all of which must agree. Searches are resampled from the study's "
-            "trials; with three or fewer, their number is rough. Decided ratios and "
-            "differences have none, and ratios of ratios have no pairs, since no sign test decides "
-            "them.",
+            f"of {deciding_sizes.RATIO} (or, of best values, a difference by a tenth of no "
+            "echoing's loss, or of what its accuracy or AP50 lacks to 1) with a probability of "
+            f"{deciding_sizes.POWER} if they scatter as they do here. Parentheses hold how many "
+            "there are so far; if that is already more, a larger difference is unlikely. The "
+            "verdicts ask for more than a sign test over searches, all of which must agree. "
+            "Searches are resampled from the study's trials; with three or fewer, their number is "
+            "rough, as it is for seconds, which only the five searches tell. For Agarwal et al., "
+            "pairs are runs. What is decided has no size, and ratios of ratios have no pairs, "
+            "since no sign test decides them.",
             "The last column names the conditions whose best trials lie within 5% of the same end "
             "of an axis in two or more searches: a wider search might make them better.",
             common.markdown_table(header, rows),

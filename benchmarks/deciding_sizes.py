@@ -1,9 +1,10 @@
 """How many pairs of trials, or searches, would decide what a study left undecided.
 
-The smallest difference of interest is a ratio of RATIO. Its size is the number of ratios with which
-the sign test at SIGNIFICANCE finds it with a probability of POWER, if ratios scatter around it as
-the known ones do around their own median. So the size does not depend on the effect that was seen,
-only on its scatter, and nothing is assumed of the scatter's form.
+The smallest ratio of interest is RATIO. Its size is the number of ratios with which the sign test
+at SIGNIFICANCE finds it with a probability of POWER, if ratios scatter around it as the known ones
+do around their own median. So the size does not depend on the effect that was seen, only on its
+scatter, and nothing is assumed of the scatter's form. For differences, the caller says which is the
+smallest of interest.
 """
 
 import math
@@ -24,19 +25,25 @@ LARGEST = 10_000
 Ends = tuple[np.ndarray, np.ndarray]  # lower and upper bounds of quantities
 
 
-def needed(lows: ArrayLike, highs: ArrayLike) -> float:
-    """The number of ratios that would decide; infinite beyond LARGEST, NaN if the median of the
-    known ones is not known.
+def needed(lows: ArrayLike, highs: ArrayLike, difference: float | None = None) -> float:
+    """The number of ratios (or differences) that would decide; infinite beyond LARGEST, NaN if the
+    median of the known ones is not known.
 
     Args:
         lows, highs: bounds of the known ratios, as for `uncertainty.sign_interval`.
+        difference: if they are differences, the smallest one of interest, positive.
     """
-    median = uncertainty.middle(*uncertainty.sign_interval(lows, highs)[2:])
+    differ = difference is not None
+    balance = uncertainty.sign_interval(lows, highs, -math.inf if differ else 0.0)[2:]
+    median = uncertainty.middle(*balance, differ=differ)
     if math.isnan(median):
         return math.nan
     # The sign test of ratios around RATIO against 1 is that of these against median / RATIO. The
     # scatter above the median counts as much as that below.
-    below, above = uncertainty.signs(lows, highs, [median / RATIO, median * RATIO])
+    ends = median / RATIO, median * RATIO
+    if difference is not None:
+        ends = median + difference, median - difference
+    below, above = uncertainty.signs(lows, highs, ends)
     right, wrong = below[0] + above[1], above[0] + below[1]
     if right <= wrong:
         return math.inf

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 
 import echo
@@ -51,3 +52,14 @@ def test_the_times_of_learning_rates_bracket_the_threshold():
     for number, below in ((before, False), (at, True)):
         trained = convex_regimes.train(weights, rates[1:], 0, 0, number, 4, batch_size=16)
         assert (convex_regimes.loss(trained)[0] <= convex_regimes.THRESHOLD) == below
+
+
+@pytest.mark.slow
+def test_further_runs_repeat_the_published_ones_given_their_seeds():
+    published = pd.read_csv(convex_regimes.RUNS)
+    runs = convex_regimes.measure_further(published, [1_000, 1_001])
+    columns = ["batch_size", "factor", "rate", "tuning", "seed"]
+    both = runs.merge(published, on=columns, suffixes=("", "_published"))
+    assert len(both) == len(runs) == 4
+    # on another processor, a run may cross the threshold an evaluation sooner or later
+    np.testing.assert_allclose(both["batches"], both["batches_published"], rtol=0.07)

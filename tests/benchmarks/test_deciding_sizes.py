@@ -51,6 +51,15 @@ def test_size_finds_a_tenth_often_enough_and_one_less_does_not(spread):
     assert found_in(size - 1) < deciding_sizes.POWER + 0.05
 
 
+def test_size_of_differences_is_that_of_the_ratios_whose_logarithms_they_are():
+    ratios = np.exp(0.3 + 0.2 * np.random.default_rng(3).standard_normal(51))
+    size = deciding_sizes.needed(ratios, ratios)
+    logs, smallest = np.log(ratios), -math.log(deciding_sizes.RATIO)
+    assert deciding_sizes.needed(logs, logs, smallest) == size
+    assert deciding_sizes.needed(-logs, -logs, smallest) == size
+    assert deciding_sizes.needed(logs, logs, 2 * smallest) < size
+
+
 def test_pairs_of_which_nothing_is_known_add_to_the_size():
     ratios = np.exp(0.2 * np.random.default_rng(2).standard_normal(50))
     size = deciding_sizes.needed(ratios, ratios)
