@@ -174,7 +174,10 @@ def test_speedups_come_from_the_pages():
     assert cell.tuned.endswith("times as fast")
     assert 1 / cell.effect == pytest.approx(float(cell.tuned.split()[0]))
     assert claims.faster("wall_time", "e = 5", claimed=False)().verdict == "not reproduced"
-    assert claims.faster("wall_time", "e = 5", bound=0.99 / cell.low)().verdict == "undecided"
+    assert cell.sizes == ("-", "-")
+    undecided = claims.faster("wall_time", "e = 5", bound=0.99 / cell.low)()
+    assert undecided.verdict == "undecided"
+    assert re.fullmatch(r"\d+ \(5\)", undecided.sizes[1])
     assert claims.faster("wall_time", "e = 5", bound=1.01 / cell.low)().verdict == "not reproduced"
 
 
