@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from data import digits, paths, python_text, splits
-from data.path_data import PathData, Settings
+from data.path_data import PathData, Settings, main_split
 from data.sources import FileSource, RecordError, Source, SourceError, reason
 from runs import cli, terminal
 
@@ -75,7 +75,7 @@ def _write(
 ) -> None:
     import tensorflow_datasets as tfds
 
-    features = _features(opened, sources["train"][0])
+    features = _features(opened, sources[main_split(sources)][0])
 
     class Copy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """TFDS's own adhoc builder needs TensorFlow."""
@@ -179,19 +179,21 @@ def _plain(value: Any) -> Any:
 def next_command(opened: PathData, text: str, directory: pathlib.Path, name: str) -> str:
     """The command that trains on the copy for ten epochs."""
     lengths = {split: len(rows()) for split, rows in opened.splits.items()}
-    examples, held_out = lengths["train"], next(filter(lengths.get, ("validation", "test")), "")
+    train = main_split(lengths)
+    others = [split for split in ("validation", "test") if split in lengths and split != train]
+    held_out, test = (*others, "", "")[:2]
     flags = {
         "name": name,
         "data_dir": directory,
-        "train_split": "train" if held_out else "train[:90%]",
-        "validation_split": held_out or "train[90%:]",
-        "test_split": "test" if held_out == "validation" and lengths.get("test") else "",
+        "train_split": train if held_out else f"{train}[:90%]",
+        "validation_split": held_out or f"{train}[90%:]",
+        "test_split": test,
     }
     command = [
         *("python", "train.py", f"--config=configs/{_config(opened, text)}.py"),
         *(f"--config.dataset.{field}={value}" for field, value in flags.items()),
-        f"--config.budget.fresh_examples={10 * examples}",
-        f"--config.evaluate_every_fresh_examples={examples}",
+        f"--config.budget.fresh_examples={10 * lengths[train]}",
+        f"--config.evaluate_every_fresh_examples={lengths[train]}",
         f"--workdir=out/{name}",
     ]
     return shlex.join(command)

@@ -20,7 +20,14 @@ import numpy as np
 from PIL import Image
 
 from data import cache
-from data.path_data import PathData, Settings, by_split, image_properties, shuffled_order
+from data.path_data import (
+    PathData,
+    Settings,
+    by_split,
+    image_properties,
+    main_split,
+    shuffled_order,
+)
 from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
 from data.storage import Tree
 from data.tfds import MAX_CLASSES
@@ -125,7 +132,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         split: functools.cache(functools.partial(_rows, tree, names, settings))
         for split, names in files.items()
     }
-    train = splits["train" if "train" in splits else next(iter(splits))]()
+    train = splits[main_split(splits)]()
     used = tree.only([name for names in files.values() for name in names])
     info = DatasetInfo(settings.name, "datasets", used.fingerprint(), None, None)
     if "image" not in train.columns:
@@ -150,8 +157,9 @@ def _files(tree: Tree) -> dict[str, list[str]]:
     """The names of the files of each split, in order."""
     try:
         if "dataset_dict.json" in tree.names:
-            splits = json.loads(tree.read(["dataset_dict.json"])[0])["splits"]
-            return {split: _saved(tree, f"{split}/") for split in splits}
+            if splits := json.loads(tree.read(["dataset_dict.json"])[0])["splits"]:
+                return {split: _saved(tree, f"{split}/") for split in splits}
+            raise ValueError("dataset_dict.json names no splits")
         if "state.json" in tree.names:
             return {"train": _saved(tree, "")}
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -172,6 +180,8 @@ def _saved(tree: Tree, directory: str) -> list[str]:
     """The files of a split that was saved with save_to_disk."""
     state = json.loads(tree.read([f"{directory}state.json"])[0])
     names = [f"{directory}{file['filename']}" for file in state["_data_files"]]
+    if not names:
+        raise ValueError(f"{directory}state.json names no files")
     if missing := [name for name in names if name not in tree.names]:
         raise SourceError(f"{tree.path(missing[0])} is missing; restore it, or save the data again")
     return names

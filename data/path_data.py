@@ -4,7 +4,7 @@ import dataclasses
 import io
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -86,6 +86,11 @@ def split_named(name: str) -> str:
 def canonical_split(name: str) -> str:
     """A split's name as configurations write it: `validation` for valid, val, and dev."""
     return _SPLIT_NAMES.get(name, name)
+
+
+def main_split(splits: Collection[str]) -> str:
+    """`train`, or the first split of a data set without it."""
+    return "train" if "train" in splits else next(iter(splits))
 
 
 def by_split(names: Sequence[str]) -> dict[str, list[str]]:

@@ -86,6 +86,16 @@ def test_the_command_names_the_splits_that_were_copied(tmp_path, capsys):
     assert ".validation_split=validation --config.dataset.test_split=test" in command
 
 
+def test_a_data_set_without_train_is_copied(tmp_path, capsys):
+    path_data.save_to_disk(tmp_path / "own", {"test": path_data.images_table(range(9))})
+    converted(f"hf:{tmp_path}/own", tmp_path / "tfds")
+    assert len(splits.open_source("copy", "test", str(tmp_path / "tfds"))[0]) == 9
+    command = shlex.split(capsys.readouterr().out.strip().splitlines()[-1])
+    assert "--config.dataset.train_split=test[:90%]" in command
+    assert "--config.dataset.validation_split=test[90%:]" in command
+    assert "--config.dataset.test_split=" in command
+
+
 def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
     row = shuffled_order(71)[70]  # far from the images that are looked at when data are opened
     images = [tfds_data.png(number) for number in range(71)]

@@ -347,6 +347,18 @@ DAMAGED_FILES = {
     "no Arrow file": ("hf", "saved/train/data-00001-of-00002.arrow", None, "is missing; restore"),
     "half a description": ("hf", "saved/train/state.json", _cut(), "description of the data set"),
     "null as description": ("hf", "saved/dataset_dict.json", lambda _: b"null", "description of"),
+    "a description without splits": (
+        "hf",
+        "saved/dataset_dict.json",
+        lambda _: b'{"splits": []}',
+        "names no splits",
+    ),
+    "a description without files": (
+        "hf",
+        "saved/train/state.json",
+        lambda _: b'{"_data_files": []}',
+        "train/state.json names no files",
+    ),
     "half a Parquet file": ("parquet", "hub/data/train-00000-of-00001.parquet", _cut(), "00001.pa"),
     "Parquet of zeros": ("parquet", "hub/data/train-00000-of-00001.parquet", _zeros, "00001.parq"),
 }
