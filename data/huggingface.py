@@ -5,7 +5,6 @@ that a record is read alone. Parquet has to decode hundreds of records to read o
 first rewritten as an Arrow file, once, in config.dataset.cache_dir or in .cache next to the data.
 """
 
-import bisect
 import dataclasses
 import functools
 import io
@@ -28,7 +27,7 @@ from data.path_data import (
     main_split,
     shuffled_order,
 )
-from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
+from data.sources import DatasetInfo, Records, SourceError, fingerprint, locate, reason
 from data.storage import Tree
 from data.tfds import MAX_CLASSES
 from runs import cli
@@ -92,9 +91,8 @@ class _Rows(Records):
         return [self._record(self._order[number]) for number in numbers]
 
     def place(self, number: int) -> str:
-        row = self._order[number]
-        file = bisect.bisect_right(self._file_ends, row)
-        return f"{self._shown[file]}, row {row - (self._file_ends[file - 1] if file else 0)}"
+        file, row = locate(self._file_ends, self._order[number])
+        return f"{self._shown[file]}, row {row}"
 
     def batches(self, field: str) -> Iterator[Any]:
         """The values of a field as Arrow arrays, one per batch."""
@@ -109,9 +107,8 @@ class _Rows(Records):
         return batch
 
     def _record(self, row: int) -> dict[str, Any]:
-        place = bisect.bisect_right(self._ends, row)
+        place, row = locate(self._ends, row)
         batch = self._batch(place)
-        row -= self._ends[place] - batch.num_rows
         record = {name: batch.column(given)[row].as_py() for name, given in self.columns.items()}
         if "image" in record:
             record["image"] = _encoded(record["image"])

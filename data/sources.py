@@ -127,6 +127,12 @@ class Records(abc.ABC):
         """The file of a record, and which of its records it is if it has several."""
 
 
+def locate(ends: Sequence[int], number: int) -> tuple[int, int]:
+    """The part that holds a number, and its place there; `ends` are the parts' running totals."""
+    part = bisect.bisect_right(ends, number)
+    return part, number - (ends[part - 1] if part else 0)
+
+
 class FileSource(Source):
     """A split whose records are in files; an error while reading names the record and its file.
 
@@ -168,9 +174,9 @@ class FileSource(Source):
     def _row(self, index: int) -> tuple[Records, int]:
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
-        part = bisect.bisect_right(self._ends, index)
+        part, place = locate(self._ends, index)
         records, rows = self._parts[part]
-        return records, rows[index - self._ends[part] + len(rows)]
+        return records, rows[place]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,6 @@
 A directory's files belong to the splits that their names or folders say: train.txt, test/a.txt.
 """
 
-import bisect
 import codecs
 import functools
 import itertools
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from data.path_data import PathData, Settings, by_split
-from data.sources import DatasetInfo, Records, SourceError, reason
+from data.sources import DatasetInfo, Records, SourceError, locate, reason
 from data.storage import Tree
 
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -63,9 +62,8 @@ class _Lines(Records):
 
     def _locate(self, number: int) -> tuple[int, int]:
         """The file of a line, and the byte where it starts."""
-        file = bisect.bisect_right(self._ends, number)
-        starts = self._starts[file]
-        return file, int(starts[number - self._ends[file] + len(starts)])
+        file, line = locate(self._ends, number)
+        return file, int(self._starts[file][line])
 
     def _text(self, file: int, start: int) -> bytes | str:
         path = self._paths[file]

@@ -5,7 +5,6 @@ the description says. This reads only the end of each file: 0.1 ms per file on a
 checksum of a record is verified when the record is read.
 """
 
-import bisect
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -24,6 +23,7 @@ from data.sources import (
     Source,
     SourceError,
     fingerprint,
+    locate,
     reason,
 )
 
@@ -215,10 +215,9 @@ class _PreparedRecords(Records):
         return self._records.__getitems__(numbers)
 
     def place(self, number: int) -> str:
-        file_number = bisect.bisect_right(self._ends, number)
-        file = self._files[file_number]
-        in_file = number - (self._ends[file_number] - file.take) + file.skip
-        return f"{file.filename}, its record {in_file}"
+        part, place = locate(self._ends, number)
+        file = self._files[part]
+        return f"{file.filename}, its record {place + file.skip}"
 
 
 def _dataset_info(builder: Any) -> DatasetInfo:
