@@ -23,6 +23,7 @@ from data.path_data import (
     PathData,
     Settings,
     by_split,
+    damaged,
     image_properties,
     main_split,
     shuffled_order,
@@ -221,9 +222,9 @@ def _mapped(path: pathlib.Path, shown: str) -> tuple[Any, list[Any]]:
         reader = pa.ipc.open_stream(pa.memory_map(os.fspath(path)))
         batches = list(reader)
     except Exception as error:  # pyarrow raises many types
-        raise _damaged(shown, error) from error
+        raise damaged(shown, error) from error
     if not complete:
-        raise _damaged(shown, ValueError("it is truncated"))
+        raise damaged(shown, ValueError("it is truncated"))
     return reader.schema, batches
 
 
@@ -247,7 +248,7 @@ def _as_arrow(path: pathlib.Path, shown: str, directory: pathlib.Path) -> pathli
         except (pa.ArrowException, OSError) as error:
             if cli.is_disk_full(error):
                 raise
-            raise _damaged(shown, error) from error
+            raise damaged(shown, error) from error
 
     with path.open("rb") as file:  # the end holds a description of the content
         file.seek(max(0, path.stat().st_size - _FOOTER_BYTES))
@@ -256,10 +257,6 @@ def _as_arrow(path: pathlib.Path, shown: str, directory: pathlib.Path) -> pathli
     if not arrow.exists():
         cache.make_file(arrow, make)
     return arrow
-
-
-def _damaged(shown: str, error: Exception) -> SourceError:
-    return SourceError(f"{shown} cannot be used ({reason(error)}); restore the file")
 
 
 def _features(schema: Any) -> dict[str, Any]:
@@ -345,7 +342,7 @@ def _num_classes(rows: _Rows, field: str, root: str) -> int:
                 objects = field == "objects"
                 labels.update(_lists(value, rows.object_names)["label"] if objects else [value])
     except Exception as error:  # pyarrow raises many types
-        raise _damaged(root, error) from error
+        raise damaged(root, error) from error
     labels.discard(None)
     if not labels or not all(
         isinstance(label, int) and 0 <= label < MAX_CLASSES for label in labels

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from data.path_data import PathData, Settings, shuffled_order, split_named
-from data.sources import DatasetInfo, Records, SourceError, fingerprint, reason
+from data.path_data import PathData, Settings, damaged, shuffled_order, split_named
+from data.sources import DatasetInfo, Records, SourceError, fingerprint
 from data.storage import Tree
 from data.tfds import MAX_CLASSES
 
@@ -61,7 +61,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
                 f"{shown} is a .npy file, which holds one array; save both arrays in one .npz "
                 f"file, with np.savez({path.stem + '.npz'!r}, image=images, label=labels)"
             ) from error
-        raise _damaged(shown, error) from error
+        raise damaged(shown, error) from error
     names = _names(shown, [member.filename for member in members], settings)
     if "train" not in names:
         arrays = ", ".join(member.filename.removesuffix(".npy") for member in members)
@@ -142,7 +142,7 @@ def _load(shown: str, path: pathlib.Path, name: str) -> np.ndarray:
                 return array
             raise ValueError(f"{name} is no array")  # but the bytes of another file
     except Exception as error:  # damaged archives raise many types
-        raise _damaged(shown, error) from error
+        raise damaged(shown, error) from error
 
 
 def _array(arrays: Any, name: str) -> Any:
@@ -156,7 +156,3 @@ def _array(arrays: Any, name: str) -> Any:
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     return np.broadcast_to(np.empty((), dtype), shape)
-
-
-def _damaged(shown: str, error: Exception) -> SourceError:
-    return SourceError(f"{shown} cannot be used ({reason(error)}); restore the file")

@@ -110,6 +110,11 @@ def shuffled_order(n: int) -> list[int]:
     return np.random.Generator(np.random.PCG64(0)).permutation(n).tolist()
 
 
+def damaged(shown: str, error: Exception) -> SourceError:
+    """The error for a file that cannot be used; `shown` is its name in messages."""
+    return SourceError(f"{shown} cannot be used ({reason(error)}); restore the file")
+
+
 def image_properties(records: Records) -> tuple[tuple[int, int, int] | None, int]:
     """(height, width, channels) of the images, or None if sizes differ, and their channels: 1 if
     all are gray, else 3.
