@@ -193,20 +193,16 @@ class RateLimiter:
         self._free_at = -math.inf  # when the last record has passed
         self._stall = (math.inf, math.inf)  # start and end of the next stall
 
-    def passed(self, sizes: Sequence[int]) -> Iterator[int]:
-        """Yields the numbers 0, 1, ... of a request's records, each when the record has passed.
-
-        Args:
-            sizes: bytes of each record.
-        """
+    def passed(self, sizes: Sequence[int]) -> Iterator[None]:
+        """Yields once for each record of a request, when it has passed; `sizes` are their bytes."""
         with self._latency_lock:
             latency = self._varied(self._limits.latency_seconds, self._latency_rng)
         if latency:
             self._sleep(latency)
         with self._transfer_lock:
-            for number, size in enumerate(sizes):
+            for size in sizes:
                 self._wait_for(size)
-                yield number
+                yield
 
     def _wait_for(self, size: int) -> None:
         now = self._clock()
