@@ -58,12 +58,7 @@ def overlap(dataset: Any) -> str:
 
 
 def open_source(
-    name: str,
-    split: str,
-    data_dir: str = "",
-    *,
-    cache_dir: str = "",
-    text: str = "",
+    name: str, split: str, data_dir: str = "", *, cache_dir: str = "", text: str = ""
 ) -> tuple[Source, DatasetInfo]:
     """The raw records of a split, and what is known of the data set.
 
@@ -90,5 +85,6 @@ def open_source(
 
 
 def _open_split(dataset: Any, split: str) -> tuple[Source, DatasetInfo]:
-    options = {name: dataset[name] for name in ("cache_dir", "text")}
-    return open_source(dataset.name, split, dataset.data_dir, **options)
+    return open_source(
+        dataset.name, split, dataset.data_dir, cache_dir=dataset.cache_dir, text=dataset.text
+    )
