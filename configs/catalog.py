@@ -144,7 +144,7 @@ def of(numbers: Numbers) -> Studies:
         },
         "quality": {
             "about": "Figure 9: the best value within a fixed budget of fresh examples.",
-            "conditions": BASELINE | twice | {f"before_augmentation_e{e}": before[e] for e in (4,)},
+            "conditions": BASELINE | twice | {"before_augmentation_e4": before[4]},
             "overrides": {"target.value": numbers.never},
             "score": "best_value",
         },

@@ -96,10 +96,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.target.mode = "below"
     if variant == "mini":
         config.dataset.name = "python_topics"
-        config.dataset.train_split = "train"
         config.dataset.validation_split = "validation"
         config.dataset.test_split = ""
-        config.dataset.sequence_length = 64
         config.dataset.vocabulary_size = 512
         config.model.layers = 2
         config.model.dim = 64
