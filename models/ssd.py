@@ -57,10 +57,9 @@ class SSD(nnx.Module):
 
     Args:
         num_classes: number K of classes without the background.
-        image_size: rows and columns of the images; 300 gives N = 8,732 boxes.
+        image_size: rows and columns of the images (RGB); 300 gives N = 8,732 boxes.
         depth: 34, or 18 for a smaller backbone, named after the complete residual networks.
         width: channels of the backbone's first stage; all others are proportional.
-        in_channels: channels of the images.
         ghost_batch_size: examples normalized together in the backbone; 0 = the whole batch.
         dtype: dtype of the convolutions and activations, except in the heads, whose outputs are
             float32; parameters are float32.
@@ -74,7 +73,6 @@ class SSD(nnx.Module):
         image_size: int = 300,
         depth: int = 34,
         width: int = 64,
-        in_channels: int = 3,
         ghost_batch_size: int = 0,
         dtype: jnp.dtype = jnp.float32,
         rngs: nnx.Rngs,
@@ -84,7 +82,6 @@ class SSD(nnx.Module):
         self.backbone = ResNetBackbone(
             depth=depth,
             width=width,
-            in_channels=in_channels,
             stage_strides=(1, 2, 1),
             ghost_batch_size=ghost_batch_size,
             **common,

@@ -91,7 +91,7 @@ def vision_transformer(
         )
     return Network.of(
         VisionTransformer,
-        image_shape=tuple(shape),
+        image_shape=shape,
         num_classes=num_classes,
         patch_size=model.patch_size,
         num_layers=model.layers,
