@@ -92,7 +92,7 @@ FIELDS = (
     Field(
         "dataset.canvas",
         384,
-        "pixels per side of decoded photographs; larger ones are reduced",
+        "pixels per side of decoded photographs; imagenet reduces larger ones, coco resizes all",
         Range(8, 2**14),
     ),
     Field(

@@ -198,7 +198,8 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """`grid`, the `pilot` that determines its target, the `confirmation` of a finished grid, the
-    studies of figures 7 to 9 and of open questions, and on sentences AdamW at two batch sizes."""
+    studies of figures 7 to 9, of controls, and of open questions, and with lm1b AdamW at two batch
+    sizes."""
     problem = _problem(variant)
     numbers = dataclasses.replace(
         problem.workload.MINI_NUMBERS,

@@ -57,7 +57,7 @@ def decode(jpeg: bytes) -> np.ndarray:
 
 @functools.cache
 def local(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """A split not from the server: images, uint8 [N, SIDE, SIDE], labels, int64 [N]."""
+    """A split, read without the server: images, uint8 [N, SIDE, SIDE], and labels, int64 [N]."""
     source, _ = digits.open_source("digits_jpeg", split)
     records = source.__getitems__(range(len(source)))
     images_NxHxW = np.stack([decode(record["image"]) for record in records])

@@ -19,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from models.transformer import Transformer
 from workloads.interface import Arrays, WorkloadError, total
 
-# Pads rows of tokens; texts do not contain it.
+# Pads rows of tokens; texts do not contain it. The same as PAD of data/vocabulary.py.
 PAD = 0
 
 # Maximum size of the logits in bytes over all devices: 1024 rows of 256 positions and 32,000 tokens

@@ -1,4 +1,4 @@
-"""Classification of photographs of any size: ImageNet, and the digits on JPEGs of its mini.
+"""Classification of photographs of any size: ImageNet, and the digits as JPEGs of its mini.
 
 Photographs are decoded onto a canvas, a square of one size, at its top left. Larger photographs are
 reduced to fit; smaller ones keep every pixel. Echoing before augmentation repeats the canvas and
