@@ -43,10 +43,8 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
     """(height, width) of an image, from its header alone; raises DecodeError as `decode` does."""
     if isinstance(image, np.ndarray):
         return image.shape[0], image.shape[1]
-    if not isinstance(image, bytes):
-        raise DecodeError(f"{type(image).__name__} instead of an encoded image")
     header = _jpeg_header(image)
-    return _check_size(header[:2] if header else _claimed_size(image))
+    return _check_size(header[0] if header else _claimed_size(image))
 
 
 def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndarray:
@@ -64,12 +62,10 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
     """
     if isinstance(image, np.ndarray):
         return image
-    if not isinstance(image, bytes):
-        raise DecodeError(f"{type(image).__name__} instead of an encoded image")
     header = _jpeg_header(image)
     if header is None:
         return _other(image, channels)
-    (height, width), colorspace = _check_size(header[:2]), header[2]
+    (height, width), colorspace = _check_size(header[0]), header[1]
     if colorspace in ("CMYK", "YCCK"):
         _jpeg(image, "CMYK", 0, 0)  # only for its errors: OpenCV recovers silently
         return _other(image, channels)
@@ -176,14 +172,16 @@ def _largest_factor(allowed: Callable[[int], bool]) -> int:
     return next((factor for factor in _FACTORS if allowed(factor)), 1)
 
 
-def _jpeg_header(data: bytes) -> tuple[int, int, str, str] | None:
-    """(height, width, color space, subsampling); None for data that simplejpeg does not support:
-    other formats, and JPEGs with unusual subsampling."""
+def _jpeg_header(data: bytes) -> tuple[tuple[int, int], str] | None:
+    """((height, width), color space); None for data that simplejpeg does not support: other
+    formats, and JPEGs with unusual subsampling. Raises DecodeError for what is not bytes."""
+    if not isinstance(data, bytes):
+        raise DecodeError(f"{type(data).__name__} instead of an encoded image")
     if data[:3] != b"\xff\xd8\xff":
         return None
     try:
-        height, width, space, subsampling = simplejpeg.decode_jpeg_header(data, strict=False)
-        return int(height), int(width), space, subsampling
+        height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+        return (int(height), int(width)), space
     except (ValueError, KeyError):
         return None
 
