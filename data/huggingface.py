@@ -28,9 +28,8 @@ from data.path_data import (
     main_split,
     shuffled_order,
 )
-from data.sources import DatasetInfo, Records, SourceError, fingerprint, locate, reason
+from data.sources import MAX_CLASSES, DatasetInfo, Records, SourceError, fingerprint, locate, reason
 from data.storage import Tree
-from data.tfds import MAX_CLASSES
 from runs import cli
 
 SUFFIXES = (".arrow", ".parquet")

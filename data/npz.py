@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from data.path_data import PathData, Settings, damaged, shuffled_order, split_named
-from data.sources import DatasetInfo, Records, SourceError, fingerprint
+from data.sources import MAX_CLASSES, DatasetInfo, Records, SourceError, fingerprint
 from data.storage import Tree
-from data.tfds import MAX_CLASSES
 
 SUFFIXES = (".npz",)
 

@@ -8,12 +8,15 @@ import importlib.util
 import itertools
 import operator
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from runs import cli
+
+# Larger than any real data set has, and small enough that the last layer does not fill the memory.
+MAX_CLASSES = 2**20
 
 # A library's error message may quote the whole record.
 _MAX_REASON = 300
@@ -206,7 +209,7 @@ class DatasetInfo:
     has_boxes: bool = False
 
 
-def check_split(name: str, split: str, splits: Mapping[str, Any] | Sequence[str]) -> None:
+def check_split(name: str, split: str, splits: Collection[str]) -> None:
     """Raises SourceError unless the data set `name` has the split `split`."""
     if split not in splits:
         raise SourceError(f"data set {name!r} has no split {split!r}; allowed: {', '.join(splits)}")

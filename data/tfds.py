@@ -16,6 +16,7 @@ from typing import Any
 
 from data import storage
 from data.sources import (
+    MAX_CLASSES,
     DatasetInfo,
     FileSource,
     Records,
@@ -26,9 +27,6 @@ from data.sources import (
     locate,
     reason,
 )
-
-# Larger than any real data set has, and small enough that the last layer does not fill the memory.
-MAX_CLASSES = 2**20
 
 # The latency of a mounted bucket dominates, so many files are checked concurrently.
 _CONCURRENT_CHECKS = 64
