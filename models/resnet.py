@@ -54,7 +54,8 @@ class BasicBlock(nnx.Module):
     """Two 3x3 convolutions with a shortcut, relu after the sum (He et al. 2016, figure 2).
 
     If the shape changes, the shortcut is a 1x1 convolution with batch norm (option B), or without
-    `projection` the identity, subsampled and padded with zero channels (option A).
+    `projection` the identity, subsampled and padded with zero channels (option A). `common`:
+    arguments of every `ConvNorm`.
     """
 
     expansion = 1  # output channels of the block / `features`
@@ -67,12 +68,10 @@ class BasicBlock(nnx.Module):
         stride: int = 1,
         projection: bool = True,
         last_scale: float = 1.0,
-        rngs: nnx.Rngs,
         **common,
     ):
         self.stride = stride
         self.zero_channels = features - in_features
-        common |= {"rngs": rngs}
         self.conv1 = ConvNorm(in_features, features, stride=stride, **common)
         self.conv2 = ConvNorm(features, features, initial_scale=last_scale, **common)
         reshapes = stride > 1 or in_features != features

@@ -16,7 +16,8 @@ HEAD_INIT = nnx.initializers.normal(0.01)
 class Bottleneck(nnx.Module):
     """1x1, 3x3, and 1x1 convolution with a shortcut (He et al. 2016, figure 5, right).
 
-    The 3x3 convolution has the stride ("v1.5"); in the paper the first 1x1 has it.
+    The 3x3 convolution has the stride ("v1.5"); in the paper the first 1x1 has it. `common`:
+    arguments of every `ConvNorm`.
     """
 
     expansion = 4  # output channels of the block / `features`
@@ -28,11 +29,9 @@ class Bottleneck(nnx.Module):
         *,
         stride: int = 1,
         last_scale: float = 1.0,
-        rngs: nnx.Rngs,
         **common,
     ):
         out_features = features * self.expansion
-        common |= {"rngs": rngs}
         self.conv1 = ConvNorm(in_features, features, kernel=1, **common)
         self.conv2 = ConvNorm(features, features, stride=stride, **common)
         self.conv3 = ConvNorm(features, out_features, kernel=1, initial_scale=last_scale, **common)
