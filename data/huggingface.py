@@ -159,7 +159,7 @@ def _files(tree: Tree) -> dict[str, list[str]]:
             raise ValueError("dataset_dict.json names no splits")
         if "state.json" in tree.names:
             return {"train": _saved(tree, "")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SourceError(
             f"the description of the data set in {tree.root} cannot be used ({reason(error)}); "
             "save the data set again"
@@ -263,7 +263,7 @@ def _features(schema: Any) -> dict[str, Any]:
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return dict(features.items())
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -347,6 +347,7 @@ DAMAGED_FILES = {
     "no Arrow file": ("hf", "saved/train/data-00001-of-00002.arrow", None, "is missing; restore"),
     "half a description": ("hf", "saved/train/state.json", _cut(), "description of the data set"),
     "null as description": ("hf", "saved/dataset_dict.json", lambda _: b"null", "description of"),
+    "a deep description": ("hf", "saved/dataset_dict.json", lambda _: b"[" * 10**5, "recursion"),
     "a description without splits": (
         "hf",
         "saved/dataset_dict.json",
