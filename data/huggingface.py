@@ -131,7 +131,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     }
     train = splits[main_split(splits)]()
     used = tree.only([name for names in files.values() for name in names])
-    info = DatasetInfo(settings.name, "datasets", used.fingerprint(), None, None)
+    info = DatasetInfo(settings.name, "datasets", used.fingerprint())
     if "image" not in train.columns:
         return PathData(splits, info)
     shape, channels = image_properties(train)

@@ -45,7 +45,7 @@ def open_source(name: str, split: str) -> tuple[Source, DatasetInfo]:
             "Python, or a data set that TFDS has prepared (config.dataset.name)"
         )
     digest = fingerprint(repr(splits).encode())
-    info = DatasetInfo(name, f"python {platform.python_version()}", digest, None, None)
+    info = DatasetInfo(name, f"python {platform.python_version()}", digest)
     return ArraySource(text=np.asarray(splits[split], object)), info
 
 

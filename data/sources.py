@@ -201,8 +201,8 @@ class DatasetInfo:
     name: str
     version: str
     fingerprint: str
-    num_classes: int | None
-    image_shape: tuple[int, int, int] | None
+    num_classes: int | None = None
+    image_shape: tuple[int, int, int] | None = None
     channels: int | None = None
     vocabulary_size: int | None = None
     notes: tuple[str, ...] = ()

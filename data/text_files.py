@@ -120,7 +120,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         split: functools.cache(functools.partial(_records, tree, files, settings))
         for split, files in by_split(names).items()
     }
-    info = DatasetInfo(settings.name, "text", tree.only(names).fingerprint(), None, None)
+    info = DatasetInfo(settings.name, "text", tree.only(names).fingerprint())
     return PathData(splits, info)
 
 

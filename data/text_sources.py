@@ -50,7 +50,7 @@ class Texts(Source):
     """
 
     def __init__(self, records: Source, name: str, split: str, max_bytes: int):
-        self._records, self._max_bytes = records, max_bytes
+        self._records, self._max_bytes, self.where = records, max_bytes, records.where
         if not len(records):
             raise SourceError(f"split {split!r} of data set {name!r} is empty; give another one")
         if "text" not in records[0]:
@@ -67,9 +67,6 @@ class Texts(Source):
         texts = [self._text(*pair) for pair in zip(indices, records, strict=True)]
         longest = self._max_bytes
         return [{"text": text[:longest], "cut": len(text) > longest} for text in texts]
-
-    def where(self, index: int, /) -> str:
-        return self._records.where(index)
 
     def _text(self, index: int, record: dict[str, Any]) -> bytes | str:
         if not isinstance(record["text"], bytes | str):
