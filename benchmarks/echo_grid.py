@@ -124,7 +124,7 @@ def echo_side(placement: str, data, cell: Cell) -> Iterator[Any]:
         stream: stage(data, cell, placement, stream).map(lambda echoed: Batch(*echoed))
         for stream in range(cell.streams)
     }
-    return iter(ConcatenatedStreams(parts, cell.streams, EndlessStreams(), "echo"))
+    return iter(ConcatenatedStreams(parts, EndlessStreams(), "echo"))
 
 
 def other_side(batches: Callable, data, cell: Cell) -> Iterator[Any]:

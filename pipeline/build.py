@@ -100,7 +100,7 @@ def build(
         for stream in held
     }
     region = "batch" if config.echo.insertion == "none" else "echo"
-    batches = ConcatenatedStreams(parts, config.echo.streams, streams, region)
+    batches = ConcatenatedStreams(parts, streams, region)
     if config.prefetch and streams.read_ahead:
         batches = grain.experimental.ThreadPrefetchIterDataset(
             batches, prefetch_buffer_size=config.prefetch

@@ -100,7 +100,6 @@ class ConcatenatedStreams(grain.IterDataset):
 
     Args:
         parts: the batches of each stream held here, in ascending order of streams.
-        num_streams: the number of streams in all processes.
         policy: combines the streams' blocks, counts the fresh examples of all streams, and ends the
             batches when the first stream ends: a process that continued alone would wait for the
             others forever.
@@ -110,13 +109,11 @@ class ConcatenatedStreams(grain.IterDataset):
     def __init__(
         self,
         parts: dict[int, grain.IterDataset[Batch]],
-        num_streams: int,
         policy: Streams,
         region: str,
     ):
         super().__init__(list(parts.values()))
         self.streams = tuple(parts)
-        self.num_streams = num_streams
         self.policy = policy
         self.region = region
 

@@ -53,7 +53,7 @@ def two_streams():
     reads = [Flaky(0), Flaky(1)]
     blocks = [grain.MapDataset.range(NUM_BATCHES + 1 - read.stream).map(read) for read in reads]
     parts = dict(enumerate(b.to_iter_dataset(grain.ReadOptions(0, 0)) for b in blocks))
-    return iter(ConcatenatedStreams(parts, 2, Counter(), "echo")), reads
+    return iter(ConcatenatedStreams(parts, Counter(), "echo")), reads
 
 
 def rows(iterator):
@@ -93,7 +93,7 @@ def test_after_an_error_in_a_later_stage_the_state_is_that_before_the_batch(numb
     reads = [Flaky(stream) for stream in range(number)]
     indices = grain.MapDataset.range(NUM_BATCHES).to_iter_dataset(grain.ReadOptions(0, 0))
     parts = {read.stream: indices.map(read) for read in reads}  # reads after the index was taken
-    dataset = ConcatenatedStreams(parts, number, Counter(), "echo")
+    dataset = ConcatenatedStreams(parts, Counter(), "echo")
     iterator, resumed = iter(dataset), iter(dataset)
     expected = [batch[:number] for batch in BATCHES]
     assert [next(rows(iterator)) for _ in range(2)] == expected[:2]
