@@ -302,8 +302,7 @@ def advise(
     }
     if loader is not None:
         _check_left_out("a DataLoader", **stage_settings)
-        stages, examples_per_call, batch_stage = loader.stages, 1, "batch"
-        workers = workers or loader.workers
+        stages, workers = loader.stages, workers or loader.workers
     elif not _is_stages(stages):
         stage_settings |= {
             "insertions": (insertions or None, None),

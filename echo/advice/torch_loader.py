@@ -19,10 +19,9 @@ _MAX_INDICES = 10_000
 
 
 class LoaderStages(NamedTuple):
-    """What `echo.advise` measures of a loader, and the loader's settings."""
+    """What `echo.advise` measures of a loader, and the loader's number of workers."""
 
     stages: list[tuple[str, Callable[[Any], Any]]]
-    batch_size: int
     workers: int
 
 
@@ -71,7 +70,7 @@ def loader_stages(loader: Any) -> LoaderStages | None:
             raise
 
     stages.insert(0, ("read", read))
-    return LoaderStages(stages, loader.batch_size, loader.num_workers)
+    return LoaderStages(stages, loader.num_workers)
 
 
 def reads_in_turn(loader: Any) -> bool:
