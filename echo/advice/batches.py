@@ -49,10 +49,11 @@ def check_batch(stages: Any, item: Any, batch_size: int) -> None:
     An item of another kind only is taken for a batch, and so is any item if batches have one
     example, since they may do without an axis for it.
     """
-    leaves = list(_leaves(item))
-    if batch_size == 1 or not leaves or batch_size in _lengths(item):
+    parts = list(_parts(item))
+    leaves = {length for length, is_leaf in parts if is_leaf}
+    if batch_size == 1 or not leaves or batch_size in {length for length, _ in parts}:
         return
-    found = sorted({leaf for leaf in leaves if leaf is not None})
+    found = sorted(length for length in leaves if length is not None)
     listed = ", ".join(map(str, found[:5])) + ", ..." * (len(found) > 5)
     arrays = f"arrays of length {listed}" if found else "single numbers or strings"
     raise ValueError(
@@ -62,29 +63,17 @@ def check_batch(stages: Any, item: Any, batch_size: int) -> None:
     )
 
 
-def _leaves(item: Any) -> Iterator[int | None]:
-    """The lengths of the arrays in an item, and None for each array without axes, number, and
-    string."""
+def _parts(item: Any) -> Iterator[tuple[int | None, bool]]:
+    """(length, whether it is a leaf) of each array, list, tuple, number, and string in an item. The
+    length is None for arrays without axes, numbers, and strings; lists and tuples are no leaves."""
     if isinstance(item, Mapping):
         for part in item.values():
-            yield from _leaves(part)
+            yield from _parts(part)
     elif isinstance(item, list | tuple):
+        yield len(item), False
         for part in item:
-            yield from _leaves(part)
+            yield from _parts(part)
     elif isinstance(item, str | bytes | numbers.Number):
-        yield None
+        yield None, True
     elif isinstance(shape := getattr(item, "shape", None), Iterable):
-        yield next(iter(shape), None)
-
-
-def _lengths(item: Any) -> Iterator[int | None]:
-    """The lengths of the arrays, lists, and tuples in an item, None for arrays without axes."""
-    if isinstance(item, Mapping):
-        for part in item.values():
-            yield from _lengths(part)
-    elif isinstance(item, list | tuple):
-        yield len(item)
-        for part in item:
-            yield from _lengths(part)
-    elif isinstance(shape := getattr(item, "shape", None), Iterable):
-        yield next(iter(shape), None)
+        yield next(iter(shape), None), True
