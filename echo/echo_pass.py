@@ -1,7 +1,7 @@
 """One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -131,13 +131,13 @@ class EchoPass:
             self.store.put(indices, items, copies)
 
 
-def check_fields(state: Any, own: dict[str, Any]) -> None:
+def check_fields(state: Any, fields: Iterable[str]) -> None:
     """Checks that `state` has the fields of a stage's own state; ValueError if not."""
-    if not isinstance(state, dict) or state.keys() != own.keys():
+    if not isinstance(state, dict) or state.keys() != set(fields):
         actual = f"has type {type(state).__name__}"
         if isinstance(state, dict):
             actual = f"has the fields {sorted(map(str, state))}"
         raise ValueError(
-            f"the state {actual}, one of this echo stage has the fields {sorted(own)}; restore "
+            f"the state {actual}, one of this echo stage has the fields {sorted(fields)}; restore "
             "it into a pipeline equal to the one it is from"
         )

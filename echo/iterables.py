@@ -130,7 +130,7 @@ class EchoIterable(Iterable[T]):
             ValueError: the state is not one of an equal EchoIterable, or the iterable has fewer
                 items than were read, or has been read from here and cannot start again.
         """
-        check_fields(state, dict.fromkeys(_STATE_FIELDS))
+        check_fields(state, _STATE_FIELDS)
         position = dict(state)
         epoch = checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION)
         self._order(epoch).at(position, None)  # refuses other settings before the iterable changes
@@ -336,7 +336,7 @@ class _Source:
         return {"epoch": parent.epoch, "state": state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        check_fields(state, {"epoch": None, "state": None})
+        check_fields(state, ("epoch", "state"))
         parent, epoch = self._parent, state["epoch"]
         if epoch is None and not hasattr(parent.iterable, "set_epoch"):
             epoch = parent.epoch  # older states do not hold that of a sampler
