@@ -113,9 +113,9 @@ def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
         ) from error
 
 
-def _check_version(config: pathlib.Path) -> None:
+def _check_version(path: pathlib.Path) -> None:
     """Raises ValueError if a run's config.json exists and is of another schema version."""
-    record = records.read_object(config)
+    record = records.read_object(path)
     if record is not None and records.schema_version(record) != records.SCHEMA_VERSION:
         raise ValueError(f"the run is of schema version {records.schema_version(record)}")
 
@@ -193,7 +193,7 @@ class Pace:
         """Notes that a step has been dispatched; `metrics` will be passed to `fetch`."""
         now = self._clock()
         if self._needed_at is not None:
-            self._note_unseen_end(now)
+            self._note_unseen_end(self._needed_at, now)
             self._leads.append(now - self._needed_at)
         self._steps.append(_Step(metrics["loss"], now))
         self._needed_at = None
@@ -202,8 +202,8 @@ class Pace:
         """The values of a step's metrics; waits for the step, and notes when it ended."""
         waits = not all(value.is_ready() for value in metrics.values())
         values = jax.device_get(metrics)
-        step = self._steps.popleft() if self._steps else None
-        if waits and step is not None:
+        step = self._steps.popleft()
+        if waits:
             self._ended(step)
         return values
 
@@ -242,12 +242,12 @@ class Pace:
         """Seconds that the host needs. The median, since some leads include a wait for upstream."""
         return statistics.median(self._leads) if self._leads else 0.0
 
-    def _note_unseen_end(self, now: float) -> None:
+    def _note_unseen_end(self, needed_at: float, now: float) -> None:
         """Estimates the duration of a step whose end no one saw, since it ended while the next
         batch was prepared. Otherwise steps that are a little shorter than all others seen would
         never count, and the device would wait after each of them."""
-        step, needed_at = self._steps[-1] if self._steps else None, self._needed_at
-        if step is None or needed_at is None or step.end is not None or not step.seen_running:
+        step = self._steps[-1] if self._steps else None
+        if step is None or step.end is not None or not step.seen_running:
             return
         waited_for_upstream = now - needed_at > 2 * self._lead()
         if step.output.is_ready() and not waited_for_upstream:
