@@ -37,7 +37,8 @@ from pipeline.map_datasets import (
 )
 from pipeline.streams import ConcatenatedStreams, FixedStreams, Streams
 
-# Augmentation is compiled for these numbers of examples only; fewer are padded up to one of them.
+# Augmentation is compiled for these numbers of examples, and for multiples of a chunk; others are
+# padded up to the next of them.
 _LENGTHS = (8, CHUNK)
 
 # XLA's CPU client runs in order what one thread dispatches. On the training loop's own thread,
