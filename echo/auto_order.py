@@ -146,7 +146,7 @@ def _first_by(major: np.ndarray, minor: np.ndarray, n: int) -> np.ndarray:
 
 
 class DecidedOrder:
-    """The outputs that follow from decisions, in the form of an `EchoCursor`.
+    """The outputs that follow from decisions; see `echo.diagnostics.CopyOrder`.
 
     Args:
         repeats: the settings.

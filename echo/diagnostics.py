@@ -5,87 +5,36 @@ what an uninterrupted one has.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
-from echo.auto_order import DecidedOrder, Repeats
-from echo.schedule import EchoCursor, EchoSchedule
+from echo.auto_order import DecidedOrder
 
 _NO_ITEMS = np.empty(0, np.int64)
 
 
-class Passes(Protocol):
-    """A finite sequence of copies with random access."""
-
-    def __len__(self) -> int:
-        """The number of copies."""
-        ...
-
-    def fresh_and_copy(self, positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The fresh item and the copy number at each position, int64 [n] each."""
-        ...
-
-    def oldest(self, positions: int) -> int:
-        """An item before which none occurs again after the first `positions` copies."""
-        ...
-
-
-class EchoedRows(NamedTuple):
-    """The rows of each batch that one stream with a fixed order fills.
+class CopyOrder(Protocol):
+    """The copies that a stream emits, in order, such as an `EchoCursor` or a `DecidedOrder`.
 
     Attributes:
-        schedule: the order of its items, which are examples, or blocks of rows (batch echoing).
-        num_fresh: the number of fresh items, None for no end.
-        outputs_per_batch: its outputs in each batch; 1 if an output is a block of rows.
+        position: the number of copies taken so far.
     """
 
-    schedule: EchoSchedule
-    num_fresh: int | None
-    outputs_per_batch: int
-
-    def order(self) -> EchoCursor:
-        return self.schedule.cursor(0, self.num_fresh)
-
-
-class DecidedRows(NamedTuple):
-    """The rows of each batch that one stream with an auto order fills."""
-
-    repeats: Repeats
-    outputs_per_batch: int
-
-    def order(self) -> DecidedOrder:
-        return DecidedOrder(self.repeats, self.outputs_per_batch)
-
-
-class PassesRows(NamedTuple):
-    """The rows of each batch that the copies of `passes` fill."""
-
-    passes: Passes
-    outputs_per_batch: int
-
-    def order(self) -> "_PassesOrder":
-        return _PassesOrder(self.passes, 0)
-
-
-class _PassesOrder:
-    """Passes in the form of an `EchoCursor`."""
-
-    def __init__(self, passes: Passes, position: int):
-        self._passes, self.position = passes, position
+    position: int
 
     def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        stop = min(self.position + n, len(self._passes))
-        outputs = self._passes.fresh_and_copy(range(self.position, stop))
-        self.position = stop
-        return outputs
+        """The next n copies (fewer at the end) as (fresh item, copy number), both int64 [n]."""
+        ...
 
     def oldest(self) -> int:
-        return self._passes.oldest(self.position)
+        """An item before which none occurs among the remaining copies."""
+        ...
 
-    def rewound(self, position: int) -> "_PassesOrder":
-        del position
-        return _PassesOrder(self._passes, 0)
+    def rewound(self, position: int) -> Self:
+        """An order at or before `position` that has yet to emit a copy of every item that is
+        pending there; or itself, if it can only move forward."""
+        ...
 
 
 class CopyDiagnostics:
@@ -96,9 +45,8 @@ class CopyDiagnostics:
         streams: what fills the batches; each stream has the same number of rows.
     """
 
-    def __init__(self, batch_size: int, streams: Sequence[EchoedRows | DecidedRows | PassesRows]):
-        self._batch_size = batch_size
-        self._streams = [_Stream(rows.order(), rows.outputs_per_batch) for rows in streams]
+    def __init__(self, batch_size: int, streams: Sequence["Stream"]):
+        self._batch_size, self._streams = batch_size, streams
 
     def decided(self, fresh: Sequence[int]) -> None:
         """Adds the decisions of the next batch: the number of fresh examples of each stream.
@@ -157,10 +105,18 @@ class CopyDiagnostics:
         return statistics
 
 
-class _Stream:
-    """Finds the previous copy of the item of each output; remembers only pending items."""
+class Stream:
+    """The rows of each batch that one stream fills.
 
-    def __init__(self, order: EchoCursor | DecidedOrder | _PassesOrder, outputs_per_batch: int):
+    It finds the previous copy of the item of each output, and remembers only pending items.
+
+    Args:
+        order: of the copies of the stream's items, which are examples, or blocks of rows (batch
+            echoing).
+        outputs_per_batch: its outputs in each batch; 1 if an output is a block of rows.
+    """
+
+    def __init__(self, order: CopyOrder, outputs_per_batch: int):
         self.order = order
         self.outputs_per_batch = outputs_per_batch
         self._items = self._outputs = _NO_ITEMS  # pending items, and the last output of each

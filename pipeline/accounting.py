@@ -8,8 +8,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from echo.auto_order import Repeats, round_size, store_rows
-from echo.diagnostics import CopyDiagnostics, DecidedRows, EchoedRows, PassesRows
+from echo.auto_order import DecidedOrder, Repeats, round_size, store_rows
+from echo.diagnostics import CopyDiagnostics, Stream
 from echo.readers import max_chunk_size
 from pipeline import epoch_repeats
 from pipeline.map_datasets import derived_seed
@@ -39,16 +39,18 @@ def copy_diagnostics(config: ConfigDict, num_examples: int) -> CopyDiagnostics:
         num_examples: the size of the training split.
     """
     if config.dataset.spaced_epochs > 1:
-        passes = epoch_repeats.passes_of(config, num_examples)
-        return CopyDiagnostics(config.batch_size, [PassesRows(passes, config.batch_size)])
+        order = epoch_repeats.PassesOrder(epoch_repeats.passes_of(config, num_examples))
+        return CopyDiagnostics(config.batch_size, [Stream(order, config.batch_size)])
     if config.echo.policy == "fixed":
-        return CopyDiagnostics(config.batch_size, _echoed_rows(config, range(config.echo.streams)))
-    rows = []
+        streams = _fixed_streams(config, range(config.echo.streams))
+        return CopyDiagnostics(config.batch_size, streams)
+    streams = []
     for stream, counts in enumerate(Counts.of_all(config)):
         slots, seed = buffer_slots(config, stream), echo_seed(config, stream)
         repeats = Repeats(max_factor(config), slots, seed)
-        rows.append(DecidedRows(repeats, counts.outputs_per_batch))
-    return CopyDiagnostics(config.batch_size, rows)
+        order = DecidedOrder(repeats, counts.outputs_per_batch)
+        streams.append(Stream(order, counts.outputs_per_batch))
+    return CopyDiagnostics(config.batch_size, streams)
 
 
 def repeated_rows(config: ConfigDict, held: range) -> RepeatedRows:
@@ -59,13 +61,13 @@ def repeated_rows(config: ConfigDict, held: range) -> RepeatedRows:
         return lambda number, copy_b: copy_b > 0
     # Copies are numbered when they enter the buffer, and can leave it in any order.
     local = config.batch_size // config.echo.streams * len(held)
-    diagnostics = CopyDiagnostics(local, _echoed_rows(config, held))
+    diagnostics = CopyDiagnostics(local, _fixed_streams(config, held))
     return lambda number, copy_b: diagnostics.repeats(number)
 
 
-def _echoed_rows(config: ConfigDict, streams: range) -> list[EchoedRows]:
+def _fixed_streams(config: ConfigDict, streams: range) -> list[Stream]:
     counts = [Counts.of(config, stream) for stream in streams]
-    return [EchoedRows(c.schedule, c.items, c.outputs_per_batch) for c in counts]
+    return [Stream(c.schedule.cursor(0, c.items), c.outputs_per_batch) for c in counts]
 
 
 class Counts(NamedTuple):

@@ -66,6 +66,26 @@ class Passes:
         return random.permutation(self._length(group))
 
 
+class PassesOrder:
+    """The copies of `passes` in order; see `echo.diagnostics.CopyOrder`."""
+
+    def __init__(self, passes: Passes):
+        self._passes, self.position = passes, 0
+
+    def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        stop = min(self.position + n, len(self._passes))
+        copies = self._passes.fresh_and_copy(range(self.position, stop))
+        self.position = stop
+        return copies
+
+    def oldest(self) -> int:
+        return self._passes.oldest(self.position)
+
+    def rewound(self, position: int) -> "PassesOrder":
+        del position
+        return PassesOrder(self._passes)
+
+
 class EpochRepeats(grain.MapDataset):
     """The copies of a fresh stream, in the order of `passes`."""
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo import EchoSchedule
-from echo.diagnostics import CopyDiagnostics, EchoedRows
+from echo.diagnostics import CopyDiagnostics, Stream
 from pipeline import accounting, build
 from pipeline.auto_streams import AutoStreams
 from runs import records
@@ -110,14 +110,13 @@ def test_any_window_is_exact_with_or_without_the_windows_before_it(
     factor, buffer, batch, steps, seed
 ):
     schedule = EchoSchedule(factor, buffer, seed)
-    rows = EchoedRows(schedule, None, batch)
     fresh, _ = schedule.cursor().take(batch * sum(steps))
     batches = fresh.reshape(-1, batch).tolist()
-    in_turn, start = CopyDiagnostics(batch, [rows]), 0
+    in_turn, start = CopyDiagnostics(batch, [Stream(schedule.cursor(), batch)]), 0
     for count in steps:
         expected = by_hand(batches, start, start + count)
         assert in_turn.window(start, start + count) == pytest.approx(expected)
-        resumed = CopyDiagnostics(batch, [rows])
+        resumed = CopyDiagnostics(batch, [Stream(schedule.cursor(), batch)])
         assert resumed.window(start, start + count) == in_turn.window(start, start + count)
         start += count
 
@@ -154,18 +153,19 @@ def test_windows_follow_the_decisions_of_an_auto_run(insertion, buffer, streams)
 
 def test_a_buffer_of_s_examples_puts_copies_s_examples_apart():
     # the distribution is geometric of mean S: see test_statistics.py
-    rows = EchoedRows(EchoSchedule(2, 200), None, 64)
-    statistics = CopyDiagnostics(64, [rows]).window(100, 5_100)
+    stream = Stream(EchoSchedule(2, 200).cursor(), 64)
+    statistics = CopyDiagnostics(64, [stream]).window(100, 5_100)
     assert statistics["copy_distance_mean"] == pytest.approx(200, rel=0.02)
     assert statistics["copy_distance_p95"] == pytest.approx(200 * np.log(20), rel=0.02)
     assert statistics["repeated"] == pytest.approx(0.5, abs=0.01)
 
 
 def test_memory_is_bounded_by_the_buffer():
-    diagnostics = CopyDiagnostics(100, [EchoedRows(EchoSchedule(4, 500), None, 100)])
+    stream = Stream(EchoSchedule(4, 500).cursor(), 100)
+    diagnostics = CopyDiagnostics(100, [stream])
     for step in range(0, 20_000, 100):
         diagnostics.window(step, step + 100)
-        assert len(diagnostics._streams[0]._items) < 500 * 12
+        assert len(stream._items) < 500 * 12
 
 
 def test_a_run_records_them(uninterrupted):
