@@ -53,11 +53,6 @@ class Repeats:
         """The number of stored items, each of which has copies left."""
         return len(self._items)
 
-    @property
-    def copies_left(self) -> int:
-        """The number of copies left, over all stored items."""
-        return int((self.max_factor - self._emitted).sum())
-
     def oldest(self) -> int:
         """The earliest item that later batches may contain."""
         return int(self._items[0]) if len(self._items) else self.admitted
@@ -93,9 +88,10 @@ class Repeats:
         while missing:  # once, unless a replayed decision makes the batch contain an item twice
             open_items = np.flatnonzero(emitted < self.max_factor)
             if not len(open_items):
+                copies_left = int((self.max_factor - self._emitted).sum())
                 raise ValueError(
                     f"batch {self.batches} of {size} takes {fresh} fresh items, and the stored "
-                    f"ones have {self.copies_left} copies left, which is too few; decisions "
+                    f"ones have {copies_left} copies left, which is too few; decisions "
                     "can be replayed only with the settings under which they were made"
                 )
             chosen = open_items[_first_by(emitted[open_items], draws[open_items], missing)]
