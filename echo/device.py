@@ -103,7 +103,7 @@ class DeviceStore:
     @property
     def device_bytes(self) -> int:
         """Bytes of the store in each device's memory."""
-        return self._streams // self._sharding.mesh.shape[AXIS] * self._capacity * self.item_bytes
+        return self._streams // self._local_mesh.shape[AXIS] * self._capacity * self.item_bytes
 
     def allocate(self, outputs: int) -> None:
         """Reserves the memory, and compiles for plans with `outputs` per stream.
@@ -184,9 +184,9 @@ class DeviceStore:
 
     def _global(self, array: jax.Array) -> jax.Array:
         """The array over the whole mesh of which `array` is this process's part."""
-        if self._sharding.mesh == self._mesh:
+        if self._local_mesh == self._mesh:
             return array
-        processes = self._mesh.shape[AXIS] // self._sharding.mesh.shape[AXIS]
+        processes = self._mesh.shape[AXIS] // self._local_mesh.shape[AXIS]
         return jax.make_array_from_single_device_arrays(
             (processes * len(array), *array.shape[1:]),
             NamedSharding(self._mesh, PartitionSpec(AXIS)),
