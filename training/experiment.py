@@ -206,10 +206,6 @@ class FixedPolicy:
         repeats: whether examples may be repeated.
     """
 
-    total_steps: int | None
-    horizon_steps: int | None
-    repeats: bool
-
     def __init__(self, config: ConfigDict, held: range):
         self.streams = FixedStreams(config, held)
         self.total_steps = accounting.total_steps(config)
