@@ -29,8 +29,8 @@ CHUNK = 32
 
 CORES = min(16, os.cpu_count() or 1)
 
-# The order of an epoch of up to this many records is drawn at once and cached, in 8 MiB at most.
-# The order of a longer epoch is computed one index at a time.
+# The order of an epoch of up to this many records is drawn at once, in 8 MiB at most, and the last
+# few are kept. The order of a longer epoch is computed one index at a time.
 _MAX_CACHED_ORDER = 2**20
 
 # Rounds of the block cipher behind a computed order. With Grain's default of 4, 14 of 2,500 orders
