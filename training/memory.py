@@ -110,9 +110,18 @@ def check_host_store(config: ConfigDict, held: range, item_bytes: int) -> None:
         raise ConfigError(
             f"config.echo.shuffle_buffer is {config.echo.shuffle_buffer:,}, where echoing keeps "
             f"{size.rows:,} items of {item_bytes:,} bytes on the host, {needed:,} bytes with their "
-            f"numbers, of {available:,} available; lower config.echo.shuffle_buffer or the size of "
-            "items"
+            f"numbers, of {available:,} available; {smaller_store(config)}"
         )
+
+
+def smaller_store(config: ConfigDict) -> str:
+    """What to do so that what echoing keeps is smaller."""
+    if config.echo.shuffle_buffer:
+        return "lower config.echo.shuffle_buffer or the size of items"
+    if slots := accounting.shuffle_buffer(config):
+        default = f"set config.echo.shuffle_buffer below its default, {slots:,}"
+        return f"{default}, or lower the size of items"
+    return "lower config.batch_size or the size of items"
 
 
 def exhaustion(error: BaseException, config: ConfigDict, mesh: Mesh) -> str | None:

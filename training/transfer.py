@@ -118,8 +118,8 @@ def _checked_store(
         raise ConfigError(
             f"config.echo.placement is 'device', where {store.device_bytes // store.item_bytes:,} "
             f"items of {store.item_bytes:,} bytes take {store.device_bytes:,} of each device's "
-            f"{available:,} bytes; lower config.echo.shuffle_buffer or the size of items, use "
-            "more devices (config.mesh.data), or keep them on the host (config.echo.placement=host)"
+            f"{available:,} bytes; {memory.smaller_store(config)}, use more devices "
+            "(config.mesh.data), or keep them on the host (config.echo.placement=host)"
         )
     return store
 

@@ -17,6 +17,7 @@ from pipeline import accounting
 from runs import cli
 from tests.helpers.runs import INSERTIONS_AND_BUFFERS, echoing, flags, mini
 from training import memory
+from training.check import ConfigError
 from training.experiment import make_experiment
 from training.sharding import make_mesh
 from training.step import Program
@@ -44,6 +45,20 @@ def test_a_buffer_beyond_the_machines_memory_is_one_sentence(flags, tmp_path, ca
     assert "items of 68 bytes on the host" in error
     assert "lower config.echo.shuffle_buffer" in error
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({}, "lower config.batch_size or the size of items"),
+        ({"echo__shuffle_buffer": 64}, "lower config.echo.shuffle_buffer or the size"),
+        ({"echo__policy": "auto"}, "set config.echo.shuffle_buffer below its default, 256, or"),
+    ],
+)
+def test_the_remedy_fits_the_setting(fields, remedy):
+    config = mini(**{"echo__insertion": "before_augmentation", "echo__factor": 2, **fields})
+    with pytest.raises(ConfigError, match=remedy):
+        memory.check_host_store(config, range(1), item_bytes=2**60)
 
 
 def test_a_buffer_that_the_data_never_fill_takes_the_memory_of_the_data():
