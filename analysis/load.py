@@ -403,8 +403,7 @@ def _score(result: Mapping, validation: Sequence[Mapping], target: records.Targe
         "seconds_to_target": "train_seconds",
     }
     score = dict.fromkeys(columns)
-    run_target = result.get("target")  # a trial that failed early may have none
-    if run_target and parse_target(run_target) == target:
+    if result and parse_target(result["target"]) == target:
         score = {name: _number(result, name) for name in columns}
     else:
         for record in validation:

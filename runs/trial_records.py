@@ -14,7 +14,7 @@ from typing import Any
 
 from runs import records
 from runs.records import Damaged
-from runs.study import is_number, short
+from runs.study import is_number, parse_target, short
 
 _RESULT_COUNTS = ("fresh_examples_to_target", "steps_to_target", "step", "fresh_examples")
 _RESULT_SECONDS = ("seconds_to_target", "train_seconds", "wall_seconds")
@@ -136,6 +136,10 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any]:
     _check_present(records.RESULT, result, names)
     for name, members in _RESULT_OBJECTS.items():
         _check_present(f"{records.RESULT}, {name}", result.get(name) or {}, members)
+    try:
+        parse_target(result["target"])
+    except ValueError as error:
+        raise Damaged(f"{records.RESULT}: {error}") from error
     return result
 
 
@@ -182,10 +186,8 @@ def _check_last_evaluation(
                 f"{records.METRICS} has its last evaluation at step {last}, but "
                 f"{records.RESULT} is of step {result['step']}"
             )
-    if result.get("status") == "reached" and result.get("target"):
-        target = records.Target(
-            **{name: result["target"][name] for name in _RESULT_OBJECTS["target"]}
-        )
+    if result.get("status") == "reached":
+        target = parse_target(result["target"])
         for record in validation[:-1]:
             value = record.get(target.metric)
             if value is not None and target.reached(value):

@@ -312,6 +312,16 @@ def test_a_result_whose_field_has_another_name_is_damaged(tmp_path, uninterrupte
     assert trial_records.read_result(tmp_path) == result
 
 
+@pytest.mark.parametrize(
+    "field", [{"mode": "sideways"}, {"value": None}, {"metric": ["accuracy"]}, {"metric": 3}]
+)
+def test_a_result_whose_target_makes_no_sense_is_damaged(field, tmp_path, uninterrupted):
+    result = records.read_json(uninterrupted(CONFIG) / records.RESULT)
+    records.write_json(tmp_path / records.RESULT, result | {"target": result["target"] | field})
+    with pytest.raises(records.Damaged, match=r"result\.json: target"):
+        trial_records.read_result(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"", b'{"config": {', b"[]", b"{}", b"[" * 100_000])
 def test_a_damaged_config_is_one_sentence(tmp_path, content, uninterrupted):
     workdir = tmp_path / "run"
