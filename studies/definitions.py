@@ -135,7 +135,7 @@ def _axes(definition: dict[str, Any], module: Any, variant: str) -> list[Any]:
         if not isinstance(field, str):
             raise ValueError(f"not_searched contains {short(field)}; allowed: names of fields")
         search.check_field(field)
-    return [axis for axis in axes if not (_field(axis) and _field(axis) in left_out)]
+    return [axis for axis in axes if _field(axis) not in left_out]
 
 
 def _field(axis: Any) -> str:
@@ -154,9 +154,8 @@ def _set(config: ml_collections.ConfigDict, field: Any, value: Any) -> None:
     cli.set_field(config, field, value, base.FIELDS)
 
 
-def _check_condition(config: ml_collections.ConfigDict, name: Any, overrides: Any) -> None:
-    """Checks a condition's name and overrides; raises ValueError or InputError."""
-    check_name(name)
+def _check_condition(config: ml_collections.ConfigDict, name: str, overrides: Any) -> None:
+    """Checks what a condition sets; raises ValueError or InputError."""
     if not isinstance(overrides, dict):
         raise ValueError(
             f"condition {name!r} is {short(overrides)}; allowed: a dict of values by field"

@@ -20,7 +20,6 @@ from runs.study import (
     Condition,
     Study,
     condition_label,
-    is_number,
     nested,
     short,
 )
@@ -294,10 +293,6 @@ def _extremes(axis: Axis) -> list[Any]:
 
 def _check_value(config: ml_collections.ConfigDict, field: str, value: Any) -> None:
     """Checks that `field` may have this value in `config`; raises ValueError or InputError."""
-    if not isinstance(value, str | bool) and not is_number(value):
-        raise ValueError(f"{field} is {short(value)}; allowed: a finite number, text, true, false")
-    if isinstance(value, bool) and type(_DEFAULTS.get(field)) in (int, float):
-        raise ValueError(f"{field} is {value}; allowed: a number")
     changed = copy.deepcopy(config)
     cli.set_field(changed, field, value, base.FIELDS)
     try:
