@@ -46,9 +46,9 @@ def trial_bounds(trials: pd.DataFrame, study: Study) -> tuple[pd.Series, pd.Seri
     scores = trial_scores(trials, study)
     if study.scores_values:
         return scores, scores
-    unit = "seconds" if study.score == SECONDS else "fresh_examples"
-    at_end = trials["train_seconds" if study.score == SECONDS else unit].astype(float).fillna(0.0)
-    low = trials[f"{unit}_before_target"].astype(float).where(scores.notna(), at_end)
+    at_end = trials["train_seconds" if study.score == SECONDS else "fresh_examples"]
+    before = trials[f"{study.score}_before_target"].astype(float)
+    low = before.where(scores.notna(), at_end.astype(float).fillna(0.0))
     return low, scores.fillna(math.inf)
 
 
@@ -134,16 +134,13 @@ def paired(
         both[name].to_numpy(float)
         for name in ("low", "high", "low_of_baseline", "high_of_baseline")
     )
-    if study.scores_values:
-        effects = low - base_high, high - base_low
-    else:
-        with np.errstate(divide="ignore"):
-            effects = low / base_high, high / base_low
+    compare = bounds.difference if study.scores_values else bounds.ratio
+    effect_low, effect_high = compare((low, high), (base_low, base_high))
     return both.assign(
         reached=np.isfinite(high),
         baseline_reached=np.isfinite(base_high),
-        effect_low=effects[0],
-        effect_high=effects[1],
+        effect_low=effect_low,
+        effect_high=effect_high,
     )
 
 
