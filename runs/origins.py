@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from runs import records, trial_records
+from runs.study import flat
 
 SYSTEM = "system"  # in hardware; its version changes neither numbers nor pace
 
@@ -48,7 +49,7 @@ def note(
     there = trial_records.read_config(workdir)
     noted = there.get(records.RESUMED) or []
     kept = [entry for entry in noted if entry["step"] < step]
-    began, wanted = _flat(there["config"]), _flat(record["config"])
+    began, wanted = flat(there["config"]), flat(record["config"])
     now = {name: record.get(name) for name in records.ORIGIN}
     now["fields"] = {name: value for name, value in wanted.items() if began.get(name) != value}
     before = of_run(there | {records.RESUMED: kept})[-1]
@@ -69,7 +70,7 @@ def _values(origin: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
         origin: the entry.
         began: the configuration with which the run began, by dotted name.
     """
-    return _flat({name: origin[name] for name in records.ORIGIN}) | began | origin["fields"]
+    return flat({name: origin[name] for name in records.ORIGIN}) | began | origin["fields"]
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
@@ -84,12 +85,3 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str
 def _may_round(name: str, fields: Collection[str]) -> bool:
     computes = name.startswith(("packages.", "hardware.")) and name != f"hardware.{SYSTEM}"
     return name in fields or computes
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings, by dotted name."""
-    values: dict[str, Any] = {}
-    for name, value in tree.items():
-        nested = isinstance(value, Mapping)
-        values |= _flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
-    return values

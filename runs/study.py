@@ -609,6 +609,17 @@ def nested(config: Any, path: str) -> Any:
     return config
 
 
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings, by dotted name."""
+    values: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            values |= flat(value, f"{prefix}{name}.")
+        else:
+            values[f"{prefix}{name}"] = value
+    return values
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite number; true and false are not."""
     if isinstance(value, bool) or not isinstance(value, int | float):

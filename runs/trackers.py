@@ -7,7 +7,7 @@ import pathlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensorboardX import summary
@@ -16,6 +16,7 @@ from tensorboardX.proto import event_pb2, plugin_hparams_pb2
 
 from runs import records, trial_records
 from runs.observers import Observer
+from runs.study import flat
 
 # What trackers compare runs by, besides what a search has drawn.
 _COMPARED = (
@@ -47,7 +48,7 @@ class Tracked:
         path = workdir.absolute().relative_to(root.absolute())
         self.group = root.absolute().name
         self.name = path.as_posix() if path.parts else self.group
-        self.config = dict(_flat(config))
+        self.config = flat(config)
         self.hparams: dict[str, Any] = dict(zip(("condition", "search"), path.parts, strict=False))
         self.hparams |= {name: self.config[name] for name in _COMPARED}
         with contextlib.suppress(records.Damaged):
@@ -65,14 +66,6 @@ class Tracked:
                 known[tracker] = new()
                 records.write_json(path, known)
             return known[tracker]
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
