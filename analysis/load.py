@@ -157,7 +157,7 @@ def read_study(directory: pathlib.Path) -> Study:
     path = directory / records.STUDY
     try:
         study = Study.read(directory)
-        records.check_readable(dict(study.record))
+        records.check_readable(study.record)
         return study
     except (ValueError, OSError) as error:
         raise InputError(

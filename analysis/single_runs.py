@@ -21,7 +21,7 @@ from runs.study import (
 
 def check(snapshot: Mapping[str, Any]) -> None:
     """Checks what this module reads from a run's config.json; raises ValueError or KeyError."""
-    records.check_readable(dict(snapshot))
+    records.check_readable(snapshot)
     config = snapshot["config"]
     parse_target(config["target"])
     for name in ("budget.fresh_examples", "seed.data", "batch_size"):
@@ -35,7 +35,7 @@ def check(snapshot: Mapping[str, Any]) -> None:
 
 def condition_of(snapshot: Mapping[str, Any]) -> Condition:
     """The condition of a run, given its config.json. Its name and label are the settings."""
-    version = records.schema_version(dict(snapshot))
+    version = records.schema_version(snapshot)
     condition = Condition.of("", {}, snapshot["config"], schema_version=version)
     parts = [condition.label]
     if condition.shuffle_buffer:
@@ -101,7 +101,7 @@ def places(
     searches: dict[Any, int] = {}
     trials: dict[tuple[str, int], int] = {}
     for path, snapshot in snapshots.items():
-        order = (records.schema_version(dict(snapshot)), nested(snapshot["config"], "seed.data"))
+        order = (records.schema_version(snapshot), nested(snapshot["config"], "seed.data"))
         search = searches.setdefault(order, len(searches))
         key = (condition_of(snapshot).name, search)
         trial = trials[key] = trials.get(key, -1) + 1

@@ -118,12 +118,12 @@ def run_result(
     }
 
 
-def schema_version(record: dict[str, Any]) -> int:
+def schema_version(record: Mapping[str, Any]) -> int:
     """The version of a config.json or study.json."""
     return record.get("schema_version", 1)
 
 
-def check_readable(record: dict[str, Any]) -> None:
+def check_readable(record: Mapping[str, Any]) -> None:
     """Raises ValueError if the version of a config.json or study.json is not known here: what later
     code has written may mean something else."""
     version = schema_version(record)

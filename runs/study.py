@@ -494,7 +494,7 @@ class Study:
         """
         _check_record(record)
         config = record.get("resolved_config") or {}
-        version = records.schema_version(dict(record))
+        version = records.schema_version(record)
         conditions = [
             Condition.of(c["name"], c.get("overrides", {}), config, c.get("label"), version)
             for c in record["conditions"]
