@@ -404,20 +404,20 @@ def _score(result: Mapping, validation: Sequence[Mapping], target: records.Targe
     }
     score = dict.fromkeys(columns)
     if result and parse_target(result["target"]) == target:
-        score = {name: _number(result, name) for name in columns}
+        score = {name: result[name] for name in columns}
     else:
         for record in validation:
-            value = _number(record, target.metric)
+            value = record.get(target.metric)
             if value is not None and target.reached(value):
-                score = {name: _number(record, key) for name, key in columns.items()}
+                score = {name: record[key] for name, key in columns.items()}
                 break
     fresh, before = score["fresh_examples_to_target"], {}
     if fresh is not None:
-        earlier = [record for record in validation if _number(record, "fresh_examples") < fresh]
+        earlier = [record for record in validation if record["fresh_examples"] < fresh]
         before = earlier[-1] if earlier else {"fresh_examples": 0, "train_seconds": 0.0}
     return score | {
-        "fresh_examples_before_target": _number(before, "fresh_examples"),
-        "seconds_before_target": _number(before, "train_seconds"),
+        "fresh_examples_before_target": before.get("fresh_examples"),
+        "seconds_before_target": before.get("train_seconds"),
     }
 
 
@@ -425,19 +425,12 @@ def _extent(result: Mapping[str, Any]) -> dict[str, Any]:
     """How far the trial went, and its best value; missing without a result."""
     best = result.get("best") or {}
     return {
-        "best_value": _number(best, "value"),
-        "best_fresh_examples": _number(best, "fresh_examples"),
-        "steps": _number(result, "step"),
-        "fresh_examples": _number(result, "fresh_examples"),
-        "train_seconds": _number(result, "train_seconds"),
+        "best_value": best.get("value"),
+        "best_fresh_examples": best.get("fresh_examples"),
+        "steps": result.get("step"),
+        "fresh_examples": result.get("fresh_examples"),
+        "train_seconds": result.get("train_seconds"),
     }
-
-
-def _number(values: Mapping[str, Any], name: str) -> Any:
-    value = values.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ValueError(f"{name} is {value!r}, not a number")
-    return value
 
 
 def _device(hardware: Mapping[str, Any]) -> str | None:
