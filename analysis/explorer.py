@@ -10,6 +10,7 @@ are those of `tables` for the same target.
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -47,6 +48,7 @@ def data(loaded: LoadedStudy) -> dict[str, Any] | None:
     shared = scores.is_shared(loaded.trials).any()
     measures = [name for name in _LABELS if not (name == "seconds" and shared)]
     judged = [load.judged_at(loaded, evaluations, target) for target in targets]
+    axes = _axes(loaded)
     return {
         "metric": study.target.metric,
         "above": study.target.mode == "above",
@@ -55,8 +57,11 @@ def data(loaded: LoadedStudy) -> dict[str, Any] | None:
             {"label": tables.unbroken(condition.label), "color": color}
             for condition, color in zip(study.conditions, _colors(study), strict=True)
         ],
-        "hyperparameters": [_hyperparameter(loaded, name) for name in _space(loaded)],
-        "trials": _trials(loaded, finite),
+        "hyperparameters": [
+            {"label": axis.label, "log": axis.scale.startswith("log"), "choices": list(axis.values)}
+            for axis in axes
+        ],
+        "trials": _trials(loaded, finite, axes),
         "measure": measures.index(study.score) if study.score in measures else 0,
         "start": targets.index(target) if target in targets else len(targets) // 2,
         "targets": [_at_target(at_target, measures) for at_target in judged],
@@ -99,15 +104,11 @@ def _targets(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[float]:
     return sorted(rounded, reverse=not above)
 
 
-def _space(loaded: LoadedStudy) -> list[str]:
-    """The hyperparameters that differ between trials."""
+def _axes(loaded: LoadedStudy) -> list[Axis]:
+    """The axes of the hyperparameters that differ between trials."""
     names = load.hyperparameters(loaded.trials)
-    return [name for name in names if loaded.trials[name].astype(str).nunique() > 1]
-
-
-def _hyperparameter(loaded: LoadedStudy, name: str) -> dict[str, Any]:
-    axis = _axis(loaded, name)
-    return {"label": axis.label, "log": axis.scale.startswith("log"), "choices": list(axis.values)}
+    varied = [name for name in names if loaded.trials[name].astype(str).nunique() > 1]
+    return [_axis(loaded, name) for name in varied]
 
 
 def _axis(loaded: LoadedStudy, name: str) -> Axis:
@@ -121,14 +122,14 @@ def _axis(loaded: LoadedStudy, name: str) -> Axis:
     return Axis(name, "linear")
 
 
-def _trials(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[dict[str, Any]]:
+def _trials(
+    loaded: LoadedStudy, evaluations: pd.DataFrame, axes: Sequence[Axis]
+) -> list[dict[str, Any]]:
     """Each trial with the evaluations that improved on those before, in order of `loaded.trials`.
 
     These decide where a trial reaches any target.
     """
     conditions = [condition.name for condition in loaded.study.conditions]
-    names = _space(loaded)
-    axes = [_axis(loaded, name) for name in names]
     key = ["condition", "search", "trial"]
     above = loaded.study.target.mode == "above"
     groups = evaluations.groupby(key)["value"]
@@ -138,7 +139,7 @@ def _trials(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[dict[str, An
     rows = []
     for trial in loaded.trials.to_dict("records"):
         curve = curves.get(tuple(trial[name] for name in key))
-        values = {name: trial[name] for name in names if pd.notna(trial[name])}
+        values = {axis.field: trial[axis.field] for axis in axes if pd.notna(trial[axis.field])}
         rows.append(
             {
                 "condition": conditions.index(trial["condition"]),
@@ -170,6 +171,7 @@ def _value(value: Any) -> str:
 def _at_target(judged: LoadedStudy, measures: list[str]) -> dict[str, Any]:
     """Tables and scores at one target, by measure."""
     study, trials = judged.study, judged.trials
+    names = [condition.name for condition in study.conditions]
     conditions = scores.condition_scores(trials, study)
     searches = scores.search_scores(trials, study)
     effects = uncertainty.paired_effects(uncertainty.pairs(trials, study), study)
@@ -186,7 +188,7 @@ def _at_target(judged: LoadedStudy, measures: list[str]) -> dict[str, Any]:
                 ],
                 "searches": [
                     [
-                        [condition.name for condition in study.conditions].index(row["condition"]),
+                        names.index(row["condition"]),
                         row["search"],
                         _json(row[f"{measure}_low"]),
                         bool(row[f"{measure}_high"] != row[f"{measure}_low"]),
