@@ -37,8 +37,8 @@ def watch(directory: pathlib.Path, target: float | None = None) -> None:
 
     def print_change(loaded: LoadedStudy | None) -> None:
         nonlocal printed
-        if line(loaded) != printed:
-            printed = line(loaded)
+        before, printed = printed, line(loaded)
+        if printed != before:
             console.print(printed, soft_wrap=True, markup=False)
 
     try:
@@ -99,11 +99,9 @@ def line(loaded: LoadedStudy | None) -> str:
     """The state of the study in one line of plain text."""
     if loaded is None:
         return "no trial has started"
-    status, study = loaded.trials["status"], loaded.study
-    planned = len(study.conditions) * study.searches * study.trials
+    status = loaded.trials["status"]
     parts = [
-        f"{int(loaded.trials['counted'].sum())}{f' of {planned:,}' if planned else ''} "
-        "trials counted",
+        _counted(loaded),
         f"{int((status == 'diverged').sum())} diverged",
         f"{int((status == UNFINISHED).sum())} running",
     ]
@@ -111,11 +109,18 @@ def line(loaded: LoadedStudy | None) -> str:
     return " | ".join([*parts, *(f"{label} {score}" for label, score in best if score != "-")])
 
 
+def _counted(loaded: LoadedStudy) -> str:
+    study = loaded.study
+    planned = len(study.conditions) * study.searches * study.trials
+    of_planned = f" of {planned:,}" if planned else ""
+    return f"{int(loaded.trials['counted'].sum())}{of_planned} trials counted"
+
+
 def table(loaded: LoadedStudy | None) -> RenderableType:
     """The state of the study as a table, one row per condition."""
     if loaded is None:
         return line(loaded)
-    title = Text(f"{tables.title(loaded.study)}: {line(loaded).split(' | ')[0]}")
+    title = Text(f"{tables.title(loaded.study)}: {_counted(loaded)}")
     rendered = Table(*_HEAD, title=title)
     for row in _rows(loaded):
         rendered.add_row(*map(Text, row))
