@@ -20,7 +20,7 @@ from analysis import scores as scoring
 from analysis.load import LoadedStudy
 from runs import records
 from runs.progress import several
-from runs.study import SECONDS, Study
+from runs.study import BEST_VALUE, SECONDS, Study
 
 Row = tuple[str, ...]
 TRIAL_COLUMNS = (
@@ -101,14 +101,10 @@ def _spread(conditions: pd.DataFrame, name: str) -> str:
 
 def condition_rows(conditions: pd.DataFrame, study: Study) -> list[Row]:
     """The table of conditions, one tuple per condition, in the order of `columns`."""
-    score_cells = _value_cells if study.scores_values else _target_cells
-    score_cells = _seconds_cells if study.score == SECONDS else score_cells
+    by_score = {SECONDS: _seconds_cells, BEST_VALUE: _value_cells}
+    score_cells = by_score.get(study.score, _target_cells)
     return [
-        (
-            row["label"],
-            count_text(row["shuffle_buffer"]),
-            *score_cells(row),
-        )
+        (row["label"], count_text(row["shuffle_buffer"]), *score_cells(row))
         for row in conditions.to_dict("records")
     ]
 
