@@ -36,8 +36,8 @@ MAY_CHANGE = (*SIZES, "config")
 
 EDGE = 0.05  # share of an axis that counts as near its end
 
-_ECHO = ("insertion", "policy", "factor", "max_factor", "shuffle_buffer")
-_SETTINGS = (*(f"echo.{name}" for name in _ECHO), "batch_size")
+_ECHO = ("echo.insertion", "echo.policy", "echo.factor", "echo.max_factor", "echo.shuffle_buffer")
+_SETTINGS = (*_ECHO, "batch_size")
 _MAX_LABEL = 200  # characters
 
 # Metrics that are shares: accuracy, and COCO's detection metrics (mAP, AP50, AR_large).
@@ -312,8 +312,7 @@ def condition_label(overrides: Mapping[str, Any], config: Any = None) -> str:
         ValueError: an unknown insertion point, or a number out of range.
     """
     echo = Condition.of("", overrides, config).label
-    echo_fields = {f"echo.{name}" for name in _ECHO}
-    others = {field: value for field, value in overrides.items() if field not in echo_fields}
+    others = {field: value for field, value in overrides.items() if field not in _ECHO}
     label = ", ".join([echo, *(f"{k.rpartition('.')[2]} = {v}" for k, v in others.items())])
     return _in_words(label)
 
