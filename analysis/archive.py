@@ -106,7 +106,7 @@ def pack(
 
 
 def _entries(
-    study: pathlib.Path, root: str, files: list[pathlib.Path], thin: float, target: Any
+    study: pathlib.Path, root: str, files: list[pathlib.Path], thin: float, target: records.Target
 ) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     """The members of a packed study, below `root`, with their content."""
     for file in files:
@@ -255,26 +255,27 @@ def _target(study: pathlib.Path) -> records.Target:
 
 def _thinned(lines: list[bytes], thin: float, target: records.Target) -> list[bytes]:
     """The lines of a metrics.jsonl without those that `pack` leaves out."""
-    found = list(_values(lines, "validation", target.metric))
-    kept, best = {0, len(found) - 1, *_spaced(found, thin)}, None
-    for place, (*_, value) in enumerate(found):
-        if target.better(value, None if best is None else found[best][-1]):
+    evaluations = list(_values(lines, "validation", target.metric))
+    kept, best = {0, len(evaluations) - 1, *_spaced(evaluations, thin)}, None
+    for place, (*_, value) in enumerate(evaluations):
+        if target.better(value, None if best is None else evaluations[best][-1]):
             best = place
-    hits = (place for place, (*_, value) in enumerate(found) if target.reached(value))
+    hits = (place for place, (*_, value) in enumerate(evaluations) if target.reached(value))
     if (first := next(hits, None)) is not None:
-        kept |= {first, max((k for k in range(first) if found[k][1] < found[first][1]), default=0)}
+        earlier = (k for k in range(first) if evaluations[k][1] < evaluations[first][1])
+        kept |= {first, max(earlier, default=0)}
     kept.add(best or 0)
-    left_out = {index for place, (index, *_) in enumerate(found) if place not in kept}
-    gradients = list(_values(lines, "gradients", ""))
+    left_out = {index for place, (index, *_) in enumerate(evaluations) if place not in kept}
+    gradients = list(_values(lines, records.GRADIENTS, ""))
     kept = set(_spaced(gradients, thin))
     left_out |= {index for place, (index, *_) in enumerate(gradients) if place not in kept}
     return [line for index, line in enumerate(lines) if index not in left_out]
 
 
-def _spaced(found: list[tuple[int, float, float]], thin: float) -> Iterator[int]:
+def _spaced(lines: list[tuple[int, float, float]], thin: float) -> Iterator[int]:
     """Yields the places of lines that are far enough from the one yielded before."""
     spaced = 0.0
-    for place, (_, fresh, _) in enumerate(found):
+    for place, (_, fresh, _) in enumerate(lines):
         if fresh >= spaced * (1 + thin):
             yield place
             spaced = fresh
