@@ -98,7 +98,7 @@ def check_directory(directory: pathlib.Path) -> None:
 def recorded(directory: pathlib.Path) -> dict[tuple[float, int], dict[str, Any]]:
     """The configurations of the pilots in a directory, by (factor, seed); raises InputError if one
     is damaged."""
-    found = {}
+    configs = {}
     for factor in sorted({*FIRST, *FACTORS}):
         for workdir in sorted((directory / f"e{factor:g}").glob("[0-9]*")):
             try:
@@ -106,8 +106,8 @@ def recorded(directory: pathlib.Path) -> dict[tuple[float, int], dict[str, Any]]
             except records.Damaged as error:
                 raise _damaged(workdir, error) from error
             if config and workdir.name.isdecimal():
-                found[factor, int(workdir.name)] = config
-    return found
+                configs[factor, int(workdir.name)] = config
+    return configs
 
 
 def check_same(config: ConfigDict, directory: pathlib.Path, seeds: int) -> None:
@@ -216,9 +216,10 @@ class Pilots:
             answer = self.answer()
         except ValueError as error:
             return self._shortest(f"the pilots in {self._directory} are not enough: {error}")
-        factor = answer.forecast.next_factor
+        if (factor := answer.forecast.next_factor) is None:
+            return None
         unfinished = [seed for seed in range(self._seeds) if not self._finished(factor, seed)]
-        if factor is None or not unfinished:
+        if not unfinished:
             return None
         seed = min(unfinished, key=lambda seed: self._length(factor, seed))
         length = self._length(factor, seed)
@@ -250,8 +251,8 @@ class Pilots:
         run = self._runs.get((factor, seed))
         return 0 if run is None else len(run.loss)
 
-    def _finished(self, factor: float | None, seed: int) -> bool:
-        result = self._results.get((factor, seed)) if factor is not None else None
+    def _finished(self, factor: float, seed: int) -> bool:
+        result = self._results.get((factor, seed))
         return result is not None and result["status"] in records.FINISHED
 
     def _continue(
