@@ -74,7 +74,13 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         )
     if not 1 <= arguments.pilot_seeds <= 100:
         raise cli.InputError(f"--pilot-seeds is {arguments.pilot_seeds}; allowed: 1 to 100")
-    plot_file = pathlib.Path(arguments.plot or "advice.png")
+    if arguments.plot:
+        _check_plot(pathlib.Path(arguments.plot))
+    return arguments, overrides
+
+
+def _check_plot(plot_file: pathlib.Path) -> None:
+    """Raises InputError if the plot cannot be written; changes nothing."""
     if plot_file.suffix not in (".png", ".pdf", ".svg"):
         raise cli.InputError(
             f"--plot is {plot_file}; allowed: a file that ends in .png, .pdf or .svg"
@@ -83,13 +89,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         raise cli.InputError(
             f"--plot is {plot_file}, in a directory that does not exist; create it first"
         )
-    if arguments.plot:
-        _check_writable(plot_file)
-    return arguments, overrides
-
-
-def _check_writable(plot_file: pathlib.Path) -> None:
-    """Raises InputError if the plot cannot be written; changes nothing."""
     try:
         if plot_file.exists():
             plot_file.open("ab").close()
