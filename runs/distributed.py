@@ -64,10 +64,10 @@ def initialize() -> None:
         return
     platforms = os.environ.get(_PLATFORMS, "")
     _keep_host()
-    says = f"waiting for the other processes of this run, at most {_JOIN_SECONDS} s"
-    waits = threading.Timer(_SILENT_SECONDS, terminal.write, (says, sys.stderr))
-    waits.daemon = True
-    waits.start()
+    message = f"waiting for the other processes of this run, at most {_JOIN_SECONDS} s"
+    timer = threading.Timer(_SILENT_SECONDS, terminal.write, (message, sys.stderr))
+    timer.daemon = True
+    timer.start()
     try:
         jax.distributed.initialize(
             **arguments,
@@ -77,7 +77,7 @@ def initialize() -> None:
     except (ValueError, RuntimeError) as error:
         raise InputError(f"the processes of this run cannot be joined: {error}") from error
     finally:
-        waits.cancel()
+        timer.cancel()
     check_devices(platforms)
     if not is_first():
         leaving = threading.Event()
