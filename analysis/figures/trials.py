@@ -137,9 +137,9 @@ def _panel(
 ) -> None:
     x = own[axis.field].map(axis.coordinate)
     _scale_x(axes, axis)
-    scored = own["score"].notna()
-    ringed = own.index.isin(leading.index) & scored
     score = own["score"]
+    scored = score.notna()
+    ringed = own.index.isin(leading.index) & scored
     axes.plot(x[scored], score[scored], "o", ms=3, color=lighter(color, 0.35), mew=0)
     axes.plot(x[ringed], score[ringed], "o", ms=6, mfc="none", mec=color, mew=1.1)
     if not axis.values and axis.min < axis.max:
@@ -147,10 +147,7 @@ def _panel(
         bins = score[scored].groupby(pd.cut(x[scored], edges, labels=False, include_lowest=True))
         best = bins.max() if study.higher_is_better else bins.min()
         axes.stairs(best.reindex(range(BINS)), edges, baseline=None, color=color, lw=1.0)
-    for height, which in (
-        (_DIVERGED, own["diverged"]),
-        (_NOT_REACHED, own["counted"] & ~scored),
-    ):
+    for height, _, which in _crosses(own):
         heights = [height] * int(which.sum())
         above = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot(x[which], heights, "x", ms=3.2, mew=0.7, color=QUIET, **above)
@@ -175,11 +172,7 @@ def _scale_x(axes: Axes, axis: Axis) -> None:
 
 def _name_crosses(axes: Axes, own: pd.DataFrame) -> None:
     """Labels the crosses above a row of panels, if there are any."""
-    not_reached = own["counted"] & own["score"].isna()
-    for height, label, which in (
-        (_DIVERGED, "diverged", own["diverged"]),
-        (_NOT_REACHED, "not reached", not_reached),
-    ):
+    for height, label, which in _crosses(own):
         if which.any():
             axes.annotate(
                 label,
@@ -192,3 +185,9 @@ def _name_crosses(axes: Axes, own: pd.DataFrame) -> None:
                 fontsize=7,
                 color=QUIET,
             )
+
+
+def _crosses(own: pd.DataFrame) -> list[tuple[float, str, pd.Series]]:
+    """The rows of crosses above a panel: height, label, and which trials have one there."""
+    not_reached = own["counted"] & own["score"].isna()
+    return [(_DIVERGED, "diverged", own["diverged"]), (_NOT_REACHED, "not reached", not_reached)]
