@@ -41,8 +41,8 @@ class Observer:
 class Observers(Observer):
     """Several observers. One that fails is named in a warning, and left out from then on.
 
-    If the disk is full, the run's own records will usually tell, so the warning is given only if
-    the run comes to its end.
+    If the disk is full, the run itself usually fails too and says so. The warning is then given
+    only if the run comes to its end.
 
     Args:
         observers: by name.

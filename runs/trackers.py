@@ -185,7 +185,7 @@ class MLflow(Observer):
     def start(self, fresh_examples: int) -> None:
         import mlflow  # pyright: ignore[reportMissingImports]
 
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every new experiment
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports every new experiment
         self._mlflow, self._client = mlflow, mlflow.MlflowClient()
         self._id = self._run.identity("mlflow", self._create)
         self._client.update_run(self._id, status="RUNNING")
