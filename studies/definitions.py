@@ -19,6 +19,7 @@ _OPTIONAL = {
     "not_searched": (list, tuple, set),
     "score": str,
 }
+_NUMERIC = {field.name for field in base.FIELDS if type(field.default) in (int, float)}
 _KINDS = {dict: "a dict", str: "text", int: "a whole number"}
 
 
@@ -151,6 +152,8 @@ def _set(config: ml_collections.ConfigDict, field: Any, value: Any) -> None:
         raise ValueError(
             f"overrides set {field} to {short(value)}; allowed: a finite number, text, true, false"
         )
+    if isinstance(value, str) and field in _NUMERIC:  # the analysis reads what is written here
+        raise ValueError(f"overrides set {field} to {short(value)}; allowed: a number, not text")
     cli.set_field(config, field, value, base.FIELDS)
 
 

@@ -573,6 +573,10 @@ def _wrong_studies():
         (_condition("Baseline"), "'baseline' and 'Baseline' differ only in case"),
         (_condition("x", "{'echo.factr': 3}"), "did you mean echo.factor"),
         (_condition("x", "{'batch_size': float('inf')}"), "batch_size to inf"),
+        (
+            _condition("x", "{'budget.fresh_examples': '24'}"),
+            "to '24'; allowed: a number, not text",
+        ),
         (_condition("x", "{'echo.factor': 0}"), "config.echo.factor is 0"),
         (_condition("x", "{'echo.insertion': 'before'}"), "config.echo.insertion is 'before'"),
         ({"plan": "'trials': 0"}, "trials 0; allowed: a whole number from 1"),
