@@ -33,6 +33,7 @@ from data.sources import FileSource, RecordError, Source, SourceError, reason
 from runs import cli, terminal
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_SPLIT_NAME = re.compile(r"(?!all$)[\w-]*[^\W_][\w-]*")  # of TFDS, where `all` is every split
 _CHUNK = 256
 _SMALL = 64  # pixels per side, up to which configs/cifar10.py is proposed
 _TAKEN = (*digits.NAMES, *python_text.NAMES)  # which open other data, whatever is in DIR
@@ -50,6 +51,11 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> PathData:
         paths.check_name(settings.name)
         raise SourceError(f"SOURCE is {settings.name!r}; allowed: {paths.names_of('PATH')}")
     opened = paths.open_all("", settings)
+    if wrong := [split for split in opened.splits if not _SPLIT_NAME.fullmatch(split)]:
+        raise SourceError(
+            f"a split of data set {settings.name!r} is called {wrong[0]!r}; allowed for a copy: "
+            "letters, digits, -, and _, with a letter or digit, but not 'all'; rename the split"
+        )
     sources = {
         split: FileSource(split, [(rows(), range(len(rows())))])
         for split, rows in opened.splits.items()

@@ -96,6 +96,31 @@ def test_a_data_set_without_train_is_copied(tmp_path, capsys):
     assert "--config.dataset.test_split=" in command
 
 
+@pytest.mark.parametrize("split", ["train-clean.100", "a+b", "train[9]", "_", "all"])
+def test_a_split_that_tfds_cannot_name_is_refused_before_writing(split, tmp_path, capsys):
+    images = path_data.images_table(range(9))
+    path_data.save_to_disk(tmp_path / "own", {"train": images, split: images})
+    arguments = [f"hf:{tmp_path}/own", str(tmp_path / "tfds")]
+    assert cli.guarded(convert.main, arguments) == cli.WRONG_INPUT
+    says = f"is called {split!r}; allowed for a copy: letters, digits, -, and _, with"
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "tfds").exists()
+
+
+def test_splits_may_have_any_name_of_tfds(tmp_path):
+    rows = {
+        "train-clean-100": range(9),
+        "1": range(3),
+        "\N{LATIN SMALL LETTER E WITH ACUTE}": range(4),
+    }
+    tables = {split: path_data.images_table(numbers) for split, numbers in rows.items()}
+    path_data.save_to_disk(tmp_path / "own", tables)
+    converted(f"hf:{tmp_path}/own", tmp_path / "tfds")
+    for split, numbers in rows.items():
+        copy, _ = splits.open_source("copy", split, str(tmp_path / "tfds"))
+        assert len(copy) == len(numbers)
+
+
 def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
     row = shuffled_order(71)[70]  # far from the images that are looked at when data are opened
     images = [tfds_data.png(number) for number in range(71)]
