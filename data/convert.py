@@ -103,6 +103,7 @@ def _write(
             for number, record in _numbered(source):
                 described = {field: record.get(field) for field in features}
                 try:
+                    _check_complete(described)
                     features.encode_example(described)
                 except Exception as error:  # features raise many types, and quote the record
                     raise RecordError(
@@ -115,6 +116,14 @@ def _write(
     with tempfile.TemporaryDirectory() as nothing:  # TFDS makes a directory for downloads
         copy = Copy(data_dir=directory, file_format="array_record")
         copy.download_and_prepare(download_dir=nothing)
+
+
+def _check_complete(described: Mapping[str, Any]) -> None:
+    """Raises ValueError for a record without one of its fields."""
+    for field, value in described.items():
+        if value is None:
+            hint = " (-1 marks the records of a split without labels)" if field == "label" else ""
+            raise ValueError(f"it has no {field!r}{hint}")
 
 
 def _features(opened: PathData, record: dict[str, Any]) -> Any:

@@ -200,7 +200,7 @@ def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
         tables.append(batches)
     assert schema is not None
     features = _features(schema)
-    columns = _columns(tree.root, schema, features, settings)
+    columns = _columns(shown[0], schema, features, settings)
     if "image" in columns:
         _check_images(tree.root, columns["image"], schema)
     objects = columns.get("objects")
@@ -268,9 +268,9 @@ def _features(schema: Any) -> dict[str, Any]:
 
 
 def _columns(
-    root: str, schema: Any, features: dict[str, Any], settings: Settings
+    shown: str, schema: Any, features: dict[str, Any], settings: Settings
 ) -> dict[str, str]:
-    """The names of the columns to read, by field."""
+    """The names of the columns to read, by field; `shown` is the name of a file of the split."""
     columns = {
         field: name
         for field, names in _COLUMNS.items()
@@ -284,13 +284,13 @@ def _columns(
     columns |= settings.columns
     if missing := [name for name in columns.values() if name not in schema.names]:
         raise SourceError(
-            f"{root} has no column {missing[0]!r}, but {', '.join(schema.names)}; correct "
+            f"{shown} has no column {missing[0]!r}, but {', '.join(schema.names)}; correct "
             f"config.dataset.name, {settings.name!r}"
         )
     if "image" in columns and not {"label", "objects"} & set(columns):
         raise SourceError(
-            f"{root} has no column label or objects, but {', '.join(schema.names)}; name one in "
-            f"config.dataset.name, as in 'hf:{settings.path}?label=NAME'"
+            f"{shown} has no column label or objects, but {', '.join(schema.names)}; name one in "
+            f"config.dataset.name, as in 'hf:{settings.path}?label=NAME', or leave its split out"
         )
     if "image" in columns:
         columns.pop("text", None)  # a caption
@@ -298,7 +298,7 @@ def _columns(
         return {"text": columns["text"]}
     else:
         raise SourceError(
-            f"{root} has no column image or text, but {', '.join(schema.names)}; write "
+            f"{shown} has no column image or text, but {', '.join(schema.names)}; write "
             f"config.dataset.name='hf:{settings.path}?image=NAME&label=NAME' or ...?text=NAME"
         )
     return columns

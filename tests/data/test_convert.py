@@ -121,6 +121,36 @@ def test_splits_may_have_any_name_of_tfds(tmp_path):
         assert len(copy) == len(numbers)
 
 
+def with_labels(labels):
+    """A table of images with these labels."""
+    column = pa.array(labels, pa.int64())
+    return path_data.images_table(range(len(labels))).set_column(1, "label", column)
+
+
+def test_a_record_without_its_label_is_refused(tmp_path, capsys):
+    tables = {"train": path_data.images_table(range(9)), "test": with_labels([None] * 6)}
+    path_data.save_to_disk(tmp_path / "own", tables)
+    arguments = [f"hf:{tmp_path}/own", str(tmp_path / "tfds")]
+    assert cli.guarded(convert.main, arguments) == cli.WRONG_INPUT
+    says = capsys.readouterr().err.splitlines()[-1]
+    assert says.startswith("error: record 0 of split 'test' (")
+    assert says.endswith(
+        "cannot be converted: it has no 'label' (-1 marks the records of a split without labels); "
+        "fix it, or remove it"
+    )
+    assert not list((tmp_path / "tfds").iterdir())
+
+
+def test_a_split_without_the_column_of_labels_is_named(tmp_path, capsys):
+    images = path_data.images_table(range(9))
+    tables = {"train": images, "test": images.drop_columns(["label"])}
+    path_data.save_to_disk(tmp_path / "own", tables)
+    arguments = [f"hf:{tmp_path}/own", str(tmp_path / "tfds")]
+    assert cli.guarded(convert.main, arguments) == cli.WRONG_INPUT
+    says = f"{tmp_path}/own/test/data-00000-of-00002.arrow has no column label or objects, but ima"
+    assert says in capsys.readouterr().err
+
+
 def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
     row = shuffled_order(71)[70]  # far from the images that are looked at when data are opened
     images = [tfds_data.png(number) for number in range(71)]
@@ -131,7 +161,7 @@ def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
     assert cli.guarded(convert.main, arguments) == cli.WRONG_INPUT
     says = capsys.readouterr().err.splitlines()[-1]
     place = f"record 70 of split 'train' ({tmp_path}/own.parquet, row {row})"
-    assert says.startswith(f"error: {place} cannot be converted: ")
+    assert says == f"error: {place} cannot be converted: it has no 'image'; fix it, or remove it"
     assert not list((tmp_path / "tfds").iterdir())
 
 
