@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from data import digits, paths, python_text, splits
-from data.path_data import PathData, Settings, main_split
+from data.path_data import PathData, Settings, canonical_split, main_split
 from data.sources import FileSource, RecordError, Source, SourceError, reason
 from runs import cli, terminal
 
@@ -193,10 +193,9 @@ def _plain(value: Any) -> Any:
 
 def next_command(opened: PathData, text: str, directory: pathlib.Path, name: str) -> str:
     """The command that trains on the copy for ten epochs."""
-    lengths = {split: len(rows()) for split, rows in opened.splits.items()}
-    train = main_split(lengths)
-    others = [split for split in ("validation", "test") if split in lengths and split != train]
-    held_out, test = (*others, "", "")[:2]
+    train = main_split(opened.splits)
+    examples = len(opened.splits[train]())
+    held_out, test = _held_out(opened, train)
     flags = {
         "name": name,
         "data_dir": directory,
@@ -207,11 +206,24 @@ def next_command(opened: PathData, text: str, directory: pathlib.Path, name: str
     command = [
         *("python", "train.py", f"--config=configs/{_config(opened, text)}.py"),
         *(f"--config.dataset.{field}={value}" for field, value in flags.items()),
-        f"--config.budget.fresh_examples={10 * lengths[train]}",
-        f"--config.evaluate_every_fresh_examples={lengths[train]}",
+        f"--config.budget.fresh_examples={10 * examples}",
+        f"--config.evaluate_every_fresh_examples={examples}",
         f"--workdir=out/{name}",
     ]
     return shlex.join(command)
+
+
+def _held_out(opened: PathData, train: str) -> tuple[str, str]:
+    """The splits for validation and testing; '' if there is none."""
+    labeled = [split for split in opened.splits if split != train and _is_labeled(opened, split)]
+    given = {canonical_split(split): split for split in labeled} | {s: s for s in labeled}
+    validation, test, *_ = *(given[s] for s in ("validation", "test") if s in given), "", ""
+    return validation, test
+
+
+def _is_labeled(opened: PathData, split: str) -> bool:
+    """Whether the first record has its label, if it is an image of a class."""
+    return opened.splits[split]().read([0])[0].get("label") != -1
 
 
 def _config(opened: PathData, text: str) -> str:

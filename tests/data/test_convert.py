@@ -79,6 +79,27 @@ def test_text_is_copied_by_line_or_by_file(text, tmp_path, capsys):
     assert "--config.dataset.validation_split=test" in command
 
 
+@pytest.mark.parametrize(
+    ("names", "validation", "test"),
+    [
+        (["valid", "test"], "valid", "test"),
+        (["test", "dev"], "dev", "test"),
+        (["val", "validation"], "validation", ""),
+        (["test"], "test", ""),
+    ],
+)
+def test_the_command_names_a_validation_split_as_it_is_called(
+    names, validation, test, tmp_path, capsys
+):
+    tables = {split: path_data.images_table(range(9)) for split in ["train", *names]}
+    path_data.save_to_disk(tmp_path / "own", tables)
+    converted(f"hf:{tmp_path}/own", tmp_path / "tfds")
+    command = shlex.split(capsys.readouterr().out.strip().splitlines()[-1])
+    assert "--config.dataset.train_split=train" in command
+    assert f"--config.dataset.validation_split={validation}" in command
+    assert f"--config.dataset.test_split={test}" in command
+
+
 def test_the_command_names_the_splits_that_were_copied(tmp_path, capsys):
     rows = {"train": range(9), "validation": range(9, 12), "test": range(12, 15)}
     converted(f"folder:{path_data.write_folder(tmp_path / 'own', rows)}", tmp_path / "tfds")
@@ -149,6 +170,18 @@ def test_a_split_without_the_column_of_labels_is_named(tmp_path, capsys):
     assert cli.guarded(convert.main, arguments) == cli.WRONG_INPUT
     says = f"{tmp_path}/own/test/data-00000-of-00002.arrow has no column label or objects, but ima"
     assert says in capsys.readouterr().err
+
+
+def test_a_split_without_labels_is_copied_but_not_evaluated(tmp_path, capsys):
+    """As the Hub marks it."""
+    tables = {"train": path_data.images_table(range(9)), "test": with_labels([-1] * 6)}
+    path_data.save_to_disk(tmp_path / "own", tables)
+    converted(f"hf:{tmp_path}/own", tmp_path / "tfds")
+    copy, _ = splits.open_source("copy", "test", str(tmp_path / "tfds"))
+    assert [record["label"] for record in copy] == [-1] * 6
+    command = shlex.split(capsys.readouterr().out.strip().splitlines()[-1])
+    assert "--config.dataset.validation_split=train[90%:]" in command
+    assert "--config.dataset.test_split=" in command
 
 
 def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
