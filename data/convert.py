@@ -56,6 +56,11 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> PathData:
             f"a split of data set {settings.name!r} is called {wrong[0]!r}; allowed for a copy: "
             "letters, digits, -, and _, with a letter or digit, but not 'all'; rename the split"
         )
+    if opened.info.channels not in (None, 1, 3):
+        raise SourceError(
+            f"the images of data set {settings.name!r} have {opened.info.channels} channels; "
+            "allowed: 1 or 3, which is what workloads train on; save gray or color images"
+        )
     sources = {
         split: FileSource(split, [(rows(), range(len(rows())))])
         for split, rows in opened.splits.items()

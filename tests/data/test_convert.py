@@ -128,6 +128,15 @@ def test_a_split_that_tfds_cannot_name_is_refused_before_writing(split, tmp_path
     assert not (tmp_path / "tfds").exists()
 
 
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_images_that_no_workload_trains_on_are_refused_before_writing(channels, tmp_path, capsys):
+    arrays = {"image": np.zeros((9, 8, 8, channels), np.uint8), "label": np.arange(9) % 3}
+    own = path_data.write_npz(tmp_path / "own.npz", **arrays)
+    assert cli.guarded(convert.main, [f"npz:{own}", str(tmp_path / "tfds")]) == cli.WRONG_INPUT
+    assert f"have {channels} channels; allowed: 1 or 3" in capsys.readouterr().err
+    assert not (tmp_path / "tfds").exists()
+
+
 def test_splits_may_have_any_name_of_tfds(tmp_path):
     rows = {
         "train-clean-100": range(9),
@@ -164,7 +173,8 @@ def test_a_record_without_its_label_is_refused(tmp_path, capsys):
 
 def test_a_split_without_the_column_of_labels_is_named(tmp_path, capsys):
     images = path_data.images_table(range(9))
-    tables = {"train": images, "test": images.drop_columns(["label"])}
+    unlabeled = path_data.described(images.drop_columns(["label"]), {"image": path_data.IMAGE})
+    tables = {"train": images, "test": unlabeled}
     path_data.save_to_disk(tmp_path / "own", tables)
     arguments = [f"hf:{tmp_path}/own", str(tmp_path / "tfds")]
     assert cli.guarded(convert.main, arguments) == cli.WRONG_INPUT
