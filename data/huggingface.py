@@ -5,6 +5,7 @@ that a record is read alone. Parquet has to decode hundreds of records to read o
 first rewritten as an Arrow file, once, in config.dataset.cache_dir or in .cache next to the data.
 """
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -12,7 +13,7 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,10 @@ _OBJECT_COLUMNS = {
     "area": ("area",),
     "is_crowd": ("is_crowd", "iscrowd"),
 }
+
+
+class _ColumnError(SourceError):
+    """A split lacks a column that its records need."""
 
 
 class _Rows(Records):
@@ -139,7 +144,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     classes, num_classes = None, None
     if labeled:
         classes = _class_names(train.features.get(train.columns[labeled]))
-        num_classes = len(classes) if classes else _num_classes(train, labeled, tree.root)
+        num_classes = len(classes) if classes else _num_classes(splits, labeled, tree.root)
     info = dataclasses.replace(
         info,
         num_classes=num_classes,
@@ -283,12 +288,12 @@ def _columns(
             columns.setdefault(field, given[0])
     columns |= settings.columns
     if missing := [name for name in columns.values() if name not in schema.names]:
-        raise SourceError(
+        raise _ColumnError(
             f"{shown} has no column {missing[0]!r}, but {', '.join(schema.names)}; correct "
             f"config.dataset.name, {settings.name!r}"
         )
     if "image" in columns and not {"label", "objects"} & set(columns):
-        raise SourceError(
+        raise _ColumnError(
             f"{shown} has no column label or objects, but {', '.join(schema.names)}; name one in "
             f"config.dataset.name, as in 'hf:{settings.path}?label=NAME', or leave its split out"
         )
@@ -297,7 +302,7 @@ def _columns(
     elif "text" in columns:
         return {"text": columns["text"]}
     else:
-        raise SourceError(
+        raise _ColumnError(
             f"{shown} has no column image or text, but {', '.join(schema.names)}; write "
             f"config.dataset.name='hf:{settings.path}?image=NAME&label=NAME' or ...?text=NAME"
         )
@@ -332,26 +337,42 @@ def _class_names(feature: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _num_classes(rows: _Rows, field: str, root: str) -> int:
-    """The largest label of a split + 1, for labels without names."""
-    labels: set[Any] = set()
-    try:
-        for values in rows.batches(field):
-            for value in values.to_pylist():
-                objects = field == "objects"
-                labels.update(_lists(value, rows.object_names)["label"] if objects else [value])
-    except Exception as error:  # pyarrow raises many types
-        raise damaged(root, error) from error
-    labels.discard(None)
-    if not labels or not all(
-        isinstance(label, int) and 0 <= label < MAX_CLASSES for label in labels
-    ):
-        column, example = rows.columns[field], next(iter(labels), None)
+def _num_classes(splits: Mapping[str, Callable[[], _Rows]], field: str, root: str) -> int:
+    """The largest label of all splits + 1, for labels without names.
+
+    Splits other than the main one may lack labels, as the Hub marks them: -1, no value, or no
+    column.
+    """
+    main = main_split(splits)
+    labels = _labels(splits[main](), field, root) - {None}
+    for split in splits.keys() - {main}:
+        with contextlib.suppress(_ColumnError):
+            labels |= _labels(splits[split](), field, root) - {None, -1}
+    wrong = [n for n in labels if not isinstance(n, int) or not 0 <= n < MAX_CLASSES]
+    if wrong or not labels:
+        column, example = splits[main]().columns[field], next(iter(wrong), None)
         raise SourceError(
             f"column {column!r} of {root} has labels such as {example!r}; allowed: whole numbers "
             f"from 0, which `dataset.class_encode_column({column!r})` makes of text"
         )
     return max(labels) + 1
+
+
+def _labels(rows: _Rows, field: str, root: str) -> set[Any]:
+    """The distinct labels of a split, without reading its images."""
+    labels: set[Any] = set()
+    if field not in rows.columns:
+        return labels
+    try:
+        for values in rows.batches(field):
+            if field == "label":
+                labels.update(values.unique().to_pylist())
+                continue
+            for value in values.to_pylist():
+                labels.update(_lists(value, rows.object_names)["label"])
+    except Exception as error:  # pyarrow raises many types
+        raise damaged(root, error) from error
+    return labels
 
 
 def _encoded(image: Any) -> Any:

@@ -241,6 +241,46 @@ def test_columns_of_the_hub_are_found_by_type_or_given(tmp_path):
         splits.open_source(f"hf:{tmp_path}/two.parquet", "train")
 
 
+@pytest.mark.parametrize("kind", ["npz", "parquet", "boxes"])
+def test_a_class_may_occur_in_one_split_only(kind, tmp_path):
+    """And a test split may have no labels, as the Hub marks it."""
+    labels = {"train": [0, 1, 2], "validation": [0, 1, 6], "test": [0, 3, 4]}
+    if kind == "npz":
+        arrays = {f"{split}_y": np.array(given) for split, given in labels.items()}
+        arrays |= {f"{split}_x": path_data.pixels(range(3)) for split in labels}
+        name = f"npz:{path_data.write_npz(tmp_path / 'own.npz', **arrays)}"
+    else:
+        name = f"hf:{tmp_path}"
+        images = [tfds_data.png(number) for number in range(3)]
+        for split, given in (labels | {"test": [-1, -1, None]}).items():
+            column = {"label": given}
+            if kind == "boxes":
+                boxes = [[0.0, 0.0, 8.0, 8.0]]
+                column = {"objects": [{"bbox": boxes, "category": [label]} for label in given]}
+            path_data.write_parquet(
+                tmp_path / f"{split}.parquet", pa.table({"image": images} | column)
+            )
+    for split in ("train", "validation"):
+        source, info = splits.open_source(name, split)
+        assert (len(source), info.num_classes) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("column", "query", "says"),
+    [("label", "", "label or objects"), ("breed", "?label=breed", "'breed'")],
+)
+def test_a_split_without_the_column_of_labels_does_not_matter_to_others(
+    column, query, says, tmp_path
+):
+    images = [tfds_data.png(number) for number in range(3)]
+    table = pa.table({"image": images, column: [0, 1, 2]})
+    path_data.write_parquet(tmp_path / "train.parquet", table)
+    path_data.write_parquet(tmp_path / "test.parquet", table.drop_columns([column]))
+    assert splits.open_source(f"hf:{tmp_path}{query}", "train")[1].num_classes == 3
+    with pytest.raises(SourceError, match=rf"test\.parquet has no column {says}"):
+        splits.open_source(f"hf:{tmp_path}{query}", "test")
+
+
 @pytest.mark.parametrize("listed", [False, True])  # dicts of lists, or lists of dicts
 @pytest.mark.parametrize("named", [False, True])
 def test_objects_are_converted_from_cocos_boxes(listed, named, tmp_path):
