@@ -420,6 +420,7 @@ def _objects(given: Any, names: dict[str, str], image: bytes) -> dict[str, np.nd
         "label": np.asarray(lists["label"], np.int64),
     }
     dtypes = {"area": np.float32, "is_crowd": bool}
+    nothing = [None] * len(boxes_Mx4)  # as numbers NaN, which is no area, and False
     return objects | {
-        name: np.asarray(lists[name], dtypes[name]) for name in dtypes if name in lists
+        name: np.asarray(lists[name] or nothing, dtypes[name]) for name in dtypes if name in lists
     }

@@ -309,6 +309,27 @@ def test_objects_are_converted_from_cocos_boxes(listed, named, tmp_path):
     assert not decoded["bad_boxes"].any()
 
 
+@pytest.mark.parametrize("areas", [[None, 9.0], None])
+def test_objects_without_an_area_have_that_of_their_box(areas, tmp_path):
+    boxes = [[2.0, 1.0, 4.0, 2.0], [0.0, 0.0, 8.0, 8.0]]
+    objects = {"bbox": boxes, "category": [1, 0], "area": areas, "iscrowd": None}
+    kind = pa.struct(
+        {
+            "bbox": pa.list_(pa.list_(pa.float32())),
+            "category": pa.list_(pa.int64()),
+            "area": pa.list_(pa.float32()),
+            "iscrowd": pa.list_(pa.bool_()),
+        }
+    )
+    images = path_data.images_table(range(1)).column("image")
+    table = pa.table({"image": images, "objects": pa.array([objects], kind)})
+    path_data.save_to_disk(tmp_path / "boxes", {"train": table}, files=1)
+    source, info = splits.open_source(f"hf:{tmp_path}/boxes", "train")
+    decoded = workloads.make(coco.get_config("mini"), info).decode([source[0]])
+    assert decoded["area"][0, :2].tolist() == [8, 9 if areas else 64]
+    assert not decoded["crowd"].any()
+
+
 LINES = ["first", "", "second, and longer", "  ", "third"]
 
 

@@ -55,6 +55,13 @@ def test_area_is_the_boxs_in_pixels_where_the_data_set_gives_none():
     assert not data["crowd"].any()
 
 
+def test_an_area_of_nan_is_the_boxs():
+    """COCO's metrics would count such an object as small, medium, and large."""
+    boxes = [[0, 0, 0.5, 0.25], [0, 0, 0.5, 0.5]]
+    data = workload().decode([record(boxes, area=[np.nan, 7.0])])
+    assert data["area"][0, :2].tolist() == [0.5 * 48 * 0.25 * 64, 7]
+
+
 def test_boxes_outside_are_cut_off_and_empty_ones_dropped_and_both_counted():
     inside, outside, beyond = [0, 0, 1, 1.0005], [-0.5, 0.2, 0.5, 1.5], [1.2, 0, 1.5, 1]
     empty, unknown = [0.3, 0.3, 0.3, 0.6], [np.nan, 0, 1, 1]

@@ -90,8 +90,8 @@ class Detection(crops.RandomCrops):
         """Decodes records to image, boxes, labels, and the arrays that evaluation needs.
 
         The latter are `crowd` bool [n, M] (a box around many objects, which metrics ignore), `area`
-        float32 [n, M] (of the object in pixels of the photograph, or of its box if the data set has
-        no areas), `size` int32 [n, 2] (height and width of the photograph in pixels), and
+        float32 [n, M] (of the object in pixels of the photograph, or of its box where the data set
+        gives none or NaN), `size` int32 [n, 2] (height and width of the photograph in pixels), and
         `bad_boxes` int32 [n] (number of boxes that were clipped to the image or, if empty,
         dropped).
 
@@ -133,6 +133,7 @@ class Detection(crops.RandomCrops):
         for name, values_M in (("area", area_M), ("is_crowd", crowd_M)):
             if len(values_M) != len(given_Mx4):
                 raise ValueError(f"it has {len(given_Mx4)} boxes and {len(values_M)} {name}")
+        area_M = np.where(np.isnan(area_M), box_area_M, area_M).astype(np.float32)
         pad = functools.partial(_padded, length=self.max_boxes)
         return {
             "image": image,
