@@ -6,6 +6,9 @@ from flax import nnx
 
 from models.precision import at_least_float32
 
+_MOMENTUM = 0.9  # share of the running statistics that each step keeps
+_EPSILON = 1e-5  # added to the variance
+
 
 class GhostBatchNorm(nnx.Module):
     """Batch normalization whose training statistics come from contiguous groups of examples.
@@ -22,8 +25,6 @@ class GhostBatchNorm(nnx.Module):
     Args:
         num_features: size C of the last axis.
         group_size: examples in a group; 0 = the whole batch.
-        momentum: share of the running statistics that each step keeps.
-        epsilon: added to the variance.
         initial_scale: initial value of `scale`; 0 makes a residual branch start as zero.
         dtype: dtype of the output. Parameters and statistics are float32. Arithmetic is float32, or
             wider if the input is.
@@ -34,16 +35,12 @@ class GhostBatchNorm(nnx.Module):
         num_features: int,
         *,
         group_size: int = 0,
-        momentum: float = 0.9,
-        epsilon: float = 1e-5,
         initial_scale: float = 1.0,
         dtype: jnp.dtype = jnp.float32,
     ):
         if group_size < 0:
             raise ValueError(f"group_size must be 0 (whole batch) or positive, got {group_size}")
         self.group_size = group_size
-        self.momentum = momentum
-        self.epsilon = epsilon
         self.dtype = dtype
         self.scale = nnx.Param(jnp.full(num_features, initial_scale, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(num_features, jnp.float32))
@@ -77,10 +74,10 @@ class GhostBatchNorm(nnx.Module):
     def _update_running(self, mean_Gx1xC: jax.Array, var_Gx1xC: jax.Array) -> None:
         for running, new_Gx1xC in ((self.mean, mean_Gx1xC), (self.var, var_Gx1xC)):
             new_C = new_Gx1xC.mean(axis=tuple(range(new_Gx1xC.ndim - 1)))
-            running[...] = self.momentum * running[...] + (1 - self.momentum) * new_C
+            running[...] = _MOMENTUM * running[...] + (1 - _MOMENTUM) * new_C
 
     def _normalize(self, x: jax.Array, mean: jax.Array, var: jax.Array) -> jax.Array:
-        factor = jax.lax.rsqrt(var + self.epsilon) * self.scale[...]
+        factor = jax.lax.rsqrt(var + _EPSILON) * self.scale[...]
         y = (at_least_float32(x) - mean) * factor + self.bias[...]
         return y.astype(self.dtype)
 
