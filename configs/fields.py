@@ -7,6 +7,8 @@ import numbers
 import os
 from typing import Any
 
+_MAX_QUOTED = 80  # characters of a value in a message
+
 
 class FieldError(ValueError):
     """A field cannot have this value; the message is one sentence that says what is allowed."""
@@ -153,7 +155,7 @@ def _read_str(value: Any, allowed: Any) -> str:
 _READ = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str}
 
 
-def _quoted(value: Any, max_length: int = 80) -> str:
+def _quoted(value: Any) -> str:
     """A value for a message, of limited length: numbers as written, other text in quotes."""
     try:
         decimal.Decimal(value)
@@ -161,9 +163,9 @@ def _quoted(value: Any, max_length: int = 80) -> str:
     except (ValueError, ArithmeticError, TypeError):
         # Python refuses to print integers of thousands of digits
         text = "a longer number" if isinstance(value, int) else repr(value)
-    if len(text) <= max_length:
+    if len(text) <= _MAX_QUOTED:
         return text
-    return f"{text[:max_length]}... ({len(text)} characters)"
+    return f"{text[:_MAX_QUOTED]}... ({len(text)} characters)"
 
 
 def _number(x: float) -> str:
