@@ -9,10 +9,11 @@ results/further_searches.csv.xz; benchmarks.claims judges them. --train writes t
 """
 
 # pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 
 import dataclasses
 import functools
+import math
 import pathlib
 
 import pandas as pd
@@ -46,8 +47,10 @@ CONDITIONS = {
     ),
 }
 # Columns of the trials that scores, pairs, and their statistics need.
-_COLUMNS = ["condition", "search", "trial", "status", "counted", "model_seed", "fresh_examples"]
-_COLUMNS += ["fresh_examples_before_target", "fresh_examples_to_target", "best_value"]
+_COLUMNS = ["condition", "search", "trial", "status", "counted", "lanes", "workers", "model_seed"]
+_COLUMNS += ["fresh_examples", "fresh_examples_before_target", "fresh_examples_to_target"]
+_COLUMNS += ["steps", "steps_to_target", "best_value"]
+_SECONDS = ("train_seconds", "seconds_to_target")  # which mean nothing beside other trials
 
 
 def study(name: str, root: pathlib.Path) -> Study:
@@ -92,6 +95,7 @@ def loaded(name: str) -> load.LoadedStudy:
     labels = {c.name: {"label": c.label, "insertion": c.insertion} for c in kept}
     for column in ("label", "insertion"):
         trials[column] = [labels[condition][column] for condition in trials["condition"]]
+    trials = trials.assign(**dict.fromkeys(_SECONDS, math.nan))
     plan = dataclasses.replace(packed, conditions=kept, searches=trials["search"].nunique())
     return load.LoadedStudy(plan, trials, ())
 

@@ -48,7 +48,7 @@ def test_too_few_pairs_decide_nothing():
 def test_ratios_are_of_the_searches_that_both_conditions_have():
     own = pd.DataFrame({"low": [2.0, 6.0], "high": [2.0, 6.0]}, index=[1, 2])
     base = pd.DataFrame({"low": [1.0, 4.0], "high": [1.0, 4.0]}, index=[0, 1])
-    ratio = claims._ratio(own, base)
+    ratio = claims._compared(own, base)
     assert ratio.index.tolist() == [1]
     assert ratio.iloc[0].tolist() == [0.5, 0.5]
 
@@ -56,19 +56,19 @@ def test_ratios_are_of_the_searches_that_both_conditions_have():
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     """Writes the records of a study where claims find it. `values` are functions of the search and
-    the trial, by condition; a study has two searches."""
+    the trial, by condition."""
     monkeypatch.setattr(claims, "RESULTS", tmp_path)
 
-    def write(conditions, values, trials=12, **changes):
+    def write(conditions, values, trials=12, searches=2, **changes):
         root = tmp_path / "studies" / tmp_path.name / "records.tar.xz"
         root.parent.mkdir(parents=True)
         outcomes = {
             (name, search, trial): outcome(search, trial)
             for name, outcome in values.items()
-            for search in range(2)
+            for search in range(searches)
             for trial in range(trials)
         }
-        write_study(root, conditions, outcomes, **changes)
+        write_study(root, conditions, outcomes, searches=searches, **changes)
         plan = records.read_json(root / records.STUDY)
         records.write_json(root / records.STUDY, plan | {"trials": trials})
         return tmp_path.name  # loaded studies are cached by their names
@@ -123,7 +123,7 @@ def test_a_ratio_of_ratios_takes_ten_pairs(trials, enough, written):
     conditions = [BASELINE, BEFORE, *(setting(name, "after_batching", 2.0) for name in "cd")]
     costs = {"baseline": 8, "before_e2": 2, "c": 8, "d": 2}
     values = {name: lambda *_, cost=cost: after(cost) for name, cost in costs.items()}
-    study = written(conditions, values, trials, searches=3)
+    study = written(conditions, values, trials)
     smaller, larger = ("before_e2", "baseline"), ("c", "d")
     cell = claims.relative(study, smaller, larger)()
     assert cell.verdict == ("reproduced" if enough else "undecided")
@@ -208,3 +208,38 @@ def test_ratios_of_ratios_have_the_searches_that_would_decide_them():
     pairs, searches = cell.sizes
     assert pairs == "-"
     assert re.fullmatch(r">?[\d,]+ \(5\)", searches)
+
+
+@pytest.fixture
+def further(written, monkeypatch):
+    """As `written`, of nine searches, where claims find the further searches."""
+
+    def write(*arguments, **changes):
+        study = written(*arguments, trials=2, searches=9, **changes)
+        monkeypatch.setattr(claims.further_searches, "loaded", claims.loaded)
+        claims.loaded.cache_clear()
+        return study
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("ahead", "second", "verdict"),
+    [
+        (9, 5, "reproduced"),
+        (8, 5, "reproduced"),  # one search in nine may disagree
+        (7, 5, "undecided"),
+        (9, 7, "undecided"),  # the searches agree with the claim, the pairs do not
+        (0, 5, "undecided"),
+        (0, 7, "not reproduced"),
+    ],
+)
+def test_further_searches_are_judged_by_sign_tests(ahead, second, verdict, further):
+    """The first trials are the best, and are ahead in `ahead` searches; the second ones take as
+    many evaluations as `second`, and those without echoing six."""
+    values = {
+        "baseline": lambda _, trial: after(6 if trial else 4),
+        "before_e2": lambda search, trial: after(second if trial else 3 if search < ahead else 5),
+    }
+    study = further([BASELINE, BEFORE], values)
+    assert claims.further(study, ("before_e2", "baseline"))().verdict == verdict
