@@ -321,9 +321,9 @@ def report_further(runs: pd.DataFrame) -> str:
     return "\n\n".join(
         [
             f"# More runs on the convex problem at batch size {size}",
-            f"Does e = {factor} need as few fresh examples as curvature would allow? It needs "
-            f"{ratio:.3f} [{low:.3f}, {high:.3f}] of no echoing (95% interval, sign test) in "
-            f"{runs['seed'].nunique()} runs with new seeds, at the learning rates of "
+            f"Does e = {factor} need at most 0.35 of the fresh examples of no echoing, as "
+            f"registered? It needs {ratio:.3f} [{low:.3f}, {high:.3f}] (95% interval, sign test) "
+            f"in {runs['seed'].nunique()} runs with new seeds, at the learning rates of "
             "[convex_regimes](convex_regimes.md). Registered in "
             "[protocol.md](protocol.md#regimes-of-a-convex-problem); `convex_further.csv` has all "
             "runs. Measured by `python -m benchmarks.convex_regimes --further` on "
