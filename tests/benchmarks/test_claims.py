@@ -243,3 +243,29 @@ def test_further_searches_are_judged_by_sign_tests(ahead, second, verdict, furth
     }
     study = further([BASELINE, BEFORE], values)
     assert claims.further(study, ("before_e2", "baseline"))().verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "verdict"),
+    [
+        *(("above", 0.6, "reproduced"), ("above", 0.4, "not reproduced")),
+        *(("below", 0.4, "reproduced"), ("below", 0.6, "not reproduced")),
+    ],
+)
+def test_further_best_values_are_better_where_the_target_lies(mode, own, verdict, further):
+    never = {"metric": "quality", "value": 9.0 if mode == "above" else -9.0, "mode": mode}
+    values = {"baseline": lambda *_: [0.5], "before_e2": lambda *_: [own]}
+    study = further([BASELINE, BEFORE], values, target=never, score="best_value")
+    cell = claims.further(study, ("before_e2", "baseline"))()
+    assert (cell.verdict, cell.effect) == (verdict, pytest.approx(own - 0.5))
+
+
+def test_a_further_ratio_of_ratios_is_judged_by_searches_and_pairs(further):
+    conditions = [BASELINE, BEFORE, *(setting(name, "after_batching", 2.0) for name in "cd")]
+    costs = {"baseline": 8, "before_e2": 2, "c": 8, "d": 2}
+    values = {name: lambda *_, cost=cost: after(cost) for name, cost in costs.items()}
+    study = further(conditions, values)
+    smaller, larger = ("before_e2", "baseline"), ("c", "d")
+    assert claims.further(study, smaller, larger)().verdict == "reproduced"
+    assert claims.further(study, larger, smaller)().verdict == "not reproduced"
+    assert claims.further(study, smaller, smaller)().verdict == "undecided"
