@@ -275,7 +275,9 @@ def _tuned(study: str, condition: str, other: str) -> pd.DataFrame:
     return _compared(own, base, bounds.difference if values else bounds.ratio)
 
 
-def _compared(own: pd.DataFrame, base: pd.DataFrame, effect: Callable = bounds.ratio):
+def _compared(
+    own: pd.DataFrame, base: pd.DataFrame, effect: Callable = bounds.ratio
+) -> pd.DataFrame:
     """Bounds of own / base, or of another effect, of the searches that both have."""
     both = own.merge(base, left_index=True, right_index=True, suffixes=("", "_base"))
     low, high = effect((both["low"], both["high"]), (both["low_base"], both["high_base"]))

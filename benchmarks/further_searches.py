@@ -1,4 +1,4 @@
-"""More searches of logistic regression than its studies have, as many as decide most questions.
+"""More searches of logistic regression than its studies have, to decide what five left undecided.
 
     python -m benchmarks.further_searches --train=out/further    an hour or more; resumes
 
@@ -54,7 +54,8 @@ _SECONDS = ("train_seconds", "seconds_to_target")  # which mean nothing beside o
 
 
 def study(name: str, root: pathlib.Path) -> Study:
-    """A study with its compared conditions only, and SEARCHES searches."""
+    """A study with its compared conditions only, and SEARCHES searches; writes the decisions that
+    `decaying` replays below `root`."""
     if name == "decaying":
         return decaying_factors.study(root, problems.PROBLEMS[PROBLEM].trials, SEARCHES)
     whole = load_study(
@@ -74,8 +75,6 @@ def finished(root: pathlib.Path) -> pd.DataFrame:
     `study`."""
     tables = []
     for name in CONDITIONS:
-        if not (root / name / "study.json").exists():
-            continue
         loaded = load.read(root / name)
         trials, plan = loaded.trials, loaded.study
         counted = trials[trials["counted"]].groupby(["search", "condition"]).size().unstack()

@@ -86,11 +86,15 @@ def bounds(name, condition):
     return pd.DataFrame(rows, index=["low", "high"]).T
 
 
+def p_value(below, above):
+    """Of the two-sided sign test."""
+    number = below + above
+    return 2 * sum(math.comb(number, k) for k in range(min(below, above) + 1)) / 2**number
+
+
 def rejected(below, above):
     """Whether the two-sided sign test rejects at 5%."""
-    number = below + above
-    tail = sum(math.comb(number, k) for k in range(min(below, above) + 1)) / 2**number
-    return 2 * tail <= 0.05
+    return p_value(below, above) <= 0.05
 
 
 def matched(name, condition, baseline):
@@ -242,6 +246,8 @@ def test_a_number_of_the_claims_follows_from_the_records(statistic, arguments, p
         ("controls", BEFORE, "spaced_epochs_2"),
         ("fractions", BEFORE, "before_augmentation_e1.5"),
         ("decaying", "growing", "constant"),
+        ("fractions", BEFORE, "baseline"),
+        ("weight_decay", "before_augmentation_e16_decay_0", "baseline_decay_0"),
     ],
 )
 def test_a_number_of_the_further_searches_follows_from_their_trials(name, condition, baseline):
@@ -256,6 +262,51 @@ def test_a_number_of_the_further_searches_follows_from_their_trials(name, condit
     text = f"{middle:.2f} [{low:.2f}, {high:.2f}]"
     for page in BOTH:
         assert text in " ".join(page.read_text(encoding="utf-8").split())
+
+
+def test_the_further_claims_stay_decided_by_holms_method_and_five_best_values_are_equal():
+    trials = pd.read_csv(ROOT / "results" / "further_searches.csv.xz")
+    trials = trials[trials["counted"]]
+    groups = trials.groupby(["study", "condition", "search"])
+    fresh, best = groups["fresh_examples_to_target"].min(), groups["best_value"].max()
+
+    def signs(effects, none):
+        return (
+            int((effects < none).sum()),
+            int((effects > none).sum()),
+            int((effects == none).sum()),
+        )
+
+    quality = best["quality"]
+    higher = signs(quality[BEFORE] - quality["baseline"], 0.0)
+    assert higher == (3, 17, 5)
+    decided = {"best value": higher}
+    for study_name, condition, base in (
+        ("fractions", BEFORE, "before_augmentation_e1.5"),
+        ("decaying", "growing", "constant"),
+    ):
+        ratios = fresh[study_name][condition] / fresh[study_name][base]
+        decided[study_name] = signs(ratios, 1.0)
+    p = sorted(p_value(below, above) for below, above, _ in decided.values())
+    adjusted = itertools.accumulate(((9 - rank) * value for rank, value in enumerate(p)), max)
+    text = " ".join(TABLES[0].read_text(encoding="utf-8").split())
+    assert "(p over searches {:.3f}, {:.3f}, and {:.3f})".format(*adjusted) in text
+    assert "17 searches are higher, 3 lower, and 5 equal" in text
+
+
+def test_sizes_from_five_searches_changed_as_much_as_the_pages_say():
+    page = (ROOT / "results" / "claims.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines()]
+    rows = [row for row in rows if len(row) > 8 and row[2] == "logistic"]
+    sizes = [
+        [int(row[8].split()[0].replace(",", "")) for row in pair]
+        for pair in itertools.pairwise(rows)
+        if pair[1][1] == "... further" and all("(" in row[8] for row in pair)
+    ]
+    changes = [after / before for before, after in sizes]
+    text = f"by factors of {min(changes):.1f} to {max(changes):.1f}"
+    for name in ("claims.md", "claims_evidence.md"):
+        assert text in " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
 
 
 def test_the_short_page_has_no_interval_of_its_own():

@@ -103,6 +103,7 @@ def test_fewer_examples_than_without_echoing_in_pairs_and_in_every_search(
     assert claims.between(study, "before_e2", "baseline")().verdict == verdict
 
 
+@pytest.mark.parametrize("judged", ["in all searches", "by further searches"])
 @pytest.mark.parametrize(
     ("mode", "own", "verdict"),
     [
@@ -110,11 +111,15 @@ def test_fewer_examples_than_without_echoing_in_pairs_and_in_every_search(
         *(("below", 0.4, "reproduced"), ("below", 0.6, "not reproduced")),
     ],
 )
-def test_a_better_value_lies_where_the_target_does(mode, own, verdict, written):
+def test_a_better_value_lies_where_the_target_does(mode, own, verdict, judged, written, further):
     never = {"metric": "quality", "value": 9.0 if mode == "above" else -9.0, "mode": mode}
     values = {"baseline": lambda *_: [0.5], "before_e2": lambda *_: [own]}
-    study = written([BASELINE, BEFORE], values, target=never, score="best_value")
-    cell = claims.against_none(study, "before_e2")()
+    fields = {"target": never, "score": "best_value"}
+    if judged == "in all searches":
+        cell = claims.against_none(written([BASELINE, BEFORE], values, **fields), "before_e2")()
+    else:
+        study = further([BASELINE, BEFORE], values, **fields)
+        cell = claims.further(study, ("before_e2", "baseline"))()
     assert (cell.verdict, cell.effect) == (verdict, pytest.approx(own - 0.5))
 
 
@@ -243,21 +248,6 @@ def test_further_searches_are_judged_by_sign_tests(ahead, second, verdict, furth
     }
     study = further([BASELINE, BEFORE], values)
     assert claims.further(study, ("before_e2", "baseline"))().verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("mode", "own", "verdict"),
-    [
-        *(("above", 0.6, "reproduced"), ("above", 0.4, "not reproduced")),
-        *(("below", 0.4, "reproduced"), ("below", 0.6, "not reproduced")),
-    ],
-)
-def test_further_best_values_are_better_where_the_target_lies(mode, own, verdict, further):
-    never = {"metric": "quality", "value": 9.0 if mode == "above" else -9.0, "mode": mode}
-    values = {"baseline": lambda *_: [0.5], "before_e2": lambda *_: [own]}
-    study = further([BASELINE, BEFORE], values, target=never, score="best_value")
-    cell = claims.further(study, ("before_e2", "baseline"))()
-    assert (cell.verdict, cell.effect) == (verdict, pytest.approx(own - 0.5))
 
 
 def test_a_further_ratio_of_ratios_is_judged_by_searches_and_pairs(further):
