@@ -19,6 +19,8 @@ _INSERTIONS = ("before_augmentation", "after_augmentation", "after_batching")
 # Levels of the studies of open questions.
 _FRACTIONS = (1.5, 2, 3, 4)
 _WEIGHT_DECAYS = (0.0, 1e-3, 1e-2)
+_WINNERS_DECAYS = (0.0, 1e-4, 1e-3, 1e-2)
+_WINNERS_DECAY_PAIRS = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +225,8 @@ def registered(
     }
     if studies["grid"]["baseline"] in winners:
         studies["confirmation"] = _confirmation(studies["grid"], pairs, winners)
+        if f"{_INSERTIONS[0]}_e16_b{batch}" in winners:
+            studies["weight_decay_of_winners"] = _decay_of_winners(studies["confirmation"], batch)
     return {name: _completed(numbers, study) for name, study in studies.items()}
 
 
@@ -243,6 +247,24 @@ def _confirmation(
         "space": (),
         "trials": 1,
         "searches": pairs,
+    }
+
+
+def _decay_of_winners(confirmation: dict[str, Any], batch_size: int) -> dict[str, Any]:
+    none = confirmation["conditions"][f"baseline_b{batch_size}"]
+    large = confirmation["conditions"][f"{_INSERTIONS[0]}_e16_b{batch_size}"]
+    echoed = {field: value for field, value in large.items() if field.startswith("echo.")}
+    settings = {"baseline": none, "e16": large, "e16_untuned": none | echoed}
+    return confirmation | {
+        "about": "Does weight decay make a large factor better than it makes no echoing? At the "
+        "best hyperparameters of each without it, and, for the factor, at those of no echoing.",
+        "conditions": {
+            f"{name}_decay_{decay:g}": overrides | {"optimizer.weight_decay": decay}
+            for name, overrides in settings.items()
+            for decay in _WINNERS_DECAYS
+        },
+        "baseline": "baseline_decay_0",
+        "searches": _WINNERS_DECAY_PAIRS,
     }
 
 
