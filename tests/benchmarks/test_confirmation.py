@@ -66,10 +66,15 @@ def test_baseline_that_never_reached_the_target_is_confirmed_at_its_best_value()
     hparams = json.loads((best / "hparams.json").read_text())["hparams"]
     winners = confirmation.winners(grid)
     assert winners["baseline_b32"] == hparams
-    assert winners == json.loads((confirmation.RESULTS / "winners.json").read_text())["photographs"]
 
     trials = grid.trials.assign(counted=grid.trials["condition"] != "baseline_b32")  # all diverged
     assert "baseline_b32" not in confirmation.winners(dataclasses.replace(grid, trials=trials))
+
+
+@pytest.mark.parametrize("problem", ["documents", "photographs"])
+def test_the_packed_winners_are_those_of_the_packed_grid(problem):
+    chosen = json.loads((confirmation.RESULTS / "winners.json").read_text())[problem]
+    assert chosen == confirmation.winners(load.read(confirmation.RESULTS / f"{problem}.tar.xz"))
 
 
 def test_condition_with_an_unfinished_search_has_no_winner():
@@ -94,6 +99,25 @@ def test_confirmation_takes_the_conditions_whose_baseline_has_a_winner():
     assert grid["conditions"]["before_augmentation_e2_b32"]["optimizer.learning_rate"] == 0.2
     assert (grid["trials"], grid["searches"], grid["space"]) == (1, 20, ())
     assert "confirmation" not in catalog.registered(numbers, (2, 4), 20, {})
+
+
+def test_weight_decay_is_tried_at_the_winners_and_at_the_setting_of_no_echoing():
+    numbers = problems.PROBLEMS["sentences"].workload.MINI_NUMBERS
+    rates = {"baseline_b32": 0.1, "before_augmentation_e16_b32": 0.2}
+    winners = {name: {"optimizer.learning_rate": rate} for name, rate in rates.items()}
+    studies = catalog.registered(numbers, (16,), 20, winners)
+    conditions = studies["weight_decay_of_winners"]["conditions"]
+    settings = {
+        (c["echo.factor"], c["optimizer.learning_rate"], c["optimizer.weight_decay"])
+        for c in conditions.values()
+    }
+    sides = ((1, 0.1), (16, 0.2), (16, 0.1))
+    assert settings == {(*side, decay) for side in sides for decay in (0, 1e-4, 1e-3, 1e-2)}
+    assert len(conditions) == len(settings)
+    own = studies["confirmation"]["conditions"]["before_augmentation_e16_b32"]
+    assert own.items() <= conditions["e16_decay_0.001"].items()
+    del winners["before_augmentation_e16_b32"]
+    assert "weight_decay_of_winners" not in catalog.registered(numbers, (16,), 20, winners)
 
 
 def test_study_without_axes_runs_and_is_decided(tmp_path):
