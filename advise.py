@@ -335,11 +335,11 @@ def continued(config: ConfigDict, arguments: argparse.Namespace) -> ConfigDict:
     existing = pilots.recorded(arguments.pilot)
     if not existing:
         return config
-    there = next(iter(existing.values())).get("echo") or {}
+    there = next(iter(existing.values()))["echo"]
     if config.echo.insertion != "none":
         used = _piloted(config, config.echo.insertion)
-    elif there.get("insertion") in STAGE_BEFORE:
-        used = _piloted(config, there["insertion"], there.get("shuffle_buffer") or 0)
+    elif there["insertion"] in STAGE_BEFORE:
+        used = _piloted(config, there["insertion"], there["shuffle_buffer"])
         unit = "batches" if used.echo.insertion == "after_batching" else "examples"
         Progress().say(
             f"echoing {used.echo.insertion.replace('_', ' ')} with a shuffle buffer of "

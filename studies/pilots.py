@@ -103,6 +103,9 @@ def recorded(directory: pathlib.Path) -> dict[tuple[float, int], dict[str, Any]]
         for workdir in sorted((directory / f"e{factor:g}").glob("[0-9]*")):
             try:
                 config = trial_records.read_config(workdir).get("config")
+                for name, kind in (("echo.insertion", str), ("echo.shuffle_buffer", int)):
+                    if config and not isinstance(nested(config, name), kind):
+                        raise records.Damaged(f"{records.CONFIG} has no {name}")
             except records.Damaged as error:
                 raise _damaged(workdir, error) from error
             if config and workdir.name.isdecimal():

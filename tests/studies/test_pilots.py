@@ -386,12 +386,15 @@ def test_a_pilot_that_diverged_ends_with_a_loss_that_is_not_finite():
     assert math.isnan(pilots.loss_curve(config, 4.0, overflown, result).loss[0])
 
 
-def test_a_damaged_pilot_is_named(tmp_path):
+@pytest.mark.parametrize("content", ["{", '{"config": {"echo": "none"}}'])
+def test_a_damaged_pilot_is_named(content, tmp_path):
     workdir = tmp_path / "e4" / "0"
     workdir.mkdir(parents=True)
-    (workdir / records.CONFIG).write_text("{")
+    (workdir / records.CONFIG).write_text(content)
     with pytest.raises(cli.InputError, match="e4/0"):
         make(tmp_path).run()
+    with pytest.raises(cli.InputError, match="e4/0"):
+        pilots.recorded(tmp_path)  # before anything is measured
 
 
 @pytest.mark.parametrize(
