@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,33 +60,38 @@ class _ColumnError(SourceError):
     """A split lacks a column that its records need."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """What the columns of a table hold.
+
+    Attributes:
+        columns: the name of the column of each field.
+        features: what `datasets` says of the columns.
+        object_names: the given names of the fields of objects.
+    """
+
+    columns: dict[str, str]
+    features: dict[str, Any]
+    object_names: dict[str, str]
+
+
 class _Rows(Records):
     """Rows of tables as records with the usual names.
 
     Args:
         shown: the names of the tables' files in messages.
         tables: the record batches of each file.
-        columns: the name of the column of each field.
-        features: what `datasets` says of the columns.
-        object_names: the given names of the fields of objects.
+        layout: of all tables.
     """
 
-    def __init__(
-        self,
-        shown: list[str],
-        tables: list[list[Any]],
-        columns: dict[str, str],
-        features: dict[str, Any],
-        object_names: dict[str, str],
-    ):
-        self.columns, self.features = columns, features
-        self.object_names = object_names
+    def __init__(self, shown: list[str], tables: list[list[Any]], layout: _Layout):
+        self.layout = layout
         self._shown = shown
         self._batches = [batch for table in tables for batch in table]
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
         rows = [sum(batch.num_rows for batch in table) for table in tables]
         self._file_ends = list(itertools.accumulate(rows))
-        self._order = range(len(self)) if "text" in columns else shuffled_order(len(self))
+        self._order = range(len(self)) if "text" in layout.columns else shuffled_order(len(self))
         self._valid: set[int] = set()  # numbers of batches
 
     def __len__(self) -> int:
@@ -99,11 +104,6 @@ class _Rows(Records):
         file, row = locate(self._file_ends, self._order[number])
         return f"{self._shown[file]}, row {row}"
 
-    def batches(self, field: str) -> Iterator[Any]:
-        """The values of a field as Arrow arrays, one per batch."""
-        for place in range(len(self._batches)):
-            yield self._batch(place).column(self.columns[field])
-
     def _batch(self, place: int) -> Any:
         batch = self._batches[place]
         if place not in self._valid:  # wrong offsets could point outside of the file
@@ -114,11 +114,14 @@ class _Rows(Records):
     def _record(self, row: int) -> dict[str, Any]:
         place, row = locate(self._ends, row)
         batch = self._batch(place)
-        record = {name: batch.column(given)[row].as_py() for name, given in self.columns.items()}
+        columns = self.layout.columns
+        record = {name: batch.column(given)[row].as_py() for name, given in columns.items()}
         if "image" in record:
             record["image"] = _encoded(record["image"])
         if "objects" in record:
-            record["objects"] = _objects(record["objects"], self.object_names, record["image"])
+            record["objects"] = _objects(
+                record["objects"], self.layout.object_names, record["image"]
+            )
         return record
 
 
@@ -135,16 +138,21 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         for split, names in files.items()
     }
     train = splits[main_split(splits)]()
+    layout = train.layout
     used = tree.only([name for names in files.values() for name in names])
     info = DatasetInfo(settings.name, "datasets", used.fingerprint())
-    if "image" not in train.columns:
+    if "image" not in layout.columns:
         return PathData(splits, info)
     shape, channels = image_properties(train)
-    labeled = next((name for name in ("objects", "label") if name in train.columns), None)
+    labeled = next((name for name in ("objects", "label") if name in layout.columns), None)
     classes, num_classes = None, None
     if labeled:
-        classes = _class_names(train.features.get(train.columns[labeled]))
-        num_classes = len(classes) if classes else _num_classes(splits, labeled, tree.root)
+        classes = _class_names(layout.features.get(layout.columns[labeled]))
+        num_classes = (
+            len(classes)
+            if classes
+            else _num_classes(tree, files, labeled, layout.columns[labeled], settings)
+        )
     info = dataclasses.replace(
         info,
         num_classes=num_classes,
@@ -204,31 +212,34 @@ def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
             )
         tables.append(batches)
     assert schema is not None
+    return _Rows(shown, tables, _layout(tree.root, shown[0], schema, settings))
+
+
+def _layout(root: str, shown: str, schema: Any, settings: Settings) -> _Layout:
+    """The layout of the tables with a schema; `shown` is the name of a file of them."""
     features = _features(schema)
-    columns = _columns(shown[0], schema, features, settings)
+    columns = _columns(shown, schema, features, settings)
     if "image" in columns:
-        _check_images(tree.root, columns["image"], schema)
+        _check_images(root, columns["image"], schema)
     objects = columns.get("objects")
     object_names = _object_names(schema.field(objects).type) if objects else {}
     if not {"bbox", "label"} <= set(object_names):
         columns.pop("objects", None)
-    return _Rows(shown, tables, columns, features, object_names)
+    return _Layout(columns, features, object_names)
 
 
 def _mapped(path: pathlib.Path, shown: str) -> tuple[Any, list[Any]]:
     """The schema and the record batches of an Arrow file, mapped into memory."""
     import pyarrow as pa
 
-    try:
+    with _damage(shown):
         with path.open("rb") as file:
             file.seek(-len(_END_OF_STREAM), os.SEEK_END)
             complete = file.read() == _END_OF_STREAM
         reader = pa.ipc.open_stream(pa.memory_map(os.fspath(path)))
         batches = list(reader)
-    except Exception as error:  # pyarrow raises many types
-        raise damaged(shown, error) from error
-    if not complete:
-        raise damaged(shown, ValueError("it is truncated"))
+        if not complete:
+            raise ValueError("it is truncated")
     return reader.schema, batches
 
 
@@ -337,42 +348,78 @@ def _class_names(feature: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _num_classes(splits: Mapping[str, Callable[[], _Rows]], field: str, root: str) -> int:
-    """The largest label of all splits + 1, for labels without names.
+def _num_classes(
+    tree: Tree, files: Mapping[str, list[str]], field: str, column: str, settings: Settings
+) -> int:
+    """The largest label of all splits + 1, for labels without names; `column` is that of the main
+    split.
 
-    Splits other than the main one may lack labels, as the Hub marks them: -1, no value, or no
-    column.
+    Other splits may lack labels, as the Hub marks them: -1, no value, or no column.
     """
-    main = main_split(splits)
-    labels = _labels(splits[main](), field, root) - {None}
-    for split in splits.keys() - {main}:
-        with contextlib.suppress(_ColumnError):
-            labels |= _labels(splits[split](), field, root) - {None, -1}
+    main = main_split(files)
+    labels: set[Any] = set()
+    for split, names in files.items():
+        missing = {None} if split == main else {None, -1}
+        for name in names:
+            with contextlib.suppress(_ColumnError):
+                labels |= _labels(tree, name, field, settings) - missing
     wrong = [n for n in labels if not isinstance(n, int) or not 0 <= n < MAX_CLASSES]
     if wrong or not labels:
-        column, example = splits[main]().columns[field], next(iter(wrong), None)
         raise SourceError(
-            f"column {column!r} of {root} has labels such as {example!r}; allowed: whole numbers "
-            f"from 0, which `dataset.class_encode_column({column!r})` makes of text"
+            f"column {column!r} of {tree.root} has labels such as {next(iter(wrong), None)!r}; "
+            "allowed: whole numbers from 0, which "
+            f"`dataset.class_encode_column({column!r})` makes of text"
         )
     return max(labels) + 1
 
 
-def _labels(rows: _Rows, field: str, root: str) -> set[Any]:
-    """The distinct labels of a split, without reading its images."""
+def _labels(tree: Tree, name: str, field: str, settings: Settings) -> set[Any]:
+    """The distinct labels in a file, of which only their column is read.
+
+    Raises:
+        _ColumnError: the file lacks a column that records need.
+        SourceError: it cannot be read.
+    """
+    import pyarrow.parquet as pq
+
+    shown = tree.path(name)
+    if name.endswith(".parquet"):
+        with tree.open(name) as file, _damage(shown):
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            layout = _layout(tree.root, shown, parquet.schema_arrow, settings)
+            columns = [layout.columns[field]] if field in layout.columns else []
+            return _distinct(parquet.iter_batches(columns=columns), field, layout)
+    schema, batches = _mapped(tree.local(name, settings.cache_dir), shown)
+    layout = _layout(tree.root, shown, schema, settings)
+    with _damage(shown):
+        return _distinct(batches, field, layout)
+
+
+def _distinct(batches: Iterable[Any], field: str, layout: _Layout) -> set[Any]:
+    """The distinct labels in record batches."""
     labels: set[Any] = set()
-    if field not in rows.columns:
+    if field not in layout.columns:
         return labels
-    try:
-        for values in rows.batches(field):
-            if field == "label":
-                labels.update(values.unique().to_pylist())
-                continue
-            for value in values.to_pylist():
-                labels.update(_lists(value, rows.object_names)["label"])
-    except Exception as error:  # pyarrow raises many types
-        raise damaged(root, error) from error
+    for batch in batches:
+        batch.validate(full=True)  # wrong offsets could point outside of the file
+        values = batch.column(layout.columns[field])
+        if field == "label":
+            labels.update(values.unique().to_pylist())
+            continue
+        for value in values.to_pylist():
+            labels.update(_lists(value, layout.object_names)["label"])
     return labels
+
+
+@contextlib.contextmanager
+def _damage(shown: str) -> Iterator[None]:
+    """Raises what goes wrong in a file as the error of a damaged one."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:  # pyarrow raises many types
+        raise damaged(shown, error) from error
 
 
 def _encoded(image: Any) -> Any:

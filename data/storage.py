@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 
@@ -70,6 +70,13 @@ class Tree:
             if isinstance(content, Exception):
                 raise content
         return contents
+
+    def open(self, name: str) -> BinaryIO:
+        """A file, from which parts can be read; raises SourceError as `local` does."""
+        if not is_url(self.root):
+            return self.local(name, "").open("rb")
+        system, root = _system(self.root)
+        return system.open(f"{root}/{name}")
 
     def local(self, name: str, cache_dir: str) -> pathlib.Path:
         """A file on a file system: itself, or its copy in `cache_dir`, which is made once.

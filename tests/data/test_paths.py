@@ -15,7 +15,7 @@ from PIL import Image
 import train
 import workloads
 from configs import base, coco, lm1b
-from data import paths, splits, text_files
+from data import paths, splits, storage, text_files
 from data.path_data import split_named
 from data.sources import RecordError, SourceError
 from pipeline.map_datasets import Read, record_numbers
@@ -263,6 +263,24 @@ def test_a_class_may_occur_in_one_split_only(kind, tmp_path):
     for split in ("train", "validation"):
         source, info = splits.open_source(name, split)
         assert (len(source), info.num_classes) == (3, 7)
+    rewritten = {path.name.partition("-")[0] for path in tmp_path.glob(".cache/*.arrow")}
+    assert rewritten == (set() if kind == "npz" else {"train", "validation"})
+
+
+def test_labels_of_other_splits_are_read_without_copying_their_files(tmp_path):
+    """As from a bucket."""
+    bucket = storage.fsspec.filesystem("memory")
+    for split, given in {"train": [0, 1, 2], "test": [0, 1, 6]}.items():
+        images = [tfds_data.png(number) for number in range(3)]
+        table = pa.table({"image": images, "label": given})
+        path_data.write_parquet(tmp_path / f"{split}.parquet", table)
+        content = (tmp_path / f"{split}.parquet").read_bytes()
+        bucket.pipe_file(f"/labels_of_other_splits/{split}.parquet", content)
+    settings = {"cache_dir": str(tmp_path / "cache")}
+    name = "hf:memory://labels_of_other_splits"
+    assert splits.open_source(name, "train", **settings)[1].num_classes == 7
+    copied = {path.name for path in (tmp_path / "cache").rglob("*.parquet")}
+    assert copied == {"train.parquet"}
 
 
 @pytest.mark.parametrize(
