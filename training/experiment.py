@@ -210,7 +210,8 @@ class FixedPolicy:
         self.streams = FixedStreams(config, held)
         self.total_steps = accounting.total_steps(config)
         self.horizon_steps = accounting.horizon_steps(config)
-        self.repeats = config.echo.insertion != "none" and config.echo.factor > 1
+        echoes = config.echo.insertion != "none" and config.echo.factor > 1
+        self.repeats = echoes or config.dataset.spaced_epochs > 1
 
     def stepper(self, program: Program, data_seed: int) -> Stepper:
         """The stepper of a run."""
