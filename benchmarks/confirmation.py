@@ -47,8 +47,8 @@ _COMPARED = (
 
 
 _EARLIER = (
-    "An earlier confirmation, registered too, ran the winners of a part of search 0, of an earlier "
-    "run of the grid, with the same seeds. All of its pairs:"
+    "An earlier confirmation, registered too, ran the winners of search 0 (of digits, of a part of "
+    "it, in an earlier run of the grid) with the same seeds. All of its pairs:"
 )
 
 

@@ -97,9 +97,10 @@ def rejected(below, above):
     return p_value(below, above) <= 0.05
 
 
-def matched(name, condition, baseline):
-    """'balance [low, high]' of the sign test with matched seeds."""
-    base = bounds(name, baseline).add_suffix("_of_baseline")
+def matched(name, condition, baseline, other=""):
+    """'balance [low, high]' of the sign test with matched seeds; `other` is the study of the
+    baseline if it is another one."""
+    base = bounds(other or name, baseline).add_suffix("_of_baseline")
     both = bounds(name, condition).join(base, how="inner")
     lows, highs = both["low"] / both["high_of_baseline"], both["high"] / both["low_of_baseline"]
     ends = sorted({end for end in (*lows, *highs) if 0 < end < math.inf})
@@ -130,6 +131,7 @@ def _id(value):
 
 
 BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after_batching_e2"
+DOCUMENTS = "grid/confirmation_documents"
 
 
 @pytest.mark.parametrize(
@@ -205,8 +207,10 @@ BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after
         (matched, ("grid/confirmation_cells", e(4, 16), e(16, 16)), TABLES),
         (matched, ("grid/confirmation_mnist", e(2, 32), f"{BATCH}_b32"), TABLES),
         (matched, ("grid/confirmation_mnist", e(4, 32), e(16, 32)), TABLES),
-        (matched, ("grid/confirmation_documents", e(2, 16), "baseline_b16"), BOTH),
-        (matched, ("grid/confirmation_documents", e(16, 16), "baseline_b16"), BOTH),
+        (matched, ("grid/confirmation_documents_search_0", e(2, 16), "baseline_b16"), BOTH),
+        (matched, ("grid/confirmation_documents_search_0", e(16, 16), "baseline_b16"), BOTH),
+        (matched, (DOCUMENTS, e(16, 16), "baseline_b16", f"{DOCUMENTS}_search_0"), TABLES),
+        (matched, (DOCUMENTS, f"{BATCH}_b16", "baseline_b16", f"{DOCUMENTS}_search_0"), TABLES),
         (matched, ("grid/confirmation_digits_search_0", e(2, 32), "baseline_b32"), TABLES),
         (matched, ("grid/confirmation_digits_search_0", e(4, 32), "baseline_b32"), TABLES),
         (matched, ("grid/confirmation_digits", e(2, 32), "baseline_b32"), TABLES),

@@ -199,7 +199,7 @@ def test_a_look_takes_place_when_all_of_its_pairs_have_been_run():
 def test_only_the_first_run_of_each_pair_counts():
     """A run that diverged is tried again with another model seed, which forms no pair, even where
     both sides diverged."""
-    packed = load.read("results/grid/confirmation_documents.tar.xz")
+    packed = load.read("results/grid/confirmation_documents_search_0.tar.xz")
     again = packed.trials[packed.trials["trial"] > 0]
     assert len(set(again["condition"])) > 1  # in the same search
     first = packed.trials[packed.trials["trial"] == 0]
