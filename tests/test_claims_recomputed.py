@@ -46,7 +46,8 @@ def study(name):
     trials["best_value"] = [best["value"] for best in trials["best"]]
     trials["seed"] = trials["place"].map(seeds)
     trials["mode"] = plan["target"]["mode"]  # whether the target lies "above" or "below"
-    if plan["study"] == "confirmation":  # a run after one that diverged forms no pair
+    if plan["study"] in ("confirmation", "weight_decay_of_winners"):
+        # a run after one that diverged forms no pair
         trials = trials[trials["trial"] == 0]
     # the first N of each search that neither diverged nor failed
     trials = trials[trials["status"].isin(["reached", "exhausted"])].sort_values("trial")
@@ -132,6 +133,7 @@ def _id(value):
 
 BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after_batching_e2"
 DOCUMENTS = "grid/confirmation_documents"
+DECAY = "grid/weight_decay_of_winners_sentences"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +213,11 @@ DOCUMENTS = "grid/confirmation_documents"
         (matched, ("grid/confirmation_documents_search_0", e(16, 16), "baseline_b16"), BOTH),
         (matched, (DOCUMENTS, e(16, 16), "baseline_b16", f"{DOCUMENTS}_search_0"), TABLES),
         (matched, (DOCUMENTS, f"{BATCH}_b16", "baseline_b16", f"{DOCUMENTS}_search_0"), TABLES),
+        *(
+            (matched, (DECAY, f"{name}_decay_{decay}", f"{name}_decay_0"), TABLES)
+            for name in ("baseline", "e16")
+            for decay in ("0.0001", "0.001", "0.01")
+        ),
         (matched, ("grid/confirmation_digits_search_0", e(2, 32), "baseline_b32"), TABLES),
         (matched, ("grid/confirmation_digits_search_0", e(4, 32), "baseline_b32"), TABLES),
         (matched, ("grid/confirmation_digits", e(2, 32), "baseline_b32"), TABLES),
@@ -321,6 +328,18 @@ def test_the_short_page_has_no_interval_of_its_own():
     intervals = re.findall(r"-?<?\d[\d.]*(?: times as fast)? \[[-+<\d][^\]]*\]", short)
     assert len(intervals) > 14
     assert [text for text in intervals if text not in evidence] == []
+
+
+def test_weight_decay_does_not_let_untuned_large_factors_train():
+    trials, _ = study(DECAY)
+    reached = trials[trials["status"] == "reached"].groupby("condition").size()
+    untuned = [reached.get(f"e16_untuned_decay_{d}", 0) for d in ("0", "0.0001", "0.001", "0.01")]
+    assert untuned == [1, 0, 0, 0]
+    with tarfile.open(STUDIES.parent / f"{DECAY}.tar.xz") as tar:
+        paths = [m.name for m in tar if re.search(r"e16_untuned\S+/\d+/0/result.json", m.name)]
+        ended = [json.load(tar.extractfile(path))["status"] for path in paths]
+    assert (ended.count("diverged"), len(ended)) == (42, 48)
+    assert "42 of those 48 runs diverged" in " ".join(TABLES[0].read_text().split())
 
 
 def test_untuned_large_factors_never_reach_the_target_on_the_sentences():
