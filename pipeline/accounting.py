@@ -178,7 +178,7 @@ def store_size(config: ConfigDict, held: range) -> StoreSize:
 # Of echo.stores.RowAllocator per row: 24, and 4 for each place of its table. Places are up to twice
 # the distance of pending items, which is about slots * ln(outputs): 21 slots in 10^9 outputs.
 ROW_BYTES = 24 + 4 * 2 * 21
-SLOT_BYTES = 16  # of two cursors per slot: the stage's and the diagnostics'
+SLOT_BYTES = 24  # of three cursors per slot: of stage, diagnostics, and gradient statistics
 
 
 class HostSize(NamedTuple):
