@@ -24,7 +24,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis import load, scores, uncertainty, watch
@@ -321,10 +320,11 @@ def _ended(loaded: load.LoadedStudy, planned: int, decided: Mapping[str, Decisio
 
 
 def _runs(loaded: load.LoadedStudy) -> str:
-    ended = loaded.trials["status"].isin(records.FINISHED)
+    status = registered(loaded)["status"]
     return (
-        f"{int(ended.sum())} runs of {loaded.study.searches * len(loaded.study.conditions)}, "
-        f"{int(np.sum(loaded.trials['status'] == 'diverged'))} of which diverged; target "
+        f"{int(status.isin(records.FINISHED).sum())} runs of "
+        f"{loaded.study.searches * len(loaded.study.conditions)}, "
+        f"{int((status == 'diverged').sum())} of which diverged; target "
         f"{loaded.study.target.metric} {loaded.study.target.value:g}."
     )
 

@@ -98,10 +98,9 @@ def rejected(below, above):
     return p_value(below, above) <= 0.05
 
 
-def matched(name, condition, baseline, other=""):
-    """'balance [low, high]' of the sign test with matched seeds; `other` is the study of the
-    baseline if it is another one."""
-    base = bounds(other or name, baseline).add_suffix("_of_baseline")
+def matched(name, condition, baseline):
+    """'balance [low, high]' of the sign test with matched seeds."""
+    base = bounds(name, baseline).add_suffix("_of_baseline")
     both = bounds(name, condition).join(base, how="inner")
     lows, highs = both["low"] / both["high_of_baseline"], both["high"] / both["low_of_baseline"]
     ends = sorted({end for end in (*lows, *highs) if 0 < end < math.inf})
@@ -132,7 +131,6 @@ def _id(value):
 
 
 BEFORE, AFTER, BATCH = "before_augmentation_e2", "after_augmentation_e2", "after_batching_e2"
-DOCUMENTS = "grid/confirmation_documents"
 DECAY = "grid/weight_decay_of_winners_sentences"
 
 
@@ -210,9 +208,9 @@ DECAY = "grid/weight_decay_of_winners_sentences"
         (matched, ("grid/confirmation_mnist", e(2, 32), f"{BATCH}_b32"), TABLES),
         (matched, ("grid/confirmation_mnist", e(4, 32), e(16, 32)), TABLES),
         (matched, ("grid/confirmation_documents_search_0", e(2, 16), "baseline_b16"), BOTH),
-        (matched, ("grid/confirmation_documents_search_0", e(16, 16), "baseline_b16"), BOTH),
-        (matched, (DOCUMENTS, e(16, 16), "baseline_b16", f"{DOCUMENTS}_search_0"), TABLES),
-        (matched, (DOCUMENTS, f"{BATCH}_b16", "baseline_b16", f"{DOCUMENTS}_search_0"), TABLES),
+        (matched, ("grid/confirmation_documents_search_0", e(16, 16), "baseline_b16"), TABLES),
+        (matched, ("grid/confirmation_documents", e(16, 16), "baseline_b16"), BOTH),
+        (matched, ("grid/confirmation_documents", f"{BATCH}_b16", "baseline_b16"), BOTH),
         *(
             (matched, (DECAY, f"{name}_decay_{decay}", f"{name}_decay_0"), TABLES)
             for name in ("baseline", "e16")
