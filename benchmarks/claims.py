@@ -134,7 +134,8 @@ def relative(study: str, own: tuple[str, str], base: tuple[str, str]) -> Callabl
 
 
 def at_winners(study: str, own: tuple[str, str], base: tuple[str, str]) -> Callable[[], Cell]:
-    """The same at fixed hyperparameters, by matched seeds alone."""
+    """The ratio of two conditions over that of two others, all at fixed hyperparameters, so that
+    only matched seeds judge it; the claim is that it is below 1."""
 
     def cell() -> Cell:
         effect, below, above = _matched_ratio(study, own, base)

@@ -249,8 +249,8 @@ def report(
             "the factor that is fastest by the medians of all other seeds. It predicts the median "
             "of those that reached the target, and its error is that of the runs that do. Each "
             "factor has the hyperparameters of its own best trial "
-            "([confirmation](confirmation.md)), so this is the noise between seeds at tuned "
-            "settings.",
+            "([confirmation](confirmation.md); of documents, in search 0), so this is the noise "
+            "between seeds at tuned settings.",
             limits(confirmations),
         ]
     )

@@ -72,7 +72,11 @@ class Tree:
         return contents
 
     def open(self, name: str) -> BinaryIO:
-        """A file, from which parts can be read; raises SourceError as `local` does."""
+        """A file, of which parts can be read without a copy.
+
+        Raises:
+            SourceError: it is a named pipe or a device.
+        """
         if not is_url(self.root):
             return self.local(name, "").open("rb")
         system, root = _system(self.root)
