@@ -44,7 +44,6 @@ THRESHOLD = 0.3  # of the training loss, in nats
 RATES = tuple(float(rate) for rate in 0.01 * 10 ** (np.arange(61) / 20))
 GRID = 1.05  # fresh batches of an evaluation over those of the one before it, when they are many
 MARGIN = 2  # a tuning run ends when its first learning rate has needed 1 / MARGIN of its batches
-SCREENED, KEPT = 5, 16  # after so many tuning runs, so many learning rates stay
 MAX_BATCHES = 20_000
 EVALUATED = 1_000  # training examples whose loss is evaluated
 CONFIRMED_FROM = 1_000  # seed of the first run with tuned learning rates
@@ -59,7 +58,7 @@ class Plan:
     """How much is measured: every pair of batch size and echo factor, so many runs each."""
 
     batch_sizes: tuple[int, ...] = (4, 16, 64, 256)
-    factors: tuple[int, ...] = (1, 4, 16, 64)
+    factors: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     runs: int = 20
 
 
@@ -161,23 +160,13 @@ def batches_to_threshold(
 
 
 def tune(batch_size: int, factor: int, runs: int) -> tuple[float, list[tuple[int, float]]]:
-    """The learning rate with the smallest mean of fresh batches over `runs` runs, and its bounds in
-    each (`batches_to_threshold`). A rate that misses the threshold in a run has an infinite mean.
-
-    The first SCREENED runs try all RATES, the others the best KEPT of them.
-    """
-    rates, bounds_RxLx2 = np.asarray(RATES, np.float32), []
-    for seed in range(runs):
-        if seed == SCREENED:
-            kept = np.argsort(_means(bounds_RxLx2), kind="stable")[:KEPT]
-            rates, bounds_RxLx2 = rates[kept], [[own[i] for i in kept] for own in bounds_RxLx2]
-        bounds_RxLx2.append(batches_to_threshold(batch_size, factor, rates, seed))
-    best = int(np.argmin(_means(bounds_RxLx2)))
+    """The learning rate of RATES with the smallest mean of fresh batches over `runs` runs, and its
+    bounds in each (`batches_to_threshold`). A rate that misses the threshold in a run has an
+    infinite mean."""
+    rates = np.asarray(RATES, np.float32)
+    bounds_RxLx2 = [batches_to_threshold(batch_size, factor, rates, seed) for seed in range(runs)]
+    best = int(np.argmin(np.array(bounds_RxLx2)[:, :, 1].mean(0)))
     return float(rates[best]), [own[best] for own in bounds_RxLx2]
-
-
-def _means(bounds_RxLx2: list) -> np.ndarray:
-    return np.array(bounds_RxLx2)[:, :, 1].mean(0)
 
 
 def measure(plan: Plan) -> pd.DataFrame:
