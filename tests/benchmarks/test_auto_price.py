@@ -103,3 +103,20 @@ def test_report_takes_the_best_factor_of_each_cell(monkeypatch):
     saved = {"steps": dict.fromkeys(auto_price.PROBLEMS, runs)}
     text = auto_price.report(json.loads(json.dumps(saved)))
     assert "| digits, R = 2, constant | 4 | 4 |" in text
+
+
+def test_further_seeds_are_new_and_judge_every_cell_again(monkeypatch):
+    monkeypatch.setattr(auto_price, "PROBLEMS", {"digits": ("", 0.97, BUDGET)})
+    monkeypatch.setattr(auto_price, "PILOTED", ("digits",))
+    known, new = auto_price.configuration("digits"), auto_price.configuration("digits", 10)
+    assert new.seed.data == known.seed.data + auto_price.SEEDS
+    assert new.seed.model == known.seed.model + 10_000 * auto_price.SEEDS
+    runs = {f"e{e}": [[100, 100, "reached"]] * 40 for e in auto_price.FACTORS if e > 1}
+    for cell in auto_price.auto_cells():
+        runs[auto_price.auto_name(*cell)] = [[150, 150, "reached"]] * 40
+    runs["auto_r2_constant_m8"] = [[90, 90, "reached"]] * 40
+    about, table = auto_price.further_seeds({"digits": runs})
+    assert table.count("\n| digits") == 6
+    met = [float(line.split("|")[6]) <= auto_price.GOAL for line in table.splitlines()[2:]]
+    assert f"{sum(met)} of 6 cells" in about
+    assert 0 < sum(met) < 6
