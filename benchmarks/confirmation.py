@@ -236,10 +236,10 @@ def report(
     text = [
         "# The grid's best settings, confirmed with new seeds",
         "Do the best settings of [the grid](protocol.md) hold with new seeds? Each condition runs "
-        "with the hyperparameters of its best trial (of photographs, in search 0 alone), and the "
-        "baseline at the same batch size with those of its own best trial and the same new seeds. "
-        "The tables give ratios of fresh examples to the target, with intervals by the sign test. "
-        "Made by `python -m benchmarks.confirmation`.",
+        "with the hyperparameters of its best trial, and the baseline at the same batch size with "
+        "those of its own best trial and the same new seeds. The tables give ratios of fresh "
+        "examples to the target, with intervals by the sign test. Made by "
+        "`python -m benchmarks.confirmation`.",
         "- **Decision.** The registered decision is that of the first of three looks whose "
         "interval at level 0.983 excludes 1. It is wrong with a probability of at most 0.05. "
         "Ratios at a look that decides tend to be too far from 1.\n"

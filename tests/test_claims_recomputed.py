@@ -221,6 +221,7 @@ DECAY = "grid/weight_decay_of_winners_sentences"
         (matched, ("grid/confirmation_digits", e(2, 32), "baseline_b32"), TABLES),
         (matched, ("grid/confirmation_digits", e(16, 64), "baseline_b64"), TABLES),
         (matched, ("grid/confirmation_digits", e(4, 32), e(16, 32)), TABLES),
+        (matched, ("grid/confirmation_photographs", e(2, 32), f"{AFTER}_b32"), TABLES),
         (matched, ("grid/setting_photographs", e(2, 32), "baseline_b32"), BOTH),
         (matched, ("grid/setting_photographs", e(4, 32), "baseline_b32"), TABLES),
         (matched, ("grid/setting_photographs", f"{AFTER}_b32", "baseline_b32"), TABLES),
