@@ -57,7 +57,7 @@ def study(name: str, root: pathlib.Path) -> Study:
     """A study with its compared conditions only, and SEARCHES searches; writes the decisions that
     `decaying` replays below `root`."""
     if name == "decaying":
-        return decaying_factors.study(root, problems.PROBLEMS[PROBLEM].trials, SEARCHES)
+        return decaying_factors.study(PROBLEM, root, problems.PROBLEMS[PROBLEM].trials, SEARCHES)
     whole = load_study(
         problems.get_config(PROBLEM),
         problems,
