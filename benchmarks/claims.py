@@ -568,15 +568,19 @@ CLAIMS: dict[str, Problems] = {
     },
     "Fractional factors gain step by step: e = 1.5 against none": {
         "logistic": against_none("grid/fractions_logistic", "before_augmentation_e1.5"),
+        "grid sentences": against_none("grid/fractions_sentences", "before_augmentation_e1.5"),
     },
     "... e = 2 against e = 1.5": {
         "logistic": between("grid/fractions_logistic", _BEFORE, "before_augmentation_e1.5"),
+        "grid sentences": between("grid/fractions_sentences", _BEFORE, "before_augmentation_e1.5"),
     },
     "Decaying factors gain more than a constant one: e = 4, then none, against 2": {
         "logistic": between("grid/decaying_logistic", "decaying", "constant"),
+        "grid sentences": between("grid/decaying_sentences", "decaying", "constant"),
     },
     "... growing ones: none, then e = 4, against 2": {
         "logistic": between("grid/decaying_logistic", "growing", "constant"),
+        "grid sentences": between("grid/decaying_sentences", "growing", "constant"),
     },
     "Weight decay helps e = 16 more than no echoing: 0.001 over none": {
         "logistic": _decay(0.001),
