@@ -310,12 +310,13 @@ def _number(value: float) -> str:
 
 def _ended(loaded: load.LoadedStudy, planned: int, decided: Mapping[str, Decision]) -> str:
     """Whether the runs ended before all pairs, when the looks had decided."""
-    pairs = max((complete(loaded, name) for name in decided), default=planned)
-    if pairs >= planned or any(own.verdict == "undecided" for own in decided.values()):
+    pairs = sorted({complete(loaded, name) for name in decided})
+    early = max(pairs, default=planned) < planned
+    if not early or any(own.verdict == "undecided" for own in decided.values()):
         return ""
     return (
-        f" The runs ended after {pairs} of {planned} pairs, by which the looks had decided, so the "
-        "intervals of all pairs may depend on the looks, too."
+        f" The runs ended after {' or '.join(map(str, pairs))} of {planned} pairs, by which the "
+        "looks had decided, so the intervals of all pairs may depend on the looks, too."
     )
 
 

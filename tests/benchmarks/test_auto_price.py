@@ -69,6 +69,12 @@ def test_the_page_is_that_of_the_records():
     assert auto_price.report(saved) + "\n" == page
 
 
+def test_a_study_that_was_stopped_is_not_collected(tmp_path, monkeypatch):
+    monkeypatch.setattr(auto_price.sweep, "run", lambda *_: "preempted")
+    with pytest.raises(SystemExit, match="the same command resumes"):
+        auto_price.run_further("digits", tmp_path)
+
+
 def test_without_a_slow_upstream_auto_does_not_echo():
     _, decisions = auto_price.auto_times(Upstream(0.5, "constant"), BUDGET, 16)
     assert decisions == [BATCH_SIZE] * (BUDGET // BATCH_SIZE)
@@ -105,15 +111,28 @@ def test_report_takes_the_best_factor_of_each_cell(monkeypatch):
     assert "| digits, R = 2, constant | 4 | 4 |" in text
 
 
-def test_further_seeds_are_new_and_judge_every_cell_again(monkeypatch):
-    monkeypatch.setattr(auto_price, "PROBLEMS", {"digits": ("", 0.97, BUDGET)})
+def _further_study(problem, root, monkeypatch):
+    """The conditions that `run_further` would train."""
+    studies = []
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            auto_price.sweep, "run", lambda study, *_: studies.append(study) or "finished"
+        )
+        auto_price.run_further(problem, root)
+    (study,) = studies
+    known = auto_price.configuration(problem)
+    assert study.searches == auto_price.FURTHER_SEEDS
+    assert study.config.seed.data == known.seed.data + auto_price.SEEDS
+    assert study.config.seed.model == known.seed.model + 10_000 * auto_price.SEEDS
+    return [condition.name for condition in study.conditions]
+
+
+def test_further_seeds_are_new_and_judge_every_cell_again(tmp_path, monkeypatch):
     monkeypatch.setattr(auto_price, "PILOTED", ("digits",))
-    known, new = auto_price.configuration("digits"), auto_price.configuration("digits", 10)
-    assert new.seed.data == known.seed.data + auto_price.SEEDS
-    assert new.seed.model == known.seed.model + 10_000 * auto_price.SEEDS
-    runs = {f"e{e}": [[100, 100, "reached"]] * 40 for e in auto_price.FACTORS if e > 1}
-    for cell in auto_price.auto_cells():
-        runs[auto_price.auto_name(*cell)] = [[150, 150, "reached"]] * 40
+    runs = {}
+    for name in _further_study("digits", tmp_path, monkeypatch):
+        steps = 150 if name.startswith("auto") else 100
+        runs[name] = [[steps, steps, "reached"]] * 40
     runs["auto_r2_constant_m8"] = [[90, 90, "reached"]] * 40
     about, table = auto_price.further_seeds({"digits": runs})
     assert table.count("\n| digits") == 6

@@ -32,7 +32,8 @@ def test_factors_fall_and_rise():
     assert ends == {"constant": [16] * 3, "decaying": [8, 32, 16], "growing": [32, 8, 16]}
 
 
-def test_the_study_can_be_trained(tmp_path):
-    plan = decaying_factors.study("logistic", tmp_path, trials=1, searches=1)
+@pytest.mark.parametrize("problem", PERIODS)
+def test_the_study_can_be_trained(tmp_path, problem):
+    plan = decaying_factors.study(problem, tmp_path, trials=1, searches=1)
     search.check(plan, 1)
     assert [condition.name for condition in plan.conditions] == list(SCHEDULES)
