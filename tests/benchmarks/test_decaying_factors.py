@@ -1,3 +1,6 @@
+import json
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -32,8 +35,18 @@ def test_factors_fall_and_rise():
     assert ends == {"constant": [16] * 3, "decaying": [8, 32, 16], "growing": [32, 8, 16]}
 
 
-@pytest.mark.parametrize("problem", PERIODS)
-def test_the_study_can_be_trained(tmp_path, problem):
-    plan = decaying_factors.study(problem, tmp_path, trials=1, searches=1)
+def test_the_study_can_be_trained(tmp_path):
+    plan = decaying_factors.study("logistic", tmp_path, trials=1, searches=1)
     search.check(plan, 1)
+
+
+@pytest.mark.parametrize("problem", PERIODS)
+def test_each_condition_replays_its_own_decisions(tmp_path, problem):
+    plan = decaying_factors.study(problem, tmp_path, trials=1, searches=1)
     assert [condition.name for condition in plan.conditions] == list(SCHEDULES)
+    budget = plan.config.budget.fresh_examples
+    for condition in plan.conditions:
+        lines = pathlib.Path(condition.overrides["echo.replay"]).read_text().splitlines()
+        fresh = [json.loads(line)["fresh"] for line in lines]
+        schedule = SCHEDULES[condition.name]
+        assert sum(fresh, []) == decaying_factors.decisions(schedule, PERIODS[problem], budget)
