@@ -600,7 +600,7 @@ def further_seeds(steps: Mapping[str, Any]) -> list[str]:
                 cell = measured(problem, ratio, kind, limit, runs, FURTHER_FACTORS)
                 met += cell.bound <= GOAL
                 row = [f"{problem}, R = {ratio}, {kind}", f"{cell.factor}", f"{cell.fixed:,.0f}"]
-                row += [f"{cell.auto:,.0f}", f"{cell.ratio:.2f}", f"{cell.bound:.2f}"]
+                row += [f"{cell.auto:,.0f}", f"{cell.ratio:.2f}", f"{cell.bound:.3f}"]
                 rows.append([*row, f"{cell.missed}"])
     header = ["cell", "best e", "time, best e", "time, auto", "ratio", "90% bound", "missed"]
     return [
