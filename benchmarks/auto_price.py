@@ -48,6 +48,7 @@ Fixed before the first run:
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pathlib
@@ -593,15 +594,12 @@ def report(saved: Mapping[str, Any]) -> str:
 def further_seeds(steps: Mapping[str, Any]) -> list[str]:
     """The cells of `run_further`: what they are, and a table."""
     limit, rows, met = default_max_factor(BATCH_SIZE), [], 0
-    for problem in PILOTED:
-        for ratio in RATIOS:
-            for kind in KINDS:
-                runs = steps[problem]
-                cell = measured(problem, ratio, kind, limit, runs, FURTHER_FACTORS)
-                met += cell.bound <= GOAL
-                row = [f"{problem}, R = {ratio}, {kind}", f"{cell.factor}", f"{cell.fixed:,.0f}"]
-                row += [f"{cell.auto:,.0f}", f"{cell.ratio:.2f}", f"{cell.bound:.3f}"]
-                rows.append([*row, f"{cell.missed}"])
+    for problem, ratio, kind in itertools.product(PILOTED, RATIOS, KINDS):
+        cell = measured(problem, ratio, kind, limit, steps[problem], FURTHER_FACTORS)
+        met += cell.bound <= GOAL
+        row = [f"{problem}, R = {ratio}, {kind}", f"{cell.factor}", f"{cell.fixed:,.0f}"]
+        row += [f"{cell.auto:,.0f}", f"{cell.ratio:.2f}", f"{cell.bound:.3f}"]
+        rows.append([*row, f"{cell.missed}"])
     header = ["cell", "best e", "time, best e", "time, auto", "ratio", "90% bound", "missed"]
     return [
         f"The digits and the sentences again, with {FURTHER_SEEDS} new seeds and the default of "

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import re
+import statistics
 import tarfile
 
 import pandas as pd
@@ -345,6 +346,44 @@ def test_weight_decay_does_not_let_untuned_large_factors_train():
         ended = [json.load(tar.extractfile(path))["status"] for path in paths]
     assert (ended.count("diverged"), len(ended)) == (42, 48)
     assert "42 of those 48 runs diverged" in " ".join(TABLES[0].read_text().split())
+
+
+def test_decaying_factors_beside_a_constant_four():
+    ratios = [
+        scores("grid/decaying_sentences", column)["decaying"]
+        / scores("grid/sentences", column)[e(4, 32)]
+        for column in ("fresh_examples_to_target", "steps_to_target")
+    ]
+    fresh, steps = (f"{r.median():.2f} [{r.min():.2f}, {r.max():.2f}]" for r in ratios)
+    text = " ".join(TABLES[0].read_text().split())
+    assert f"they need {fresh} of the fresh examples and {steps} of the steps" in text
+
+
+def test_both_confirmations_of_photographs_run_e2_with_the_same_seeds():
+    reached = []
+    for name in ("confirmation_photographs", "confirmation_photographs_search_0"):
+        trials, _ = study(f"grid/{name}")
+        own = trials[(trials["condition"] == e(2, 32)) & (trials["search"] < 21)]
+        reached.append(own.set_index("seed")["fresh_examples_to_target"].dropna())
+    later, first = reached
+    ratios = (later / first).dropna()
+    text = " ".join(TABLES[0].read_text().split())
+    assert f"by factors of {ratios.min():.2f} to {ratios.max():.2f}, and {len(first)} of 21" in text
+    assert (ratios != 1).all()
+    assert len(later) == 21
+
+
+def test_slopes_of_the_convex_problem_up_to_16():
+    runs = pd.read_csv(STUDIES.parent / "convex_regimes.csv")
+    rates = runs[runs["factor"] <= 16].groupby(["batch_size", "factor"])["rate"].first()
+    text = " ".join(CLAIMS[0].read_text().split())
+    small, large = (
+        statistics.linear_regression(
+            [math.log(x) for x in own.index], [math.log(x) for x in own]
+        ).slope
+        for own in (rates[4], rates[256])
+    )
+    assert f"Up to e = 16, not registered, they are {small:.2f} and {large:.2f}" in text
 
 
 def test_untuned_large_factors_never_reach_the_target_on_the_sentences():
