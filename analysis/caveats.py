@@ -3,10 +3,6 @@
 Each function looks for one kind of problem and returns sentences, or nothing.
 """
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import os
 from collections.abc import Iterable
 

@@ -4,10 +4,6 @@ web/explorer.js draws them. It looks up what a table prints and computes none of
 are those of `tables` for the same target.
 """
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import dataclasses
 import statistics
 from collections.abc import Sequence

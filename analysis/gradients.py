@@ -1,9 +1,5 @@
 """Gradient statistics of a run with `gradient_statistics_every_steps`: noise, and repeats."""
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any

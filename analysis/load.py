@@ -3,10 +3,6 @@
 Trial directories that cannot be read are set aside and named; the rest is analyzed.
 """
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import array
 import dataclasses
 import math

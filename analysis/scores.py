@@ -10,10 +10,6 @@ which are compared by differences. docs/statistics.md defines every printed numb
 al. 2019, arXiv 1907.05550, section 3 (which prints means over searches).
 """
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

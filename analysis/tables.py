@@ -1,9 +1,5 @@
 """The tables of a study as text: scores of conditions, outcomes of trials, effects of pairs."""
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import io
 import math
 import re

@@ -10,10 +10,6 @@ side of a pair was ahead. docs/statistics.md says what each interval covers;
 `python -m benchmarks.coverage` measures how often it does.
 """
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import math
 from collections.abc import Sequence
 

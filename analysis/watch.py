@@ -1,9 +1,5 @@
 """`python -m analysis DIR --watch`: the state of a study, every few seconds until it has ended."""
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import pathlib
 import time
 from collections.abc import Callable

@@ -4,10 +4,6 @@ The figures use no pyplot state, so they work without a display. In a notebook, 
 shows a Figure that a cell returns.
 """
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 from matplotlib.figure import Figure
 
 from analysis import load, scores, uncertainty

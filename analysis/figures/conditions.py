@@ -1,9 +1,5 @@
 """Figures with one row per condition: cost of the target, best value, effect with matched seeds."""
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence

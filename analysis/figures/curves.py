@@ -1,9 +1,5 @@
 """The validation curve of each condition's best trial."""
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure

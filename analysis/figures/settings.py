@@ -1,9 +1,5 @@
 """Scores against the setting that a study varies: echo factor, batch size, or shuffle buffer."""
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import math
 import textwrap
 from typing import Any

@@ -1,9 +1,5 @@
 """Figures of single trials: score by number of trials, and score by each hyperparameter."""
 
-# pandas has no complete type stubs.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false
-
 import math
 import textwrap
 
