@@ -148,7 +148,7 @@ def trial_config(
     """
     config = copy.deepcopy(study.config)
     values = dict(condition.overrides) | point(study.space, search, trial)
-    values.setdefault(_CADENCE, _cadence(study.config, values))
+    values.setdefault(_CADENCE, _cadence(study, values))
     values |= _seeds(study, search, trial)
     for name, value in values.items():
         cli.set_field(config, name, value, base.FIELDS)
@@ -168,15 +168,18 @@ def _seeds(study: Study, search: int, trial: int) -> dict[str, int]:
     }
 
 
-def _cadence(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> int:
+def _cadence(study: Study, values: Mapping[str, Any]) -> int:
     """Fresh examples between evaluations: the configuration's, divided by the copies per example.
 
     Every condition is then evaluated equally often per step. With a common cadence the scores of
-    large factors would be coarse, since they need fewer fresh examples.
+    large factors would be coarse, since they need fewer fresh examples. Best values do have a
+    common one: the best of more evaluations is better by chance.
     """
+    every = nested(study.config, _CADENCE)
+    if study.scores_values:
+        return every
     fields = ("echo.factor", "dataset.spaced_epochs")
-    copies = math.prod(float(values.get(f, nested(config, f))) for f in fields)
-    every = nested(config, _CADENCE)
+    copies = math.prod(float(values.get(f, nested(study.config, f))) for f in fields)
     return max(1, round(every / copies)) if every and copies > 0 else every
 
 

@@ -104,6 +104,16 @@ def test_every_condition_is_evaluated_equally_often_per_step():
     assert trial_config(loaded, own, 0, 0).evaluate_every_fresh_examples == 7
 
 
+def test_best_values_are_those_of_equally_many_evaluations():
+    loaded = load_study(cifar10.get_config("mini"), cifar10, "configs/cifar10.py:mini", "quality")
+    every = loaded.config.evaluate_every_fresh_examples
+    found = {
+        config.echo.factor: config.evaluate_every_fresh_examples
+        for config in (trial_config(loaded, each, 0, 0) for each in loaded.conditions)
+    }
+    assert found == {1: every, 2: every, 4: every}
+
+
 def test_choices_are_equally_frequent():
     axis = Axis("optimizer.momentum", "choice", values=(0.0, 0.1, 0.2))
     drawn = [axis.value_at(position) for position in np.linspace(0, 0.999, 300)]
