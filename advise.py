@@ -132,9 +132,6 @@ STAGE_BEFORE = {
     "after_batching": "batch",
 }
 
-# Memory is reported for the configuration's shuffle buffer, or for this one if it has none.
-BUFFER = 10_000  # examples
-
 
 def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = FACTORS) -> Advice:
     """Measures the pipeline and the step of `config`, regardless of its echo settings.
@@ -241,9 +238,16 @@ def allowed_insertions(config: ConfigDict) -> dict[str, str]:
 
 
 def buffer_examples(config: ConfigDict) -> int:
-    """Examples in the shuffle buffer whose memory is reported."""
-    slots = accounting.shuffle_buffer(config)
-    return slots * (config.batch_size if config.echo.insertion == "after_batching" else 1) or BUFFER
+    """Examples in the shuffle buffer; in the one that is recommended if there is none."""
+    unit = _buffer_unit(config, config.echo.insertion)
+    return accounting.shuffle_buffer(config) * unit or (
+        pilots.DEFAULT_BUFFER_BATCHES * config.batch_size
+    )
+
+
+def _buffer_unit(config: ConfigDict, insertion: str) -> int:
+    """Examples in a slot of the shuffle buffer."""
+    return config.batch_size if insertion == "after_batching" else 1
 
 
 def settings(config: ConfigDict, advice: Advice) -> list[str]:
@@ -271,17 +275,14 @@ def _echoing(config: ConfigDict, advice: Advice) -> dict[str, Any]:
             fields["echo.max_factor"] = max(config.echo.max_factor, math.ceil(advice.factor))
     else:
         fields["echo.factor"] = float(advice.factor)
-    return fields | _same_memory(config, advice.insertion)
+    if config.echo.policy == "fixed" or config.echo.shuffle_buffer:  # auto has a default
+        fields["echo.shuffle_buffer"] = _buffer_slots(config, advice.insertion)
+    return fields
 
 
-def _same_memory(config: ConfigDict, insertion: str | None) -> dict[str, Any]:
-    """The field that gives the shuffle buffer its memory in the unit of an insertion point; none
-    if that is the configured one."""
-    units = {config.echo.insertion == "after_batching", insertion == "after_batching"}
-    if not config.echo.shuffle_buffer or len(units) == 1:
-        return {}
-    unit = config.batch_size if insertion == "after_batching" else 1
-    return {"echo.shuffle_buffer": max(1, buffer_examples(config) // unit)}
+def _buffer_slots(config: ConfigDict, insertion: str) -> int:
+    """The slots of a shuffle buffer at `insertion` that holds `buffer_examples`."""
+    return max(1, buffer_examples(config) // _buffer_unit(config, insertion))
 
 
 def _enabling_flags(config: ConfigDict) -> list[str]:
@@ -309,17 +310,17 @@ def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
     )
 
 
-def _piloted(config: ConfigDict, insertion: str, shuffle_buffer: int = 0) -> ConfigDict:
-    """The configuration of pilots, with this insertion point and buffer where it has none."""
+def _piloted(config: ConfigDict, insertion: str, existing_buffer: int = 0) -> ConfigDict:
+    """The configuration of pilots at an insertion point, with a shuffle buffer: that of `config`,
+    or else that of existing pilots."""
+    has_buffer = accounting.shuffle_buffer(config) > 0
+    slots = (
+        existing_buffer if existing_buffer and not has_buffer else _buffer_slots(config, insertion)
+    )
     config = copy.deepcopy(config)
     if config.echo.insertion == "none":
-        for name, value in _same_memory(config, insertion).items():
-            cli.set_field(config, name, value, base.FIELDS)
         config.dataset.spaced_epochs, config.echo.insertion = 1, insertion
-    unit = 1 if config.echo.insertion == "after_batching" else config.batch_size
-    config.echo.shuffle_buffer = (
-        accounting.shuffle_buffer(config) or shuffle_buffer or pilots.DEFAULT_BUFFER_BATCHES * unit
-    )
+    config.echo.shuffle_buffer = slots
     return config
 
 

@@ -36,7 +36,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
     add("--study", required=True, help="name of a study, or 'list' to print them all")
     add("--outdir", type=cli.directory, help="the study's directory; an existing study resumes")
-    add("--dry-run", action="store_true", help="print the plan and its cost; write nothing")
+    add("--dry-run", action="store_true", help="print the plan and its cost; train nothing")
     add("--trials", type=_positive, metavar="N", help="trials per search (default: the study's)")
     add(
         "--searches",

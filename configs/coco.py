@@ -5,7 +5,7 @@
     python sweep.py --config=configs/coco.py:mini --study=demo --outdir=DIR
 
 Other data sets with the same features need only --config.dataset.name=NAME; the number of classes
-is read from them. Full size requires accelerators and enough host cores to decode several hundred
+is read from them. Full size requires accelerators and enough host cores to decode about 1,100
 photographs per second. Neither its time nor its score has been measured here; the target is what
 the paper's baseline reached, quoted from memory. By arithmetic, a step takes 91.5 GFLOP per image
 (benchmarks/step_time.py counts them) and 100 epochs 1.1e18 FLOP: 3 hours at 100 TFLOP/s, a fifth of

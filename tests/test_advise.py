@@ -15,7 +15,7 @@ import echo
 from configs import base
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import conclude
-from pipeline import build
+from pipeline import accounting, build
 from runs import cli
 from tests.helpers.runs import HANGS, SMALL_TEXT, echoing, flags, mini, placed
 from training import check
@@ -191,12 +191,16 @@ def test_the_printed_flags_make_a_valid_configuration(condition, slow, fused):
         assert config.echo.max_factor >= advice.factor
     else:
         assert config.echo.factor == advice.factor
+    assert accounting.shuffle_buffer(config) > 0
     assert 0 <= had - advise.buffer_examples(config) < config.batch_size
 
 
 def test_for_slow_augmentation_both_alternatives_are_offered():
     echoing, moved = advise.settings(mini(), advice_where(mini(), "augment"))
-    assert echoing.endswith("--config.echo.insertion=after_augmentation --config.echo.factor=4")
+    assert echoing.endswith(
+        "--config.echo.insertion=after_augmentation --config.echo.factor=4 "
+        "--config.echo.shuffle_buffer=128"
+    )
     assert moved.endswith(": --config.augment_on=device")
 
 
@@ -223,7 +227,7 @@ def test_a_configuration_that_may_echo_nowhere_is_wrong_input():
 
 
 def test_memory_is_that_of_the_configured_buffer():
-    assert advise.buffer_examples(mini()) == advise.BUFFER
+    assert advise.buffer_examples(mini()) == 4 * 32  # of the recommended one
     assert advise.buffer_examples(mini(**echoing("before_augmentation", 100))) == 100
     assert advise.buffer_examples(mini(**echoing("after_batching", 4))) == 4 * 32
     for insertion in ("before_augmentation", "after_batching"):  # auto stores eight batches

@@ -35,7 +35,7 @@ PACKAGES = {
 
 # What a page's reader has already.
 EXAMPLES = """
-import echo, grain, numpy as np
+import grain, numpy as np
 examples = grain.MapDataset.range(1_000).map(lambda i: {"x": np.float32(i)})
 """
 BEFORE = {

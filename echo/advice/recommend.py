@@ -225,9 +225,9 @@ def advise(
 ) -> Advice:
     """Measures a pipeline and a step, and recommends whether, where, and how much to echo.
 
-    The step really runs, up to thousands of times, mostly on the same few batches (`Advice.steps`
-    counts the calls). If it trains a model, give one that works on a copy of the model and the
-    optimizer, or reload both afterwards.
+    The step really runs, over and over for a few seconds, mostly on the same few batches
+    (`Advice.steps` counts the calls). If it trains a model, give one that works on a copy of the
+    model and the optimizer, or reload both afterwards.
 
     Args:
         stages: (name, function) pairs in order. The first function takes the number of the call (0,
