@@ -213,7 +213,8 @@ class _Parent:
     """The iterable that is echoed, and what has been done to it here.
 
     Attributes:
-        has_state: whether it has `state_dict` and `load_state_dict`.
+        has_state: whether it has `state_dict` and `load_state_dict`, and the former works.
+        gave_state: whether `state_dict` has returned one.
         start: its state before anything was done, if its passes are generators; None if unknown.
         was_read: whether items have been read.
         was_loaded: whether a state has been loaded that may apply to later passes.
@@ -223,6 +224,7 @@ class _Parent:
         self.iterable = iterable
         methods = (getattr(iterable, name, None) for name in ("state_dict", "load_state_dict"))
         self.has_state = all(map(callable, methods))
+        self.gave_state = False
         self.start: Any = None
         self.was_read = self.was_loaded = False
 
@@ -332,7 +334,18 @@ class _Source:
         parent = self._parent
         if self._started and not parent.has_state:
             return None
-        state = parent.iterable.state_dict() if self._started else parent.start
+        if not self._started:
+            return {"epoch": parent.epoch, "state": parent.start}
+        try:
+            state = parent.iterable.state_dict()
+        except (AttributeError, NotImplementedError, TypeError):
+            # Of another meaning: Accelerate's loaders have it in any case, MosaicML's data sets
+            # require arguments.
+            if parent.gave_state:
+                raise
+            parent.has_state = False
+            return None
+        parent.gave_state = True
         return {"epoch": parent.epoch, "state": state}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def done_within(seconds: float | None, future: Future) -> bool:
     if not future.done():
         # concurrent.futures.wait takes twice the CPU time, and a stage asks often.
         with contextlib.suppress(TimeoutError, CancelledError):
-            future.exception(seconds)
+            future.exception(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
     return future.done()
 
 

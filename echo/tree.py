@@ -101,7 +101,8 @@ class Layout:
         """The leaves of fresh item number `fresh`, or, `stacked`, of several items from there on.
 
         Raises:
-            ValueError: they differ from those of the first item, are Python objects, or are masked.
+            ValueError: they differ from those of the first item, are Python objects, or would lose
+                a mask or trailing zero bytes.
         """
         structure = self._structure or Structure(item)
         parts = structure.leaves(item)
@@ -109,6 +110,12 @@ class Layout:
             raise ValueError(
                 f"fresh item {fresh} has a masked array, and a batch would have no mask; pass its "
                 "data and mask as two arrays, or leave batch_size out, with placement='host'"
+            )
+        if any(isinstance(part, bytes | str) and part[-1:] in (b"\0", "\0") for part in parts):
+            raise ValueError(
+                f"fresh item {fresh} has a string that ends in a zero byte, which NumPy's strings "
+                "lose; pass np.frombuffer(string, np.uint8), or leave batch_size out, with "
+                "placement='host'"
             )
         leaves = [np.asarray(part) for part in parts]
         specs = [(leaf.shape[stacked:], leaf.dtype) for leaf in leaves]

@@ -1,5 +1,7 @@
 """Measures the cost of stages: wall time, CPU time, and throughput with all workers."""
 
+import collections
+import copy
 import dataclasses
 import hashlib
 import itertools
@@ -8,7 +10,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from echo import threads
@@ -195,7 +197,10 @@ def called(name: str, function: Callable[[Any], Any], item: Any, in_thread: bool
 
 
 def wait_for(result: Any) -> Any:
-    """Waits until `result` is computed: JAX returns arrays before they are."""
+    """Waits until `result` is computed: JAX returns arrays before they are, and PIL images that it
+    has only opened, which would be decoded once however often they are used."""
+    if "PIL" in sys.modules:
+        _load_images(result)
     if jax := sys.modules.get("jax"):
         try:
             leaves = jax.tree.leaves(result)
@@ -203,6 +208,28 @@ def wait_for(result: Any) -> Any:
             return result
         jax.block_until_ready(leaves)
     return result
+
+
+def _load_images(item: Any) -> None:
+    if isinstance(item, Mapping):
+        item = tuple(item.values())
+    if isinstance(item, tuple | list):
+        for part in item:
+            _load_images(part)
+    elif hasattr(item, "getbands"):
+        item.load()
+
+
+def renewed(item: Any) -> Any:
+    """`item` in new dicts and lists, for a function that changes its argument; their leaves are
+    shared."""
+    if type(item) in (list, tuple):
+        return type(item)(map(renewed, item))
+    if isinstance(item, dict | collections.UserDict):
+        copied = copy.copy(item)
+        copied.update((key, renewed(value)) for key, value in item.items())
+        return copied
+    return item
 
 
 def _round(call: Callable[[], Any], seconds: float) -> tuple[float, float]:

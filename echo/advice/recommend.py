@@ -21,7 +21,7 @@ from echo.advice.alternatives import (
 )
 from echo.advice.batches import Batches
 from echo.advice.cost_model import StageTime, Timing
-from echo.advice.profile import Call, available_cores, contention, stage_time
+from echo.advice.profile import Call, available_cores, contention, renewed, stage_time
 from echo.advice.stability import warning
 from echo.advice.torch_loader import declared_batch_size, loader_stages, reads_in_turn
 from echo.spec import (
@@ -340,11 +340,13 @@ def advise(
     threads = max(1, workers)  # that measure
     max_workers = max_workers or min(_MORE_WORKERS * threads, _MAX_WORKERS)
     times, calls, sizes = [], [], {}
-    inputs: Iterator[Any] = itertools.count()
+    results: Iterator[Any] = itertools.count()
     examples = examples_per_call
     for name, function in stages:
         if name == batch_stage:
-            inputs, examples = _grouped(inputs, batch_size // examples), batch_size
+            inputs, examples = _grouped(results, batch_size // examples), batch_size
+        else:
+            inputs = map(renewed, results)
         most = max_workers if name in host else 0
         _log.info("measuring %s", name)
         cost, outputs = stage_time(
@@ -354,8 +356,9 @@ def advise(
         calls.append(Call(function, inputs, examples, cost))
         if name in host:
             sizes[name] = nbytes(stored(outputs[0])) // examples
-        inputs = itertools.cycle(outputs)
+        results = itertools.cycle(outputs)
     _log.info("measuring the step")
+    inputs = map(renewed, results)
     step, _ = stage_time("step", step_fn, inputs, batch_size, 1, seconds)
     calls.append(Call(step_fn, inputs, batch_size, step))
     before, after = tuple(times[: len(host)]), tuple(times[len(host) :])

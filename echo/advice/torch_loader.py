@@ -53,9 +53,8 @@ def loader_stages(loader: Any) -> LoaderStages | None:
     has_init = loader.worker_init_fn is not None
     try:
         untransformed = _without_transform(dataset, indices[0])
-    except Exception as error:
-        _explain(error, indices[0], has_init)
-        raise
+    except Exception:  # it does not transform an image alone; or it is damaged, and `read` fails
+        untransformed = None
     if untransformed is not None:
         transform = dataset.transform
         stages.insert(0, ("transform", lambda pair: (transform(pair[0]), *pair[1:])))
@@ -97,7 +96,7 @@ def _is_loader(loader: Any) -> bool:
 
 def _without_transform(dataset: Any, index: Any) -> Any:
     """A copy of `dataset` that leaves images as they are before its transform; None if it has none
-    or uses it in another way for the example at `index`."""
+    or uses it in another way for the example at `index`, which may raise."""
     if not callable(getattr(dataset, "transform", None)):
         return None
     seen = []

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import hashlib
+import io
 import itertools
 import os
 import re
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import echo
 from echo.advice import forecast, profile, recommend
@@ -587,6 +589,38 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
         assert 0 < cost.low <= cost.seconds <= cost.high
         assert cost.limit <= cost.seconds
     assert set(FACTORS) == set(advice.points[0].step_seconds)
+
+
+def test_stages_and_the_step_may_change_their_arguments():
+    def stack(items):
+        pixels, labels = (np.stack([item[name] for item in items]) for name in ("x", "label"))
+        return {"x": pixels, "label": labels}, [{"names": ["a"]}]
+
+    def decode(item):
+        item["x"] = np.frombuffer(item.pop("bytes"), np.uint8)
+        return item
+
+    def step(arguments):
+        batch, (more,) = arguments
+        assert batch.pop("x").shape == (8, 4)
+        more["names"].append("b")
+        assert more["names"] == ["a", "b"]
+
+    stages = [("read", lambda i: {"bytes": bytes(4), "label": i}), ("decode", decode)]
+    advice = echo.advise(
+        [*stages, ("batch", stack)], step, batch_size=8, workers=2, cores=2, seconds=0.02
+    )
+    assert advice.steps > 8  # as many as there are different inputs
+
+
+def test_an_image_that_pil_has_only_opened_costs_its_decoding():
+    encoded = io.BytesIO()
+    Image.new("RGB", (40, 30)).save(encoded, "JPEG")
+    images = [Image.open(io.BytesIO(encoded.getvalue())) for _ in range(3)]
+    assert all(image.tile for image in images)  # what is left to decode
+    for result in (images[0], {"image": images[1]}, [(images[2], 0)]):
+        profile.wait_for(result)
+    assert not any(image.tile for image in images)
 
 
 def test_the_report_counts_the_calls_of_the_step_which_may_train_a_model():

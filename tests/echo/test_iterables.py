@@ -673,6 +673,49 @@ def test_after_an_error_an_iterable_with_state_is_read_from_the_item_that_failed
     assert sorted(echoed) == sorted(whole)  # what was loaded to return does not count again
 
 
+@pytest.mark.parametrize("arguments", [(), ("num_samples", "from_beginning")])
+def test_an_iterable_whose_state_dict_cannot_be_called_is_one_without_state(arguments):
+    class Prepared(Loader):
+        """Has the methods of a state: of another meaning, or of a part that it lacks."""
+
+        def set_epoch(self, epoch):
+            pass
+
+        def load_state_dict(self, state):
+            raise AssertionError
+
+    if arguments:
+        Prepared.state_dict = lambda self, num_samples, from_beginning: {}
+    else:
+        Prepared.state_dict = lambda self: self.part.state_dict()
+    echoed, out = echo_iterable(Prepared(100), 2, 10), []
+    for item in echoed:
+        out.append(item["y"][0])
+        if len(out) == 150:
+            state = json.loads(json.dumps(echoed.state_dict()))
+    resumed = echo_iterable(Prepared(100), 2, 10)
+    resumed.load_state_dict(state)
+    assert len(out) == 200
+    assert [item["y"][0] for item in resumed] == out[150:]
+
+
+def test_a_state_dict_that_fails_later_is_an_error():
+    class Broken(Loader):
+        calls = 0
+
+        def state_dict(self):
+            self.calls += 1
+            if self.calls > 4:
+                raise TypeError("broken")
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    with pytest.raises(TypeError, match="broken"):
+        list(echo_iterable(Broken(10 * SNAPSHOT_EVERY), 2))
+
+
 def test_after_an_error_an_iterable_without_state_is_read_again_only_from_a_state():
     class Failing(Loader):
         def __iter__(self):

@@ -177,6 +177,13 @@ def test_masked_arrays_are_refused_since_a_gather_would_drop_the_mask():
         ArrayStore(4).put(np.asarray([0]), [np.ma.array([1, 2], mask=[0, 1])], np.ones(1, int))
 
 
+@pytest.mark.parametrize("string", [b"ab\0", "ab\0", b"\0"])
+def test_strings_that_end_in_a_zero_byte_are_refused_since_an_array_would_drop_it(string):
+    for items in ([string], [{"x": b"abc"}, {"x": string}]):
+        with pytest.raises(ValueError, match=r"zero byte.*np\.frombuffer"):
+            ArrayStore(4).put(np.arange(len(items)), items, np.ones(len(items), int))
+
+
 def test_items_before_an_error_are_kept():
     def breaking():
         yield example(0)

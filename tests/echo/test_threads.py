@@ -1,9 +1,13 @@
 """Threads that read: how a program ends while they do."""
 
+import math
 import os
+import threading
+from concurrent.futures import Future
 
 import pytest
 
+from echo import threads
 from tests.helpers import forked
 from tests.helpers.runs import HANGS
 
@@ -34,3 +38,10 @@ started.wait()
 def test_a_thread_that_waits_for_a_call_that_has_not_begun_does_not_delay_the_end():
     ended = forked.run(["-c", WAITING, str(HANGS)], dict(os.environ), HANGS)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+
+@pytest.mark.parametrize("seconds", [1e12, math.inf, None])
+def test_a_wait_may_be_as_long_as_one_likes(seconds):
+    future = Future()
+    threading.Timer(0.01, future.set_result, [0]).start()
+    assert threads.done_within(seconds, future)

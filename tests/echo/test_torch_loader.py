@@ -7,6 +7,7 @@ import re
 import sqlite3
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,26 @@ class Pairs(Images):
         return self.transform(index), index
 
 
+class Augmented(Images):
+    """Calls its transform with keywords, and expects a dict, as for those of Albumentations."""
+
+    def __getitem__(self, index):
+        return self.transform(image=torch.full((4, 4), float(index)))["image"], index
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """Its transform cannot be replaced."""
+
+    transform: Any
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        return self.transform(torch.full((4, 4), float(index))), index
+
+
 def double(image):
     return 2 * image
 
@@ -54,6 +75,8 @@ def double(image):
         (Images(), ["read", "batch"]),
         (Images(double), ["read", "transform", "batch"]),
         (Pairs(double), ["read", "transform", "batch"]),
+        (Augmented(lambda image: {"image": 2 * image}), ["read", "batch"]),
+        (Frozen(double), ["read", "batch"]),
         (torch.utils.data.TensorDataset(torch.arange(50)), ["read", "batch"]),
     ],
 )
@@ -190,7 +213,7 @@ def test_an_example_that_is_missing_is_named_by_its_index():
 def test_a_loader_of_single_examples_is_not_taken_for_one_of_batches():
     examples = torch.utils.data.DataLoader(Images(), batch_size=None, shuffle=True)
     message = (
-        r"a DataLoader whose first item has arrays of length 4, but batch_size is 8; give batch"
+        "stages has type DataLoader and a first item with arrays of length 4, but batch_size is 8"
     )
     with pytest.raises(ValueError, match=message):
         echo.advise(examples, len, batch_size=8)
