@@ -122,7 +122,9 @@ class Mirror(Observer):
         for path in {*earlier, *self._copied}:  # a checkpoint that is saved again has other files
             folder, own = _checkpoint(path), self._directory / path
             kept = folder and (self._directory / folder).exists()
-            if (kept or records.is_error_file(own.name)) and not own.exists():
+            # an error of a run that is here; the place may hold others' files, too
+            error = records.is_error_file(own.name) and (own.parent / records.CONFIG).exists()
+            if (kept or error) and not own.exists():
                 filesystem.rm(f"{root}/{path}")
                 self._copied.pop(path, None)
 

@@ -105,6 +105,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def chosen(arguments: argparse.Namespace, root: pathlib.Path) -> Tools:
     """The tools that flags choose for the run or study in `root`; raises InputError."""
     url = arguments.mirror or ""
+    if arguments.mirror == "":
+        raise InputError("--mirror is ''; allowed: a URL or a directory; leave it out for no copy")
     if url:
         from runs import mirror
 

@@ -222,6 +222,7 @@ WRONG = [
     ("--mirror=nowhere://x", "--mirror is nowhere://x (Protocol not known: nowhere); allowed: s3"),
     ("--mirror=ftp://127.0.0.1:1/x", "--mirror is ftp://127.0.0.1:1/x ([Errno 111] Connection ref"),
     ("--mirror={tmp}/run/copy", "run/copy, within "),
+    ("--mirror=", "--mirror is ''; allowed: a URL or a directory"),
     ("--workdir=s3://bucket/run", "s3://bucket/run is a URL; give a directory (train.py"),
 ]
 
@@ -362,6 +363,19 @@ def test_a_resumed_run_drops_the_checkpoints_of_the_copy_that_it_has_overtaken(t
     directory(copy, checkpoints__9__a="of a machine that was lost")
     assert not copied(run, copy)
     assert set(content(copy)) == {"config", "checkpoints/7/a", "checkpoints/9/a"}
+
+
+def test_errors_of_others_stay_in_the_place_of_the_copy(tmp_path):
+    ours, place = {"study.json": "{}", "e1__0__config.json": "{}"}, tmp_path / "place"
+    directory(place, **{"e2__0__error.txt": "of another machine", "notes__error.txt": "mine"})
+    directory(place, **{"e1__0__error.txt": "removed since", "e1__0__error1.txt": "likewise"})
+    assert not copied(directory(tmp_path / "study", **ours), place)
+    assert set(content(place)) == {
+        "study.json",
+        "e1/0/config.json",
+        "e2/0/error.txt",
+        "notes/error.txt",
+    }
 
 
 def test_the_copy_of_another_run_is_never_overwritten(tmp_path, monkeypatch):
