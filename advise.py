@@ -29,7 +29,6 @@ import dataclasses
 import logging
 import math
 import pathlib
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -117,7 +116,7 @@ from echo.advice.recommend import FACTORS, Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
-from runs import distributed, terminal, workdirs
+from runs import distributed, signals, terminal, workdirs
 from runs.progress import Progress
 from studies import pilots
 from training import check, memory, optimizer
@@ -493,4 +492,4 @@ def _report_pilots(
 
 
 if __name__ == "__main__":
-    sys.exit(cli.guarded(main))
+    signals.exit_command(cli.guarded(main))

@@ -20,7 +20,6 @@ import argparse
 import functools
 import os
 import pathlib
-import sys
 from collections.abc import Sequence
 
 from configs import base
@@ -138,7 +137,7 @@ if __name__ == "__main__":
 
 import jax
 
-from runs import distributed, terminal
+from runs import distributed, signals, terminal
 from runs.progress import Progress
 from studies import describe, search
 from studies.definitions import check_overrides, load_study
@@ -221,4 +220,4 @@ def _executor(arguments: argparse.Namespace) -> MakeExecutor:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.guarded(main))
+    signals.exit_command(cli.guarded(main))

@@ -327,9 +327,14 @@ class _Run:
         with self.clock.paused(), contextlib.ExitStack() as last_to_first:
             last_to_first.callback(self.recorder.close)
             last_to_first.callback(self.checkpoints.close)
-            last_to_first.callback(self.iterator.close)
+            last_to_first.callback(self._close_input)
             last_to_first.callback(self.progress.close)
             last_to_first.callback(self.policy.close)
+
+    def _close_input(self) -> None:
+        # Grain waits for its threads, which may wait for a source that does not answer.
+        with contextlib.suppress(signals.WaitEnded), signals.ending_waits():
+            self.iterator.close()
 
     # Steps of the loop, in its order.
 
@@ -402,8 +407,11 @@ class _Run:
         if not self._begun:  # it may fill a shuffle buffer, or be of a slow source
             self._begun, shown = True, self.progress.meanwhile("waiting for the first batch")
         try:
-            with shown, self.clock.waiting():
+            with shown, self.clock.waiting(), signals.ending_waits():
                 return next(self.iterator, None)
+        except signals.WaitEnded:
+            self._save()  # likewise, as after an error
+            raise Preempted from None
         except Exception:
             self._save_after_error()  # the iterator is still at its position before the batch
             raise
@@ -590,4 +598,4 @@ def _summary(result: dict[str, Any], workdir: pathlib.Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.guarded(main))
+    signals.exit_command(cli.guarded(main))

@@ -9,13 +9,24 @@ import contextlib
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 INTERRUPTED, PREEMPTED = 130, 75  # exit codes
 
+# Seconds that a run which is to stop still waits for its input.
+PATIENCE = 1.0
+
 _calls = itertools.count()  # of all functions that `stop_requested` yields, with several processes
 _stop: threading.Event | None = None  # of the outermost `stop_requested`, in a single process
+_waiting = False  # whether the main thread is within `ending_waits`
+_stopped = False  # whether `stop_requested` has had a signal
+
+
+class WaitEnded(BaseException):
+    """A wait has ended, because the process is to stop. No `except Exception` catches it."""
 
 
 def end_at_once(*_) -> None:
@@ -83,20 +94,60 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
         yield _stop.is_set
         return
     stop = _stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGALRM
+    before = {number: signal.getsignal(number) for number in numbers}
 
     def on_signal(number, _frame):
+        global _stopped
+        _stopped = True
         stop.set()
+        if _waiting:
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         # SIGTERM may come twice, to the group of processes and from the parent.
         if number == signal.SIGINT:
             of_command = before[number] is raise_once
             signal.signal(number, end_at_once if of_command else before[number])
 
-    for number in before:
-        signal.signal(number, on_signal)
+    def on_alarm(_number, _frame):
+        if _waiting:
+            raise WaitEnded
+
+    for number, handler in zip(numbers, (on_signal, on_signal, on_alarm), strict=True):
+        signal.signal(number, handler)
     try:
         yield stop.is_set
     finally:
         _stop = None
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ending_waits() -> Iterator[None]:
+    """Raises WaitEnded if the block, which waits for something else, goes on for PATIENCE seconds
+    after `stop_requested` has had a signal. Without that context, or of several processes, which
+    could not stop at the same step, no wait is ended."""
+    global _waiting
+    if _stop is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _waiting = True
+    if _stop.is_set():
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        _waiting = False
+        if _stop.is_set():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def exit_command(code: int) -> NoReturn:
+    """Ends the process of a command that has returned `code`.
+
+    If a signal has stopped it, its threads are not waited for: one may read a source that does not
+    answer.
+    """
+    if _stopped:
+        os._exit(code)
+    sys.exit(code)

@@ -134,8 +134,8 @@ class SharedBatches:
     def leave(self, lane: "Lane") -> None:
         if lane in self._lanes:
             self._lanes.remove(lane)
-        if not self._lanes:
-            self._iterator.close()
+            if not self._lanes:
+                self._iterator.close()
 
     def batch(self, number: int) -> Batch:
         """Batch `number`: the last one that was taken, or the next one.

@@ -14,6 +14,7 @@ import train
 from runs import cli, clock, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
+from tests.helpers import forked
 from tests.helpers.runs import (
     EIGHT_STEPS,
     HANGS,
@@ -22,6 +23,7 @@ from tests.helpers.runs import (
     echoing,
     flags,
     held_training,
+    latest_step,
     mini,
     preempt,
     run_command,
@@ -60,6 +62,63 @@ def test_sigterm_to_the_command_saves_exits_with_75_and_can_be_resumed(tmp_path,
     again = run_command("train.py", *words)
     assert again.returncode == 0, again.stderr
     assert_equal_runs(config, uninterrupted(config), workdir)
+
+
+# A command whose source stops answering after a number of training examples, and that is stopped
+# then, or once it has waited for a while.
+UNANSWERED = """
+import os, signal, sys, threading, time
+import train
+from data.sources import ArraySource
+from runs import cli, signals
+
+answer, answered, hung = ArraySource.__getitems__, [], threading.Event()
+
+def read(source, indices):
+    if len(source) == 1197:
+        answered.extend(indices)
+        if len(answered) > 300:
+            hung.set()
+            threading.Event().wait()
+    return answer(source, indices)
+
+def stop():
+    hung.wait()
+    waited = 0
+    while sys.argv[1] == "waiting" and waited < 20:
+        time.sleep(0.01)
+        waited = waited + 1 if signals._waiting else 0
+    os.kill(os.getpid(), signal.SIGTERM)
+
+ArraySource.__getitems__ = read
+threading.Thread(target=stop, daemon=True).start()
+signals.exit_command(cli.guarded(train.main, sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("when", "fields"),
+    [
+        ("reading", {"prefetch": 0}),
+        ("waiting", {"prefetch": 0}),
+        ("waiting", echoing("before_augmentation", 100)),
+        ("waiting", echoing("after_batching", 4) | {"prefetch": 0}),
+        ("waiting", echoing("before_augmentation", 0, factor=1) | {"echo__policy": "auto"}),
+    ],
+)
+def test_a_run_stops_although_its_source_no_longer_answers(when, fields, tmp_path, uninterrupted):
+    config, workdir = mini(**fields), tmp_path / "run"
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    ended = forked.run(["-c", UNANSWERED, when, *words], dict(os.environ), HANGS)
+    assert ended.returncode == cli.PREEMPTED, ended.stderr
+    result = records.read_json(workdir / records.RESULT)
+    assert result["status"] == "preempted"
+    assert 0 < result["step"] == latest_step(workdir)
+    assert train.train(config, workdir)["status"] == "exhausted"
+    if config.echo.policy == "fixed":
+        assert_equal_runs(config, uninterrupted(config), workdir)
 
 
 @pytest.mark.slow
