@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import pathlib
+import re
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,10 @@ from data.storage import Tree
 _JSON_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".txt", *_JSON_LINES)
 
+# Vocabularies, document lengths, and their checksums, which a run caches in text/ next to the data.
+_CACHED = re.compile(
+    r"(?:.*/)?(?:vocabulary-\d+|pieces)-[0-9a-f]{12}\.(?:json|model|npz)(?:\.sha256)?", re.S
+)
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file starts
 _SCAN_BYTES = 2**24
@@ -109,8 +114,9 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         SourceError: there is no text.
     """
     names = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
-    if len(tree.names) == 1 and not tree.names[0].endswith(_COMPRESSED):
-        names = tree.names  # whatever its suffix
+    given = [name for name in tree.names if not _CACHED.fullmatch(name)]
+    if len(given) == 1 and not given[0].endswith(_COMPRESSED):
+        names = given  # whatever its suffix
     if not names:
         raise SourceError(
             f"{tree.root} has no text files ({', '.join(SUFFIXES)}); give a text file, or a "

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from configs import base, common_crawl, lm1b
-from data import cache, python_text, sources, splits, text_sources, vocabulary
+from data import cache, paths, python_text, sources, splits, text_sources, vocabulary
 from data.sources import ArraySource, RecordError, SourceError
 from data.vocabulary import BEGIN, END, UNKNOWN
 from tests.helpers.runs import HANGS
@@ -204,6 +204,20 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
     monkeypatch.undo()
     lines, _, _ = splits.open_splits(dataset(**fields))
     assert len(lines) == 61 < len(train)
+
+
+@pytest.mark.parametrize("text", ["sentences", "documents"])
+@pytest.mark.parametrize("cache_dir", ["", "{}"])
+def test_files_cached_beside_a_text_of_any_suffix_are_no_text(text, cache_dir, tmp_path):
+    (tmp_path / "all.text").write_text("\n".join(sentences(60)))
+    fields = {"name": f"files:{tmp_path}", "cache_dir": cache_dir.format(tmp_path)}
+    fields |= {"text": text, "validation_split": "train"}
+    first = splits.open_splits(dataset(**fields))
+    text_sources._open_splits.cache_clear()
+    paths.open_all.cache_clear()
+    again = splits.open_splits(dataset(**fields))
+    assert again[2] == first[2]
+    assert len(again[0]) == len(first[0])
 
 
 def test_cached_files_are_of_the_column_the_kind_and_the_length_of_the_text(tmp_path):
