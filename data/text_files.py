@@ -31,6 +31,8 @@ SUFFIXES = (".txt", *_JSON_LINES)
 _CACHED = re.compile(
     r"(?:.*/)?(?:vocabulary-\d+|pieces)-[0-9a-f]{12}\.(?:json|model|npz)(?:\.sha256)?", re.S
 )
+# Half of a character in UTF-16, which JSON can hold, but UTF-8 and sentencepiece cannot.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file starts
 _SCAN_BYTES = 2**24
@@ -88,7 +90,8 @@ class _Lines(Records):
         text = record.get(self._column) if isinstance(record, dict) else None
         if not isinstance(text, str):
             raise ValueError(f"it is no JSON object with a string {self._column!r}")
-        return text
+        # Bytes that are not UTF-8 are allowed, as in plain text.
+        return text.encode(errors="surrogatepass") if _SURROGATE.search(text) else text
 
 
 class _Documents(Records):
@@ -184,7 +187,8 @@ def _check_fields(shown: str, line: bytes, settings: Settings) -> None:
         return  # reading the record reports it
     if not isinstance(record, dict) or _column(settings) in record:
         return
-    if strings := [name for name, value in record.items() if isinstance(value, str)]:
+    strings = [name for name, value in record.items() if isinstance(value, str)]
+    if strings := [name for name in strings if not _SURROGATE.search(name)]:
         names = [*map(repr, strings[:_MAX_NAMES]), *["..."] * (len(strings) > _MAX_NAMES)]
         raise SourceError(
             f"the first object of {shown} has no field {_column(settings)!r}, but the strings "

@@ -788,6 +788,8 @@ def test_json_lines_by_any_of_their_names_are_read(name, text, tmp_path):
         ("?text=txt", {"n": 3, "a": "b", "c": "d"}, r"field 'txt', .* 'a', 'c'; .*\?text=a'"),
         ("", {"text": None, "url": "b"}, "no JSON object with a string 'text'; restore the file"),
         ("", {"n": 3}, "no JSON object with a string 'text'; restore the file"),
+        ("", {"\ud800": "a"}, "no JSON object with a string 'text'; restore the file"),
+        ("", {"\ud800": "a", "b": "c"}, r"but the strings 'b'; name one .*text=b'"),
         ("", {"a&b=c": "d"}, r"the strings 'a&b=c'; .*l\?text=a%26b%3Dc'"),
         ("", dict.fromkeys("abcdefg", ""), "the strings 'a', 'b', 'c', 'd', 'e', ...; name one"),
     ],

@@ -207,6 +207,19 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("text", ["sentences", "documents"])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_half_a_character_in_json_becomes_the_unknown_piece(split, text, tmp_path):
+    texts = {"train": sentences(60), "validation": sentences(3)}
+    texts[split][0] = "the \ud800 data"
+    for name, lines in texts.items():
+        written = "\n".join(json.dumps({"text": line}) for line in lines)
+        (tmp_path / f"{name}.jsonl").write_text(written)
+    fields = {"name": f"files:{tmp_path}", "text": text, "validation_split": "validation"}
+    opened = dict(zip(texts, splits.open_splits(dataset(**fields)), strict=False))
+    assert UNKNOWN in opened[split][0]["tokens"]
+
+
+@pytest.mark.parametrize("text", ["sentences", "documents"])
 @pytest.mark.parametrize("cache_dir", ["", "{}"])
 def test_files_cached_beside_a_text_of_any_suffix_are_no_text(text, cache_dir, tmp_path):
     (tmp_path / "all.text").write_text("\n".join(sentences(60)))
