@@ -77,9 +77,10 @@ def split_named(name: str) -> str:
     """The split that a file or directory belongs to by its name; '' if it names none.
 
     It is the word train, validation (or valid, val, dev), or test, apart from letters and digits:
-    in `train`, `data/train-00000-of-00002.parquet`, and `my_val.txt`, but not in `trains`.
+    in `train`, `data/train-00000-of-00002.parquet`, and `my_val.txt`, but not in `trains`. The top
+    folder with such a word decides: files in `train/` may be called `how-to-test.txt`.
     """
-    match = _SPLIT.fullmatch(name)
+    match = next(filter(None, map(_SPLIT.fullmatch, name.split("/"))), None)
     return canonical_split(match[1].lower()) if match else ""
 
 

@@ -5,7 +5,7 @@
     PATH.jsonl, PATH/*.jsonl   a record per line: an object with a string `text`; also .ndjson, or
                                one .json file
 
-A directory's files belong to the splits that their names or folders say: train.txt, test/a.txt.
+A directory's files belong to the splits that their folders or names say: test/a.txt, train.txt.
 """
 
 import codecs
