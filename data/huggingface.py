@@ -298,6 +298,8 @@ def _columns(
         if len(given) == 1:
             columns.setdefault(field, given[0])
     columns |= settings.columns
+    if "label" in settings.columns and "objects" not in settings.columns:
+        columns.pop("objects", None)  # else their classes would be counted
     if missing := [name for name in columns.values() if name not in schema.names]:
         raise _ColumnError(
             f"{shown} has no column {missing[0]!r}, but {', '.join(schema.names)}; correct "

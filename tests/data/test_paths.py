@@ -331,6 +331,20 @@ def test_objects_are_converted_from_cocos_boxes(listed, named, tmp_path):
     assert not decoded["bad_boxes"].any()
 
 
+def test_a_given_label_takes_precedence_over_objects_that_are_not_given(tmp_path):
+    objects = {"bbox": [[0.0, 0.0, 8.0, 8.0]], "category": [1]}
+    table = path_data.images_table(range(3)).append_column("objects", pa.array([objects] * 3))
+    path_data.write_parquet(tmp_path / "train.parquet", table)
+    for query, classes, has_boxes in [
+        ("", 2, True),
+        ("?label=label", 3, False),
+        ("?label=label&objects=objects", 2, True),
+    ]:
+        source, info = splits.open_source(f"hf:{tmp_path}{query}", "train")
+        assert (info.num_classes, info.has_boxes) == (classes, has_boxes)
+        assert ("objects" in source[0]) == has_boxes
+
+
 @pytest.mark.parametrize("areas", [[None, 9.0], None])
 def test_objects_without_an_area_have_that_of_their_box(areas, tmp_path):
     boxes = [[2.0, 1.0, 4.0, 2.0], [0.0, 0.0, 8.0, 8.0]]
