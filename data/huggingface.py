@@ -57,7 +57,7 @@ _OBJECT_COLUMNS = {
 
 
 class _ColumnError(SourceError):
-    """A split lacks a column that its records need."""
+    """A split lacks a usable column that its records need."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,6 +225,8 @@ def _layout(root: str, shown: str, schema: Any, settings: Settings) -> _Layout:
     object_names = _object_names(schema.field(objects).type) if objects else {}
     if not {"bbox", "label"} <= set(object_names):
         columns.pop("objects", None)
+    if "label" in columns and "objects" not in columns:
+        _check_labels(root, columns["label"], schema)
     return _Layout(columns, features, object_names)
 
 
@@ -335,6 +337,22 @@ def _check_images(root: str, column: str, schema: Any) -> None:
         )
 
 
+def _check_labels(root: str, column: str, schema: Any) -> None:
+    """Raises _ColumnError if the type of a column shows that its labels are not single numbers."""
+    from pyarrow import types
+
+    kind = schema.types[schema.names.index(column)]
+    if types.is_nested(kind):
+        raise _no_classes(column, root, f"is {kind}")
+
+
+def _no_classes(column: str, root: str, problem: str) -> _ColumnError:
+    return _ColumnError(
+        f"column {column!r} of {root} {problem}; allowed: whole numbers from 0, which "
+        f"`dataset.class_encode_column({column!r})` makes of text"
+    )
+
+
 def _is_feature(feature: Any, kind: str) -> bool:
     """Whether a feature is of this type; a list of features, as `datasets` writes them, is not."""
     return isinstance(feature, dict) and feature.get("_type") == kind
@@ -367,11 +385,8 @@ def _num_classes(
                 labels |= _labels(tree, name, field, settings) - missing
     wrong = [n for n in labels if not isinstance(n, int) or not 0 <= n < MAX_CLASSES]
     if wrong or not labels:
-        raise SourceError(
-            f"column {column!r} of {tree.root} has labels such as {next(iter(wrong), None)!r}; "
-            "allowed: whole numbers from 0, which "
-            f"`dataset.class_encode_column({column!r})` makes of text"
-        )
+        problem = f"has labels such as {next(iter(wrong), None)!r}"
+        raise _no_classes(column, tree.root, problem)
     return max(labels) + 1
 
 

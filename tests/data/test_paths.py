@@ -734,6 +734,14 @@ def test_arrays_of_another_kind_are_refused(arrays, says, tmp_path):
     assert re.search(says, refused(tmp_path, "npz:a.npz", **fields))
 
 
+def test_several_labels_of_an_image_are_refused_if_their_classes_have_names_too(tmp_path):
+    table = pa.table({"image": [tfds_data.png(1)], "labels": [[0, 2]]})
+    features = {"image": path_data.IMAGE, "labels": [path_data.LABEL]}
+    path_data.write_parquet(tmp_path / "a.parquet", path_data.described(table, features))
+    with pytest.raises(SourceError, match=r"'labels' of .* is list<.*int64>; allowed: whole"):
+        splits.open_source(f"hf:{tmp_path}", "train")
+
+
 def test_a_file_of_one_array_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((4, 8, 8), np.uint8))
     sentence = refused(tmp_path, "npz:a.npy")
@@ -763,6 +771,10 @@ def test_a_file_in_place_of_an_array_is_damage(tmp_path):
         (
             {"image": [tfds_data.png(1)], "label": [-1]},
             "has labels such as -1; allowed: whole number",
+        ),
+        (
+            {"image": [tfds_data.png(1)], "labels": [[0, 2]]},
+            "'labels' of .* is list<.*int64>; allowed: whole numbers from 0, which",
         ),
         (
             {"image": [tfds_data.png(1)], "fine": [0], "coarse": [0]},
