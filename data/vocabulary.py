@@ -25,6 +25,9 @@ _LINE_CHARACTERS = 1000
 
 _READ_RECORDS = 256
 
+# The checks of sentencepiece that fail if there are no lines, or none with a character.
+_NO_TEXT = ("!sentences_.empty()", "(all_chars_count) > (0)")
+
 
 class Vocabulary:
     """Encodes text as pieces: numbers in [4, size), or UNKNOWN.
@@ -167,5 +170,10 @@ def _explanation(error: str, settings: dict[str, Any]) -> str:
     ):
         return (
             f"{start}, fewer than the text's distinct characters; allowed: more than {minimum[2]}"
+        )
+    if any(check in error for check in _NO_TEXT):
+        return (
+            f"no vocabulary can be made from split {split!r}, whose text is empty, or only white "
+            "space and bytes that are not UTF-8; give another split or data set"
         )
     return f"no vocabulary of {size} pieces can be made from split {split!r}: {error}"

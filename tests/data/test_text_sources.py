@@ -312,8 +312,17 @@ def test_text_without_any_piece_is_refused(words):
         text_sources._note(text_sources.count_pieces(empty, words), "x", "test")
     with pytest.raises(SourceError, match="split 'test' of data set 'x' is empty"):
         text_sources.Texts(source_of([]), "x", "test", 10)
-    with pytest.raises(SourceError, match="no vocabulary of 40 pieces can be made"):
-        vocabulary.train(source_of(["", " "]), about())
+    for texts in (["", ""], ["", " "], [b"\xff\xff"]):
+        with pytest.raises(SourceError, match="no vocabulary can be made from split 'train', who"):
+            vocabulary.train(source_of(texts), about())
+
+
+def test_files_that_are_all_empty_are_one_sentence(tmp_path):
+    for name in ("train.txt", "val.txt"):
+        (tmp_path / name).touch()
+    fields = {"name": f"files:{tmp_path}", "text": "documents", "validation_split": "validation"}
+    with pytest.raises(SourceError, match="no vocabulary can be made from split 'train', whose"):
+        splits.open_splits(dataset(**fields))
 
 
 @pytest.mark.parametrize("module", [lm1b, common_crawl])
