@@ -43,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             frames = [_frame(record) for record in self.server.source.__getitems__(indices)]
         except Exception as error:  # the reader raises it
-            return self._respond(500, reason(error).encode())
+            return self._respond(500, _escaped(reason(error)).encode())
         self._respond(200, b"".join(frames))
 
     def _respond(self, status: int, content: bytes) -> None:
@@ -57,8 +57,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _frame(record: dict[str, Any]) -> bytes:
-    content = serialization.msgpack_serialize(record)
+    sent = {
+        name: _escaped(value) if isinstance(value, str) else value for name, value in record.items()
+    }
+    content = serialization.msgpack_serialize(sent)
     return len(content).to_bytes(LENGTH_BYTES, "big") + content
+
+
+def _escaped(text: str) -> str:
+    """The text with escapes for what UTF-8 cannot encode, as some file names have."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _exit_with_input() -> None:
