@@ -19,9 +19,9 @@ FIELDS = {"image", "label", "objects", "text"}
 
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 
-_SPLIT = re.compile(
-    r"(?:.*[^a-z0-9])?(train|validation|valid|val|dev|test)(?:[^a-z0-9].*)?", re.I | re.S
-)
+_WORDS = "(train|validation|valid|val|dev|test)"
+_SPLIT = re.compile(_WORDS, re.I)
+_WITH_SPLIT = re.compile(rf"(?:.*[^a-z0-9])?{_WORDS}(?:[^a-z0-9].*)?", re.I | re.S)
 SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
@@ -78,9 +78,12 @@ def split_named(name: str) -> str:
 
     It is the word train, validation (or valid, val, dev), or test, apart from letters and digits:
     in `train`, `data/train-00000-of-00002.parquet`, and `my_val.txt`, but not in `trains`. The top
-    folder with such a word decides: files in `train/` may be called `how-to-test.txt`.
+    folder that is such a word decides (files in `train/` may be called `how-to-test.txt`), then the
+    name itself, then the top folder with such a word.
     """
-    match = next(filter(None, map(_SPLIT.fullmatch, name.split("/"))), None)
+    *folders, last = name.split("/")
+    matches = [*map(_SPLIT.fullmatch, folders), *map(_WITH_SPLIT.fullmatch, (last, *folders))]
+    match = next(filter(None, matches), None)
     return canonical_split(match[1].lower()) if match else ""
 
 
