@@ -37,6 +37,7 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
         *_few(loaded, table),
         *_boundary(loaded, searches),
         *_coarse(loaded, searches),
+        *_unequally_often(loaded),
         *_several_epochs(loaded, table),
         *_shared(loaded.trials),
         *_mixed_origins(loaded.trials),
@@ -226,6 +227,17 @@ def _coarse(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
         f"{worst['label']} ({share * score:,.0f} of {score:,.0f}, {share:.0%}). Differences of "
         "this size are not resolved."
     )
+
+
+def _unequally_often(loaded: LoadedStudy) -> Iterable[str]:
+    """Best values of trials that were not evaluated at the same numbers of fresh examples."""
+    intervals = loaded.trials.loc[loaded.trials["counted"], "evaluation_interval"].dropna()
+    if loaded.study.scores_values and intervals.nunique() > 1:
+        yield (
+            f"Trials were evaluated every {intervals.min():,.0f} to {intervals.max():,.0f} fresh "
+            "examples. The best of more evaluations is better by chance, so differences may be too "
+            "large in favor of conditions that were evaluated more often."
+        )
 
 
 def _several_epochs(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:

@@ -131,11 +131,11 @@ def _summary(effects: pd.DataFrame, study: Study) -> str:
         if study.higher_is_better:
             better, worse = worse, better
         verb = {"fewer": "take fewer fresh examples", "faster": "are faster"}
+        does = verb.get(better, f"have a {better} best value")
         sentences.append(
             f"With matched seeds, {verdicts.get(better, 0)} of "
-            f"{several(len(effects), 'condition')} {verb.get(better, f'end {better}')} than the "
-            f"baseline, {verdicts.get(worse, 0)} {worse}; undecided: "
-            f"{verdicts.get('undecided', 0)}."
+            f"{several(len(effects), 'condition')} {does} than the baseline, "
+            f"{verdicts.get(worse, 0)} {worse}; undecided: {verdicts.get('undecided', 0)}."
         )
     size = [
         study.searches and f"{several(study.searches, 'search')} per condition",

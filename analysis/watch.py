@@ -29,13 +29,14 @@ def watch(directory: pathlib.Path, target: float | None = None) -> None:
         InputError: `directory` cannot be read as a study.
     """
     console = Console(highlight=False)
-    printed = ""
+    printed = {}
 
     def print_change(loaded: LoadedStudy | None) -> None:
         nonlocal printed
-        before, printed = printed, line(loaded)
-        if printed != before:
-            console.print(printed, soft_wrap=True, markup=False)
+        before, printed = printed, dict.fromkeys(filter(None, (_set_aside(loaded), line(loaded))))
+        for text in printed:
+            if text not in before:
+                console.print(text, soft_wrap=True, markup=False)
 
     try:
         if console.is_terminal:
@@ -105,6 +106,11 @@ def line(loaded: LoadedStudy | None) -> str:
     return " | ".join([*parts, *(f"{label} {score}" for label, score in best if score != "-")])
 
 
+def _set_aside(loaded: LoadedStudy | None) -> str | None:
+    """The trials that cannot be read, for which a study may wait forever; None if all can."""
+    return None if loaded is None else loaded.warning()
+
+
 def _counted(loaded: LoadedStudy) -> str:
     study = loaded.study
     planned = len(study.conditions) * study.searches * study.trials
@@ -117,7 +123,7 @@ def table(loaded: LoadedStudy | None) -> RenderableType:
     if loaded is None:
         return line(loaded)
     title = Text(f"{tables.title(loaded.study)}: {_counted(loaded)}")
-    rendered = Table(*_HEAD, title=title)
+    rendered = Table(*_HEAD, title=title, caption=_set_aside(loaded))
     for row in _rows(loaded):
         rendered.add_row(*map(Text, row))
     return rendered

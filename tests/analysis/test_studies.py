@@ -338,6 +338,22 @@ def test_watch_continues_until_the_study_has_ended(tmp_path, capsys, monkeypatch
     assert lines[0].endswith("3 running")
 
 
+def test_watch_names_damaged_trials_which_a_study_waits_for(tmp_path, capsys, monkeypatch):
+    root = study_of(tmp_path / "s", [BASELINE], searches=1)
+    result = root / "baseline" / "0" / "1" / "result.json"
+    kept = records.read_json(result)
+    result.write_text("damaged")
+    shown = watch.table(load.read(root))
+    monkeypatch.setattr(watch.time, "sleep", lambda _: records.write_json(result, kept))
+    assert run([str(root), "--watch"]) == 0
+    warning, before, after = capsys.readouterr().out.splitlines()
+    assert warning.startswith(f"Set aside 1 unreadable trial directory: {result.parent} (")
+    assert (before[:7], after[:7]) == ("2 of 3 ", "3 of 3 ")
+    console = rich.console.Console(width=300, record=True, file=io.StringIO())
+    console.print(shown)
+    assert "Set aside 1 unreadable trial directory" in console.export_text()
+
+
 def test_watch_waits_for_a_run_that_was_preempted(tmp_path, capsys, monkeypatch):
     write_trial(tmp_path / "run", [0.1], "preempted")
     result = tmp_path / "run" / records.RESULT
