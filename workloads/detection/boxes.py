@@ -47,8 +47,9 @@ def match(truth_Mx4: jax.Array, valid_M: jax.Array, default_Nx4: jax.Array) -> j
 
     A default box is matched to the true box that it overlaps most, if the IoU is at least
     MATCH_IOU. In addition, each true box is matched to the default box that overlaps it most,
-    whatever the overlap, so that no true box is ignored; if several true boxes share that default
-    box, the largest overlap wins.
+    whatever the overlap. If several true boxes share that default box, the largest overlap wins,
+    and a small box may be ignored; the bipartite matching of Liu et al. (2016, section 2.2) gives
+    it the next best default box.
 
     Args:
         truth_Mx4: true boxes as corners, padded.
