@@ -244,7 +244,7 @@ def buffer_examples(config: ConfigDict) -> int:
     )
 
 
-def _buffer_unit(config: ConfigDict, insertion: str) -> int:
+def _buffer_unit(config: ConfigDict, insertion: str | None) -> int:
     """Examples in a slot of the shuffle buffer."""
     return config.batch_size if insertion == "after_batching" else 1
 
@@ -279,7 +279,7 @@ def _echoing(config: ConfigDict, advice: Advice) -> dict[str, Any]:
     return fields
 
 
-def _buffer_slots(config: ConfigDict, insertion: str) -> int:
+def _buffer_slots(config: ConfigDict, insertion: str | None) -> int:
     """The slots of a shuffle buffer at `insertion` that holds `buffer_examples`."""
     return max(1, buffer_examples(config) // _buffer_unit(config, insertion))
 

@@ -529,6 +529,7 @@ CLAIMS: dict[str, Problems] = {
         "cells": _shuffled("grid/shuffle_cells", _BATCH, 256),
     },
     "Best value in a budget no worse, before augmentation (fig. 9; a difference)": {
+        "documents": against_none("grid/quality_documents", _BEFORE),
         "grid digits": against_none("grid/quality_digits", _BEFORE),
         "logistic": against_none("grid/quality_logistic", _BEFORE),
         "grid sentences": against_none("grid/quality_sentences", _BEFORE),
@@ -536,6 +537,7 @@ CLAIMS: dict[str, Problems] = {
         "cells": against_none("grid/quality_cells", _BEFORE),
     },
     "... after batching (a difference, too)": {
+        "documents": against_none("grid/quality_documents", _BATCH),
         "grid digits": against_none("grid/quality_digits", _BATCH),
         "logistic": against_none("grid/quality_logistic", _BATCH),
         "grid sentences": against_none("grid/quality_sentences", _BATCH),

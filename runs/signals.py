@@ -109,7 +109,9 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
             signal.signal(number, end_at_once if of_command else before[number])
 
     def on_alarm(_number, _frame):
+        global _waiting
         if _waiting:
+            _waiting = False  # also if the block has just ended
             raise WaitEnded
 
     for number, handler in zip(numbers, (on_signal, on_signal, on_alarm), strict=True):
