@@ -410,7 +410,9 @@ class _Run:
             with shown, self.clock.waiting(), signals.ending_waits():
                 return next(self.iterator, None)
         except signals.WaitEnded:
-            self._save()  # likewise, as after an error
+            # Likewise, unless the wait has ended just as the batch came.
+            if self.iterator.get_state()["batches"] == self.counters.step:
+                self._save()
             raise Preempted from None
         except Exception:
             self._save_after_error()  # the iterator is still at its position before the batch

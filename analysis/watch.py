@@ -123,7 +123,7 @@ def table(loaded: LoadedStudy | None) -> RenderableType:
     if loaded is None:
         return line(loaded)
     title = Text(f"{tables.title(loaded.study)}: {_counted(loaded)}")
-    rendered = Table(*_HEAD, title=title, caption=_set_aside(loaded))
+    rendered = Table(*_HEAD, title=title, caption=Text(_set_aside(loaded) or ""))
     for row in _rows(loaded):
         rendered.add_row(*map(Text, row))
     return rendered

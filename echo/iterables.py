@@ -338,11 +338,15 @@ class _Source:
             return {"epoch": parent.epoch, "state": parent.start}
         try:
             state = parent.iterable.state_dict()
-        except (AttributeError, NotImplementedError, TypeError):
-            # Of another meaning: Accelerate's loaders have it in any case, MosaicML's data sets
-            # require arguments.
+        except (AttributeError, NotImplementedError, TypeError) as error:
+            # Accelerate's loaders have it in any case, MosaicML's data sets require arguments.
             if parent.gave_state:
                 raise
+            warnings.warn(
+                f"the state_dict of a {parent.name} cannot be called ({error}), so it is taken for "
+                "an iterable without state, which is read again from its start to resume",
+                stacklevel=2,
+            )
             parent.has_state = False
             return None
         parent.gave_state = True

@@ -72,7 +72,7 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
 
     In a single process it returns True after the first SIGTERM or Ctrl-C; the second Ctrl-C ends a
     command immediately. Only the main thread receives signals; elsewhere it always returns False.
-    Functions of nested contexts return the same.
+    Functions of nested contexts return the same. Within it, SIGALRM belongs to `ending_waits`.
 
     Of several processes, any may receive SIGTERM. All stop before the same step, slightly later:
     JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the

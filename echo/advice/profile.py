@@ -223,11 +223,16 @@ def _load_images(item: Any) -> None:
 def renewed(item: Any) -> Any:
     """`item` in new dicts and lists, for a function that changes its argument; their leaves are
     shared."""
+    if type(item) is dict:
+        return {key: renewed(value) for key, value in item.items()}
     if type(item) in (list, tuple):
         return type(item)(map(renewed, item))
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*map(renewed, item))
     if isinstance(item, dict | collections.UserDict):
         copied = copy.copy(item)
-        copied.update((key, renewed(value)) for key, value in item.items())
+        for key, value in item.items():
+            copied[key] = renewed(value)
         return copied
     return item
 

@@ -344,7 +344,8 @@ def advise(
     examples = examples_per_call
     for name, function in stages:
         if name == batch_stage:
-            inputs, examples = _grouped(results, batch_size // examples), batch_size
+            inputs = _grouped(map(renewed, results), batch_size // examples)
+            examples = batch_size
         else:
             inputs = map(renewed, results)
         most = max_workers if name in host else 0

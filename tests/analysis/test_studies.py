@@ -339,7 +339,7 @@ def test_watch_continues_until_the_study_has_ended(tmp_path, capsys, monkeypatch
 
 
 def test_watch_names_damaged_trials_which_a_study_waits_for(tmp_path, capsys, monkeypatch):
-    root = study_of(tmp_path / "s", [BASELINE], searches=1)
+    root = study_of(tmp_path / "[old]", [BASELINE], searches=1)
     result = root / "baseline" / "0" / "1" / "result.json"
     kept = records.read_json(result)
     result.write_text("damaged")
@@ -351,7 +351,9 @@ def test_watch_names_damaged_trials_which_a_study_waits_for(tmp_path, capsys, mo
     assert (before[:7], after[:7]) == ("2 of 3 ", "3 of 3 ")
     console = rich.console.Console(width=300, record=True, file=io.StringIO())
     console.print(shown)
-    assert "Set aside 1 unreadable trial directory" in console.export_text()
+    said = console.export_text()
+    assert "Set aside 1 unreadable trial directory" in said
+    assert "[old]" in said
 
 
 def test_watch_waits_for_a_run_that_was_preempted(tmp_path, capsys, monkeypatch):

@@ -593,7 +593,7 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
 
 def test_stages_and_the_step_may_change_their_arguments():
     def stack(items):
-        pixels, labels = (np.stack([item[name] for item in items]) for name in ("x", "label"))
+        pixels, labels = (np.stack([item.pop(name) for item in items]) for name in ("x", "label"))
         return {"x": pixels, "label": labels}, [{"names": ["a"]}]
 
     def decode(item):
@@ -611,6 +611,25 @@ def test_stages_and_the_step_may_change_their_arguments():
         [*stages, ("batch", stack)], step, batch_size=8, workers=2, cores=2, seconds=0.02
     )
     assert advice.steps > 8  # as many as there are different inputs
+
+
+def test_containers_of_all_kinds_are_renewed_and_leaves_are_shared():
+    pair = collections.namedtuple("Pair", "first second")
+    leaf = np.zeros(2)
+    items = [
+        pair({"x": leaf}, [leaf]),
+        collections.Counter("aab"),
+        collections.OrderedDict(x=(leaf, {"y": leaf})),
+        collections.UserDict(x=[leaf]),
+        collections.defaultdict(list, x=[leaf]),
+    ]
+    for item in items:
+        new = profile.renewed(item)
+        assert (type(new), new) == (type(item), item)
+        assert new is not item
+    assert profile.renewed(items[0]).first is not items[0].first
+    assert profile.renewed(items[2])["x"][1] is not items[2]["x"][1]
+    assert profile.renewed(items[2])["x"][0] is leaf
 
 
 def test_an_image_that_pil_has_only_opened_costs_its_decoding():

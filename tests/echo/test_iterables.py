@@ -688,13 +688,17 @@ def test_an_iterable_whose_state_dict_cannot_be_called_is_one_without_state(argu
         Prepared.state_dict = lambda self, num_samples, from_beginning: {}
     else:
         Prepared.state_dict = lambda self: self.part.state_dict()
-    echoed, out = echo_iterable(Prepared(100), 2, 10), []
-    for item in echoed:
-        out.append(item["y"][0])
-        if len(out) == 150:
-            state = json.loads(json.dumps(echoed.state_dict()))
+    echoed, out, states = echo_iterable(Prepared(100), 2, 10), [], []
+
+    def read():
+        for item in echoed:
+            out.append(item["y"][0])
+            states.append(json.loads(json.dumps(echoed.state_dict())))
+
+    with pytest.warns(UserWarning, match="the state_dict of a Prepared cannot be called"):
+        read()
     resumed = echo_iterable(Prepared(100), 2, 10)
-    resumed.load_state_dict(state)
+    resumed.load_state_dict(states[149])
     assert len(out) == 200
     assert [item["y"][0] for item in resumed] == out[150:]
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -62,13 +61,15 @@ def test_a_wait_ends_soon_after_a_signal(before, short_patience):
     assert signal.getsignal(signal.SIGALRM) is handler
 
 
-def test_what_does_not_wait_is_not_ended(short_patience):
+def test_what_does_not_wait_is_not_ended(monkeypatch):
+    monkeypatch.setattr(signals, "PATIENCE", HANGS)
     with signals.stop_requested():
         with signals.ending_waits():
             os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.05)
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     with signals.ending_waits():
-        time.sleep(0.05)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 def test_a_sweep_stops_while_nothing_trains(tmp_path):
