@@ -68,9 +68,10 @@ def commands(code: str) -> list[list[str]]:
 
 
 def run(words: Sequence[str]) -> int:
-    """Runs `python train.py ...`, its siblings, or `python -c CODE` in this process; returns the
-    exit code."""
+    """Runs `python train.py ...`, its siblings, or `python [-P] -c CODE` in this process; returns
+    the exit code."""
     assert words[0] == "python", words
+    words = [word for word in words if word != "-P"]  # which concerns the way to a package
     if words[1] == "-c":
         exec(words[2], {})
         return cli.OK
