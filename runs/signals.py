@@ -126,8 +126,8 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def ending_waits() -> Iterator[None]:
-    """Raises WaitEnded if the block, which waits for something else, goes on for PATIENCE seconds
-    after `stop_requested` has had a signal. Without that context, or of several processes, which
+    """Raises WaitEnded if the block, which waits for something else, lasts PATIENCE seconds after
+    `stop_requested` has had a signal. Without that context, or of several processes, which
     could not stop at the same step, no wait is ended."""
     global _waiting
     if _stop is None or threading.current_thread() is not threading.main_thread():
