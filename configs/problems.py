@@ -198,8 +198,8 @@ def get_search_space(variant: str = ""):
 
 def get_studies(variant: str = ""):
     """`grid`, the `pilot` that determines its target, the `confirmation` of a finished grid, the
-    studies of figures 7 to 9, of controls, and of open questions, and with lm1b AdamW at two batch
-    sizes."""
+    studies of figures 7 to 9, of controls, of equally many evaluations, and of open questions, and
+    with lm1b AdamW at two batch sizes."""
     problem = _problem(variant)
     numbers = dataclasses.replace(
         problem.workload.MINI_NUMBERS,
@@ -221,9 +221,24 @@ def get_studies(variant: str = ""):
         # Both batch sizes normalize over equally many examples.
         studies["batch_size"]["overrides"]["model.ghost_batch_size"] = half
     studies["controls"] = catalog.of(numbers)["controls"]
+    studies["common_cadence"] = _common_cadence(problem, studies["grid"])
     if problem.workload is lm1b:
         studies |= _adamw(catalog.of(numbers)["optimizer"])
     return studies
+
+
+def _common_cadence(problem: Problem, grid: dict[str, Any]) -> dict[str, Any]:
+    """The grid's factors at the first batch size, whose trials it evaluates e times as often."""
+    size, budget = problem.batch_sizes[0], problem.fields["budget.fresh_examples"]
+    factors = [f"before_augmentation_e{e}_b{size}" for e in (2, 4, 16)]
+    every = {"evaluate_every_fresh_examples": budget // EVALUATIONS}
+    return grid | {
+        "about": "e = 2, 4, and 16, evaluated as often per fresh example as no echoing: how much "
+        "of the gain in `grid` is due to more evaluations, each of which may reach the target?",
+        "conditions": {
+            name: grid["conditions"][name] | every for name in (grid["baseline"], *factors)
+        },
+    }
 
 
 # One budget of fresh examples for both batch sizes: 1,000 steps of 32, or 125 of 256.
