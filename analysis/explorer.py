@@ -39,7 +39,8 @@ def data(loaded: LoadedStudy) -> dict[str, Any] | None:
     targets = _targets(loaded, finite)
     if loaded.study.scores_values:
         study = dataclasses.replace(loaded.study, score=FRESH_EXAMPLES)
-        loaded = dataclasses.replace(loaded, study=study)
+        trials = loaded.trials.assign(counted=load.counted(loaded.trials, study))
+        loaded = dataclasses.replace(loaded, study=study, trials=trials)
     study, target = loaded.study, loaded.study.target.value
     shared = scores.is_shared(loaded.trials).any()
     measures = [name for name in _LABELS if not (name == "seconds" and shared)]

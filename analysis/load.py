@@ -18,6 +18,7 @@ import pandas as pd
 from analysis import archive, single_runs
 from runs import origins, records, trial_records
 from runs.cli import InputError
+from runs.progress import several
 from runs.study import Study, check_target_value, is_number, nested, parse_target, plain, short
 
 UNFINISHED = "unfinished"  # no result.json yet
@@ -430,9 +431,14 @@ def _extent(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _device(hardware: Mapping[str, Any]) -> str | None:
+    """The devices, and what they are a part of if they are CPUs, whose kind says nothing."""
     if "device_kind" not in hardware:
         return None
-    return f"{hardware.get('devices', 1)} x {hardware['device_kind']}"
+    device = f"{hardware.get('devices', 1)} x {hardware['device_kind']}"
+    cores, cpu = hardware.get("cpu_count"), hardware.get("cpu")
+    if hardware["device_kind"] != "cpu" or not (cores and cpu):
+        return device
+    return f"{device} ({several(cores, 'core')} of {cpu})"
 
 
 def _in_order(names: Iterable[str | None]) -> str | None:

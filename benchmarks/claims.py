@@ -412,6 +412,9 @@ _GRIDS = {
 }
 
 
+# Problems of the study `common_cadence`, which evaluates echoing as often per fresh example as no
+# echoing; with their batch size.
+AT_COMMON_CADENCE = {"logistic": 32, "digits": 32}
 _DOCUMENTS = "grid/documents"  # at batch size 16
 _PHOTOGRAPHS = "grid/photographs"  # at batch size 32
 
@@ -423,6 +426,16 @@ def _e(factor: int, size: int) -> str:
 def _on_grids(cell: Callable[[str, int, int], Callable[[], Cell]]) -> Problems:
     """A claim on the grid's problems; `cell` takes a study and its two batch sizes."""
     return {name: cell(*grid) for name, grid in _GRIDS.items()}
+
+
+def _at_common_cadence(cell: Callable[[str, int], Callable[[], Cell]]) -> Problems:
+    """A claim on the problems with a common cadence; `cell` takes a study and its batch size."""
+    return {
+        f"grid {name}" if name in ("digits", "sentences") else name: cell(
+            f"grid/common_cadence_{name}", size
+        )
+        for name, size in AT_COMMON_CADENCE.items()
+    }
 
 
 def _tolerance(study: str, small: int, large: int) -> Callable[[], Cell]:
@@ -458,6 +471,9 @@ CLAIMS: dict[str, Problems] = {
         "photographs": against_none(_PHOTOGRAPHS, _e(2, 32)),
         **_on_grids(lambda study, small, _: against_none(study, _e(2, small))),
     },
+    "... with no more evaluations per fresh example than no echoing": _at_common_cadence(
+        lambda study, size: against_none(study, _e(2, size))
+    ),
     "... after augmentation": {
         "photographs": against_none(_PHOTOGRAPHS, f"{_AFTER}_b32"),
         "grid digits": against_none("grid/digits", f"{_AFTER}_b32"),
@@ -489,6 +505,9 @@ CLAIMS: dict[str, Problems] = {
         "photographs": against_none(_PHOTOGRAPHS, _e(16, 32)),
         **_on_grids(lambda study, small, _: against_none(study, _e(16, small))),
     },
+    "... e = 16 with no more evaluations per fresh example": _at_common_cadence(
+        lambda study, size: against_none(study, _e(16, size))
+    ),
     "... twice the batch size": {
         "digits": against_none("digits_factor", _e(16, 64)),
         "sentences": against_none("sentences_factor", _e(16, 64)),
@@ -502,6 +521,9 @@ CLAIMS: dict[str, Problems] = {
         "photographs": between(_PHOTOGRAPHS, _e(4, 32), _e(16, 32)),
         **_on_grids(lambda study, small, _: between(study, _e(4, small), _e(16, small))),
     },
+    "... e = 4 against 16 with equally many evaluations per fresh example": _at_common_cadence(
+        lambda study, size: between(study, _e(4, size), _e(16, size))
+    ),
     "Larger batches tolerate larger factors: e = 16 over 4, twice the size (fig. 6)": {
         "digits": _tolerance("digits_factor", 32, 64),
         "sentences": _tolerance("sentences_factor", 32, 64),

@@ -3,8 +3,9 @@
     python -m benchmarks.factor_ratios --out=results/factor_ratios.md     seconds; draws the figure
 
 Echoing before augmentation against no echoing at the same batch size, the first one of each
-problem, from the packed records: tuned, with matched seeds, and with new seeds at the best settings
-(docs/statistics.md, results/protocol.md).
+problem, from the packed records: tuned, with matched seeds, with new seeds at the best settings,
+and evaluated no more often per fresh example than no echoing (docs/statistics.md,
+results/protocol.md).
 """
 
 # pandas has no complete type stubs.
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 
 from analysis import bounds, scores, tables, uncertainty
 from analysis.figures import style
+from analysis.load import LoadedStudy
 from benchmarks import claims, common, confirmation
 from configs import problems
 from runs.study import Study
@@ -42,11 +44,12 @@ class Ratios:
 
     Attributes:
         tuned: over searches.
-        texts: as the page prints them: tuned, with matched seeds, and with new seeds.
+        texts: as the page prints them: tuned, with matched seeds, and with new seeds; and at a
+            common cadence, tuned and with matched seeds. "-" for what was not run.
     """
 
     tuned: bounds.Summary
-    texts: tuple[str, str, str]
+    texts: tuple[str, str, str, str, str]
 
 
 def batch_size(problem: str) -> int:
@@ -59,14 +62,22 @@ def measured(problem: str, factor: int) -> Ratios:
     grid = claims.loaded(f"grid/{problem}")
     new_seeds = claims.loaded(f"grid/{confirmation.PREFIX}{problem}")
     name = f"before_augmentation_e{factor}_b{batch_size(problem)}"
-    own = scores.condition_scores(grid.trials, grid.study).set_index("condition", drop=False)
-    row, effect = own.loc[name].to_dict(), scores.EFFECTS[grid.study.score]
-    texts = (
-        tables.effect_text(row, effect),
-        _matched(grid.trials, grid.study, name),
-        _matched(confirmation.registered(new_seeds), new_seeds.study, name),
-    )
-    return Ratios(scores.summary_of(row, effect), texts)
+    tuned, text = _tuned(grid, name)
+    renewed = _matched(confirmation.registered(new_seeds), new_seeds.study, name)
+    texts = (text, _matched(grid.trials, grid.study, name), renewed)
+    if problem in claims.AT_COMMON_CADENCE:
+        seldom = claims.loaded(f"grid/common_cadence_{problem}")
+        rarer = (_tuned(seldom, name)[1], _matched(seldom.trials, seldom.study, name))
+    else:
+        rarer = ("-", "-")
+    return Ratios(tuned, texts + rarer)
+
+
+def _tuned(study: LoadedStudy, condition: str) -> tuple[bounds.Summary, str]:
+    """The tuned ratio of a condition, and its text."""
+    own = scores.condition_scores(study.trials, study.study).set_index("condition", drop=False)
+    row, effect = own.loc[condition].to_dict(), scores.EFFECTS[study.study.score]
+    return scores.summary_of(row, effect), tables.effect_text(row, effect)
 
 
 def _matched(trials: pd.DataFrame, study: Study, condition: str) -> str:
@@ -123,6 +134,7 @@ def report(ratios: dict[str, dict[int, Ratios]]) -> str:
     ]
     header = ["problem", "batch size", "e", "tuned [range of searches]"]
     header += ["matched seeds [95%]", "new seeds [95%]"]
+    header += ["tuned, common cadence", "matched seeds, common cadence"]
     return "\n\n".join(
         [
             "# Fresh examples that echoing saves, by factor",
@@ -136,7 +148,11 @@ def report(ratios: dict[str, dict[int, Ratios]]) -> str:
             "data order.\n"
             "- **New seeds**: the best settings of both, run with other seeds. Where the best "
             "trial of no echoing owed much to its seed, these ratios are too small; "
-            "[confirmation](confirmation.md) says where.",
+            "[confirmation](confirmation.md) says where.\n"
+            "- **Common cadence**: the study `common_cadence`, where echoing is evaluated as often "
+            "per fresh example as no echoing, instead of e times as often. Until it reaches the "
+            "target, it has fewer evaluations than no echoing, and in the other columns mostly "
+            "more, so a neutral ratio lies between the two.",
             common.markdown_table(header, rows),
         ]
     )

@@ -36,8 +36,14 @@ MAY_CHANGE = (*SIZES, "config")
 
 EDGE = 0.05  # share of an axis that counts as near its end
 
-_ECHO = ("echo.insertion", "echo.policy", "echo.factor", "echo.max_factor", "echo.shuffle_buffer")
-_SETTINGS = (*_ECHO, "batch_size")
+ECHO_SETTINGS = (
+    "echo.insertion",
+    "echo.policy",
+    "echo.factor",
+    "echo.max_factor",
+    "echo.shuffle_buffer",
+)
+_SETTINGS = (*ECHO_SETTINGS, "batch_size")
 _MAX_LABEL = 200  # characters
 
 # Metrics that are shares: accuracy, and COCO's detection metrics (mAP, AP50, AR_large).
@@ -312,7 +318,7 @@ def condition_label(overrides: Mapping[str, Any], config: Any = None) -> str:
         ValueError: an unknown insertion point, or a number out of range.
     """
     echo = Condition.of("", overrides, config).label
-    others = {field: value for field, value in overrides.items() if field not in _ECHO}
+    others = {field: value for field, value in overrides.items() if field not in ECHO_SETTINGS}
     label = ", ".join([echo, *(f"{k.rpartition('.')[2]} = {v}" for k, v in others.items())])
     return _in_words(label)
 
@@ -320,6 +326,7 @@ def condition_label(overrides: Mapping[str, Any], config: Any = None) -> str:
 # How labels name a number that a condition sets.
 _IN_WORDS = {
     "batch_size": "batch {:,}",
+    "evaluate_every_fresh_examples": "evaluated every {:,}",
     "fresh_examples": "budget {:,}",
     "horizon_fresh_examples": "decay over {:,}",
     "spaced_epochs": "{:,} copies an epoch apart",

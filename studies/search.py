@@ -13,6 +13,7 @@ from scipy.stats import qmc
 from configs import base
 from runs import cli, records
 from runs.study import (
+    ECHO_SETTINGS,
     FRESH_EXAMPLES,
     MAX_TRIALS_FACTOR,
     SECONDS,
@@ -31,6 +32,7 @@ from training.experiment import batches_of_test_split, make_experiment
 SEEDS_PER_SEARCH = 10_000
 MAX_TRIALS = SEEDS_PER_SEARCH // MAX_TRIALS_FACTOR
 MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to list
+_MAX_CHECKED = 1_000  # planned trials whose whole numbers and choices are checked in advance
 
 _CADENCE = "evaluate_every_fresh_examples"
 
@@ -112,7 +114,8 @@ def _labeled(
     count = Counter(labels.values())
     for name, overrides in conditions.items():
         if count[labels[name]] > 1:
-            labels[name] += f", buffer {overrides.get('echo.shuffle_buffer', 0):,}"
+            size = Condition.of(name, overrides, config).shuffle_buffer
+            labels[name] += f", buffer {size:,}"
     return tuple(
         Condition.of(name, overrides, config, labels[name])
         for name, overrides in conditions.items()
@@ -122,16 +125,23 @@ def _labeled(
 def point(space: Sequence[Axis], search: int, trial: int) -> dict[str, Any]:
     """The hyperparameters of one trial by field: point `trial` of the scrambled Halton sequence
     that is seeded with `search`. The values of integer fields are rounded. Empty without axes."""
+    return next(_points(space, search, trial, 1), {})
+
+
+def _points(
+    space: Sequence[Axis], search: int, first: int, number: int
+) -> Iterator[dict[str, Any]]:
+    """Yields so many points of a search, from that of trial `first`; none without axes."""
     if not space:
-        return {}
+        return
     sequence = qmc.Halton(d=len(space), scramble=True, rng=search)
-    if trial:
-        sequence.fast_forward(trial)
-    positions = sequence.random(1)[0]
-    return {
-        axis.field: _cast(axis, axis.value_at(float(position)))
-        for axis, position in zip(space, positions, strict=True)
-    }
+    if first:
+        sequence.fast_forward(first)
+    for positions in sequence.random(number):
+        yield {
+            axis.field: _cast(axis, axis.value_at(float(position)))
+            for axis, position in zip(space, positions, strict=True)
+        }
 
 
 def _cast(axis: Axis, value: Any) -> Any:
@@ -234,11 +244,18 @@ def check_axes(study: Study) -> None:
                 f"condition {condition.name!r} sets {', '.join(sorted(both))}, which the search "
                 "space varies too; leave it out of one of them"
             )
+    for axis in study.space:
+        if axis.field in ECHO_SETTINGS:
+            raise cli.InputError(
+                f"study {study.name!r} searches {axis.field}, by which its conditions differ; give "
+                "each of its values a condition instead"
+            )
 
 
 def check_values(study: Study) -> None:
     """Checks the extremes of each axis in each condition, combined with a drawn point of the other
-    axes, and the seeds of the last trial; raises InputError."""
+    axes, the whole numbers and choices of the trials, and the seeds of the last one; raises
+    InputError."""
     for condition in study.conditions:
         config = trial_config(study, condition, 0, 0)
         for axis in study.space:
@@ -246,6 +263,7 @@ def check_values(study: Study) -> None:
                 searched = _searched(axis, value)
                 with errors_of(study.name, f"condition {condition.name!r}: {searched}"):
                     _check_value(config, axis.field, value)
+    _check_combinations(study)
     last = (study.searches - 1, study.max_trials - 1)
     baseline = study.condition(study.baseline)
     config = trial_config(study, baseline, *last)
@@ -260,6 +278,27 @@ def check_values(study: Study) -> None:
             cli.set_field(config, axis.field, value, base.FIELDS)
             with errors_of(study.name, _searched(axis, value)):
                 make_experiment(config)
+
+
+def _check_combinations(study: Study) -> None:
+    """Checks each combination of whole numbers and choices that trials will have, which may be
+    refused though the ends of each axis are allowed: a batch size that is no multiple, say."""
+    fields = [a.field for a in study.space if a.values or a.field in _INTEGER_FIELDS]
+    combinations = {}
+    searches = min(study.searches, math.ceil(_MAX_CHECKED / study.max_trials))
+    for search in range(searches if fields else 0):
+        for trial, values in enumerate(_points(study.space, search, 0, study.max_trials)):
+            key = tuple(values[field] for field in fields)
+            combinations.setdefault(key, (search, trial, values))
+    for condition in study.conditions:
+        config = trial_config(study, condition, 0, 0)
+        for search, trial, values in combinations.values():
+            listed = ", ".join(f"{field} = {short(values[field])}" for field in fields)
+            subject = f"condition {condition.name!r}, search {search}, trial {trial} ({listed})"
+            with errors_of(study.name, subject):
+                for name, value in values.items():
+                    cli.set_field(config, name, value, base.FIELDS)
+                config_check.check_rules(config)
 
 
 def check_field(name: str, numeric: bool = False) -> None:

@@ -24,7 +24,7 @@ from runs import cli, environment, records
 from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.definitions import load_study
 from studies.directory import open_study
-from studies.search import check_values, point, trial_config
+from studies.search import _labeled, check_values, point, trial_config
 from tests.helpers.runs import HANGS, on_each_step
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 from training.experiment import make_experiment
@@ -292,6 +292,7 @@ def test_one_compilation_serves_all_trials_and_conditions():
         ("optimizer.learning_rate", "linear", -1.0, 1.0, "learning_rate is -1"),
         ("optimizer.learning_rat", "log", 0.1, 1.0, "did you mean"),
         ("echo.factor", "linear", 1.0, 4.0, "leave it out of one"),
+        ("echo.max_factor", "linear", 1.0, 4.0, "searches echo.max_factor, by which its cond"),
     ],
 )
 def test_wrong_search_space_is_one_sentence_and_writes_nothing(
@@ -301,6 +302,30 @@ def test_wrong_search_space_is_one_sentence_and_writes_nothing(
     with pytest.raises(cli.InputError, match=says):
         sweep.run(dataclasses.replace(study(), space=(axis,)), tmp_path / "study", QUIET)
     assert not (tmp_path / "study").exists()
+
+
+def test_a_whole_number_that_a_rule_refuses_is_found_before_the_first_trial(tmp_path):
+    axis = Axis("batch_size", "log", 16, 50)
+    plan = dataclasses.replace(study(trials=4, echo__streams=2), space=(axis,))
+    sizes = [point(plan.space, 0, trial)["batch_size"] for trial in range(4)]
+    odd = next(trial for trial, size in enumerate(sizes) if size % 2)
+    assert odd > 0, "else the first trial alone would find it"
+    says = rf"search 0, trial {odd} \(batch_size = {sizes[odd]}\): .* does not divide"
+    with pytest.raises(cli.InputError, match=says):
+        sweep.run(plan, tmp_path / "study", QUIET)
+    assert not (tmp_path / "study").exists()
+
+
+def test_labels_name_the_buffer_that_a_condition_inherits():
+    config = cifar10.get_config("mini")
+    config.echo.shuffle_buffer = 256
+    echoed = {"echo.insertion": "before_augmentation", "echo.factor": 2}
+    none = echoed | {"echo.shuffle_buffer": 0}
+    conditions = _labeled({"inherits": echoed, "none": none}, config)
+    assert [condition.label for condition in conditions] == [
+        "before augmentation, e = 2, buffer 256",
+        "before augmentation, e = 2, buffer 0",
+    ]
 
 
 def test_directory_of_another_plan_is_refused(tmp_path):
@@ -381,6 +406,9 @@ def test_labels_of_conditions():
         "batch echoing, e = 3"
     )
     assert condition_label({"optimizer.momentum": 0.5}) == "no echoing, momentum = 0.5"
+    assert condition_label({"evaluate_every_fresh_examples": 187}) == (
+        "no echoing, evaluated every 187"
+    )
 
 
 def test_study_of_version_1_is_left_unchanged_and_never_continued(tmp_path):

@@ -59,8 +59,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
     if finished and (stored := distributed.decided_by_first(lambda: _stored_evaluation(workdir))):
         return stored
     configured = _configured(config, overrides)
-    configured.upstream = base.get_config().upstream  # no training example is waited for
-    experiment = make_experiment(configured)
+    experiment = make_experiment(_without_training(configured))
     with memory.exhaustion_explained(experiment.config, experiment.program.task.mesh):
         state, counters = _best(workdir, experiment, best if finished else None)
         values = _evaluated(experiment, state)
@@ -77,6 +76,16 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         records.write_bytes(workdir / records.PARAMETERS, parameters)
         records.write_json(workdir / records.EVALUATION, evaluation)
     return evaluation
+
+
+def _without_training(config: ConfigDict) -> ConfigDict:
+    """The configuration without what only training examples need: their upstream, the decisions
+    that were replayed, the memory of a buffer."""
+    streams, default = config.echo.streams, base.get_config()
+    config.upstream, config.echo = default.upstream, default.echo
+    config.echo.streams = streams  # which may have to suit the number of processes
+    config.budget.fresh_examples = max(config.budget.fresh_examples, config.batch_size)  # a step
+    return config
 
 
 def _evaluated(experiment: Experiment, state: TrainState) -> dict[str, dict[str, float | None]]:

@@ -31,6 +31,16 @@ def check(config: ConfigDict) -> None:
         ConfigError: for the first field that is wrong.
     """
     _check_fields(config)
+    check_rules(config)
+
+
+def check_rules(config: ConfigDict) -> None:
+    """Checks the rules between fields, each of which is allowed, as far as they do not depend on
+    the data set.
+
+    Raises:
+        ConfigError: for the first rule that does not hold.
+    """
     _check_echo(config)
     _check_upstream(config.upstream)
     _check_streams(config)

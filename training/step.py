@@ -192,7 +192,9 @@ class Program:
         update = optimizer.transformation(task.optimizer, hyper)
         updates, opt_state = update.update(grads, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
-        metrics = metrics | {"nonfinite": divergence.nonfinite(loss, grads, params)}
+        metrics = (
+            {"loss": loss} | metrics | {"nonfinite": divergence.nonfinite(loss, grads, params)}
+        )
         return TrainState(params, model_state, opt_state), metrics
 
     def _statistics_arrays(self, params, model_state, rows: Rows, repeat_B, data_seed):

@@ -261,6 +261,22 @@ def test_best_values_that_are_all_equal_and_not_round_are_one_target(tmp_path):
     assert data["start"] == 0
 
 
+def test_best_values_count_the_same_trials_at_every_target(tmp_path):
+    """A trial that reached a target and diverged later reached it, also at the first one shown."""
+    never = {"metric": "accuracy", "value": 2.0, "mode": "above"}
+    values = {("baseline", 0, 0): ([0.2, 0.55, 0.6, 0.1], "diverged")}
+    values |= {("baseline", 0, k): [0.1] * 7 + [0.55] * 3 for k in (1, 2)}
+    values |= {("before_e2", 0, k): [0.1, 0.2, 0.3] + [0.6] * 7 for k in (0, 1)}
+    root = write_study(
+        tmp_path / "s", [BASELINE, BEFORE], values, score="best_value", target=never, searches=1
+    )
+    at = explorer.data(load.read(root, 0.5))
+    assert at is not None
+    (shown,) = [target for target in at["targets"] if target["value"] == 0.5]
+    assert at["targets"][at["start"]] is shown
+    assert [row[2] for row in shown["measures"][0]["table"][1:]] == ["200", "400"]
+
+
 def test_texts_of_single_runs_are_choices(tmp_path):
     for name in ("sgd", "adamw", "nesterov"):
         optimizer = {"name": name, "learning_rate": 0.1}

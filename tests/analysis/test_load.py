@@ -720,6 +720,14 @@ def test_seconds_of_a_trial_that_resumed_at_another_pace_are_a_caveat(tmp_path):
     assert said.startswith(says.format("hardware"))
 
 
+def test_trials_on_different_processors_are_a_caveat(tmp_path):
+    cpu = {"device_kind": "cpu", "devices": 1, "cpu_count": 2, "cpu": "Xeon"}
+    for name, hardware in (("a", cpu), ("b", cpu | {"cpu": "EPYC"}), ("c", cpu)):
+        write_trial(tmp_path / name, [0.1, 0.9], hardware=hardware)
+    (said,) = caveats._mixed_origins(load.load(tmp_path))
+    assert "different hardware (1 x cpu (2 cores of Xeon), 1 x cpu (2 cores of EPYC))" in said
+
+
 @pytest.mark.parametrize(
     ("trials", "searches", "said"),
     [

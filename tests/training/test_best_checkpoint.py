@@ -12,6 +12,7 @@ from data import http_source, sources, splits
 from models.resnet import CifarResNet
 from runs import cli, locks, records, trial_records
 from tests.helpers.runs import RESNET, mini, stop_at
+from training import memory
 from training.step import Program
 
 
@@ -67,6 +68,16 @@ def test_an_evaluation_starts_no_server_of_training_examples(finished, monkeypat
     config["config"]["upstream"] |= {"http": True, "latency_seconds": 1000.0}
     records.write_json(finished / records.CONFIG, config)
     monkeypatch.setattr(http_source, "start_server", None)
+    assert evaluate(finished) == cli.OK
+
+
+def test_an_evaluation_needs_nothing_of_echoing(finished, monkeypatch):
+    """Neither the decisions that were replayed, nor memory for the buffer."""
+    config = records.read_json(finished / records.CONFIG)
+    config["config"]["echo"] |= {"insertion": "before_augmentation", "policy": "auto"}
+    config["config"]["echo"] |= {"replay": "moved/echo_decisions.jsonl", "shuffle_buffer": 50_000}
+    records.write_json(finished / records.CONFIG, config)
+    monkeypatch.setattr(memory, "of_machine", lambda: 3_000_000)
     assert evaluate(finished) == cli.OK
 
 

@@ -130,6 +130,22 @@ def test_a_gradient_that_is_not_finite_beside_a_finite_loss(way, tmp_path, monke
     assert results[1]["status"] == "exhausted"
 
 
+def test_a_workload_need_not_log_its_loss(tmp_path, monkeypatch):
+    """Divergence is seen, and steps are logged, by the loss that it returns."""
+    original = SmallImageClassification.loss
+
+    def loss(self, model, data):
+        value, metrics = original(self, model, data)
+        return value, {name: metric for name, metric in metrics.items() if name != "loss"}
+
+    monkeypatch.setattr(SmallImageClassification, "loss", loss)
+    (config,) = configs([SMALL], loss__label_smoothing=0.0124)  # a program of its own
+    assert train.train(config, tmp_path / "run")["status"] == "exhausted"
+    steps = [r for r in records.read_metrics(tmp_path / "run") if r["split"] == "train"]
+    assert len(steps) == 3
+    assert all(record["loss"] > 0 for record in steps)
+
+
 @pytest.mark.parametrize(("rate", "step"), [(ENDLESS, 1), (HUGE, 2)])
 def test_a_step_dispatched_after_the_divergence_does_not_count(rate, step, tmp_path):
     never = {"evaluate_every_fresh_examples": 0, "checkpoint_every_fresh_examples": 0}
