@@ -8,7 +8,15 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 
-from runs.study import INSERTIONS, Condition, Study
+from runs.study import (
+    INSERTIONS,
+    MAX_LABEL,
+    Condition,
+    Study,
+    echo_label,
+    plain,
+    setting_label,
+)
 
 # By setting, the points that make a series. The baseline (e = 1) is the first point of a factor.
 _MIN_POINTS = {"factor": 3, "batch_size": 2, "buffer_examples": 2}
@@ -102,11 +110,14 @@ def _varied(study: Study, name: str, groups: list[list[Condition]]) -> VariedSet
 
 
 def _label(condition: Condition, groups: Sequence[list[Condition]], name: str) -> str:
-    """The insertion point, with the numbers that distinguish this series from the others."""
-    parts = [INSERTIONS[condition.insertion]]
-    if name != "factor" and condition.insertion != "none":
-        parts.append(f"e = {condition.factor:g}")
+    """The insertion point, with the settings that distinguish this series from the others."""
     others = [group[-1] for group in groups]
+    if name != "factor":
+        parts = [echo_label(condition.insertion, condition.factor, condition.policy)]
+    else:
+        parts = [INSERTIONS[condition.insertion]]
+        if condition.policy == "auto" and len({other.policy for other in others}) > 1:
+            parts.append("auto")
     several = len({other.batch_size for other in others}) > 1
     if name != "batch_size" and several and condition.batch_size is not None:
         parts.append(f"batch {condition.batch_size:,}")
@@ -117,4 +128,7 @@ def _label(condition: Condition, groups: Sequence[list[Condition]], name: str) -
         if other.batch_size == condition.batch_size or name == "batch_size"
     ):
         parts.append(f"buffer {condition.buffer_examples:,}")
+    for setting in condition.other_overrides:
+        if any(setting not in other.other_overrides for other in others):
+            parts.append(plain(setting_label(*setting), MAX_LABEL))
     return ", ".join(parts)

@@ -44,7 +44,7 @@ ECHO_SETTINGS = (
     "echo.shuffle_buffer",
 )
 _SETTINGS = (*ECHO_SETTINGS, "batch_size")
-_MAX_LABEL = 200  # characters
+MAX_LABEL = 200  # characters
 
 # Metrics that are shares: accuracy, and COCO's detection metrics (mAP, AP50, AR_large).
 _SHARE = re.compile(r"accuracy|mAP|A[PR]_?\w+")
@@ -259,7 +259,7 @@ class Condition:
         insertion = settings.get("echo.insertion", "none")
         batch_size = settings.get("batch_size")
         # records of schema versions 1 and 2 may have labels with names of fields
-        label = None if label is None else _in_words(plain(label, _MAX_LABEL))
+        label = None if label is None else _in_words(plain(label, MAX_LABEL))
         if insertion == "none":
             return cls(name, label or INSERTIONS["none"], overrides, batch_size=batch_size)
         policy = settings.get("echo.policy", "fixed")
@@ -319,8 +319,12 @@ def condition_label(overrides: Mapping[str, Any], config: Any = None) -> str:
     """
     echo = Condition.of("", overrides, config).label
     others = {field: value for field, value in overrides.items() if field not in ECHO_SETTINGS}
-    label = ", ".join([echo, *(f"{k.rpartition('.')[2]} = {v}" for k, v in others.items())])
-    return _in_words(label)
+    return ", ".join([echo, *(setting_label(field, value) for field, value in others.items())])
+
+
+def setting_label(field: str, value: Any) -> str:
+    """A field that a condition sets, as labels name it: 'weight_decay = 0.01', 'budget 24,000'."""
+    return _in_words(f"{field.rpartition('.')[2]} = {value}")
 
 
 # How labels name a number that a condition sets.
@@ -506,7 +510,7 @@ class Study:
             for c in record["conditions"]
         ]
         return cls(
-            name=plain(record.get("study") or directory_name, _MAX_LABEL),
+            name=plain(record.get("study") or directory_name, MAX_LABEL),
             conditions=_with_unique_labels(conditions),
             target=parse_target(record["target"]),
             baseline=record.get("baseline") or "",

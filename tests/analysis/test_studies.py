@@ -38,6 +38,10 @@ def at(name, insertion, factor, buffer=0, **overrides):
     return condition
 
 
+def auto(max_factor):
+    return {"echo.policy": "auto", "echo.max_factor": max_factor}
+
+
 BEFORE_E, BATCH_E = "before_augmentation", "after_batching"
 FACTOR = [
     at(f"e{e}_b{b}", "none" if e == 1 else BEFORE_E, e, 0 if e == 1 else 50, batch_size=b)
@@ -55,6 +59,13 @@ SHUFFLE = [
     *(at(f"before_{size}", BEFORE_E, 2, size) for size in (0, 40, 160, 640)),
     *(at(f"batch_{size}", BATCH_E, 2, size // 10) for size in (0, 40, 160, 640)),
 ]
+POLICY = [*WALL_TIME, *(at(f"auto{m}", BEFORE_E, 1, 50, **auto(m)) for m in (2, 4, 8))]
+DECAY = [*WALL_TIME, *(at(f"decay{e}", BEFORE_E, e, 50, **{"w.decay": 0.1}) for e in (2, 4))]
+AUTO_BUFFER = [
+    BASELINE,
+    *(at(f"fixed_{size}", BEFORE_E, 4, size) for size in (40, 160)),
+    *(at(f"auto_{size}", BEFORE_E, 1, size, **auto(4)) for size in (40, 160)),
+]
 INSERTION = [BASELINE, BEFORE, at("after", "after_augmentation", 2), at("batch", BATCH_E, 2, 4)]
 CONTROLS = [BASELINE, BEFORE, at("long", "none", 1, **{"budget.fresh_examples": 2000})]
 
@@ -66,6 +77,14 @@ CONTROLS = [BASELINE, BEFORE, at("long", "none", 1, **{"budget.fresh_examples": 
         (WALL_TIME, "factor", {"before augmentation": 5}, None),
         (BATCH_SIZE, "batch_size", {"no echoing": 3, "batch echoing, e = 2": 3}, None),
         (SHUFFLE, "buffer_examples", {"batch echoing, e = 2": 4}, "baseline"),
+        (POLICY, "factor", {"before augmentation": 5, "before augmentation, auto": 4}, None),
+        (DECAY, "factor", {"before augmentation": 5, "before augmentation, decay = 0.1": 3}, None),
+        (
+            AUTO_BUFFER,
+            "buffer_examples",
+            {"before augmentation, e = 4": 2, "before augmentation, e ≤ 4": 2},
+            "baseline",
+        ),
     ],
 )
 def test_study_that_varies_a_setting_is_plotted_against_it(
