@@ -13,12 +13,13 @@ from analysis.load import THEN, UNFINISHED, LoadedStudy
 from analysis.tables import target_text
 from runs import records
 from runs.progress import several
-from runs.study import EDGE, nested
+from runs.study import EDGE, nested, plain
 
 # The study that the protocol comes from (arXiv 1907.05550) ran 50 to 100 trials and 5 searches.
 FEW_TRIALS, FEW_SEARCHES = 50, 5
 COARSE = 0.05  # the distance between evaluations, as a share of a score
 _MAX_LISTED = 12  # of a list; a study may have thousands of searches
+_MAX_NAME = 60  # characters of a field's name
 
 
 def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str]:
@@ -28,6 +29,7 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
     return [
         *_set_aside(loaded, root),
         *_earlier_protocol(loaded),
+        *_differing(loaded),
         *_baseline(loaded, table),
         *_not_reached(loaded, table),
         *_unknown_values(loaded, searches),
@@ -42,6 +44,16 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
         *_shared(loaded.trials),
         *_mixed_origins(loaded.trials),
     ]
+
+
+def _differing(loaded: LoadedStudy) -> Iterable[str]:
+    """Single runs of one condition that are no search, since more than hyperparameters differ."""
+    if loaded.differing:
+        listed = _listed(plain(name, _MAX_NAME) for name in loaded.differing)
+        yield (
+            f"Runs of one condition differ in more than optimizer and seeds ({listed}), so the "
+            "best of them is not a tuned result. Analyze runs with equal settings together."
+        )
 
 
 def _listed(parts: Iterable[str], separator: str = ", ") -> str:

@@ -55,11 +55,13 @@ class LoadedStudy:
         study: the plan.
         trials: one row per trial, see `load`.
         set_aside: (directory, reason) of each trial that could not be read.
+        differing: of single runs, `single_runs.differing_fields`.
     """
 
     study: Study
     trials: pd.DataFrame
     set_aside: tuple[tuple[pathlib.Path, str], ...]
+    differing: tuple[str, ...] = ()
 
     def warning(self) -> str | None:
         """One sentence that names what was set aside; None if nothing was."""
@@ -120,7 +122,8 @@ def read(
         raise InputError(
             f"{studies[0]} is a study; give one study alone, or several directories of single runs"
         )
-    study, places, set_aside = _study(studies[0]) if studies else _runs(roots, target)
+    plan = _study(studies[0]) if studies else _runs(roots, target)
+    study, places, set_aside, differing = plan
     study = at_target(study, target)
     rows = []
     for place, path in places:
@@ -130,7 +133,7 @@ def read(
             set_aside.append((path, plain(_reason(error))))
     if not rows:
         raise InputError(_nothing_in(roots, set_aside))
-    return LoadedStudy(study, _table(rows, study), tuple(set_aside))
+    return LoadedStudy(study, _table(rows, study), tuple(set_aside), differing)
 
 
 def at_target(study: Study, value: float | None) -> Study:
@@ -208,7 +211,8 @@ def judged_at(loaded: LoadedStudy, evaluations: pd.DataFrame, value: float) -> L
     columns = {name: values.reindex(places).to_numpy() for name, values in scores.items()}
     trials = loaded.trials.assign(**columns).astype(loaded.trials.dtypes)
     study = dataclasses.replace(loaded.study, target=target)
-    return LoadedStudy(study, trials.assign(counted=counted(trials, study)), loaded.set_aside)
+    trials = trials.assign(counted=counted(trials, study))
+    return dataclasses.replace(loaded, study=study, trials=trials)
 
 
 def hyperparameters(trials: pd.DataFrame) -> list[str]:
@@ -266,7 +270,7 @@ def _version(path: str) -> tuple[int, int, int] | None:
 _Places = list[tuple[records.TrialPath, pathlib.Path]]
 
 
-def _study(root: pathlib.Path) -> tuple[Study, _Places, SetAside]:
+def _study(root: pathlib.Path) -> tuple[Study, _Places, SetAside, tuple[str, ...]]:
     study = read_study(root)
     known = {condition.name for condition in study.conditions}
     places, set_aside = [], []
@@ -275,10 +279,12 @@ def _study(root: pathlib.Path) -> tuple[Study, _Places, SetAside]:
             places.append((place, path))
         else:
             set_aside.append((path, "its condition is not in study.json"))
-    return study, places, set_aside
+    return study, places, set_aside, ()
 
 
-def _runs(roots: Sequence[pathlib.Path], target: float | None) -> tuple[Study, _Places, SetAside]:
+def _runs(
+    roots: Sequence[pathlib.Path], target: float | None
+) -> tuple[Study, _Places, SetAside, tuple[str, ...]]:
     snapshots, set_aside = {}, []
     directories = (path for root in roots for path in _run_directories(root))
     for path in sorted({path.resolve(): path for path in directories}.values()):
@@ -291,7 +297,8 @@ def _runs(roots: Sequence[pathlib.Path], target: float | None) -> tuple[Study, _
     if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
     study = single_runs.study_of(_name(roots), list(snapshots.values()), target)
-    return study, list(single_runs.places(snapshots)), set_aside
+    differing = single_runs.differing_fields(snapshots.values())
+    return study, list(single_runs.places(snapshots)), set_aside, differing
 
 
 def _name(roots: Sequence[pathlib.Path]) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runs import records
@@ -11,12 +11,21 @@ from runs.study import (
     INSERTIONS,
     Condition,
     Study,
+    flat,
     is_number,
     nested,
     parse_target,
     plain,
+    setting_label,
     short,
 )
+
+# How fields begin that may differ between runs of one condition: a search tunes them, scores
+# account for them, or they say where and how often a run reads and writes files.
+_MAY_DIFFER = ("optimizer.", "seed.", "echo.", "batch_size", "budget.", "target.")
+_MAY_DIFFER += ("evaluate_every", "checkpoint_every", "log_every", "gradient_statistics_every")
+_MAY_DIFFER += ("dataset.data_dir", "dataset.cache_dir")
+_SPACED_EPOCHS = "dataset.spaced_epochs"
 
 
 def check(snapshot: Mapping[str, Any]) -> None:
@@ -24,7 +33,7 @@ def check(snapshot: Mapping[str, Any]) -> None:
     records.check_readable(snapshot)
     config = snapshot["config"]
     parse_target(config["target"])
-    for name in ("budget.fresh_examples", "seed.data", "batch_size"):
+    for name in ("budget.fresh_examples", "seed.data", "batch_size", _SPACED_EPOCHS):
         value = nested(config, name)
         if value is not None and not is_number(value):
             raise ValueError(f"{name} is {short(value)}, not a number")
@@ -36,12 +45,15 @@ def check(snapshot: Mapping[str, Any]) -> None:
 def condition_of(snapshot: Mapping[str, Any]) -> Condition:
     """The condition of a run, given its config.json. Its name and label are the settings."""
     version = records.schema_version(snapshot)
-    condition = Condition.of("", {}, snapshot["config"], schema_version=version)
+    spaced_epochs = nested(snapshot["config"], _SPACED_EPOCHS) or 1
+    overrides = {_SPACED_EPOCHS: spaced_epochs} if spaced_epochs > 1 else {}
+    condition = Condition.of("", overrides, snapshot["config"], schema_version=version)
     parts = [condition.label]
     if condition.shuffle_buffer:
         parts.append(f"buffer {condition.shuffle_buffer:,}")
     if condition.batch_size:
         parts.append(f"batch {condition.batch_size:,}")
+    parts += [setting_label(*override) for override in overrides.items()]
     label = ", ".join(parts)
     return dataclasses.replace(condition, name=label, label=label)
 
@@ -79,7 +91,7 @@ def study_of(
         )
     conditions = {condition.name: condition for condition in map(condition_of, snapshots)}
     ordered = sorted(conditions.values(), key=_presentation)
-    without_echo = [condition.name for condition in ordered if condition.insertion == "none"]
+    without_echo = [c.name for c in ordered if c.insertion == "none" and not c.overrides]
     budgets = {nested(config, "budget.fresh_examples") for config in configs}
     easiest = min(targets, key=lambda t: t.value if t.mode == "above" else -t.value)
     origin = {"target": dataclasses.asdict(easiest), "workload": configs[0].get("workload")}
@@ -91,6 +103,22 @@ def study_of(
         budget=budgets.pop() if len(budgets) == 1 else None,
         record=dict(snapshots[0]) | origin,
     )
+
+
+def differing_fields(snapshots: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The fields, sorted, in which runs of one condition differ though no search would tune them.
+
+    A field that a record lacks is newer than the record, and does not differ.
+    """
+    first: dict[tuple[str, str], str] = {}
+    differing = set()
+    for snapshot in snapshots:
+        condition = condition_of(snapshot).name
+        for name, value in flat(snapshot["config"]).items():
+            text = repr(value)
+            if first.setdefault((condition, name), text) != text:
+                differing.add(name)
+    return tuple(sorted(name for name in differing if not name.startswith(_MAY_DIFFER)))
 
 
 def places(

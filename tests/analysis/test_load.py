@@ -408,6 +408,33 @@ def test_single_runs_group_by_echo_settings_and_data_seed(tmp_path):
     assert len(load.read(tmp_path).trials) == 3  # found below one directory just the same
 
 
+def test_copies_an_epoch_apart_are_another_condition_than_the_baseline(tmp_path):
+    for name, times in (("plain", 1), ("spaced", 2)):
+        write_trial(tmp_path / name, [0.9], settings=config(dataset={"spaced_epochs": times}))
+    write_trial(tmp_path / "earlier", [0.9])  # before there was such a field
+    study = load.read(tmp_path).study
+    plain, spaced = (condition.label for condition in study.conditions)
+    assert (plain, study.baseline) == ("no echoing, batch 10",) * 2
+    assert spaced == "no echoing, batch 10, 2 copies an epoch apart"
+
+
+def test_runs_of_one_condition_that_are_no_search_are_a_caveat(tmp_path):
+    tuned = {"optimizer": {"learning_rate": 0.2}, "seed": {"data": 1, "model": 1}}
+    tuned |= {"evaluate_every_fresh_examples": 50, "dataset": {"cache_dir": "/tmp"}}
+    for name, changes in (
+        ("a", {"model": {"name": "resnet"}, "dataset": {"cache_dir": ""}}),
+        ("b", {"model": {"name": "resnet"}} | tuned),
+        ("vit", {"model": {"name": "vit"}}),
+        ("vit_of_other_batches", {"model": {"name": "vit"}, "batch_size": 20}),
+    ):
+        write_trial(tmp_path / name, [0.9], settings=config(**changes))
+    says = "Runs of one condition differ in more than optimizer and seeds (model.name), so"
+    for names, expected in ((["a", "b", "vit_of_other_batches"], 0), (["a", "b", "vit"], 1)):
+        notes = caveats.find(load.read([tmp_path / name for name in names]))
+        assert sum(note.startswith(says) for note in notes) == expected
+        assert sum(note.startswith("Runs of one") for note in notes) == expected
+
+
 def test_single_runs_of_different_metrics_are_refused(tmp_path):
     other = {"metric": "loss", "value": 1.0, "mode": "below"}
     write_trial(tmp_path / "a", [0.1])
