@@ -6,9 +6,10 @@ are those of `tables` for the same target.
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.colors import to_hex
 from matplotlib.ticker import MaxNLocator
@@ -141,7 +142,6 @@ def _trials(
             {
                 "condition": conditions.index(trial["condition"]),
                 "name": f"search {trial['search']}, trial {trial['trial']}: {trial['status']}",
-                "counted": bool(trial["counted"]),
                 "hyperparameters": [_coordinate(axis, values.get(axis.field)) for axis in axes],
                 "values": [
                     f"{name.rpartition('.')[2].replace('_', ' ')} {_value(value)}"
@@ -176,18 +176,22 @@ def _at_target(judged: LoadedStudy, measures: list[str]) -> dict[str, Any]:
         "value": study.target.value,
         "text": tables.target_text(study.target),
         "leaders": [trials.index.get_loc(label) for label in searches["leader"].dropna()],
+        "uncounted": np.flatnonzero(~trials["counted"]).tolist(),
         "measures": [
             {
                 "table": tables.at_target(conditions, effects, study, measure),
                 "conditions": [
-                    [_json(row[f"{measure}_{end}"]) for end in ("low", "min", "max_low", "high")]
+                    [
+                        *_bounds(row, measure),
+                        *(_json(row[f"{measure}_{end}"]) for end in ("min", "max_low")),
+                    ]
                     for row in conditions.to_dict("records")
                 ],
                 "searches": [
                     [
                         names.index(row["condition"]),
                         row["search"],
-                        _json(row[f"{measure}_low"]),
+                        _bounds(row, measure)[0],
                         bool(row[f"{measure}_high"] != row[f"{measure}_low"]),
                     ]
                     for row in searches.to_dict("records")
@@ -196,6 +200,12 @@ def _at_target(judged: LoadedStudy, measures: list[str]) -> dict[str, Any]:
             for measure in measures
         ],
     }
+
+
+def _bounds(row: Mapping[str, Any], measure: str) -> list[float | None]:
+    """The lower and the upper bound of a cost; no lower bound if nothing is known of it."""
+    low, high = (row[f"{measure}_{end}"] for end in ("low", "high"))
+    return [None if low <= 0 and high == float("inf") else _json(low), _json(high)]
 
 
 def _json(value: float) -> float | None:

@@ -17,6 +17,7 @@ const isReached = (value) => (study.above ? value >= target().value : value <= t
 const isShown = (condition) => !state.hidden.has(condition);
 const color = (condition) => study.conditions[condition].color;
 const shownTrials = () => study.trials.filter((trial) => isShown(trial.condition));
+const trialsAt = (indices) => new Set(indices.map((index) => study.trials[index]));
 
 // Evaluations are [fresh examples, steps, seconds, value], those that improved on the ones before.
 function score(trial) {
@@ -24,11 +25,12 @@ function score(trial) {
   return hit && hit[state.measure];
 }
 
-function describe(trial) {
+function describe(trial, uncounted) {
   const reached = score(trial);
   const outcome = reached === undefined ? "target not reached" : `target at ${number(reached)}`;
   const label = study.conditions[trial.condition].label;
-  return [label, trial.name, ...trial.values, outcome].join("\n");
+  const lines = [label, trial.name, ...trial.values, outcome];
+  return (uncounted.has(trial) ? [...lines, "does not count"] : lines).join("\n");
 }
 
 function element(name, text) {
@@ -52,8 +54,11 @@ function drawTable() {
 
 function drawScores() {
   const medians = results().conditions
-    .map(([low, min, max, high], condition) => ({ low, min, max, high, condition }))
+    .map(([low, high, min, max], condition) => ({ low, high, min, max, condition }))
     .filter(({ low, condition }) => low !== null && isShown(condition));
+  const known = medians.filter(({ low, high }) => low === high);
+  const bounds = medians.filter(({ low, high }) => low !== high).flatMap((median) =>
+    [median.low, median.high].filter((x) => x !== null).map((x) => ({ ...median, x })));
   const searches = results().searches
     .map(([condition, search, value, censored]) => ({ condition, search, value, censored }))
     .filter(({ value, condition }) => value !== null && isShown(condition));
@@ -61,6 +66,7 @@ function drawScores() {
   const stroke = ({ condition }) => color(condition);
   const title = ({ condition, search, value, censored }) =>
     `${study.conditions[condition].label}\nsearch ${search}: ${censored ? ">" : ""}${number(value)}`;
+  const medianTitle = (median) => `${label(median)}\nmedian: ${results().table[median.condition + 1][2]}`;
   byId("scores").replaceChildren(
     Plot.plot({
       width: 800,
@@ -69,9 +75,13 @@ function drawScores() {
       height: 75 + 26 * study.conditions.filter((_, condition) => isShown(condition)).length,
       x: { label: `${measure().label} to ${target().text}`, zero: true, tickFormat: number },
       y: { domain: study.conditions.map((c) => c.label).filter((_, i) => isShown(i)), label: null },
+      caption: bounds.length ? "Dashed: a bound of the median, which is not known." : undefined,
       marks: [
         Plot.ruleY(medians, { x1: "min", x2: "max", y: label, stroke }),
-        Plot.tickX(medians, { x: "low", y: label, stroke, strokeWidth: 3 }),
+        Plot.tickX(known, { x: "low", y: label, stroke, strokeWidth: 3, title: medianTitle }),
+        Plot.tickX(bounds, {
+          x: "x", y: label, stroke, strokeWidth: 3, strokeDasharray: "3 3", title: medianTitle,
+        }),
         Plot.dot(searches, {
           x: "value", y: label, stroke, fill: "white",
           symbol: (search) => (search.censored ? "triangle" : "circle"),
@@ -91,8 +101,10 @@ function drawTrials() {
   const reached = points.filter(({ y }) => y !== undefined);
   const others = points.filter(({ y }) => y === undefined);
   const stroke = ({ trial }) => color(trial.condition);
-  const title = ({ trial }) => describe(trial);
-  const leaders = new Set(target().leaders.map((index) => study.trials[index]));
+  const leaders = trialsAt(target().leaders);
+  const uncounted = trialsAt(target().uncounted);
+  const title = ({ trial }) => describe(trial, uncounted);
+  const strokeOpacity = ({ trial }) => (uncounted.has(trial) ? 0.3 : 1);
   const choice = (x) => String(axis.choices[x] ?? "");
   byId("trials").replaceChildren(
     Plot.plot({
@@ -102,12 +114,19 @@ function drawTrials() {
         tickFormat: axis.choices.length ? choice : "~g",
       },
       y: { label: `${measure().label} to ${target().text}`, zero: true, tickFormat: number },
+      caption: "Filled: the best trial of a search. Faint crosses: trials that do not count. "
+        + "Crosses above: trials that did not reach the target.",
       marks: [
-        Plot.dot(reached, {
+        Plot.dot(reached.filter(({ trial }) => !uncounted.has(trial)), {
           x: "x", y: "y", stroke, fill: stroke,
           fillOpacity: ({ trial }) => (leaders.has(trial) ? 1 : 0.15),
         }),
-        Plot.dot(others, { x: "x", frameAnchor: "top", dy: -12, symbol: "times", stroke }),
+        Plot.dot(reached.filter(({ trial }) => uncounted.has(trial)), {
+          x: "x", y: "y", symbol: "times", stroke, strokeOpacity,
+        }),
+        Plot.dot(others, {
+          x: "x", frameAnchor: "top", dy: -12, symbol: "times", stroke, strokeOpacity,
+        }),
         Plot.tip(reached, Plot.pointer({ x: "x", y: "y", title })),
         Plot.tip(others, Plot.pointer({ x: "x", frameAnchor: "top", dy: -12, title })),
       ],
@@ -116,7 +135,8 @@ function drawTrials() {
 }
 
 function drawCurves() {
-  const leaders = new Set(target().leaders.map((index) => study.trials[index]));
+  const leaders = trialsAt(target().leaders);
+  const uncounted = trialsAt(target().uncounted);
   const points = shownTrials().flatMap((trial) =>
     trial.curve.map((evaluation) => ({ trial, x: evaluation[state.measure], y: evaluation[3] })));
   const stroke = ({ trial }) => color(trial.condition);
@@ -132,7 +152,7 @@ function drawCurves() {
       }),
       Plot.dot(points.filter(({ trial, y, x }) => leaders.has(trial) && isReached(y) && x === score(trial)),
         { x: "x", y: "y", fill: stroke }),
-      Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: ({ trial }) => describe(trial) })),
+      Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: ({ trial }) => describe(trial, uncounted) })),
     ],
   });
   addHandle(plot);

@@ -83,6 +83,25 @@ def test_curves_decide_where_each_trial_reaches_each_target(study):
             assert [hit[0] for hit in hits[:1]] == ([] if pandas.isna(expected) else [expected])
 
 
+def test_trials_that_do_not_count_are_named_at_each_target(study):
+    data = explorer.data(load.read(study))
+    assert data is not None
+    for target in data["targets"][::4]:
+        trials = load.load(study, target["value"])
+        counted = [index not in target["uncounted"] for index in range(len(trials))]
+        assert counted == trials["counted"].tolist()
+
+
+def test_scores_of_which_nothing_is_known_have_no_position(tmp_path):
+    trials = {("baseline", 0, 0): [0.1, 0.9], ("before_e2", 0, 0): ([0.1, 0.2], "diverged")}
+    data = explorer.data(load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], trials)))
+    assert data is not None
+    scored = data["targets"][data["start"]]["measures"][0]
+    assert scored["table"][2][2] == "not known"
+    assert scored["conditions"][1][:2] == [None, None]
+    assert [search[2] for search in scored["searches"]] == [200, None]
+
+
 @pytest.mark.slow
 def test_many_trials_are_not_explored(study, monkeypatch):
     loaded = load.read(study)
@@ -187,6 +206,29 @@ def test_figures_follow_the_axis_and_the_conditions(study, browser, tmp_path):
         assert colors_in(browser, figure) & set(colors) == shown[figure] - {colors[1]}
     browser.find_elements(By.CSS_SELECTOR, "#conditions input")[1].click()
     assert {figure: colors_in(browser, figure) & set(colors) for figure in figures} == shown
+
+
+@pytest.mark.extras
+def test_uncounted_trials_and_bounds_look_different(study, browser, tmp_path):
+    opened(browser, study, tmp_path / "report.html")
+    loaded = load.read(study)
+    trials = loaded.trials
+    reached = trials["fresh_examples_to_target"].notna()
+
+    def number_of(selector):
+        return len(browser.find_elements("css selector", selector))
+
+    assert number_of("#trials circle") == (trials["counted"] & reached).sum()
+    assert number_of("#trials path[stroke-opacity='0.3']") == (~trials["counted"]).sum()
+    table = scores.condition_scores(trials, loaded.study)
+    low, high = table["fresh_examples_low"], table["fresh_examples_high"]
+    (bounded,) = table.index[low.notna() & (low != high)]
+    assert high[bounded] == float("inf")
+    (bound,) = browser.find_elements("css selector", "#scores g[stroke-dasharray] line")
+    title = bound.find_element("css selector", "title").get_property("textContent")
+    assert title.startswith(f"{tables.unbroken(table['label'][bounded])}\nmedian: >")
+    assert "Dashed: a bound" in browser.find_element("id", "scores").text
+    assert browser.get_log("browser") == []
 
 
 @pytest.mark.extras
