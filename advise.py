@@ -333,9 +333,10 @@ def continued(config: ConfigDict, arguments: argparse.Namespace) -> ConfigDict:
         cli.InputError: they are pilots of another configuration.
     """
     existing = pilots.recorded(arguments.pilot)
-    if not existing:
+    echoing = [there["echo"] for (factor, _), there in existing.items() if factor > 1]
+    if not echoing:
         return config
-    there = next(iter(existing.values()))["echo"]
+    there = echoing[0]
     if config.echo.insertion != "none":
         used = _piloted(config, config.echo.insertion)
     elif there["insertion"] in STAGE_BEFORE:
@@ -367,12 +368,14 @@ def run_pilots(
     if insertion is None:
         return None
     config = _piloted(config, insertion)
-    predicted = {point.name: point.step_seconds for point in advice.points}
-    if config.echo.insertion not in predicted:
+    points = {point.name: point for point in advice.points}
+    if config.echo.insertion not in points:
         check.check_insertion(config, config.echo.insertion)
+    point = points[config.echo.insertion]
     return config, pilots.Pilots(
         config,
-        predicted[config.echo.insertion],
+        point.step_seconds,
+        point.ratio,
         arguments.pilot,
         arguments.pilot_seeds,
         arguments.pilot_limit,
@@ -480,13 +483,16 @@ def _report_pilots(
         terminal.write("\nNo pilots were run, since echoing would not help here.")
         return cli.OK
     used, answer = result
-    fields = {
-        name: cli.get_field(used, name)
-        for name in ("dataset.spaced_epochs", "echo.insertion", "echo.shuffle_buffer")
-    }
-    name = "echo.max_factor" if config.echo.policy == "auto" else "echo.factor"
-    kind = type(cli.get_field(config, name))
-    flags = _flags(config, fields | {name: kind(answer.forecast.factor)})
+    names = ("dataset.spaced_epochs", "echo.insertion", "echo.shuffle_buffer")
+    fields = {name: cli.get_field(used, name) for name in names}
+    factor = answer.forecast.factor
+    if factor == 1:
+        fields |= pilots.WITHOUT_ECHOING | {"echo.policy": "fixed", "echo.factor": 1.0}
+    else:
+        name = "echo.max_factor" if config.echo.policy == "auto" else "echo.factor"
+        fields[name] = type(cli.get_field(config, name))(factor)
+        fields["evaluate_every_fresh_examples"] = pilots.cadence(used, factor)
+    flags = _flags(config, fields)
     terminal.write(f"\n{answer}\n\nIn flags: {flags or 'as configured'}")
     return cli.OK
 

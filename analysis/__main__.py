@@ -78,9 +78,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         type=_share,
         default=0.0,
         metavar="X",
-        help="with --pack: leave out evaluations and gradients that follow another within this "
-        "share of its fresh examples, such as 0.02; scores and best values stay the same (default: "
-        "keep all)",
+        help="with --pack: leave out evaluations, gradients, and lines about training that follow "
+        "another within this share of its fresh examples, such as 0.02; scores and best values "
+        "stay the same (default: keep all)",
     )
     add(
         "--watch",

@@ -6,7 +6,7 @@ metrics.jsonl have nine significant digits, which give back a float32 exactly, a
 of time three decimals. This makes a file about a quarter smaller. Metrics that are averaged on the
 host are float64, and lose digits, except those that decide whether a value is at the target. With
 `--thin=0.02`, evaluations that follow another one within 2% of its fresh examples are left out,
-except those that scores depend on, and so are measurements of gradients.
+except those that scores depend on, and so are measurements of gradients and lines about training.
 
 The reader trusts nothing in the file: it reads it once, copies the members that are records by name
 and place into a directory of its own, and skips everything else. Limits on the unpacked size apply
@@ -59,7 +59,8 @@ def pack(
         thin: evaluations are kept if they follow the one kept before by at least this share of its
             fresh examples, or are the first, the last, the best, the first at the target, or the
             last with fewer fresh examples than that; scores and best values stay what they
-            were. Measurements of gradients are kept by their distance alone. 0 keeps all.
+            were. Measurements of gradients, and lines about training, are kept by their distance
+            alone. 0 keeps all.
 
     Returns:
         The number of trials, of which those without a result are left out, and the bytes of their
@@ -266,9 +267,10 @@ def _thinned(lines: list[bytes], thin: float, target: records.Target) -> list[by
         kept |= {first, max(earlier, default=0)}
     kept.add(best or 0)
     left_out = {index for place, (index, *_) in enumerate(evaluations) if place not in kept}
-    gradients = list(_values(lines, records.GRADIENTS, ""))
-    kept = set(_spaced(gradients, thin))
-    left_out |= {index for place, (index, *_) in enumerate(gradients) if place not in kept}
+    for split in (records.GRADIENTS, "train"):
+        others = list(_values(lines, split, ""))
+        kept = set(_spaced(others, thin))
+        left_out |= {index for place, (index, *_) in enumerate(others) if place not in kept}
     return [line for index, line in enumerate(lines) if index not in left_out]
 
 

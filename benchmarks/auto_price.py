@@ -340,7 +340,7 @@ def run_pilots(problem: str, root: pathlib.Path) -> dict[str, int]:
         own = make_experiment(common.overridden(config, fields | limit)).config
         seconds = {float(e): step_seconds * max(1.0, ratio / e) for e in FACTORS}
         where = root / f"{problem}_{ratio}"
-        answer = Pilots(own, seconds, where, 2, 1.0, Progress(quiet=True)).run()
+        answer = Pilots(own, seconds, ratio, where, 2, 1.0, Progress(quiet=True)).run()
         common.progress(f"{problem}, R = {ratio}: {answer.forecast}")
         factors[f"{ratio}"] = max(2, round(answer.forecast.factor))
     done = set(auto_cells())

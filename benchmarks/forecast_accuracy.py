@@ -163,10 +163,16 @@ def fixed_pilots(user: User) -> list[Run]:
 
 
 def predicted(user: User, runs: Sequence[Run], ratio: float, prior: Prior) -> Forecast:
-    """The forecast over the user's factors, with one second per fresh example upstream."""
+    """The forecast over the user's factors, with one second per fresh example upstream. As judged
+    from the beginning, the time in which the shuffle buffer fills is left out."""
     step_seconds = {e: user.batch_size / e * max(1, e / ratio) for e in user.runs}
     return forecast(
-        runs, user.target, batch_size=user.batch_size, step_seconds=step_seconds, prior=prior
+        runs,
+        user.target,
+        batch_size=user.batch_size,
+        step_seconds=step_seconds,
+        input_seconds=0.0,
+        prior=prior,
     )
 
 

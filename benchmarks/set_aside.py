@@ -96,7 +96,7 @@ def predict(problem: str, pilot: pathlib.Path, out: pathlib.Path) -> dict[str, A
     config = user_config(problem, target, hyperparameters)
     config.seed.data, config.seed.model = PILOT_SEED, 10_000 * PILOT_SEED
     step_seconds = {e: config.batch_size * max(1 / e, 1 / RATIO) for e in map(float, FACTORS)}
-    answer: Answer = ModelTime(config, step_seconds, out, SEEDS, 1.0, Progress()).run()
+    answer: Answer = ModelTime(config, step_seconds, RATIO, out, SEEDS, 1.0, Progress()).run()
     predicted = answer.forecast
     return {
         "problem": problem,

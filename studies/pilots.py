@@ -49,6 +49,9 @@ _PACE = tuple(sorted({*base.MAY_CHANGE_ON_RESUME} - {*base.MAY_CHANGE_IN_STUDY})
 # example are in the same batch.
 DEFAULT_BUFFER_BATCHES = 4
 
+# A factor of 1 with a shuffle buffer would still fill the buffer.
+WITHOUT_ECHOING = {"echo.insertion": "none", "echo.shuffle_buffer": 0, "echo.placement": "host"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
@@ -137,6 +140,7 @@ class Pilots:
         config: a resolved configuration with an insertion point.
         step_seconds: predicted seconds per step by factor. Its keys, which include 1, are the
             factors to forecast.
+        ratio: R, the input's seconds for a batch of fresh examples divided by the step's.
         directory: holds a directory eFACTOR/SEED for each pilot.
         seeds: the number of pilots of each factor.
         limit: the time beyond which no pilot is extended, in runs without echoing. The first
@@ -152,12 +156,13 @@ class Pilots:
         self,
         config: ConfigDict,
         step_seconds: Mapping[float, float],
+        ratio: float,
         directory: pathlib.Path,
         seeds: int,
         limit: float,
         progress: Progress,
     ):
-        self._config, self._predicted = config, dict(step_seconds)
+        self._config, self._predicted, self._ratio = config, dict(step_seconds), ratio
         self._directory, self._progress = directory, progress
         self._seeds, self._limit = seeds, limit
         self._target = target_loss(config)
@@ -189,21 +194,30 @@ class Pilots:
             ValueError: they have recorded too little.
         """
         step_seconds = self._step_seconds()
-        predicted = self._forecast(step_seconds)
-        floor, input_seconds = min(step_seconds.values()), step_seconds[1]
+        of_batch = step_seconds[1] * min(1.0, self._ratio)  # of the input
+        predicted = self._forecast(step_seconds, of_batch)
+        # The step alone; no factor shows it where the input is slower even with the largest.
+        floor = min(*step_seconds.values(), step_seconds[1] / max(1.0, self._ratio))
         otherwise = {}
         for times in _INPUT_TIMES:
-            other = {e: max(floor, times * input_seconds / e) for e in step_seconds}
-            otherwise[times] = self._forecast(other).factor
+            other = {e: max(floor, times * of_batch / e) for e in step_seconds}
+            otherwise[times] = self._forecast(other, times * of_batch).factor
         baseline = self._budget_seconds()
         if 1 in predicted.cells:
             # The median of a wide interval would end pilots that have hardly begun.
             baseline = min(baseline, predicted.cells[1].seconds_high)
         return Answer(predicted, step_seconds, self._spent(), self._limit * baseline, otherwise)
 
-    def _forecast(self, step_seconds: Mapping[float, float]) -> Forecast:
+    def _forecast(self, step_seconds: Mapping[float, float], of_batch: float) -> Forecast:
+        """`of_batch`: seconds of the input for a batch of fresh examples."""
         runs, batch_size = list(self._runs.values()), self._config.batch_size
-        return forecast(runs, self._target, batch_size=batch_size, step_seconds=step_seconds)
+        return forecast(
+            runs,
+            self._target,
+            batch_size=batch_size,
+            step_seconds=step_seconds,
+            input_seconds=of_batch / batch_size,
+        )
 
     def _budget_seconds(self) -> float:
         """Seconds that a run without echoing needs for the whole budget."""
@@ -332,15 +346,25 @@ class Pilots:
 def _pilot_config(config: ConfigDict, factor: float, seed: int) -> ConfigDict:
     config = copy.deepcopy(config)
     config.echo.policy, config.echo.factor, config.echo.replay = "fixed", float(factor), ""
-    every, budget = config.evaluate_every_fresh_examples, config.budget.fresh_examples
-    every = min(every or budget, budget // _EVALUATIONS) / factor
-    # At most one evaluation per step, so that each further one takes further steps.
-    whole_batch = config.echo.insertion == "after_batching"  # is admitted at once
-    one_step = config.batch_size if whole_batch else math.ceil(config.batch_size / factor)
-    config.evaluate_every_fresh_examples = max(one_step, int(every))
+    config.evaluate_every_fresh_examples = cadence(config, factor)
+    if factor == 1:
+        config.update_from_flattened_dict(WITHOUT_ECHOING)
     config.seed.data += seed
     config.seed.model += seed
     return config
+
+
+def cadence(config: ConfigDict, factor: float) -> int:
+    """The fresh examples between two evaluations of a pilot, at which its counts hold: e times as
+    many evaluations with a factor e, but at most one per step, so that each takes further steps."""
+    every, budget = config.evaluate_every_fresh_examples, config.budget.fresh_examples
+    every = min(every or budget, budget // _EVALUATIONS) / factor
+    if config.echo.insertion == "after_batching":  # a whole batch is admitted at once
+        one_step = config.batch_size
+    else:  # every stream may admit an example in the same step
+        streams = config.echo.streams
+        one_step = streams * math.ceil(config.batch_size / streams / factor)
+    return max(one_step, int(every))
 
 
 def _workdir(directory: pathlib.Path, factor: float, seed: int) -> pathlib.Path:

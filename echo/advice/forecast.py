@@ -208,6 +208,7 @@ def forecast(
     *,
     batch_size: int,
     step_seconds: Mapping[float, float] | None = None,
+    input_seconds: float | None = None,
     factors: Iterable[float] = FACTORS,
     prior: Prior | None = None,
     seed: int = 0,
@@ -222,6 +223,9 @@ def forecast(
         batch_size: examples per step, copies included.
         step_seconds: seconds per step by factor; the factors in it replace `factors`. By default
             a fresh example takes one second and repeats take none, so seconds are fresh examples.
+        input_seconds: seconds in which the input prepares a fresh example, which training waits for
+            while the shuffle buffer fills. By default, the most that `step_seconds` allow: the
+            smallest e * step_seconds[e] / batch_size, which is exact if the input limits a factor.
         factors: to predict.
         prior: that of the law's parameters; by default from the problems of docs/forecast.md.
         seed: seed of the draws from the posterior.
@@ -246,6 +250,8 @@ def forecast(
     factors = sorted(checked_factors(step_seconds or factors))
     for seconds_per_step in (step_seconds or {}).values():
         checked_number("step_seconds", seconds_per_step, 1e-12, 1e12)
+    if input_seconds is not None:
+        checked_number("input_seconds", input_seconds, 0.0, 1e12)
     for run in runs:
         _check_counts(run, batch_size)
     diverged = {run.factor for run in runs if not np.isfinite(run.loss[-1])}
@@ -259,10 +265,14 @@ def forecast(
     log_used = np.maximum(fit.draws(factors, target, seed) + deviations, one_step)
     reached = _observe(log_used, factors, runs, target, fit)
     prefills = np.array([[fit.prefill(factor)] for factor in factors])
-    log_fresh = np.logaddexp(np.log(np.maximum(prefills, 1e-9)), log_used)
+    log_prefills = np.log(np.maximum(prefills, 1e-9))
+    log_fresh = np.logaddexp(log_prefills, log_used)
     log_seconds = log_fresh
     if step_seconds:
         log_seconds = log_used - one_step + np.log([[step_seconds[e]] for e in factors])
+        if input_seconds is None:
+            input_seconds = min(e * s for e, s in step_seconds.items()) / batch_size
+        log_seconds = np.logaddexp(log_seconds, log_prefills + np.log(max(input_seconds, 1e-15)))
     best = int(np.argmin(log_seconds.mean(axis=1)))
     fastest = log_seconds.min(axis=0)
     regret = float(_exp(np.quantile(log_seconds[best] - fastest, 0.95)))

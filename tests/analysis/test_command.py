@@ -307,7 +307,10 @@ def test_thinned_records_keep_scores_and_the_shape_of_curves(tmp_path, number):
         return [row for row in map(json.loads, lines) if row["split"] == split]
 
     unpacked = archive.unpack(thin)
-    assert len(rows(unpacked, "train")) == len(rows(study, "train")) > 0
+    for split in ("train", "validation"):
+        assert 0 < len(rows(unpacked, split)) <= len(rows(study, split))
+    of_training = np.array([row["fresh_examples"] for row in rows(unpacked, "train")])
+    assert (np.diff(of_training) >= 0.05 * of_training[:-1]).all()
     fresh = np.array([row["fresh_examples"] for row in rows(unpacked, "validation")])
     assert (np.diff(fresh) <= 0.05 * fresh[:-1] + 400).all()
     assert len(fresh) - 5 <= 1 + math.log(max(fresh) / 400) / math.log1p(0.05)

@@ -172,18 +172,31 @@ def buffered(run, examples):
 
 
 def test_a_buffer_delays_each_factor_by_the_fresh_examples_that_it_holds():
-    """No step is taken meanwhile, so the seconds of training stay the same."""
+    """No step is taken meanwhile: the seconds are those of the input, here of 0.01 per example."""
     given = {"batch_size": BATCH, "step_seconds": dict.fromkeys(FACTORS, 0.5)}
+    given["input_seconds"] = 0.01
     plain = forecast(pilots(), TARGET, **given)
     shifted = [buffered(run, 256) for run in pilots()]
     delayed = forecast(shifted, TARGET, **given)
     for factor in FACTORS:  # no pilot has e = 2 or 8
         expected = plain.cells[factor].fresh_examples + 256 / factor
         assert delayed.cells[factor].fresh_examples == pytest.approx(expected, rel=1e-3)
-        assert delayed.cells[factor].seconds == pytest.approx(plain.cells[factor].seconds, rel=1e-3)
+        seconds = plain.cells[factor].seconds + 0.01 * 256 / factor
+        assert delayed.cells[factor].seconds == pytest.approx(seconds, rel=1e-3)
     without = forecast(shifted[1:], TARGET, batch_size=BATCH).cells[1]  # no echoing, no buffer
     unshifted = forecast(pilots()[1:], TARGET, batch_size=BATCH).cells[1]
     assert without.fresh_examples == pytest.approx(unshifted.fresh_examples, rel=1e-3)
+
+
+def test_where_the_input_limits_training_a_fresh_example_takes_its_time_in_the_buffer_too():
+    """By default, the input's time follows from the step that waits for it."""
+    runs = [buffered(run, 3_000) for run in pilots()]
+    of_example = forecast(runs, TARGET, batch_size=BATCH)
+    of_batch = {e: BATCH / e for e in FACTORS}  # a fresh example takes a second
+    for given in ({}, {"input_seconds": 1.0}):
+        answer = forecast(runs, TARGET, batch_size=BATCH, step_seconds=of_batch, **given)
+        for factor, cell in answer.cells.items():
+            assert cell.seconds == pytest.approx(of_example.cells[factor].seconds, rel=1e-6)
 
 
 def test_the_target_takes_longer_than_the_longest_run_that_missed_it():

@@ -1,5 +1,7 @@
 """Pilots are ordinary runs, stopped and continued; the command reports what follows from them."""
 
+import copy
+import dataclasses
 import itertools
 import math
 import re
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 import advise
 import train
-from configs import cifar10
+from configs import base, cifar10
 from data.sources import RecordError
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.forecast import FACTORS, Forecast, Run, forecast
@@ -38,8 +40,10 @@ def config(**fields):
     return mini(**small | fields)
 
 
-def make(directory, limit=1.0, seeds=1, **fields):
-    return pilots.Pilots(config(**fields), SECONDS, directory, seeds, limit, Progress(quiet=True))
+def make(directory, limit=1.0, seeds=1, ratio=6.0, **fields):
+    return pilots.Pilots(
+        config(**fields), SECONDS, ratio, directory, seeds, limit, Progress(quiet=True)
+    )
 
 
 @given(
@@ -63,13 +67,15 @@ def test_so_many_evaluations_follow_the_filling_of_the_buffer(insertion, buffer,
 
 @pytest.mark.parametrize("insertion", ["before_augmentation", "after_batching"])
 @pytest.mark.parametrize("factor", [1, 4, 16])
-def test_one_more_evaluation_takes_further_steps(insertion, factor, tmp_path):
+@pytest.mark.parametrize("streams", [1, 8])
+def test_one_more_evaluation_takes_further_steps(insertion, factor, streams, tmp_path):
     """Otherwise the pilot that the forecast asks for is continued again and again."""
-    fields = echoing(insertion, 4, factor=1) | {"budget__fresh_examples": 24_000}
+    fields = echoing(insertion, 8, factor=1) | {"echo__streams": streams}
+    fields |= {"budget__fresh_examples": 24_000 // streams}
     run = make(tmp_path, **fields)._pilot_config(factor, 0)
     total = accounting.total_steps(run)
-    (count,) = accounting.Counts.of_all(run)
-    fresh = [count.admitted(step) for step in range(total + 1)]
+    counts = accounting.Counts.of_all(run)
+    fresh = [sum(count.admitted(step) for count in counts) for step in range(total + 1)]
     at = [step for step in range(1, total + 1) if _passed(run, fresh, step)]
     steps = 0
     while steps < total:
@@ -141,6 +147,37 @@ def test_the_command_forecasts_and_prints_flags(tmp_path, capsys):
     assert max(map(len, printed.rpartition("In flags")[0].splitlines())) <= 80
 
 
+@pytest.mark.parametrize("policy", ["fixed", "auto"])
+@pytest.mark.parametrize("factor", [1, 8])
+def test_flags_make_a_run_for_which_the_forecast_holds(
+    policy, factor, tmp_path, capsys, monkeypatch
+):
+    """Echoing as the pilots do, and as often evaluated; or without a buffer that is of no use."""
+    answer = short_pilots(tmp_path).answer()
+    answer = dataclasses.replace(
+        answer, forecast=dataclasses.replace(answer.forecast, factor=factor)
+    )
+    used = config(echo__policy=policy)
+    monkeypatch.setattr(advise, "run_pilots", lambda *_: (used, answer))
+    user = copy.deepcopy(used)
+    user.echo.insertion, user.echo.shuffle_buffer = "after_augmentation", 32
+    assert advise._report_pilots(user, used, advice=None, arguments=None) == 0
+    printed = capsys.readouterr().out.rpartition("In flags: ")[2].split()
+    for word in printed:
+        name, _, value = word.removeprefix("--config.").partition("=")
+        cli.set_field(user, name, type(cli.get_field(user, name))(value), base.FIELDS)
+    check.check(user)
+    if factor == 1:
+        assert user.echo.insertion == "none"
+        assert user.echo.shuffle_buffer == 0
+    else:
+        pilot = pilots._pilot_config(used, factor, 0)
+        assert user.evaluate_every_fresh_examples == pilot.evaluate_every_fresh_examples
+        assert user.echo.insertion == pilot.echo.insertion
+        assert user.echo.shuffle_buffer == pilot.echo.shuffle_buffer
+        assert (user.echo.max_factor if policy == "auto" else user.echo.factor) == factor
+
+
 @pytest.mark.slow
 def test_seconds_follow_the_present_input_and_the_time_spent_stays(tmp_path, monkeypatch):
     """Pilots of a faster input say nothing about the seconds of a slower one."""
@@ -187,9 +224,9 @@ def test_seconds_are_those_of_long_pilots_and_predictions_as_far_off_as_they_wer
     assert one._step_seconds() == pytest.approx({4: 0.07, 16: 0.04} | rest)
 
 
-def short_pilots(tmp_path):
+def short_pilots(tmp_path, **settings):
     """Pilots that have recorded the beginning of two runs."""
-    one = make(tmp_path)
+    one = make(tmp_path, **settings)
     fresh = np.linspace(64, 640, 10)
     for factor, lowest in ((4, 0.8), (16, 0.7)):
         loss = np.geomspace(2.0, lowest, 10)
@@ -208,6 +245,26 @@ def test_the_answer_for_another_input_is_the_forecast_with_its_seconds(tmp_path)
         other = forecast(one._runs.values(), one._target, batch_size=32, step_seconds=seconds)
         assert factor == other.factor
     assert set(answer.otherwise) == {0.5, 2.0}
+
+
+@pytest.mark.parametrize("ratio", [0.3, 64.0])
+def test_another_input_is_that_much_faster_than_the_input_and_not_than_the_step(ratio, tmp_path):
+    """With R below 1, a step hides the input; above all factors, the input hides the step."""
+    one = short_pilots(tmp_path, ratio=ratio)
+    one._predicted = {e: 0.01 * max(ratio / e, 1) for e in SECONDS}
+    one._times = {}
+    for times, factor in one.answer().otherwise.items():
+        seconds = {e: 0.01 * max(times * ratio / e, 1) for e in SECONDS}
+        other = forecast(one._runs.values(), one._target, batch_size=32, step_seconds=seconds)
+        assert factor == other.factor
+
+
+def test_a_pilot_without_echoing_has_no_stage_and_no_buffer(tmp_path):
+    run = make(tmp_path)._pilot_config(1, 0)
+    check.check(run)
+    assert (run.echo.insertion, run.echo.shuffle_buffer) == ("none", 0)
+    (count,) = accounting.Counts.of_all(run)
+    assert count.admitted(1) == run.batch_size
 
 
 def test_the_limit_is_in_runs_without_echoing_of_the_budget_or_less(tmp_path):
@@ -285,8 +342,7 @@ def test_the_command_continues_the_pilots_that_exist(
     assert cli.guarded(advise.main, [*words, "--pilot-limit=1e-9", *flags(none)]) == 0
     printed = capsys.readouterr()
     assert said in printed.err
-    assert f"--config.echo.insertion={insertion}" in printed.out
-    assert f"--config.echo.shuffle_buffer={buffer}" in printed.out
+    assert "In flags: as configured" in printed.out  # a step hides the input: no echoing
     for path in tmp_path.rglob(records.CONFIG):
         assert records.read_json(path)["config"]["echo"]["insertion"] == insertion
 
