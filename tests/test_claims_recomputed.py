@@ -236,6 +236,18 @@ DECAY = "grid/weight_decay_of_winners_sentences"
         (matched, ("grid/setting_photographs", e(4, 32), "baseline_b32"), TABLES),
         (matched, ("grid/setting_photographs", f"{AFTER}_b32", "baseline_b32"), TABLES),
         (matched, ("grid/setting_photographs", f"{BATCH}_b32", "baseline_b32"), TABLES),
+        *(
+            (tuned, (f"grid/common_cadence_{problem}", e(factor, 32), "baseline_b32"), BOTH)
+            for problem in ("digits", "logistic", "sentences")
+            for factor in (2, 16)
+        ),
+        *(
+            (statistic, (f"grid/common_cadence_{problem}", e(4, 32), e(16, 32)), TABLES)
+            for problem in ("digits", "logistic", "sentences")
+            for statistic in (tuned, matched)
+        ),
+        (matched, ("grid/common_cadence_logistic", e(16, 32), "baseline_b32"), BOTH),
+        (matched, ("grid/common_cadence_digits", e(2, 32), "baseline_b32"), TABLES),
         (tuned, ("grid/documents", e(4, 16), e(16, 16)), TABLES),
         (matched, ("grid/documents", e(4, 16), e(16, 16)), TABLES),
         (tuned, ("grid/cells", e(4, 16), e(16, 16)), TABLES),
