@@ -29,6 +29,7 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
     return [
         *_set_aside(loaded, root),
         *_earlier_protocol(loaded),
+        *_planless(loaded),
         *_differing(loaded),
         *_baseline(loaded, table),
         *_not_reached(loaded, table),
@@ -44,6 +45,16 @@ def find(loaded: LoadedStudy, root: str | os.PathLike | None = None) -> list[str
         *_shared(loaded.trials),
         *_mixed_origins(loaded.trials),
     ]
+
+
+def _planless(loaded: LoadedStudy) -> Iterable[str]:
+    """Trials whose study.json is missing, or was not given."""
+    if loaded.planless:
+        yield (
+            f"Trials of a study are read as single runs, without its {records.STUDY}, so which of "
+            "them count, and as what, is derived from their settings. Give the study's directory; "
+            "if its study.json is missing there, restore it from a copy."
+        )
 
 
 def _differing(loaded: LoadedStudy) -> Iterable[str]:

@@ -56,12 +56,14 @@ class LoadedStudy:
         trials: one row per trial, see `load`.
         set_aside: (directory, reason) of each trial that could not be read.
         differing: of single runs, `single_runs.differing_fields`.
+        planless: whether single runs are trials of a study, read without its study.json.
     """
 
     study: Study
     trials: pd.DataFrame
     set_aside: tuple[tuple[pathlib.Path, str], ...]
     differing: tuple[str, ...] = ()
+    planless: bool = False
 
     def warning(self) -> str | None:
         """One sentence that names what was set aside; None if nothing was."""
@@ -123,7 +125,7 @@ def read(
             f"{studies[0]} is a study; give one study alone, or several directories of single runs"
         )
     plan = _study(studies[0]) if studies else _runs(roots, target)
-    study, places, set_aside, differing = plan
+    study, places, set_aside, of_runs = plan
     study = at_target(study, target)
     rows = []
     for place, path in places:
@@ -133,7 +135,7 @@ def read(
             set_aside.append((path, plain(_reason(error))))
     if not rows:
         raise InputError(_nothing_in(roots, set_aside))
-    return LoadedStudy(study, _table(rows, study), tuple(set_aside), differing)
+    return LoadedStudy(study, _table(rows, study), tuple(set_aside), **of_runs)
 
 
 def at_target(study: Study, value: float | None) -> Study:
@@ -270,7 +272,10 @@ def _version(path: str) -> tuple[int, int, int] | None:
 _Places = list[tuple[records.TrialPath, pathlib.Path]]
 
 
-def _study(root: pathlib.Path) -> tuple[Study, _Places, SetAside, tuple[str, ...]]:
+_Plan = tuple[Study, _Places, SetAside, dict[str, Any]]  # with what LoadedStudy says of runs
+
+
+def _study(root: pathlib.Path) -> _Plan:
     study = read_study(root)
     known = {condition.name for condition in study.conditions}
     places, set_aside = [], []
@@ -279,12 +284,10 @@ def _study(root: pathlib.Path) -> tuple[Study, _Places, SetAside, tuple[str, ...
             places.append((place, path))
         else:
             set_aside.append((path, "its condition is not in study.json"))
-    return study, places, set_aside, ()
+    return study, places, set_aside, {}
 
 
-def _runs(
-    roots: Sequence[pathlib.Path], target: float | None
-) -> tuple[Study, _Places, SetAside, tuple[str, ...]]:
+def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
     snapshots, set_aside = {}, []
     directories = (path for root in roots for path in _run_directories(root))
     for path in sorted({path.resolve(): path for path in directories}.values()):
@@ -297,8 +300,11 @@ def _runs(
     if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
     study = single_runs.study_of(_name(roots), list(snapshots.values()), target)
-    differing = single_runs.differing_fields(snapshots.values())
-    return study, list(single_runs.places(snapshots)), set_aside, differing
+    of_runs = {
+        "differing": single_runs.differing_fields(snapshots.values()),
+        "planless": any((path / records.HPARAMS).exists() for path in snapshots),
+    }
+    return study, list(single_runs.places(snapshots)), set_aside, of_runs
 
 
 def _name(roots: Sequence[pathlib.Path]) -> str:
@@ -339,6 +345,8 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
     trial = trial_records.read(path, place if study.searches else None)
     records.check_readable(trial.config)
+    if trial.metrics and not trial.config:
+        raise ValueError(f"{records.CONFIG} is missing")  # it is written first
     config = trial.config.get("config") or {}
     hparams = trial.search.get("hparams")
     if hparams is None and study.space:

@@ -567,8 +567,8 @@ def report(saved: Mapping[str, Any]) -> str:
         "How much slower is `auto`, which is not given R, than the best fixed factor, which is "
         f"chosen with hindsight? With the default of `max_factor`, {met} of {count} cells meet the "
         f"goal, a 90% bound of at most {GOAL:.2f} on the ratio of their times; with the maximum "
-        f"from pilots, {met_by_pilots} of {piloted} do. Made by `python -m benchmarks.auto_price`, "
-        "whose docstring has the rules.",
+        f"from pilots, {met_by_pilots} of {piloted} do. {_again(saved)}Made by "
+        "`python -m benchmarks.auto_price`, whose docstring has the rules.",
         common.markdown_table([*header, f"best e, {DEEP} ahead", "missed"], rows),
         f"Times to the target are in units of a step, by the cost model: medians of {SEEDS} "
         "matched seeds. The ratio of `auto` to the best fixed factor is the median over the seeds, "
@@ -591,11 +591,34 @@ def report(saved: Mapping[str, Any]) -> str:
     return "\n\n".join(text)
 
 
+def _again(saved: Mapping[str, Any]) -> str:
+    """How many of the cells of `run_further` meet the goal with its seeds, and with the first."""
+    if "further" not in saved:
+        return ""
+    limit, steps = default_max_factor(BATCH_SIZE), saved["steps"]
+    places = list(itertools.product(PILOTED, RATIOS, KINDS))
+    first = sum(measured(*place, limit, steps[place[0]]).bound <= GOAL for place in places)
+    new = sum(cell.bound <= GOAL for _, cell in _further_cells(saved["further"]))
+    return (
+        f"The default was chosen with the seeds of these cells. Of the {len(places)} cells of "
+        f"{' and '.join(PILOTED)}, {first} meet the goal with them, and {new} with {FURTHER_SEEDS} "
+        "new ones. "
+    )
+
+
+def _further_cells(steps: Mapping[str, Any]) -> list[tuple[tuple[str, int, str], Any]]:
+    """The cells of `run_further` by problem, R, and kind of upstream."""
+    limit = default_max_factor(BATCH_SIZE)
+    return [
+        (place, measured(*place, limit, steps[place[0]], FURTHER_FACTORS))
+        for place in itertools.product(PILOTED, RATIOS, KINDS)
+    ]
+
+
 def further_seeds(steps: Mapping[str, Any]) -> list[str]:
     """The cells of `run_further`: what they are, and a table."""
-    limit, rows, met = default_max_factor(BATCH_SIZE), [], 0
-    for problem, ratio, kind in itertools.product(PILOTED, RATIOS, KINDS):
-        cell = measured(problem, ratio, kind, limit, steps[problem], FURTHER_FACTORS)
+    rows, met = [], 0
+    for (problem, ratio, kind), cell in _further_cells(steps):
         met += cell.bound <= GOAL
         row = [f"{problem}, R = {ratio}, {kind}", f"{cell.factor}", f"{cell.fixed:,.0f}"]
         row += [f"{cell.auto:,.0f}", f"{cell.ratio:.2f}", f"{cell.bound:.3f}"]

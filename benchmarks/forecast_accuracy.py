@@ -622,7 +622,9 @@ def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> s
     fitted = {name: parameters(everyone) for name, everyone in problems.items()}
     text = [
         "# How good the forecast is",
-        "Settings: those of the hyperparameters, with a run at each factor. A factor whose run "
+        "Settings: those of the hyperparameters at which three factors or more reached the target, "
+        "so that there is something to predict: 15 of 28 that were recorded on the sentences, 8 of "
+        "16 on the manual, and 86 of 96 on the digits. A factor whose run "
         "diverged counts as one that missed the target; rows of a rule leave out the settings "
         "without a run at its factor. Error: max(predicted / true, true / predicted) - 1 of the "
         "fresh examples to the target, where a factor reached it, excluding factors whose pilot "

@@ -238,12 +238,12 @@ DECAY = "grid/weight_decay_of_winners_sentences"
         (matched, ("grid/setting_photographs", f"{BATCH}_b32", "baseline_b32"), TABLES),
         *(
             (tuned, (f"grid/common_cadence_{problem}", e(factor, 32), "baseline_b32"), BOTH)
-            for problem in ("digits", "logistic", "sentences")
+            for problem in ("digits", "logistic", "sentences", "mnist")
             for factor in (2, 16)
         ),
         *(
             (statistic, (f"grid/common_cadence_{problem}", e(4, 32), e(16, 32)), TABLES)
-            for problem in ("digits", "logistic", "sentences")
+            for problem in ("digits", "logistic", "sentences", "mnist")
             for statistic in (tuned, matched)
         ),
         (matched, ("grid/common_cadence_logistic", e(16, 32), "baseline_b32"), BOTH),

@@ -108,7 +108,7 @@ class Damages:
     def __init__(self, directory: pathlib.Path, faults: pathlib.Path):
         self._directory, self._faults = directory, faults
         self._templates = directory / "templates"
-        self._expected: dict[str, Any] = {}
+        self._expected: dict[str, tuple[Any, str]] = {}  # what follows, and the output
 
     def attempts(self, seed: int, numbers: range) -> Iterator[dict[str, Any]]:
         """Tries the cases `numbers`; yields their records for the ledger."""
@@ -165,7 +165,7 @@ class Damages:
             text = captured()
         if code:
             raise RuntimeError(f"without damage, it ended with {code}: {text}")
-        return after(case, text)
+        return after(case, text), text
 
     def _case(self) -> pathlib.Path:
         case = self._directory / "case"
@@ -209,7 +209,9 @@ class Damages:
                 detail = endings.difference(ending, self._like(ending, state, name))
             except Exception as error:
                 detail = f"{type(error).__name__}: {error}"
-            outcome = _explained(detail, text, path, intact)
+            _, usual = self._expected[f"{state} {name}"]
+            added = "\n".join(line for line in text.splitlines() if line not in usual.splitlines())
+            outcome = _explained(detail, added, path, intact)
         record = {"group": name, "case": description, "outcome": outcome}
         if outcome not in (ledger.EQUAL, ledger.NAMED):
             record["detail"] = f"{code} {detail} {text[-1500:]}"
@@ -218,10 +220,9 @@ class Damages:
         return record
 
     def _like(self, ending: Any, state: str, name: str) -> Any:
-        expected = self._expected[f"{state} {name}"]
         if name == "train.py" and state == "finished" and set(ending) != {"result"}:
-            return self._expected["killed train.py"]  # it was trained again
-        return expected
+            state = "killed"  # it was trained again
+        return self._expected[f"{state} {name}"][0]
 
     def _keep(self, seed: int, number: int) -> str:
         """Repeats the damage on a copy that is kept for inspection."""
@@ -246,12 +247,14 @@ def _judged(code: Any, text: str, before: dict[str, Any], case: pathlib.Path) ->
     return ledger.NAMED if code == cli.FAILED else ledger.TRACEBACK
 
 
-def _explained(detail: str, text: str, path: pathlib.Path, intact: pathlib.Path) -> str:
-    """The outcome of a command that exited with 0."""
+def _explained(detail: str, added: str, path: pathlib.Path, intact: pathlib.Path) -> str:
+    """The outcome of a command that exited with 0; `added` is what it prints because of the
+    damage."""
     if not detail:
         return ledger.EQUAL
     if re.search(
-        "warning|damaged|cannot be|left out|set aside|without a result|so far, since", text
+        "warning|damaged|cannot be|left out|set aside|without a result|without its|so far, since",
+        added,
     ):
         return ledger.NAMED
     return ledger.UNDETECTABLE if unnoticeable(path, intact) else ledger.SILENT

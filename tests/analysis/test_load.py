@@ -747,6 +747,22 @@ def test_seconds_of_a_trial_that_resumed_at_another_pace_are_a_caveat(tmp_path):
     assert said.startswith(says.format("hardware"))
 
 
+def test_trials_without_their_study_are_a_caveat(tmp_path):
+    study = write_study(tmp_path / "study", [BASELINE, BEFORE], SMALL)
+    says = "Trials of a study are read as single runs, without its study.json"
+    assert not any(says in caveat for caveat in caveats.find(load.read(study)))
+    (study / records.STUDY).unlink()
+    assert any(says in caveat for caveat in caveats.find(load.read(study)))
+
+
+def test_a_trial_with_evaluations_and_without_its_configuration_is_set_aside(tmp_path):
+    study = write_study(tmp_path / "study", [BASELINE, BEFORE], SMALL)
+    trial = study / "baseline" / "0" / "1"
+    for missing in (records.RESULT, records.CONFIG):
+        (trial / missing).unlink()
+    assert load.read(study).set_aside == ((trial, "config.json is missing"),)
+
+
 def test_trials_on_different_processors_are_a_caveat(tmp_path):
     cpu = {"device_kind": "cpu", "devices": 1, "cpu_count": 2, "cpu": "Xeon"}
     for name, hardware in (("a", cpu), ("b", cpu | {"cpu": "EPYC"}), ("c", cpu)):
