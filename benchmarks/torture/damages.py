@@ -253,7 +253,7 @@ def _explained(detail: str, added: str, path: pathlib.Path, intact: pathlib.Path
     if not detail:
         return ledger.EQUAL
     if re.search(
-        "warning|damaged|cannot be|left out|set aside|without a result|without its|so far, since",
+        "warning|damaged|cannot be|left out|set aside|without a result|without its|are missing|so far, since",
         added,
     ):
         return ledger.NAMED
