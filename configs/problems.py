@@ -228,7 +228,8 @@ def get_studies(variant: str = ""):
 
 
 def _common_cadence(problem: Problem, grid: dict[str, Any]) -> dict[str, Any]:
-    """The grid's factors at the first batch size, whose trials it evaluates e times as often."""
+    """The grid's factors at the first batch size. The grid evaluates their trials e times as
+    often."""
     size, budget = problem.batch_sizes[0], problem.fields["budget.fresh_examples"]
     factors = [f"before_augmentation_e{e}_b{size}" for e in (2, 4, 16)]
     every = {"evaluate_every_fresh_examples": budget // EVALUATIONS}

@@ -102,6 +102,11 @@ _ATTEMPTS = (
 )
 
 
+# What a line contains that names a loss.
+_NAMED = "warning|damaged|cannot be|left out|set aside|without a result|without its|are missing"
+_NAMED += "|so far, since"
+
+
 class Damages:
     """Damages by number, done to copies of template directories."""
 
@@ -252,10 +257,7 @@ def _explained(detail: str, added: str, path: pathlib.Path, intact: pathlib.Path
     damage."""
     if not detail:
         return ledger.EQUAL
-    if re.search(
-        "warning|damaged|cannot be|left out|set aside|without a result|without its|are missing|so far, since",
-        added,
-    ):
+    if re.search(_NAMED, added):
         return ledger.NAMED
     return ledger.UNDETECTABLE if unnoticeable(path, intact) else ledger.SILENT
 
