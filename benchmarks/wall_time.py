@@ -444,6 +444,7 @@ def report(
     base, *_ = chosen = conditions(plan)
     for condition in chosen:
         runs = [result for seeds in results[condition.label] for result in seeds]
+        low, high = fresh_examples(runs)
         own = seconds_to_target(results[condition.label])
         ratio = speedup(seconds_to_target(results[base.label]), own)
         ratios.append((condition, ratio))
@@ -454,9 +455,7 @@ def report(
                 bounds.text(float(np.median(own[0])), float(np.median(own[1])), number),
                 "1" if condition == base else f"{middle} [{bounds.range_text(ratio, number)}]",
                 f"{min(condition.ideal, slower):.3g}",
-                bounds.text(
-                    *(float(np.median(end)) for end in fresh_examples(runs)), "{:,.0f}".format
-                ),
+                bounds.text(float(np.median(low)), float(np.median(high)), "{:,.0f}".format),
                 f"{np.median([r['step'] / r['train_seconds'] for r in runs]):.1f}",
                 f"{sum(r['status'] == 'reached' for r in runs)}/{len(runs)}",
                 f"{plan.searches - tuned.missed[condition.search]}/{plan.searches}",
