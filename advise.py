@@ -488,6 +488,7 @@ def _report_pilots(
     factor = answer.forecast.factor
     if factor == 1:
         fields |= pilots.WITHOUT_ECHOING | {"echo.policy": "fixed", "echo.factor": 1.0}
+        fields["echo.replay"] = ""  # allowed under auto only
     else:
         name = "echo.max_factor" if config.echo.policy == "auto" else "echo.factor"
         fields[name] = type(cli.get_field(config, name))(factor)
