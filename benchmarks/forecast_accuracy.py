@@ -29,6 +29,7 @@ STUDIES = {
     "manual": ("language_factor", "language_factor_early"),
     "digits": ("digits_factor",),
 }
+RECORDS = pathlib.Path("results/studies")
 RATIOS = (6.0, 16.0, math.inf)
 AUTO_RATIOS = (2.0, 6.0, 16.0)
 PILOTS, SHARE = (1.0, 4.0, 16.0), 0.214
@@ -94,10 +95,10 @@ def diverged(runs: Iterable[Run]) -> set[float]:
     return {run.factor for run in runs if not np.isfinite(run.loss[-1])}
 
 
-def users(problem: str, results: pathlib.Path = pathlib.Path("results/studies")) -> list[User]:
-    """The users of an older problem."""
+def users(problem: str, least: int = 3) -> list[User]:
+    """The users of an older problem of whom at least so many factors reached the target."""
     of_studies = (
-        recorded_users(problem, study, results / study / "records.tar.xz")
+        recorded_users(problem, study, RECORDS / study / "records.tar.xz", least)
         for study in STUDIES[problem]
     )
     return [user for of_study in of_studies for user in of_study]
@@ -618,14 +619,23 @@ def subsets(outcomes: Mapping[str, Mapping[float, Sequence[Outcome]]], everyone:
     return found
 
 
-def report(problems: Mapping[str, Sequence[User]], reported: Sequence[str]) -> str:
+def report(
+    problems: Mapping[str, Sequence[User]], recorded: Mapping[str, int], reported: Sequence[str]
+) -> str:
+    """The page.
+
+    Args:
+        problems: the users that are judged, by problem.
+        recorded: the number of users whose curves are recorded, by problem.
+        reported: the problems that get a table.
+    """
     fitted = {name: parameters(everyone) for name, everyone in problems.items()}
+    judged = [f"{len(group)} of {recorded[name]} on {name}" for name, group in problems.items()]
     text = [
         "# How good the forecast is",
         "Settings: those of the hyperparameters at which three factors or more reached the target, "
-        "so that there is something to predict: 15 of 28 that were recorded on the sentences, 8 of "
-        "16 on the manual, and 86 of 96 on the digits. A factor whose run "
-        "diverged counts as one that missed the target; rows of a rule leave out the settings "
+        f"so that there is something to predict ({', '.join(judged)}). A factor whose run diverged "
+        "counts as one that missed the target; rows of a rule leave out the settings "
         "without a run at its factor. Error: max(predicted / true, true / predicted) - 1 of the "
         "fresh examples to the target, where a factor reached it, excluding factors whose pilot "
         f"reached it; a prediction counts as at most {MAX_PREDICTED:g} budgets. Regret: seconds of "
@@ -677,7 +687,8 @@ def main(argv: list[str] | None = None) -> None:
     common.add_list(parser, "--problems", common.one_of(STUDIES), ",".join(STUDIES))
     options = parser.parse_args(argv)
     problems = {name: users(name)[: QUICK if options.quick else None] for name in STUDIES}
-    common.publish(report(problems, options.problems), options.out)
+    recorded = {name: len(users(name, least=0)) for name in STUDIES}
+    common.publish(report(problems, recorded, options.problems), options.out)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,13 @@ def test_adaptive_pilots_cost_at_most_a_baseline_run(manual):
         assert 0.2 < outcome.cost <= 1
 
 
+def test_the_page_counts_the_settings_that_are_judged():
+    page = pathlib.Path("results/forecast_accuracy.md").read_text()
+    for problem in forecast_accuracy.STUDIES:
+        judged, recorded = (len(forecast_accuracy.users(problem, least)) for least in (3, 0))
+        assert f"{judged} of {recorded} on {problem}" in page
+
+
 def made(**runs):
     """A user whose curves at e = 1, 4, and 16 follow a power law, save those given as e16=Run."""
     fresh = np.linspace(100, 1000, 10)
