@@ -335,7 +335,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--choose", action="store_true", help="choose the winners")
     parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
     options = parser.parse_args(argv)
-    names = list(problems.PROBLEMS)
+    names = [*problems.PROBLEMS, *map(problems.COMMON_CADENCE.__add__, problems.PROBLEMS)]
     if options.choose:
         packed = {name: options.records / f"{name}.tar.xz" for name in names}
         grids = {name: load.read(path) for name, path in packed.items() if path.exists()}

@@ -224,26 +224,33 @@ def registered(
         },
     }
     if studies["grid"]["baseline"] in winners:
-        studies["confirmation"] = _confirmation(studies["grid"], pairs, winners)
+        studies["confirmation"] = confirmation_of(studies["grid"], pairs, winners)
         if f"{_INSERTIONS[0]}_e16_b{batch}" in winners:
             studies["weight_decay_of_winners"] = _decay_of_winners(studies["confirmation"], batch)
     return {name: _completed(numbers, study) for name, study in studies.items()}
 
 
-def _confirmation(
-    grid: dict[str, Any], pairs: int, winners: Mapping[str, Mapping[str, Any]]
+def confirmation_of(
+    study: dict[str, Any], pairs: int, winners: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
+    """The conditions of a study at their winners, with new matched seeds.
+
+    Args:
+        study: named as the grid's conditions are.
+        pairs: matched seeds.
+        winners: hyperparameters by condition, as for `registered`.
+    """
     conditions = {
         name: overrides | dict(winners[name])
-        for name, overrides in grid["conditions"].items()
+        for name, overrides in study["conditions"].items()
         if name in winners and f"baseline_b{overrides['batch_size']}" in winners
     }
-    return {
+    seeds = {"seed.data": 10_000, "seed.model": 20_000_000}
+    return study | {
         "about": "Each condition of the grid at its best hyperparameters, beside no echoing at its "
         "own, with new matched seeds: search k is pair k.",
         "conditions": conditions,
-        "baseline": grid["baseline"],
-        "overrides": {"seed.data": 10_000, "seed.model": 20_000_000},
+        "overrides": study.get("overrides", {}) | seeds,
         "space": (),
         "trials": 1,
         "searches": pairs,

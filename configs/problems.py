@@ -59,11 +59,13 @@ class Problem:
     buffers: tuple[int, ...] = ()
 
 
+COMMON_CADENCE = "common_cadence_"  # and a problem: its packed records
 SEARCHES = 5  # per condition; the smallest number whose range covers a median above 90%
 PAIRS, TEXT_PAIRS = 64, 20  # of matched seeds, with which a condition is confirmed
 EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of the budget to 5%
 
-# The best hyperparameters of each condition of a finished grid, by problem; written by
+# The best hyperparameters of each condition of a finished grid, by problem, and of a finished
+# `common_cadence`, by COMMON_CADENCE and the problem; written by
 # `python -m benchmarks.confirmation --choose`.
 WINNERS = pathlib.Path(__file__).parents[1] / "results/grid/winners.json"
 
@@ -197,9 +199,9 @@ def get_search_space(variant: str = ""):
 
 
 def get_studies(variant: str = ""):
-    """`grid`, the `pilot` that determines its target, the `confirmation` of a finished grid, the
-    studies of figures 7 to 9, of controls, of equally many evaluations, and of open questions, and
-    with lm1b AdamW at two batch sizes."""
+    """`grid`, the `pilot` that determines its target, the studies of figures 7 to 9, of controls,
+    of equally many evaluations, and of open questions; for each finished grid and `common_cadence`
+    the `confirmation`; and with lm1b AdamW at two batch sizes."""
     problem = _problem(variant)
     numbers = dataclasses.replace(
         problem.workload.MINI_NUMBERS,
@@ -222,6 +224,12 @@ def get_studies(variant: str = ""):
         studies["batch_size"]["overrides"]["model.ghost_batch_size"] = half
     studies["controls"] = catalog.of(numbers)["controls"]
     studies["common_cadence"] = _common_cadence(problem, studies["grid"])
+    if seldom := winners.get(COMMON_CADENCE + variant):
+        confirmed = catalog.confirmation_of(studies["common_cadence"], pairs, seldom)
+        studies["confirmation_common_cadence"] = confirmed | {
+            "about": "Each condition of `common_cadence` at its best hyperparameters, beside no "
+            "echoing at its own, with the matched seeds of `confirmation`."
+        }
     if problem.workload is lm1b:
         studies |= _adamw(catalog.of(numbers)["optimizer"])
     return studies

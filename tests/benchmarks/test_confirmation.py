@@ -71,7 +71,7 @@ def test_baseline_that_never_reached_the_target_is_confirmed_at_its_best_value()
     assert "baseline_b32" not in confirmation.winners(dataclasses.replace(grid, trials=trials))
 
 
-@pytest.mark.parametrize("problem", ["documents", "photographs"])
+@pytest.mark.parametrize("problem", ["documents", "photographs", "common_cadence_sentences"])
 def test_the_packed_winners_are_those_of_the_packed_grid(problem):
     chosen = json.loads((confirmation.RESULTS / "winners.json").read_text())[problem]
     assert chosen == confirmation.winners(load.read(confirmation.RESULTS / f"{problem}.tar.xz"))
@@ -99,6 +99,16 @@ def test_confirmation_takes_the_conditions_whose_baseline_has_a_winner():
     assert grid["conditions"]["before_augmentation_e2_b32"]["optimizer.learning_rate"] == 0.2
     assert (grid["trials"], grid["searches"], grid["space"]) == (1, 20, ())
     assert "confirmation" not in catalog.registered(numbers, (2, 4), 20, {})
+
+
+def test_winners_at_a_common_cadence_are_confirmed_at_it_with_the_same_seeds():
+    studies = problems.get_studies("logistic")
+    own, grid = studies["confirmation_common_cadence"], studies["confirmation"]
+    assert own["overrides"] == grid["overrides"]
+    assert (own["trials"], own["searches"], own["space"]) == (1, grid["searches"], ())
+    assert set(own["conditions"]) < set(grid["conditions"])
+    every = {c["evaluate_every_fresh_examples"] for c in own["conditions"].values()}
+    assert every == {problems.get_config("logistic").evaluate_every_fresh_examples}
 
 
 def test_weight_decay_is_tried_at_the_winners_and_at_the_setting_of_no_echoing():
