@@ -414,7 +414,7 @@ _GRIDS = {
 
 # Problems of the study `common_cadence`, which evaluates echoing as often per fresh example as no
 # echoing; with their batch size.
-AT_COMMON_CADENCE = {"logistic": 32, "digits": 32, "sentences": 32, "mnist": 32}
+AT_COMMON_CADENCE = {"logistic": 32, "digits": 32, "sentences": 32, "mnist": 32, "cells": 16}
 _DOCUMENTS = "grid/documents"  # at batch size 16
 _PHOTOGRAPHS = "grid/photographs"  # at batch size 32
 

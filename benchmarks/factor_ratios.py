@@ -44,12 +44,12 @@ class Ratios:
 
     Attributes:
         tuned: over searches.
-        texts: as the page prints them: tuned, with matched seeds, and with new seeds; and at a
-            common cadence, tuned and with matched seeds. "-" for what was not run.
+        texts: as the page prints them: tuned, with matched seeds, and with new seeds; and the same
+            at a common cadence. "-" for what was not run.
     """
 
     tuned: bounds.Summary
-    texts: tuple[str, str, str, str, str]
+    texts: tuple[str, ...]
 
 
 def batch_size(problem: str) -> int:
@@ -59,18 +59,26 @@ def batch_size(problem: str) -> int:
 
 def measured(problem: str, factor: int) -> Ratios:
     """The ratios of a factor on a problem of the grid."""
-    grid = claims.loaded(f"grid/{problem}")
-    new_seeds = claims.loaded(f"grid/{confirmation.PREFIX}{problem}")
     name = f"before_augmentation_e{factor}_b{batch_size(problem)}"
-    tuned, text = _tuned(grid, name)
-    renewed = _matched(confirmation.registered(new_seeds), new_seeds.study, name)
-    texts = (text, _matched(grid.trials, grid.study, name), renewed)
+    tuned, text = _tuned(claims.loaded(f"grid/{problem}"), name)
+    texts = (text, *_paired(problem, name))
+    seldom = problems.COMMON_CADENCE + problem
     if problem in claims.AT_COMMON_CADENCE:
-        seldom = claims.loaded(f"grid/common_cadence_{problem}")
-        rarer = (_tuned(seldom, name)[1], _matched(seldom.trials, seldom.study, name))
+        texts += (_tuned(claims.loaded(f"grid/{seldom}"), name)[1], *_paired(seldom, name))
     else:
-        rarer = ("-", "-")
-    return Ratios(tuned, texts + rarer)
+        texts += ("-", "-", "-")
+    return Ratios(tuned, texts)
+
+
+def _paired(packed: str, condition: str) -> tuple[str, str]:
+    """The effects of a condition with matched seeds and, if it was confirmed, with new ones."""
+    tuned = claims.loaded(f"grid/{packed}")
+    matched = _matched(tuned.trials, tuned.study, condition)
+    confirmed = f"grid/{confirmation.PREFIX}{packed}"
+    if not (claims.RESULTS / f"{confirmed}.tar.xz").exists():
+        return matched, "-"
+    new_seeds = claims.loaded(confirmed)
+    return matched, _matched(confirmation.registered(new_seeds), new_seeds.study, condition)
 
 
 def _tuned(study: LoadedStudy, condition: str) -> tuple[bounds.Summary, str]:
@@ -134,7 +142,7 @@ def report(ratios: dict[str, dict[int, Ratios]]) -> str:
     ]
     header = ["problem", "batch size", "e", "tuned [range of searches]"]
     header += ["matched seeds [95%]", "new seeds [95%]"]
-    header += ["tuned, common cadence", "matched seeds, common cadence"]
+    header += [f"{seeds}, common cadence" for seeds in ("tuned", "matched seeds", "new seeds")]
     return "\n\n".join(
         [
             "# Fresh examples that echoing saves, by factor",
@@ -149,10 +157,10 @@ def report(ratios: dict[str, dict[int, Ratios]]) -> str:
             "- **New seeds**: the best settings of both, run with other seeds. Where the best "
             "trial of no echoing owed much to its seed, these ratios are too small; "
             "[confirmation](confirmation.md) says where.\n"
-            "- **Common cadence**: the study `common_cadence`, where echoing is evaluated as often "
-            "per fresh example as no echoing, instead of e times as often. Until it reaches the "
-            "target, it has fewer evaluations than no echoing, and in the other columns mostly "
-            "more, so a neutral ratio lies between the two.",
+            "- **Common cadence**: the study `common_cadence` and its confirmation, where echoing "
+            "is evaluated as often per fresh example as no echoing, instead of e times as often. "
+            "Until it reaches the target, it has fewer evaluations than no echoing, and in the "
+            "other columns mostly more, so a neutral ratio lies between the two.",
             common.markdown_table(header, rows),
         ]
     )

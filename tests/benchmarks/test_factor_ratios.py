@@ -6,7 +6,7 @@ from benchmarks import factor_ratios
 
 def drawn(lows, highs):
     """By marker, (x, hollow) of what the figure draws for one factor with these ratios."""
-    ratios = factor_ratios.Ratios(bounds.summary(lows, highs), ("",) * 5)
+    ratios = factor_ratios.Ratios(bounds.summary(lows, highs), ("",) * 6)
     figure = factor_ratios.draw({"digits": {4: ratios}})
     lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata())]
     marks = {
