@@ -104,7 +104,8 @@ def check_devices(config: ConfigDict, data_devices: int) -> None:
             f"config.batch_size is {config.batch_size}, which {data_devices} devices cannot share "
             f"evenly; allowed: a multiple of {data_devices}, or fewer devices (config.mesh.data)"
         )
-    if config.echo.placement == "device" and config.echo.streams % data_devices:
+    stores = config.echo.insertion != "none" and config.echo.placement == "device"
+    if stores and config.echo.streams % data_devices:
         raise ConfigError(
             f"config.echo.streams is {config.echo.streams} with config.echo.placement='device', "
             f"but each of {data_devices} devices keeps whole streams; allowed here: a "

@@ -110,6 +110,10 @@ def test_a_device_keeps_whole_streams():
         check.check_devices(config, 8)
 
 
+def test_without_echoing_devices_keep_no_streams():
+    check.check_devices(mini(echo__placement="device"), 8)
+
+
 def test_without_echoing_the_placement_has_no_effect():
     parts = make_experiment(mini(echo__placement="device"))
     batch = next(iter(parts.batches))
