@@ -1,0 +1,304 @@
+"""Factors compared by curves averaged over seeds, which no single lucky evaluation moves.
+
+    python -m benchmarks.mean_curves --train=out/mean_curves     half an hour; resumes
+    python -m benchmarks.mean_curves --out=results/mean_curves.md
+
+Logistic regression, as in the grid. results/protocol.md (Logistic regression by mean curves) fixes
+how each factor's hyperparameters are chosen, what is run with new seeds, and how it is judged.
+--train writes results/mean_curves_trials.csv.xz, the trials of the search, and
+results/mean_curves.csv.xz, the accuracies of the runs with new seeds.
+"""
+
+# pandas has no complete type stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+
+import dataclasses
+import functools
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+import sweep
+from analysis import load
+from analysis.figures import style
+from benchmarks import common
+from configs import problems
+from runs.progress import Progress
+from runs.study import BEST_VALUE, Study
+from studies.definitions import load_study
+from studies.executors import PoolExecutor
+from studies.search import make_study
+
+PROBLEM = "logistic"
+LANES = 16
+PAIRS, DATA_SEED, MODEL_SEED = 64, 30_000, 40_000_000  # of the runs with new seeds
+EVALUATIONS = 128  # of these runs
+SMOOTHED = 4  # evaluations whose mean scores a trial of the search
+SEARCHED = 0.87  # the accuracy that this mean has to reach
+NEVER = 2.0  # an accuracy that no run reaches, so that all use the whole budget
+STEP = 0.005  # of the levels
+RESAMPLES, INTERVAL = 10_000, 0.95
+RESULTS = pathlib.Path(__file__).parents[1] / "results"
+TRIALS, CURVES = RESULTS / "mean_curves_trials.csv.xz", RESULTS / "mean_curves.csv.xz"
+
+NONE = "baseline_b32"
+FACTORS = {e: f"before_augmentation_e{e}_b32" for e in (2, 4, 16)}
+# Claims: the condition that needs fewer fresh examples, and than which.
+CLAIMS = {
+    "e = 2 needs fewer than no echoing": (FACTORS[2], NONE),
+    "e = 16 needs fewer than no echoing": (FACTORS[16], NONE),
+    "e = 4 needs fewer than e = 16": (FACTORS[4], FACTORS[16]),
+}
+
+
+# --- training
+
+
+def search() -> Study:
+    """The study `common_cadence`, each trial of which uses the whole budget."""
+    config = problems.get_config(PROBLEM)
+    config.target.value = NEVER
+    flag = f"configs/problems.py:{PROBLEM}"
+    study = load_study(config, problems, flag, "common_cadence")
+    return dataclasses.replace(study, name="mean_curves", score=BEST_VALUE)
+
+
+def chosen(trials: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """By condition, the hyperparameters of the trial with the smallest score; of those that tie,
+    the one with the best smoothed accuracy, then of the first search and trial."""
+    order = trials.sort_values(
+        ["score", "smoothed", "search", "trial"], ascending=[True, False, True, True]
+    )
+    best = order.drop_duplicates("condition").set_index("condition")
+    fields = [name for name in trials if "." in name]
+    return {
+        condition: {name: _plain(value) for name, value in row.items()}
+        for condition, row in best[fields].to_dict("index").items()
+    }
+
+
+def _plain(value: float) -> float:
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def scored(loaded: load.LoadedStudy) -> pd.DataFrame:
+    """The counted trials: condition, search, trial, hyperparameters, `score` (fresh examples at the
+    first evaluation at which the mean of the last SMOOTHED is at least SEARCHED; inf), and
+    `smoothed` (the largest such mean)."""
+    trials = loaded.trials[loaded.trials["counted"]]
+    curves = load.curves(trials, loaded.study.target.metric)
+    key = ["condition", "search", "trial"]
+    mean = curves.groupby(key)["value"].transform(lambda own: own.rolling(SMOOTHED).mean())
+    curves = curves.assign(smoothed=mean)
+    scores = curves[mean >= SEARCHED].groupby(key)["fresh_examples"].min().rename("score")
+    largest = curves.groupby(key)["smoothed"].max()
+    axes = [axis.field for axis in loaded.study.space]
+    table = trials.set_index(key)[axes].join([scores, largest])
+    return table.fillna({"score": math.inf}).reset_index()
+
+
+def new_seeds(settings: dict[str, dict[str, Any]]) -> Study:
+    """The runs with new seeds at these hyperparameters: search k is pair k."""
+    config = problems.get_config(PROBLEM)
+    config.target.value = NEVER
+    config.seed.data, config.seed.model = DATA_SEED, MODEL_SEED
+    every = {"evaluate_every_fresh_examples": config.budget.fresh_examples // EVALUATIONS}
+    conditions = problems.get_studies(PROBLEM)["common_cadence"]["conditions"]
+    return make_study(
+        "mean_curves_new_seeds",
+        config,
+        {name: fields | settings[name] | every for name, fields in conditions.items()},
+        (),
+        trials=1,
+        searches=PAIRS,
+        baseline=NONE,
+        score=BEST_VALUE,
+        config_flag=f"configs/problems.py:{PROBLEM}",
+    )
+
+
+def train(root: pathlib.Path) -> None:
+    """Runs both studies below `root`, or resumes them, and writes TRIALS and CURVES."""
+    _run(search(), root / "search", LANES)
+    scored(load.read(root / "search")).to_csv(TRIALS, index=False)
+    _run(new_seeds(chosen(pd.read_csv(TRIALS))), root / "new_seeds", 1)
+    loaded = load.read(root / "new_seeds")
+    first = loaded.trials[loaded.trials["trial"] == 0]  # a later one follows one that diverged
+    curves = load.curves(first, loaded.study.target.metric)
+    curves[["condition", "search", "fresh_examples", "value"]].to_csv(CURVES, index=False)
+
+
+def _run(study: Study, outdir: pathlib.Path, lanes: int) -> None:
+    workers = functools.partial(PoolExecutor, number=2)
+    if sweep.run(study, outdir, Progress(), workers, lanes=lanes) != "finished":
+        raise SystemExit("stopped; the same command resumes")
+
+
+# --- judging
+
+
+def by_seed(curves: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """By condition, the accuracies: a row per seed, a column per number of fresh examples. A run
+    that diverged has an accuracy of 0 from there on."""
+    return {
+        condition: own.pivot(index="search", columns="fresh_examples", values="value").fillna(0.0)
+        for condition, own in curves.groupby("condition")
+    }
+
+
+def reaches(fresh: np.ndarray, means: np.ndarray, level: float) -> np.ndarray:
+    """Fresh examples at which mean curves first reach a level, interpolated linearly; inf if they
+    do not.
+
+    Args:
+        fresh: float [evaluations], increasing.
+        means: float [curves, evaluations].
+        level: of the accuracy.
+
+    Returns: float [curves].
+    """
+    hit = means >= level
+    last = hit.argmax(axis=1)
+    before = np.maximum(last - 1, 0)
+    rows = np.arange(len(means))
+    low, high = means[rows, before], means[rows, last]
+    part = np.where(last > 0, (level - low) / np.where(high > low, high - low, 1.0), 1.0)
+    scores = fresh[before] + part * (fresh[last] - fresh[before])
+    return np.where(hit.any(axis=1), scores, math.inf)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """Fresh examples of one condition over those of another, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        if self.high < 1:
+            return "reproduced"
+        return "not reproduced" if self.low > 1 else "undecided"
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def ratio(
+    accuracies: dict[str, pd.DataFrame], conditions: tuple[str, str], level: float
+) -> Ratio | None:
+    """The ratio at a level, with the percentile interval of a bootstrap over seeds, which the two
+    conditions share; None where a mean curve does not reach the level."""
+    rng = np.random.default_rng(0)
+    seeds = len(next(iter(accuracies.values())))
+    drawn = rng.integers(seeds, size=(RESAMPLES, seeds))
+    weights = np.stack([np.bincount(row, minlength=seeds) for row in drawn]) / seeds
+    weights = np.concatenate([np.full((1, seeds), 1 / seeds), weights])
+    own, base = (
+        reaches(table.columns.to_numpy(float), weights @ table.to_numpy(), level)
+        for table in (accuracies[name] for name in conditions)
+    )
+    if not np.isfinite([own[0], base[0]]).all():
+        return None
+    known = np.isfinite(own) | np.isfinite(base)  # where neither does, nothing is known
+    ratios = own[known] / base[known]
+    tail = (1 - INTERVAL) / 2
+    low, high = np.quantile(ratios[1:], [tail, 1 - tail], method="nearest")
+    return Ratio(ratios[0], low, high)
+
+
+def judged_level(accuracies: dict[str, pd.DataFrame], budget: float) -> float:
+    """The largest multiple of STEP that the mean curve of no echoing reaches within two thirds of
+    the budget."""
+    mean = accuracies[NONE].mean()
+    return math.floor(mean[mean.index <= budget * 2 / 3].max() / STEP + 1e-9) * STEP
+
+
+# --- the page
+
+
+def report(curves: pd.DataFrame, trials: pd.DataFrame) -> str:
+    accuracies = by_seed(curves)
+    level = judged_level(accuracies, problems.get_config(PROBLEM).budget.fresh_examples)
+    verdicts = []
+    for claim, conditions in CLAIMS.items():
+        own = ratio(accuracies, conditions, level)
+        verdicts.append([claim, str(own or "-"), own.verdict if own else "undecided"])
+    compared = [*((name, NONE) for name in FACTORS.values()), (FACTORS[4], FACTORS[16])]
+    levels = [level - 4 * STEP * k for k in range(4)] + [level + STEP]
+    rows = [
+        [f"{at:.3f}", *(str(ratio(accuracies, pair, at) or "-") for pair in compared)]
+        for at in sorted(levels)
+    ]
+    settings = chosen(trials)
+    fields = list(next(iter(settings.values())))
+    names = {NONE: "no echoing"} | {name: f"e = {e}" for e, name in FACTORS.items()}
+    return "\n\n".join(
+        [
+            "# Logistic regression by mean curves",
+            "Does echoing need fewer fresh examples if no single lucky evaluation counts? Each "
+            f"condition has the setting that [the protocol](protocol.md) chooses, and {PAIRS} new "
+            "seeds. The accuracies at the same number of fresh examples are averaged over the "
+            "seeds, and the mean curve reaches a level once. Made by "
+            "`python -m benchmarks.mean_curves`.",
+            f"## Claims, at an accuracy of {level:.3f}",
+            "Fresh examples of one mean curve over those of the other, with the percentile "
+            "interval of a bootstrap over seeds (95%), which excludes the choice of the settings.",
+            common.markdown_table(["claim", "ratio", "verdict"], verdicts),
+            "## Other accuracies",
+            "Not registered. A dash: a mean curve does not reach it within the budget.",
+            common.markdown_table(
+                ["accuracy", *(f"e = {e} over no echoing" for e in FACTORS), "e = 4 over e = 16"],
+                rows,
+            ),
+            "## The settings",
+            common.markdown_table(
+                ["condition", *(field.rsplit(".", 1)[1].replace("_", " ") for field in fields)],
+                [
+                    [names[name], *(f"{settings[name][field]:.4g}" for field in fields)]
+                    for name in names
+                ],
+            ),
+        ]
+    )
+
+
+@style.styled
+def draw(curves: pd.DataFrame) -> Figure:
+    """The mean curve of each condition."""
+    accuracies = by_seed(curves)
+    level = judged_level(accuracies, problems.get_config(PROBLEM).budget.fresh_examples)
+    figure = Figure(figsize=(style.WIDTH, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    shades = {NONE: ("no echoing", "black")} | {
+        name: (f"e = {e}", style.lighter(style.COLORS["before_augmentation"], shade))
+        for (e, name), shade in zip(FACTORS.items(), (0.55, 0.25, 0.0), strict=True)
+    }
+    for name, (label, color) in shades.items():
+        mean = accuracies[name].mean()
+        axes.plot(mean.index, mean, color=color, lw=1.4, label=label)
+    axes.axhline(level, color=style.QUIET, lw=0.8, ls=style.DOTTED)
+    axes.set_ylim(0.75, None)
+    axes.set_xlabel("fresh examples")
+    axes.set_ylabel("accuracy, mean over seeds")
+    figure.legend(loc="outside lower center", ncols=len(shades))
+    return figure
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments(__spec__.name, __doc__)
+    parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR first")
+    options = parser.parse_args(argv)
+    if options.train:
+        train(options.train)
+    curves = pd.read_csv(CURVES)
+    common.publish(report(curves, pd.read_csv(TRIALS)), options.out, lambda: draw(curves))
+
+
+if __name__ == "__main__":
+    main()
