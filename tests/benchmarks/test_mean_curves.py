@@ -1,0 +1,118 @@
+"""Mean curves reach a level where they should, and ratios have the intervals of a bootstrap."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis import load
+from benchmarks import mean_curves
+from benchmarks.mean_curves import FACTORS, NONE
+from studies import search
+
+FRESH = np.array([100.0, 200.0, 300.0, 400.0])
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [
+        ([0.1, 0.2, 0.4, 0.5], 250.0),  # between two evaluations
+        ([0.1, 0.3, 0.1, 0.5], 200.0),  # at an evaluation, and only the first time counts
+        ([0.6, 0.7, 0.8, 0.9], 100.0),  # at the first evaluation; nothing is known before it
+        ([0.1, 0.2, 0.2, 0.2], math.inf),
+    ],
+)
+def test_a_mean_curve_reaches_a_level_once(means, expected):
+    assert mean_curves.reaches(FRESH, np.array([means]), 0.3) == pytest.approx(expected)
+
+
+def accuracies(own, base):
+    """Of runs with accuracies `own` and `base` [seeds, evaluations]."""
+    return {
+        name: pd.DataFrame(values, columns=FRESH)
+        for name, values in ((FACTORS[2], own), (NONE, base))
+    }
+
+
+def test_the_interval_is_that_of_a_paired_percentile_bootstrap():
+    rng = np.random.default_rng(1)
+    rising = np.linspace(0.2, 0.8, 4)
+    noise = rng.normal(0, 0.1, (2, 24, 1))  # of a seed, over all of its evaluations
+    own, base = rising + 0.1 + noise[0], rising + noise[1]
+    ratio = mean_curves.ratio(accuracies(own, base), (FACTORS[2], NONE), 0.5)
+
+    def of_means(rows, axis=-1):
+        drawn = [values[rows.astype(int)].mean(axis=-2) for values in (own, base)]
+        first, second = (
+            mean_curves.reaches(FRESH, means.reshape(-1, 4), 0.5).reshape(means.shape[:-1])
+            for means in drawn
+        )
+        return first / second
+
+    expected = stats.bootstrap(
+        (np.arange(24),), of_means, method="percentile", rng=np.random.default_rng(2)
+    )
+    assert ratio is not None
+    assert ratio.value == pytest.approx(of_means(np.arange(24)).item())
+    assert ratio.low == pytest.approx(expected.confidence_interval.low, abs=0.01)
+    assert ratio.high == pytest.approx(expected.confidence_interval.high, abs=0.01)
+    assert ratio.verdict == "reproduced"
+
+
+def test_a_ratio_needs_both_curves_at_the_level():
+    own = np.tile([0.1, 0.2, 0.3, 0.4], (3, 1))
+    both = accuracies(own, own)
+    assert str(mean_curves.ratio(both, (FACTORS[2], NONE), 0.35)) == "1.00 [1.00, 1.00]"
+    assert mean_curves.ratio(both, (FACTORS[2], NONE), 0.5) is None
+
+
+def test_a_run_that_diverged_counts_with_an_accuracy_of_0():
+    rows = [(NONE, seed, 100.0 * k, 0.5) for seed in range(2) for k in (1, 2) if seed == 0 or k < 2]
+    curves = pd.DataFrame(rows, columns=["condition", "search", "fresh_examples", "value"])
+    assert mean_curves.by_seed(curves)[NONE].to_numpy().tolist() == [[0.5, 0.5], [0.5, 0.0]]
+
+
+def test_the_level_is_one_that_no_echoing_reaches_within_two_thirds_of_the_budget():
+    base = np.tile([0.1, 0.8, 0.8749, 0.9], (2, 1))
+    levels = [
+        mean_curves.judged_level(accuracies(base, base), budget) for budget in (300.0, 450.0, 600.0)
+    ]
+    assert levels == pytest.approx([0.8, 0.87, 0.9])
+
+
+def test_the_setting_with_the_smallest_score_is_chosen():
+    rows = [
+        ("a", 0, 0, 0.1, 500.0, 0.88),
+        ("a", 1, 0, 0.2, 400.0, 0.87),
+        ("a", 1, 1, 0.3, 400.0, 0.89),
+        ("b", 0, 0, 0.4, math.inf, 0.80),
+        ("b", 0, 1, 0.5, math.inf, 0.85),
+    ]
+    columns = ["condition", "search", "trial", "optimizer.learning_rate", "score", "smoothed"]
+    chosen = mean_curves.chosen(pd.DataFrame(rows, columns=columns))
+    assert chosen == {
+        "a": {"optimizer.learning_rate": 0.3},
+        "b": {"optimizer.learning_rate": 0.5},
+    }
+
+
+def test_the_search_has_the_points_and_seeds_of_the_packed_study():
+    packed = load.read("results/grid/common_cadence_logistic.tar.xz")
+    own = packed.trials[(packed.trials["search"] == 3) & (packed.trials["trial"] == 5)]
+    study = mean_curves.search()
+    for condition in study.conditions:
+        row = own.set_index("condition").loc[condition.name]
+        config = search.trial_config(study, condition, 3, 5)
+        assert config.seed.model == row["model_seed"]
+        rate, momentum = config.optimizer.learning_rate, config.optimizer.momentum
+        assert rate == pytest.approx(row["optimizer.learning_rate"])
+        assert momentum == pytest.approx(row["optimizer.momentum"])
+        assert config.target.value == mean_curves.NEVER
+
+
+def test_new_seeds_are_those_of_the_protocol():
+    study = mean_curves.new_seeds({name: {} for name in (NONE, *FACTORS.values())})
+    seeds = [search.trial_config(study, study.conditions[0], k, 0).seed for k in (0, 7)]
+    assert [(s.data, s.model) for s in seeds] == [(30_000, 40_000_000), (30_007, 40_070_000)]
