@@ -4,6 +4,8 @@
     make confirmation                                           runs them; again to resume
     python -m benchmarks.confirmation --out=results/confirmation.md
 
+For the winners at a common cadence: sweep.py --study=confirmation_common_cadence.
+
 results/protocol.md has the rules: the winner of a condition is the trial with the smallest score of
 all its searches, which must be finished (for the baseline, if none reached the target, the one with
 the best value); a pair is a run of a condition and one of no echoing at the same batch size, each
@@ -254,7 +256,10 @@ def report(
         "- **Diverged** runs form no pair, as registered. This favors a condition whose runs "
         "diverge more often than those without echoing; where any diverged, the numbers of pairs "
         "and reached show it.\n"
-        "- No interval is adjusted for the number of conditions.",
+        "- No interval is adjusted for the number of conditions.\n"
+        "- **common_cadence**: the winners of the study `common_cadence`, in which echoing is "
+        "evaluated as often per fresh example as no echoing, instead of e times as often, run in "
+        "the same way. A verdict that both give does not rest on these additional evaluations.",
     ]
     for problem, (loaded, planned) in studies.items():
         rows = []
