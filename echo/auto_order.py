@@ -145,7 +145,7 @@ class DecidedOrder:
     """The outputs that follow from decisions; see `echo.diagnostics.CopyOrder`.
 
     Args:
-        repeats: the settings.
+        repeats: before the first batch.
         size: outputs per batch.
 
     Attributes:
@@ -154,7 +154,7 @@ class DecidedOrder:
     """
 
     def __init__(self, repeats: Repeats, size: int):
-        self._repeats, self._size = repeats.fresh_start(), size
+        self._repeats, self._size = repeats, size
         self.position = 0
         self.decisions: collections.deque[int] = collections.deque()
 
