@@ -36,7 +36,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # keeps connections open
     disable_nagle_algorithm = True
-    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: _Server
 
     def do_POST(self):
         indices = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
