@@ -64,10 +64,6 @@ class Repeats:
         other._items, other._emitted = stored
         return other
 
-    def fresh_start(self) -> "Repeats":
-        """These settings before the first batch."""
-        return self.at(0, 0, np.zeros((2, 0), np.int64))
-
     def stored(self) -> np.ndarray:
         """The stored items in ascending order, and how often each was emitted, int64 [2, n]."""
         return np.stack([self._items, self._emitted])
@@ -182,7 +178,7 @@ class AutoOrder:
     """Decides how many fresh items each batch takes; see `echo.order.Order`.
 
     Args:
-        repeats: the stored items.
+        repeats: the stored items; not changed.
         size: outputs to take at a time.
         slack, limit, decisions, earlier: see `echo.OpportunisticIterDataset`.
     """

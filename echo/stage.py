@@ -317,9 +317,8 @@ class OpportunisticIterDataset(_EchoStage):
 
     def new_order(self, num_items: int | None) -> AutoOrder:
         del num_items
-        repeats = self._repeats.fresh_start()
         return AutoOrder(
-            repeats, self.outputs, self._slack, self._limit, self._decisions, self._earlier
+            self._repeats, self.outputs, self._slack, self._limit, self._decisions, self._earlier
         )
 
     def _store_rows(self, outputs: int, num_items: int | None) -> int:
