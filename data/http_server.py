@@ -23,8 +23,6 @@ from data.splits import open_splits
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
     def __init__(self, source: Source):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.source = source

@@ -20,7 +20,7 @@ from training.experiment import Experiment, batches_of_test_split, make_experime
 from training.step import TrainState
 
 # Fields that an evaluation may set: where the data are, and how the devices are used.
-MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", "mesh.data", "mesh.model", "sharding")
+MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", *base.CHANGE_ROUNDING)
 
 _INTERRUPTED = "interrupted"  # the status of a run without a result
 
