@@ -156,8 +156,7 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
 def without_echoing(config: ConfigDict) -> ConfigDict:
     """A copy in which nothing is echoed, so that the step augments if the devices do."""
     config = copy.deepcopy(config)
-    config.echo.policy, config.echo.insertion, config.echo.factor = "fixed", "none", 1.0
-    config.echo.replay = ""
+    config.update_from_flattened_dict(pilots.WITHOUT_ECHOING)
     return config
 
 
@@ -255,8 +254,7 @@ def settings(config: ConfigDict, advice: Advice) -> list[str]:
         return []
     lines = [f"In flags: {_flags(config, _echoing(config, advice)) or 'as configured'}"]
     if advice.movable == "augment":
-        moved = {"echo.policy": "fixed", "echo.insertion": "none", "echo.factor": 1.0}
-        flags = _flags(config, {"augment_on": "device", **moved})
+        flags = _flags(config, {"augment_on": "device"} | pilots.WITHOUT_ECHOING)
         lines.append(f"Or with augmentation on the accelerator: {flags}")
     if "before_augmentation" not in allowed_insertions(config):
         lines += [
@@ -487,8 +485,7 @@ def _report_pilots(
     fields = {name: cli.get_field(used, name) for name in names}
     factor = answer.forecast.factor
     if factor == 1:
-        fields |= pilots.WITHOUT_ECHOING | {"echo.policy": "fixed", "echo.factor": 1.0}
-        fields["echo.replay"] = ""  # allowed under auto only
+        fields |= pilots.WITHOUT_ECHOING
     else:
         name = "echo.max_factor" if config.echo.policy == "auto" else "echo.factor"
         fields[name] = type(cli.get_field(config, name))(factor)

@@ -12,7 +12,7 @@ from typing import Any
 import ml_collections
 
 import echo
-from configs.fields import SWITCH, Choices, Field, FieldError, Range, Text
+from configs.fields import SWITCH, Choices, Field, Range, Text
 from echo.spec import MAX_BUFFER, MAX_FACTOR
 
 _MAX_BATCH = 2**20
@@ -431,20 +431,6 @@ MAY_CHANGE_IN_STUDY = (
     "log_every_steps",
     "gradient_statistics_every_steps",
 )
-
-
-_BY_NAME = {field.name: field for field in FIELDS}
-
-
-def check_value(name: str, value: Any) -> Any:
-    """`value`, or the value that it represents as text, in the type of the field `name`.
-
-    Raises:
-        FieldError: there is no such field, or it cannot have this value.
-    """
-    if name not in _BY_NAME:
-        raise FieldError(f"there is no field config.{name}; allowed: {', '.join(_BY_NAME)}")
-    return _BY_NAME[name].read(value)
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -23,8 +23,6 @@ from data.splits import open_splits
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
     def __init__(self, source: Source):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.source = source
@@ -36,7 +34,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # keeps connections open
     disable_nagle_algorithm = True
-    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: _Server
 
     def do_POST(self):
         indices = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -47,9 +47,7 @@ _LAZY = {
 }
 
 # `from echo import *` gives those whose package is installed.
-__all__ += [  # pyright: ignore[reportUnsupportedDunderAll]
-    name for name, (_, package) in _LAZY.items() if importlib.util.find_spec(package)
-]
+__all__ += [name for name, (_, package) in _LAZY.items() if importlib.util.find_spec(package)]
 
 
 def __getattr__(name: str) -> Any:

@@ -64,10 +64,6 @@ class Repeats:
         other._items, other._emitted = stored
         return other
 
-    def fresh_start(self) -> "Repeats":
-        """These settings before the first batch."""
-        return self.at(0, 0, np.zeros((2, 0), np.int64))
-
     def stored(self) -> np.ndarray:
         """The stored items in ascending order, and how often each was emitted, int64 [2, n]."""
         return np.stack([self._items, self._emitted])
@@ -145,7 +141,7 @@ class DecidedOrder:
     """The outputs that follow from decisions; see `echo.diagnostics.CopyOrder`.
 
     Args:
-        repeats: the settings.
+        repeats: before the first batch.
         size: outputs per batch.
 
     Attributes:
@@ -154,7 +150,7 @@ class DecidedOrder:
     """
 
     def __init__(self, repeats: Repeats, size: int):
-        self._repeats, self._size = repeats.fresh_start(), size
+        self._repeats, self._size = repeats, size
         self.position = 0
         self.decisions: collections.deque[int] = collections.deque()
 
@@ -182,7 +178,7 @@ class AutoOrder:
     """Decides how many fresh items each batch takes; see `echo.order.Order`.
 
     Args:
-        repeats: the stored items.
+        repeats: the stored items; not changed.
         size: outputs to take at a time.
         slack, limit, decisions, earlier: see `echo.OpportunisticIterDataset`.
     """

@@ -107,8 +107,6 @@ class PlanStore:
 
 def joined(plans: Sequence[GatherPlan]) -> GatherPlan:
     """Concatenates the plans of several streams; those with fewer rounds are padded."""
-    if len(plans) == 1:
-        return plans[0]
     rounds = max(len(plan.rows) for plan in plans)
     structure = Structure(plans[0].items)
     columns = zip(*(_padded_columns(plan, structure, rounds) for plan in plans), strict=True)

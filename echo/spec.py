@@ -100,17 +100,6 @@ def checked_factors(factors: Any) -> list[int | float]:
     return [int(factor) if factor.is_integer() else factor for factor in plain]
 
 
-def checked_choice(field: str, value: object, choices: tuple[str, ...]) -> str:
-    """`value`, which must be one of `choices`.
-
-    Raises:
-        EchoSpecError: it is not.
-    """
-    if isinstance(value, str) and value in choices:
-        return value
-    raise EchoSpecError(field, value, ", ".join(map(repr, choices)))
-
-
 def missing_package(name: str, package: str, extra: str) -> ImportError:
     """The error of `name`, a part of this library that requires a missing package."""
     return ImportError(

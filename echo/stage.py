@@ -24,7 +24,7 @@ from echo.readers import (
     SequentialReader,
 )
 from echo.schedule import EchoSchedule, FixedOrder
-from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_choice, checked_integer
+from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer
 from echo.stores import ArrayStore, ItemStore
 from echo.tree import Structure
 
@@ -88,7 +88,9 @@ class _EchoStage(grain.IterDataset, abc.ABC):
         self.annotate = annotate
         self.num_threads = cast(int, read_options.num_threads)
         self.read_ahead = cast(int, read_options.prefetch_buffer_size)
-        self.placement = checked_choice("placement", placement, PLACEMENTS)
+        if not isinstance(placement, str) or placement not in PLACEMENTS:
+            raise EchoSpecError("placement", placement, ", ".join(map(repr, PLACEMENTS)))
+        self.placement = placement
         self._slice = (0, 1)  # start and step of the slice of fresh items that are read
 
     @property
@@ -315,9 +317,8 @@ class OpportunisticIterDataset(_EchoStage):
 
     def new_order(self, num_items: int | None) -> AutoOrder:
         del num_items
-        repeats = self._repeats.fresh_start()
         return AutoOrder(
-            repeats, self.outputs, self._slack, self._limit, self._decisions, self._earlier
+            self._repeats, self.outputs, self._slack, self._limit, self._decisions, self._earlier
         )
 
     def _store_rows(self, outputs: int, num_items: int | None) -> int:

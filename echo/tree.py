@@ -63,7 +63,7 @@ class Structure:
             return
         same = isinstance(item, self._type) and len(item) == len(self._keys)
         if not same or (self._is_mapping and item.keys() != self._key_set):
-            raise ValueError(f"an item holds {_outline(item)} where earlier items hold {self}")
+            raise ValueError(f"an item holds {Structure(item)} where earlier items hold {self}")
         for key, part in self._parts:
             if part._keys is None:
                 leaves.append(item[key])
@@ -82,7 +82,7 @@ class Structure:
 
     def __str__(self) -> str:
         if self._keys is None:
-            return "a leaf"
+            return self._type.__name__
         return f"a {self._type.__name__} of {', '.join(map(repr, self._keys)) or 'nothing'}"
 
 
@@ -184,8 +184,3 @@ def _check_no_objects(specs: list[tuple[tuple[int, ...], np.dtype]]) -> None:
             "strings of one length, not from Python objects: convert them upstream, or leave "
             "batch_size out, with placement='host'"
         )
-
-
-def _outline(item: Any) -> str:
-    structure = Structure(item)
-    return type(item).__name__ if structure._keys is None else str(structure)

@@ -176,11 +176,6 @@ class _Iterator(grain.DatasetIterator):
         self._taken, self._state_before_failure = state["batches"], None
         self._ended = False
 
-    def close(self) -> None:
-        super().close()
-        for part in self._parts:
-            part.close()
-
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The state of the whole input from the states of all processes after the same batch."""

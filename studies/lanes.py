@@ -20,7 +20,7 @@ from runs.progress import Progress
 from runs.tooling import Tools
 from training.experiment import make_experiment, sharing_input
 from training.step import Program, Rows
-from training.stepper import Stack
+from training.stepper import Stack, StackedStepper
 from training.transfer import Transfer
 
 
@@ -78,7 +78,7 @@ def train(
             if stacked:
                 stack = stacks.setdefault(experiment.program, Stack(experiment.program))
                 experiment = dataclasses.replace(
-                    experiment, stepper=stack.lane(experiment.config.seed.data)
+                    experiment, stepper=StackedStepper(stack, experiment.config.seed.data)
                 )
             running[lane] = training_loop.step_by_step(
                 experiment,

@@ -20,7 +20,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import train
-from configs import base
+from configs import base, catalog
 from data.sources import RecordError
 from data.splits import open_splits
 from echo.advice.alternatives import COLUMNS
@@ -49,8 +49,8 @@ _PACE = tuple(sorted({*base.MAY_CHANGE_ON_RESUME} - {*base.MAY_CHANGE_IN_STUDY})
 # example are in the same batch.
 DEFAULT_BUFFER_BATCHES = 4
 
-# A factor of 1 with a shuffle buffer would still fill the buffer.
-WITHOUT_ECHOING = {"echo.insertion": "none", "echo.shuffle_buffer": 0, "echo.placement": "host"}
+# A factor of 1 with a shuffle buffer would still fill the buffer, and only auto may replay.
+WITHOUT_ECHOING = catalog.BASELINE["baseline"] | {"echo.policy": "fixed", "echo.replay": ""}
 
 
 @dataclasses.dataclass(frozen=True)

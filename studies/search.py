@@ -232,7 +232,7 @@ def check_axes(study: Study) -> None:
             check_field(axis.field, numeric=not axis.values)
         for value in _extremes(axis):
             with errors_of(study.name, _searched(axis, value)):
-                base.check_value(axis.field, value)
+                cli.set_field(base.get_config(), axis.field, value, base.FIELDS)
     for field, number in Counter(axis.field for axis in study.space).items():
         if number > 1:
             raise cli.InputError(

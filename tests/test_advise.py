@@ -163,6 +163,7 @@ CONDITIONS = [
         **echoing("before_augmentation", 100, factor=1),
         "echo__policy": "auto",
         "echo__max_factor": 3,
+        "echo__replay": "decisions.jsonl",  # allowed under auto only
     },
     {**echoing("after_batching", 4, factor=1), "echo__policy": "auto", "echo__max_factor": 16},
     {**echoing("none", 0, factor=1), "dataset__spaced_epochs": 2},

@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
@@ -21,7 +20,7 @@ from training.experiment import Experiment, batches_of_test_split, make_experime
 from training.step import TrainState
 
 # Fields that an evaluation may set: where the data are, and how the devices are used.
-MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", "mesh.data", "mesh.model", "sharding")
+MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", *base.CHANGE_ROUNDING)
 
 _INTERRUPTED = "interrupted"  # the status of a run without a result
 
@@ -208,9 +207,7 @@ def _best_step(
 
 def _on_host(tree: Any) -> dict[str, np.ndarray]:
     """Whole arrays by name, even if they are split over devices and processes."""
-    if jax.process_count() > 1:
-        tree = multihost_utils.process_allgather(tree, tiled=True)
-    arrays = checkpoints.by_path(jax.device_get(tree))
+    arrays = checkpoints.by_path(multihost_utils.process_allgather(tree, tiled=True))
     return {name.removesuffix("/value"): array for name, array in arrays.items()}
 
 

@@ -69,10 +69,6 @@ class Stack:
         self._programs = _stacked_programs(program)
         self._next, self._last = _Call(), _Call()
 
-    def lane(self, data_seed: int) -> "StackedStepper":
-        """The stepper of one more lane."""
-        return StackedStepper(self, data_seed)
-
     def request(self, lane: "StackedStepper", *inputs: Any) -> "_Call":
         """Requests a step of `lane` on (rows, hyper, data_seed); returns the call that takes it."""
         self._next.requests[lane] = inputs

@@ -40,16 +40,9 @@ class StageTime:
 
     def scaled(self, factor: float) -> "StageTime":
         """This stage in `factor` times the time."""
-        more = self.limit_of_more
-        return StageTime(
-            name=self.name,
-            seconds=factor * self.seconds,
-            cpu_seconds=factor * self.cpu_seconds,
-            limit=factor * self.limit,
-            low=factor * self.low,
-            high=factor * self.high,
-            limit_of_more=None if more is None else factor * more,
-        )
+        times = [(name, time) for name, time in vars(self).items() if name != "name"]
+        known = {name: factor * time for name, time in times if time is not None}
+        return dataclasses.replace(self, **known)
 
     def of_more_workers(self) -> "StageTime":
         """This stage with the limit of more workers."""

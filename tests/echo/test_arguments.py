@@ -75,6 +75,12 @@ def test_grain_stages_check_their_other_arguments():
         refuses(opportunistic, decisions=decisions, batch_size=8)
 
 
+@pytest.mark.parametrize("value", ["gpu", None, 1, ["host"], np.array(["host"])])
+def test_a_placement_is_one_of_those_listed(value):
+    with pytest.raises(echo.EchoSpecError, match=r"placement is .*; allowed: 'host', 'device'"):
+        STAGES["dataset"](placement=value)
+
+
 def test_iterables_are_checked():
     refuses(echo.echo_iterable, 5, 2, error=TypeError)
     refuses(echo.EchoIterable, [1], 2, error=TypeError)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.spec import checked_choice, exact_factor
+from echo.spec import exact_factor
 from tests.helpers.runs import HANGS
 
 INTEGER = "an integer of at least 0"
@@ -43,12 +43,6 @@ def test_an_error_can_be_raised_in_another_process():
     assert isinstance(received, echo.EchoSpecError)
     assert str(received) == str(raised.value)
     assert (received.field, received.value) == ("factor", 0.5)
-
-
-@pytest.mark.parametrize("value", ["gpu", None, 1, ["host"]])
-def test_a_choice_is_one_of_those_listed(value):
-    with pytest.raises(echo.EchoSpecError, match=r"placement is .*; allowed: 'host', 'device'"):
-        checked_choice("placement", value, echo.PLACEMENTS)
 
 
 @pytest.mark.parametrize(
