@@ -196,33 +196,29 @@ def step_by_step(
         config, mesh = experiment.config, experiment.program.task.mesh
         with memory.exhaustion_explained(config, mesh):
             run = _Run(experiment, workdir, progress, observers)
-        try:
+        error = None
+        with contextlib.closing(run):
             with cli.writing_to(workdir):
                 distributed.decided_by_first(
                     lambda: origins.note(
                         workdir, record, run.counters.step, base.CHANGE_ROUNDING, progress.say
                     )
                 )
-        except BaseException:
-            run.close()
-            raise
-        error = None
-        try:
-            yield None  # the input is at its position, and no batch has been taken
-            status = yield from run.loop(stop, on_step or (lambda step: None))
-        except Diverged as caught:
-            status, error = "diverged", str(caught)
-        except Preempted:
-            status = "preempted"
-        except Exception as caught:
-            if cli.is_disk_full(caught):
-                raise
-            exhaustion = memory.exhaustion(caught, config, mesh)
-            status, error = "failed", exhaustion or f"{type(caught).__name__}: {caught}"
-            text = traceback.format_exc().encode(errors="backslashreplace")  # names of any bytes
-            records.write_bytes(workdir / records.error_file(jax.process_index()), text)
-        finally:
-            run.close()
+            try:
+                yield None  # the input is at its position, and no batch has been taken
+                status = yield from run.loop(stop, on_step or (lambda step: None))
+            except Diverged as caught:
+                status, error = "diverged", str(caught)
+            except Preempted:
+                status = "preempted"
+            except Exception as caught:
+                if cli.is_disk_full(caught):
+                    raise
+                exhaustion = memory.exhaustion(caught, config, mesh)
+                status, error = "failed", exhaustion or f"{type(caught).__name__}: {caught}"
+                # it may contain file names of any bytes
+                text = traceback.format_exc().encode(errors="backslashreplace")
+                records.write_bytes(workdir / records.error_file(jax.process_index()), text)
         result = run.result(status, error)
         run.recorder.write_result(result)
     yield result  # the lock is free by now, whatever still refers to this generator

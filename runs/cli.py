@@ -287,7 +287,8 @@ def config_file(config_flag: str, root: pathlib.Path) -> pathlib.Path:
     """
     name = config_flag.partition(":")[0]
     for path in (pathlib.Path(name), root / name):
-        if path.suffix == ".py" and _is_readable_file(path):
+        # os.path is false, and raises nothing, where a name is too long or contains a zero byte
+        if path.suffix == ".py" and os.path.isfile(path) and os.access(path, os.R_OK):
             return path
     raise _no_config_file(name, root)
 
@@ -474,13 +475,6 @@ def _join_overrides(argv: Sequence[str]) -> list[str]:
 def is_whole_number(text: str, max_digits: int = 18) -> bool:
     """Whether text is a whole number of a sensible length; '²' and 5,000 digits are not."""
     return text.isascii() and text.isdigit() and len(text) <= max_digits
-
-
-def _is_readable_file(path: pathlib.Path) -> bool:
-    try:
-        return path.is_file() and os.access(path, os.R_OK)
-    except (OSError, ValueError):  # the name is too long, or contains a zero byte
-        return False
 
 
 def _shortened(text: str, max_length: int = 200) -> str:

@@ -57,13 +57,9 @@ _NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")
 _RESERVED_NAMES = (records.STUDY, "report")  # other entries of a study's directory
 
 
-def _identity(value: float) -> float:
-    return float(value)
-
-
 # By scale: the transform under which an axis is evenly spaced, and its inverse.
 _TRANSFORMS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
-    "linear": (_identity, _identity),
+    "linear": (float, float),
     "log": (math.log, math.exp),
     "log_one_minus": (math.log, math.exp),
 }

@@ -5,6 +5,7 @@ A pilot is an ordinary run in a directory of its own. It is stopped after an eva
 when the forecast requires more of it. Pilots can therefore be continued after any interruption.
 """
 
+import bisect
 import contextlib
 import copy
 import dataclasses
@@ -441,15 +442,11 @@ def _steps_until(config: ConfigDict, evaluations: int) -> int:
     def admitted(steps: int) -> int:
         return sum(count.admitted(steps) for count in counts)
 
-    low, high = 0, accounting.total_steps(config) + 1
+    if not evaluations:
+        return 0
     fresh_examples = admitted(1) + evaluations * config.evaluate_every_fresh_examples
-    while low < high and evaluations:
-        middle = (low + high) // 2
-        if admitted(middle) < fresh_examples:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    steps = range(accounting.total_steps(config) + 1)
+    return bisect.bisect_left(steps, fresh_examples, key=admitted)
 
 
 def target_loss(config: ConfigDict) -> float:
