@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol
 import ml_collections
 
 from runs import records, signals, terminal
-from runs.study import plain
+from runs.study import flat, plain
 
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, signals.PREEMPTED
 EXIT_CODES = {
@@ -377,14 +377,13 @@ def load_config(
             f"get_config() of {file} returns a value of type {type(config).__name__}; allowed: a "
             "ConfigDict that starts from configs.base.get_config()"
         )
+    given = flat(config.to_dict())
     for field in fields:
-        try:
-            get_field(config, field.name)
-        except (KeyError, TypeError, AttributeError) as error:
+        if field.name not in given:
             raise InputError(
                 f"get_config() of {file} returns no field {field.name}; start from "
                 "configs.base.get_config(), which has all fields"
-            ) from error
+            )
     if unknown := unknown_fields(config.to_dict(), fields):
         raise InputError(
             f"get_config() of {file} returns a field {unknown[0]}, which does not exist"
@@ -394,16 +393,10 @@ def load_config(
     return config, module
 
 
-def unknown_fields(config: Mapping[Any, Any], fields: Fields, prefix: str = "") -> list[str]:
+def unknown_fields(config: Mapping[str, Any], fields: Fields) -> list[str]:
     """The names in a nested configuration that are no fields."""
-    known, unknown = {field.name for field in fields}, []
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name not in known:
-            unknown += unknown_fields(value, fields, f"{name}.") if value else [name]
-        elif name not in known:
-            unknown.append(name)
-    return unknown
+    known = {field.name for field in fields}
+    return [name for name in flat(config) if name not in known]
 
 
 def override(config: ml_collections.ConfigDict, overrides: Sequence[str], fields: Fields) -> None:

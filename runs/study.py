@@ -616,10 +616,10 @@ def nested(config: Any, path: str) -> Any:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings, by dotted name."""
+    """The values of nested mappings, by dotted name; an empty mapping is a value."""
     values: dict[str, Any] = {}
     for name, value in config.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             values |= flat(value, f"{prefix}{name}.")
         else:
             values[f"{prefix}{name}"] = value
