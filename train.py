@@ -84,6 +84,7 @@ from runs import (
     resuming,
     signals,
     terminal,
+    trial_records,
     workdirs,
 )
 from runs.checkpoints import Checkpoints
@@ -555,9 +556,7 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
     distributed.initialize()
     progress = Progress(quiet=not distributed.is_first())
-    before = None
-    with contextlib.suppress(records.Damaged):  # `train` reports it and sets it aside
-        before = records.read_json(arguments.workdir / records.RESULT)
+    before = trial_records.intact_result(arguments.workdir)
     result = train(config, arguments.workdir, progress, on_step=on_step, tools=arguments.tools)
     if result["status"] == "failed" and not distributed.is_first():
         terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)

@@ -6,7 +6,6 @@ when the forecast requires more of it. Pilots can therefore be continued after a
 """
 
 import bisect
-import contextlib
 import copy
 import dataclasses
 import itertools
@@ -380,10 +379,8 @@ def _extended(evaluations: int) -> int:
 def _failure(workdir: pathlib.Path) -> dict[str, Any] | None:
     """The result of a pilot that failed; None if it did not, or if its result is damaged: training
     sets that aside."""
-    with contextlib.suppress(records.Damaged):
-        result = trial_records.read_result(workdir)
-        return result if result.get("status") == "failed" else None
-    return None
+    result = trial_records.intact_result(workdir)
+    return result if result.get("status") == "failed" else None
 
 
 def _damaged(workdir: pathlib.Path, error: records.Damaged) -> cli.InputError:
