@@ -24,8 +24,6 @@ from typing import Any
 from configs import base
 from runs import cli, tooling
 
-ROOT = pathlib.Path(__file__).resolve().parent
-
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
@@ -60,7 +58,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         missing = [f"--{name}" for name in ("config", "workdir") if name not in given]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
-        cli.config_file(arguments.config, ROOT)
+        cli.config_file(arguments.config)
         arguments.tools = tooling.chosen(arguments, arguments.workdir)
     return arguments, overrides
 
@@ -179,7 +177,7 @@ def step_by_step(
     record = {
         "config": experiment.config.to_dict(),
         "dataset": dataclasses.asdict(experiment.info),
-        **environment.describe(ROOT),
+        **environment.describe(),
     }
     tools = tools or tooling.Tools(root=workdir)
     with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
@@ -553,7 +551,7 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     arguments, overrides = parse(argv)
     if arguments.evaluate:
         return _evaluate(pathlib.Path(arguments.evaluate), overrides)
-    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
     distributed.initialize()
     progress = Progress(quiet=not distributed.is_first())
     before = trial_records.intact_result(arguments.workdir)

@@ -21,6 +21,8 @@ import ml_collections
 from runs import records, signals, terminal
 from runs.study import flat, plain
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
+
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, signals.PREEMPTED
 EXIT_CODES = {
     "reached": OK,
@@ -275,35 +277,34 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
     return arguments, overrides
 
 
-def config_file(config_flag: str, root: pathlib.Path) -> pathlib.Path:
+def config_file(config_flag: str) -> pathlib.Path:
     """The path of the file that `--config=FILE[:VARIANT]` names.
 
     Args:
-        config_flag: the flag's value. FILE is resolved against the working directory, then `root`.
-        root: the checkout.
+        config_flag: the flag's value. FILE is resolved against the working directory, then ROOT.
 
     Raises:
         InputError: there is no such file.
     """
     name = config_flag.partition(":")[0]
-    for path in (pathlib.Path(name), root / name):
+    for path in (pathlib.Path(name), ROOT / name):
         # os.path is false, and raises nothing, where a name is too long or contains a zero byte
         if path.suffix == ".py" and os.path.isfile(path) and os.access(path, os.R_OK):
             return path
-    raise _no_config_file(name, root)
+    raise _no_config_file(name)
 
 
-def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType, str]:
+def load_module(config_flag: str) -> tuple[types.ModuleType, str]:
     """Imports the configuration file named by `--config=FILE[:VARIANT]`.
 
     Args:
-        config_flag, root: see `config_file`.
+        config_flag: see `config_file`.
 
     Returns:
         The module and the variant.
     """
     name, _, variant = config_flag.partition(":")
-    path = config_file(config_flag, root)
+    path = config_file(config_flag)
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -311,13 +312,13 @@ def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType,
     with errors_of_file(path):
         spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
-        raise _no_config_file(name, root)
+        raise _no_config_file(name)
     return module, variant
 
 
-def _no_config_file(name: str, root: pathlib.Path) -> InputError:
+def _no_config_file(name: str) -> InputError:
     others = ("__init__.py", "base.py", "catalog.py", "fields.py")
-    paths = sorted((root / "configs").glob("*.py"))
+    paths = sorted((ROOT / "configs").glob("*.py"))
     files = ", ".join(f"configs/{path.name}" for path in paths if path.name not in others)
     return InputError(
         f"--config={_shortened(name)} is not a readable configuration file; give one of {files}, "
@@ -358,10 +359,10 @@ def _location(error: BaseException, path: str) -> str:
 
 
 def load_config(
-    config_flag: str, overrides: Sequence[str], fields: Fields, root: pathlib.Path
+    config_flag: str, overrides: Sequence[str], fields: Fields
 ) -> tuple[ml_collections.ConfigDict, types.ModuleType]:
     """The resolved configuration, and the module that it came from."""
-    module, variant = load_module(config_flag, root)
+    module, variant = load_module(config_flag)
     file = str(module.__file__)
     try:
         with errors_of_file(file):
@@ -482,7 +483,7 @@ def _help_on(fields: Fields, config_flag: str | None) -> str:
     """The fields, those of echoing first, with the values of a configuration or the defaults."""
     config, title = None, "and the defaults that FILE starts from (--config=FILE --help: its own)"
     if config_flag:
-        config, _ = load_config(config_flag, [], fields, pathlib.Path(__file__).parents[1])
+        config, _ = load_config(config_flag, [], fields)
         title = f"and the values of {config_flag}"
     lines = [f"configuration fields (--config.FIELD=VALUE) {title}:"]
     for field in sorted(fields, key=lambda field: not field.name.startswith("echo.")):
