@@ -117,7 +117,7 @@ class Progress:
         self._heading, self._heading_said = heading, not heading
         self._live: Live | None = None
         self._last: object = None
-        self._next_line = time.monotonic() + (0.0 if quiet else 2.0)
+        self._next_line = time.monotonic() + 2.0
         self.quiet = quiet
         self.unsaid: list[str] = []
 
