@@ -162,6 +162,15 @@ def writing_to(directory: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def damage_explained(what: str, advice: str = "restore that file from a copy") -> Iterator[None]:
+    """Replaces records.Damaged by InputError, which says what is damaged, and what to do."""
+    try:
+        yield
+    except records.Damaged as error:
+        raise InputError(f"{what} is damaged ({error}); {advice}") from error
+
+
 # Errors of the file system that mean that the user gave a wrong path.
 _WRONG_PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST),

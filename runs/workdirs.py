@@ -91,16 +91,12 @@ def checked(
 
 def _recorded(workdir: pathlib.Path) -> dict[str, Any]:
     """The content of config.json, empty if there is none; raises InputError if it is damaged."""
-    try:
+    advice = "restore that file from a copy, or give another directory"
+    with cli.damage_explained(f"the run in {workdir}", advice):
         recorded = trial_records.read_config(workdir)
         complete = recorded.get("config") and (recorded.get("dataset") or {}).get("fingerprint")
         if (workdir / records.CONFIG).exists() and not complete:
             raise records.Damaged(f"{records.CONFIG} lacks the configuration or the data set")
-    except records.Damaged as error:
-        raise InputError(
-            f"the run in {workdir} is damaged ({error}); restore that file from a copy, or give "
-            "another directory"
-        ) from error
     return recorded
 
 

@@ -99,14 +99,10 @@ def _larger_than(study: Study, study_dir: pathlib.Path, larger: dict[str, int]) 
 
 def _read(study_dir: pathlib.Path) -> dict[str, Any] | None:
     """The content of study.json, None if it does not exist; raises InputError if it is damaged."""
-    try:
+    advice = "restore that file from a copy, or give another --outdir"
+    with cli.damage_explained(f"the study in {study_dir}", advice):
         there = (study_dir / records.STUDY).exists()
         return dict(Study.read(study_dir).record) if there else None
-    except records.Damaged as error:
-        raise cli.InputError(
-            f"the study in {study_dir} is damaged ({error}); restore that file from a copy, or "
-            "give another --outdir"
-        ) from error
 
 
 def _create(study_dir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any]:
