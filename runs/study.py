@@ -451,10 +451,6 @@ class Study:
         """The target that the trials were trained for; `target` may be another one."""
         return parse_target(self.record["target"])
 
-    @property
-    def train_examples(self) -> int | None:
-        return (self.record.get("dataset") or {}).get("train_examples")
-
     def to_record(self, dataset: Mapping[str, Any]) -> dict[str, Any]:
         """The content of study.json, without what describes the environment."""
         return {
