@@ -37,8 +37,6 @@ from typing import Any
 from configs import base
 from runs import cli
 
-ROOT = pathlib.Path(__file__).resolve().parent
-
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
@@ -57,7 +55,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     add("--pilot-seeds", type=int, metavar="N", help="pilots (seeds) per factor (default 2)")
     arguments, overrides = cli.parse(parser, argv)
-    cli.config_file(arguments.config, ROOT)
+    cli.config_file(arguments.config)
     if not 0 < arguments.seconds <= 3600:
         raise cli.InputError(
             f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
@@ -449,7 +447,7 @@ def _drawn(advice: Advice, style: Any) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
-    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
     distributed.check_devices()
     if arguments.pilot:  # before the minute that measuring takes
         pilots.target_loss(config)

@@ -19,13 +19,10 @@ if __name__ == "__main__":  # before the slow imports, so that signals are quiet
 import argparse
 import functools
 import os
-import pathlib
 from collections.abc import Sequence
 
 from configs import base
 from runs import cli, tooling
-
-ROOT = pathlib.Path(__file__).resolve().parent
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -84,7 +81,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     tooling.add_flags(parser)
     arguments, overrides = cli.parse(parser, argv)
-    cli.config_file(arguments.config, ROOT)
+    cli.config_file(arguments.config)
     writes = arguments.study != "list" and not arguments.dry_run
     if writes and arguments.outdir is None:
         raise cli.InputError("--outdir is missing; give the directory to write the study to")
@@ -148,7 +145,7 @@ from studies.runner import MakeExecutor, run
 
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
-    config, module = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    config, module = cli.load_config(arguments.config, overrides, base.FIELDS)
     if arguments.study == "list":
         terminal.write(describe.listing(config, module, arguments.config, overrides))
         return cli.OK

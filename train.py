@@ -24,8 +24,6 @@ from typing import Any
 from configs import base
 from runs import cli, tooling
 
-ROOT = pathlib.Path(__file__).resolve().parent
-
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
@@ -60,7 +58,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         missing = [f"--{name}" for name in ("config", "workdir") if name not in given]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
-        cli.config_file(arguments.config, ROOT)
+        cli.config_file(arguments.config)
         arguments.tools = tooling.chosen(arguments, arguments.workdir)
     return arguments, overrides
 
@@ -84,6 +82,7 @@ from runs import (
     resuming,
     signals,
     terminal,
+    trial_records,
     workdirs,
 )
 from runs.checkpoints import Checkpoints
@@ -178,7 +177,7 @@ def step_by_step(
     record = {
         "config": experiment.config.to_dict(),
         "dataset": dataclasses.asdict(experiment.info),
-        **environment.describe(ROOT),
+        **environment.describe(),
     }
     tools = tools or tooling.Tools(root=workdir)
     with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
@@ -196,33 +195,29 @@ def step_by_step(
         config, mesh = experiment.config, experiment.program.task.mesh
         with memory.exhaustion_explained(config, mesh):
             run = _Run(experiment, workdir, progress, observers)
-        try:
+        error = None
+        with contextlib.closing(run):
             with cli.writing_to(workdir):
                 distributed.decided_by_first(
                     lambda: origins.note(
                         workdir, record, run.counters.step, base.CHANGE_ROUNDING, progress.say
                     )
                 )
-        except BaseException:
-            run.close()
-            raise
-        error = None
-        try:
-            yield None  # the input is at its position, and no batch has been taken
-            status = yield from run.loop(stop, on_step or (lambda step: None))
-        except Diverged as caught:
-            status, error = "diverged", str(caught)
-        except Preempted:
-            status = "preempted"
-        except Exception as caught:
-            if cli.is_disk_full(caught):
-                raise
-            exhaustion = memory.exhaustion(caught, config, mesh)
-            status, error = "failed", exhaustion or f"{type(caught).__name__}: {caught}"
-            text = traceback.format_exc().encode(errors="backslashreplace")  # names of any bytes
-            records.write_bytes(workdir / records.error_file(jax.process_index()), text)
-        finally:
-            run.close()
+            try:
+                yield None  # the input is at its position, and no batch has been taken
+                status = yield from run.loop(stop, on_step or (lambda step: None))
+            except Diverged as caught:
+                status, error = "diverged", str(caught)
+            except Preempted:
+                status = "preempted"
+            except Exception as caught:
+                if cli.is_disk_full(caught):
+                    raise
+                exhaustion = memory.exhaustion(caught, config, mesh)
+                status, error = "failed", exhaustion or f"{type(caught).__name__}: {caught}"
+                # it may contain file names of any bytes
+                text = traceback.format_exc().encode(errors="backslashreplace")
+                records.write_bytes(workdir / records.error_file(jax.process_index()), text)
         result = run.result(status, error)
         run.recorder.write_result(result)
     yield result  # the lock is free by now, whatever still refers to this generator
@@ -556,12 +551,10 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     arguments, overrides = parse(argv)
     if arguments.evaluate:
         return _evaluate(pathlib.Path(arguments.evaluate), overrides)
-    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
     distributed.initialize()
     progress = Progress(quiet=not distributed.is_first())
-    before = None
-    with contextlib.suppress(records.Damaged):  # `train` reports it and sets it aside
-        before = records.read_json(arguments.workdir / records.RESULT)
+    before = trial_records.intact_result(arguments.workdir)
     result = train(config, arguments.workdir, progress, on_step=on_step, tools=arguments.tools)
     if result["status"] == "failed" and not distributed.is_first():
         terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)

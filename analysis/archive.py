@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runs import records
-from runs.cli import InputError, is_disk_full
+from runs.cli import InputError, damage_explained, is_disk_full
 from runs.study import Study
 
 SUFFIX = ".tar.xz"
@@ -76,7 +76,8 @@ def pack(
         raise InputError(f"--pack is {archive}; allowed: a file name that ends in {SUFFIX}")
     if not (study / records.STUDY).exists():
         raise InputError(f"{study} contains no {records.STUDY}; give the directory of one study")
-    target = _target(study)
+    with damage_explained(f"the study in {study}"):
+        target = Study.read(study).target
     trials = [path for _, path in records.trials_on_disk(study) if (path / records.RESULT).exists()]
     files = [study / records.STUDY, *(trial / name for trial in trials for name in _KEPT[1:])]
     files = [file for file in files if file.is_file()]  # a damaged trial stays damaged
@@ -241,17 +242,6 @@ class _Bounded(io.RawIOBase):
         if self._read > self._allowed:
             raise ValueError("a member's header is longer than allowed")
         return content
-
-
-def _target(study: pathlib.Path) -> records.Target:
-    """The target of a study; raises InputError if its study.json is damaged, so that what is packed
-    can be read."""
-    try:
-        return Study.read(study).target
-    except records.Damaged as error:
-        raise InputError(
-            f"the study in {study} is damaged ({error}); restore that file from a copy"
-        ) from error
 
 
 def _thinned(lines: list[bytes], thin: float, target: records.Target) -> list[bytes]:

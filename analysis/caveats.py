@@ -264,7 +264,8 @@ def _unequally_often(loaded: LoadedStudy) -> Iterable[str]:
 
 
 def _several_epochs(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
-    size, largest = loaded.study.train_examples, table["fresh_examples_max_low"].max()
+    size = nested(loaded.study.record, "dataset.train_examples")
+    largest = table["fresh_examples_max_low"].max()
     if size is not None and pd.notna(largest) and largest > size:
         yield (
             f"Trials took more fresh examples than the data set's {size:,} training examples: one "

@@ -21,8 +21,7 @@ from runs.study import FRESH_EXAMPLES, Axis, Study
 
 MAX_TRIALS = 5_000  # a browser draws each of them, and the page holds their curves
 _TARGETS = 14  # at most about so many; the tables of each are computed
-_LABELS = {"fresh_examples": "fresh examples", "steps": "steps", "seconds": "seconds of training"}
-_POSITION = ["fresh_examples", "step", "train_seconds"]  # of an evaluation, in order of _LABELS
+_POSITION = ["fresh_examples", "step", "train_seconds"]  # in order of tables.COSTS
 
 
 def data(loaded: LoadedStudy) -> dict[str, Any] | None:
@@ -44,13 +43,13 @@ def data(loaded: LoadedStudy) -> dict[str, Any] | None:
         loaded = dataclasses.replace(loaded, study=study, trials=trials)
     study, target = loaded.study, loaded.study.target.value
     shared = scores.is_shared(loaded.trials).any()
-    measures = [name for name in _LABELS if not (name == "seconds" and shared)]
+    measures = [name for name in tables.COSTS if not (name == "seconds" and shared)]
     judged = [load.judged_at(loaded, evaluations, target) for target in targets]
     axes = _axes(loaded)
     return {
         "metric": study.target.metric,
         "above": study.target.mode == "above",
-        "measures": [{"name": name, "label": _LABELS[name]} for name in measures],
+        "measures": [{"name": name, "label": tables.COSTS[name]} for name in measures],
         "conditions": [
             {"label": tables.unbroken(condition.label), "color": color}
             for condition, color in zip(study.conditions, _colors(study), strict=True)

@@ -35,7 +35,7 @@ _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
 _FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
 _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
-_SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
+SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
 # Column names that a hyperparameter may not have; see `load`.
 _RESERVED = {"condition", "label", "insertion", "factor", "shuffle_buffer", "search"}
 _RESERVED |= {"trial", "hparams", "status", "counted", "device", "commit", "paces", "path"}
@@ -486,11 +486,11 @@ def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
     order = list(conditions)
     rows = sorted(rows, key=lambda r: (order.index(r["condition"]), r["search"], r["trial"]))
     complete = [
-        {**row, **{name: getattr(conditions[row["condition"]], name) for name in _SETTINGS}}
+        {**row, **{name: getattr(conditions[row["condition"]], name) for name in SETTINGS}}
         | row["hparams"]
         for row in rows
     ]
-    head = ["condition", *_SETTINGS, "search", "trial"]
+    head = ["condition", *SETTINGS, "search", "trial"]
     hparams = list(dict.fromkeys(name for row in rows for name in row["hparams"]))
     hparams = [name for name in hparams if name not in head]  # a searched batch size
     tail = [name for name in rows[0] if name not in (*head, "hparams")]

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import bounds
-from analysis.load import hyperparameters
+from analysis.load import SETTINGS, hyperparameters
 from runs import records
 from runs.study import SECONDS, Study
 
@@ -47,17 +47,10 @@ EFFECTS = {
 UNTUNED = "untuned"  # the effect on the score with the baseline's best hyperparameters
 
 
-def best_trial(trials: pd.DataFrame, study: Study) -> pd.Series | None:
-    """The counted trial with the smallest score, or with the best value if none reached the target
-    or if the study scores best values. The earlier trial wins a tie. None if no trial counts, or
-    none was evaluated."""
-    names = ("counted", study.score_column, "best_value")
-    best = _best(*(_array(trials[name]) for name in names), study)
-    return None if best is None else trials.iloc[best]
-
-
 def _best(counted: np.ndarray, scores: np.ndarray, values: np.ndarray, study: Study) -> int | None:
-    """The position of `best_trial`."""
+    """The position of the counted trial with the smallest score, or with the best value if none
+    reached the target or if the study scores best values. The earlier trial wins a tie. None if no
+    trial counts, or none was evaluated."""
     by_score = [] if study.higher_is_better else [(scores, np.argmin)]
     best_of = np.argmax if study.target.mode == "above" else np.argmin
     for column, first_best in (*by_score, (values, best_of)):
@@ -75,8 +68,11 @@ def _array(column: pd.Series) -> np.ndarray:
 
 def best_trials(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     """The rows of `trials` with the best counted trial of each condition."""
-    best = [best_trial(group, study) for _, group in trials.groupby("condition", sort=False)]
-    return trials.loc[[trial.name for trial in best if trial is not None]]
+    names, best = ("counted", study.score_column, "best_value"), []
+    for _, group in trials.groupby("condition", sort=False):
+        position = _best(*(_array(group[name]) for name in names), study)
+        best += [] if position is None else [group.index[position]]
+    return trials.loc[best]
 
 
 def leaders(trials: pd.DataFrame, searches: pd.DataFrame) -> pd.DataFrame:
@@ -101,7 +97,7 @@ def search_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
 
     Columns: condition, label, insertion, search, trials (on disk), ended, counted, diverged,
     reached (counted trials that reached the target), shared (whether counted trials shared input or
-    cores with others, so that their seconds depend on those), leader (the index of `best_trial`),
+    cores with others, so that their seconds depend on those), leader (index of the best trial),
     trial (its number; missing if it did not reach the target), resolution (fresh examples between
     the evaluation that scored and the one before it, as a share of the score); fresh_examples,
     steps, and seconds of the best trial, and best_value (over counted trials, up to the target
@@ -219,8 +215,7 @@ def condition_scores(trials: pd.DataFrame, study: Study) -> pd.DataFrame:
     rows = []
     for condition in study.conditions:
         own = searches[searches["condition"] == condition.name]
-        names = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
-        setting = {"condition": condition.name} | {n: getattr(condition, n) for n in names}
+        setting = {"condition": condition.name} | {n: getattr(condition, n) for n in SETTINGS}
         baseline = study.baseline_of(condition)
         base = searches[searches["condition"] == baseline]
         shared = bool(own["shared"].any() or base["shared"].any())

@@ -19,6 +19,8 @@ from runs.progress import several
 from runs.study import BEST_VALUE, SECONDS, Study
 
 Row = tuple[str, ...]
+# What each cost of `scores.MEASURES` is called.
+COSTS = {"fresh_examples": "fresh examples", "steps": "steps", "seconds": "seconds of training"}
 TRIAL_COLUMNS = (
     *("condition", "trials counted", "censored", "diverged"),
     f"score of a resampled search: median [{uncertainty.LEVEL:.0%} of such searches]",
@@ -33,11 +35,15 @@ _PAIRED = ("condition", "pairs: both reached", "only the condition", "only the b
 
 def title(study: Study) -> str:
     """What the table shows, in one line."""
-    if study.scores_values:
+    return f"{study.name}: {measure_label(study.score, study)}"
+
+
+def measure_label(measure: str, study: Study) -> str:
+    """One of `scores.MEASURES` in words: "fresh examples to reach 97% validation accuracy"."""
+    if measure == "best_value":
         within = f" within {study.budgets} fresh examples" if study.budgets else ""
-        return f"{study.name}: best validation {study.target.metric}{within}"
-    cost = "seconds of training" if study.score == SECONDS else "fresh examples"
-    return f"{study.name}: {cost} to reach {target_text(study.target)}"
+        return f"best validation {study.target.metric}{within}"
+    return f"{COSTS[measure]} to reach {target_text(study.target)}"
 
 
 def target_text(target: records.Target) -> str:

@@ -118,7 +118,7 @@ class Writer:
         if not self.trials:
             self._first = wall, processor
         record = {"config": config.to_dict(), "dataset": _dataset()}
-        record |= environment.describe(train.ROOT)
+        record |= environment.describe()
         workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME, None)
         recorder = Recorder(workdir, 0, Observers({}, lambda line: None))
         result = _write(recorder, config, self._evaluations)

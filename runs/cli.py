@@ -19,7 +19,9 @@ from typing import Any, NoReturn, Protocol
 import ml_collections
 
 from runs import records, signals, terminal
-from runs.study import plain
+from runs.study import flat, plain
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
 
 OK, WRONG_INPUT, DIVERGED, FAILED, PREEMPTED = 0, 2, 3, 4, signals.PREEMPTED
 EXIT_CODES = {
@@ -160,6 +162,15 @@ def writing_to(directory: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def damage_explained(what: str, advice: str = "restore that file from a copy") -> Iterator[None]:
+    """Replaces records.Damaged by InputError, which says what is damaged, and what to do."""
+    try:
+        yield
+    except records.Damaged as error:
+        raise InputError(f"{what} is damaged ({error}); {advice}") from error
+
+
 # Errors of the file system that mean that the user gave a wrong path.
 _WRONG_PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST),
@@ -275,34 +286,34 @@ def parse(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list
     return arguments, overrides
 
 
-def config_file(config_flag: str, root: pathlib.Path) -> pathlib.Path:
+def config_file(config_flag: str) -> pathlib.Path:
     """The path of the file that `--config=FILE[:VARIANT]` names.
 
     Args:
-        config_flag: the flag's value. FILE is resolved against the working directory, then `root`.
-        root: the checkout.
+        config_flag: the flag's value. FILE is resolved against the working directory, then ROOT.
 
     Raises:
         InputError: there is no such file.
     """
     name = config_flag.partition(":")[0]
-    for path in (pathlib.Path(name), root / name):
-        if path.suffix == ".py" and _is_readable_file(path):
+    for path in (pathlib.Path(name), ROOT / name):
+        # os.path is false, and raises nothing, where a name is too long or contains a zero byte
+        if path.suffix == ".py" and os.path.isfile(path) and os.access(path, os.R_OK):
             return path
-    raise _no_config_file(name, root)
+    raise _no_config_file(name)
 
 
-def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType, str]:
+def load_module(config_flag: str) -> tuple[types.ModuleType, str]:
     """Imports the configuration file named by `--config=FILE[:VARIANT]`.
 
     Args:
-        config_flag, root: see `config_file`.
+        config_flag: see `config_file`.
 
     Returns:
         The module and the variant.
     """
     name, _, variant = config_flag.partition(":")
-    path = config_file(config_flag, root)
+    path = config_file(config_flag)
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -310,13 +321,13 @@ def load_module(config_flag: str, root: pathlib.Path) -> tuple[types.ModuleType,
     with errors_of_file(path):
         spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
-        raise _no_config_file(name, root)
+        raise _no_config_file(name)
     return module, variant
 
 
-def _no_config_file(name: str, root: pathlib.Path) -> InputError:
+def _no_config_file(name: str) -> InputError:
     others = ("__init__.py", "base.py", "catalog.py", "fields.py")
-    paths = sorted((root / "configs").glob("*.py"))
+    paths = sorted((ROOT / "configs").glob("*.py"))
     files = ", ".join(f"configs/{path.name}" for path in paths if path.name not in others)
     return InputError(
         f"--config={_shortened(name)} is not a readable configuration file; give one of {files}, "
@@ -357,10 +368,10 @@ def _location(error: BaseException, path: str) -> str:
 
 
 def load_config(
-    config_flag: str, overrides: Sequence[str], fields: Fields, root: pathlib.Path
+    config_flag: str, overrides: Sequence[str], fields: Fields
 ) -> tuple[ml_collections.ConfigDict, types.ModuleType]:
     """The resolved configuration, and the module that it came from."""
-    module, variant = load_module(config_flag, root)
+    module, variant = load_module(config_flag)
     file = str(module.__file__)
     try:
         with errors_of_file(file):
@@ -376,14 +387,13 @@ def load_config(
             f"get_config() of {file} returns a value of type {type(config).__name__}; allowed: a "
             "ConfigDict that starts from configs.base.get_config()"
         )
+    given = flat(config.to_dict())
     for field in fields:
-        try:
-            get_field(config, field.name)
-        except (KeyError, TypeError, AttributeError) as error:
+        if field.name not in given:
             raise InputError(
                 f"get_config() of {file} returns no field {field.name}; start from "
                 "configs.base.get_config(), which has all fields"
-            ) from error
+            )
     if unknown := unknown_fields(config.to_dict(), fields):
         raise InputError(
             f"get_config() of {file} returns a field {unknown[0]}, which does not exist"
@@ -393,16 +403,10 @@ def load_config(
     return config, module
 
 
-def unknown_fields(config: Mapping[Any, Any], fields: Fields, prefix: str = "") -> list[str]:
+def unknown_fields(config: Mapping[str, Any], fields: Fields) -> list[str]:
     """The names in a nested configuration that are no fields."""
-    known, unknown = {field.name for field in fields}, []
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name not in known:
-            unknown += unknown_fields(value, fields, f"{name}.") if value else [name]
-        elif name not in known:
-            unknown.append(name)
-    return unknown
+    known = {field.name for field in fields}
+    return [name for name in flat(config) if name not in known]
 
 
 def override(config: ml_collections.ConfigDict, overrides: Sequence[str], fields: Fields) -> None:
@@ -476,13 +480,6 @@ def is_whole_number(text: str, max_digits: int = 18) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= max_digits
 
 
-def _is_readable_file(path: pathlib.Path) -> bool:
-    try:
-        return path.is_file() and os.access(path, os.R_OK)
-    except (OSError, ValueError):  # the name is too long, or contains a zero byte
-        return False
-
-
 def _shortened(text: str, max_length: int = 200) -> str:
     """Text for a message: printable, and of limited length."""
     text = text if text.isprintable() else repr(text)
@@ -495,7 +492,7 @@ def _help_on(fields: Fields, config_flag: str | None) -> str:
     """The fields, those of echoing first, with the values of a configuration or the defaults."""
     config, title = None, "and the defaults that FILE starts from (--config=FILE --help: its own)"
     if config_flag:
-        config, _ = load_config(config_flag, [], fields, pathlib.Path(__file__).parents[1])
+        config, _ = load_config(config_flag, [], fields)
         title = f"and the values of {config_flag}"
     lines = [f"configuration fields (--config.FIELD=VALUE) {title}:"]
     for field in sorted(fields, key=lambda field: not field.name.startswith("echo.")):

@@ -38,8 +38,7 @@ class Clock:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Excludes the context from the training time."""
-        if not self._paused:
-            self._train = self.train
+        self._train = self.train
         self._paused += 1
         try:
             yield

@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from runs.cli import ROOT
+
 PACKAGES = (
     "jax",
     "jaxlib",
@@ -24,16 +26,16 @@ PACKAGES = (
 
 
 @functools.cache  # a process loads its code once; asking Git and the packages takes 50 ms
-def describe(root: pathlib.Path) -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     """Commit (with '+changes' if the checkout differs from it), package versions, and hardware."""
-    return {"commit": _commit(root), "packages": _packages(), "hardware": _hardware()}
+    return {"commit": _commit(), "packages": _packages(), "hardware": _hardware()}
 
 
-def _commit(root: pathlib.Path) -> str | None:
+def _commit() -> str | None:
     def git(*arguments: str) -> str | None:
         try:
             run = subprocess.run(
-                ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10
+                ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10
             )
         except (OSError, subprocess.TimeoutExpired):
             return None

@@ -53,11 +53,10 @@ class Status:
 
     def __str__(self) -> str:
         value = "-" if self.value is None else f"{self.value:.4g}"
-        left = None if self.seconds_left is None else f"{duration(self.seconds_left)} left"
         rows = self.rows_per_second
         parts = (
             f"{self.metric} {value} ({self.goal})",
-            left,
+            left(self.seconds_left),
             f"input wait {self.input_wait_fraction:.0%}",
             f"{self.fresh_per_second:,.0f} fresh/s",
             None if rows is None else f"{rows:,.0f}/s with repeats",
@@ -117,7 +116,7 @@ class Progress:
         self._heading, self._heading_said = heading, not heading
         self._live: Live | None = None
         self._last: object = None
-        self._next_line = time.monotonic() + (0.0 if quiet else 2.0)
+        self._next_line = time.monotonic() + 2.0
         self.quiet = quiet
         self.unsaid: list[str] = []
 
@@ -190,6 +189,11 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def left(seconds: float | None) -> str:
+    """The time left, in words; '' if it is unknown."""
+    return "" if seconds is None else f"{duration(seconds)} left"
 
 
 def several(number: int, noun: str) -> str:

@@ -1,6 +1,7 @@
 """Chooses the checkpoint to resume from: the newest that is intact and whose records exist. Only
 then is anything moved."""
 
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +57,9 @@ def newest_usable(
     checkpoints.recover()
     distributed.decided_by_first(lambda: _clear(workdir, say))
     for step, why in unusable:
-        _set_aside(checkpoints, step, workdir)
+        distributed.decided_by_first(
+            functools.partial(checkpoints.set_aside, step, workdir / records.DAMAGED)
+        )
         say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
     if newest and unusable:
         say(f"resuming from checkpoint {newest[0]}; the others are in {workdir / records.DAMAGED}")
@@ -86,8 +89,3 @@ def _clear(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
         with cli.writing_to(workdir):
             aside = records.set_aside(workdir / records.RESULT, workdir / records.DAMAGED)
         say(f"warning: {workdir}: {error}; it is moved to {aside}, and the run resumes")
-
-
-def _set_aside(checkpoints: Checkpoints, step: int, workdir: pathlib.Path) -> None:
-    damaged = workdir / records.DAMAGED
-    distributed.decided_by_first(lambda: checkpoints.set_aside(step, damaged))

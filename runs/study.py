@@ -57,13 +57,9 @@ _NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]{0,99}")
 _RESERVED_NAMES = (records.STUDY, "report")  # other entries of a study's directory
 
 
-def _identity(value: float) -> float:
-    return float(value)
-
-
 # By scale: the transform under which an axis is evenly spaced, and its inverse.
 _TRANSFORMS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
-    "linear": (_identity, _identity),
+    "linear": (float, float),
     "log": (math.log, math.exp),
     "log_one_minus": (math.log, math.exp),
 }
@@ -455,10 +451,6 @@ class Study:
         """The target that the trials were trained for; `target` may be another one."""
         return parse_target(self.record["target"])
 
-    @property
-    def train_examples(self) -> int | None:
-        return (self.record.get("dataset") or {}).get("train_examples")
-
     def to_record(self, dataset: Mapping[str, Any]) -> dict[str, Any]:
         """The content of study.json, without what describes the environment."""
         return {
@@ -620,10 +612,10 @@ def nested(config: Any, path: str) -> Any:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings, by dotted name."""
+    """The values of nested mappings, by dotted name; an empty mapping is a value."""
     values: dict[str, Any] = {}
     for name, value in config.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             values |= flat(value, f"{prefix}{name}.")
         else:
             values[f"{prefix}{name}"] = value

@@ -143,6 +143,14 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any]:
     return result
 
 
+def intact_result(workdir: pathlib.Path) -> dict[str, Any]:
+    """The content of result.json, empty if it does not exist or is damaged."""
+    try:
+        return read_result(workdir)
+    except Damaged:
+        return {}
+
+
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """The records of metrics.jsonl; those of evaluations are checked. Raises Damaged."""
     metrics = records.read_metrics(workdir)

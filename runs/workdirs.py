@@ -77,7 +77,8 @@ def checked(
     changed = compared(there["config"], record["config"], may_change)
     if there["dataset"]["fingerprint"] != record["dataset"]["fingerprint"]:
         changed.append(f"the data (fingerprint {there['dataset']['fingerprint']} there)")
-    finished = _finished(workdir)
+    result = trial_records.intact_result(workdir)
+    finished = result if result.get("status") in records.FINISHED else None
     if other_version and (changed or not finished):
         raise InputError(version_sentence(workdir, there, "run", "directory"))
     if changed:
@@ -90,26 +91,13 @@ def checked(
 
 def _recorded(workdir: pathlib.Path) -> dict[str, Any]:
     """The content of config.json, empty if there is none; raises InputError if it is damaged."""
-    try:
+    advice = "restore that file from a copy, or give another directory"
+    with cli.damage_explained(f"the run in {workdir}", advice):
         recorded = trial_records.read_config(workdir)
         complete = recorded.get("config") and (recorded.get("dataset") or {}).get("fingerprint")
         if (workdir / records.CONFIG).exists() and not complete:
             raise records.Damaged(f"{records.CONFIG} lacks the configuration or the data set")
-    except records.Damaged as error:
-        raise InputError(
-            f"the run in {workdir} is damaged ({error}); restore that file from a copy, or give "
-            "another directory"
-        ) from error
     return recorded
-
-
-def _finished(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """The result if it is intact and final, else None."""
-    try:
-        result = trial_records.read_result(workdir)
-    except records.Damaged:
-        return None
-    return result if result.get("status") in records.FINISHED else None
 
 
 def version_sentence(where: pathlib.Path, there: dict[str, Any], what: str, other: str) -> str:
@@ -172,16 +160,9 @@ def is_new(workdir: pathlib.Path) -> bool:
     """
     names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
     kept = [records.HPARAMS, records.LOCK, records.DAMAGED]
-    if records.RESULT in names and _has_failed(workdir):
+    if trial_records.intact_result(workdir).get("status") == "failed":
         kept.append(records.RESULT)
     return all(name in kept or name.startswith(".") for name in names)
-
-
-def _has_failed(workdir: pathlib.Path) -> bool:
-    try:
-        return trial_records.read_result(workdir).get("status") == "failed"
-    except records.Damaged:
-        return False
 
 
 def set_aside(workdir: pathlib.Path) -> pathlib.Path:

@@ -5,7 +5,6 @@ import json
 import pathlib
 from typing import Any
 
-import train
 from configs import base
 from data.splits import open_splits
 from runs import cli, environment, locks, records, workdirs
@@ -38,7 +37,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
     dataset = dataclasses.asdict(info) | {"train_examples": len(source)}
     plan = json.loads(json.dumps(study.to_record(dataset)))  # as it is read: tuples become lists
     with cli.writing_to(study_dir):
-        existing = _read(study_dir) or _create(study_dir, plan | environment.describe(train.ROOT))
+        existing = _read(study_dir) or _create(study_dir, plan | environment.describe())
     if records.schema_version(existing) != records.SCHEMA_VERSION:
         changed = workdirs.differences_in_shared(existing, plan, (*_MAY_CHANGE, "schema_version"))
         if changed or not _is_finished(study, study_dir):
@@ -58,7 +57,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
             existing = _read(study_dir) or existing
             if not _covers(existing, plan):
                 grown = {name: plan[name] for name in MAY_CHANGE} | _larger(existing, plan)
-                grown = existing | grown | environment.describe(train.ROOT)
+                grown = existing | grown | environment.describe()
                 records.write_json(study_dir / records.STUDY, grown)
     return _larger_than(study, study_dir, _larger(existing, plan))
 
@@ -100,14 +99,10 @@ def _larger_than(study: Study, study_dir: pathlib.Path, larger: dict[str, int]) 
 
 def _read(study_dir: pathlib.Path) -> dict[str, Any] | None:
     """The content of study.json, None if it does not exist; raises InputError if it is damaged."""
-    try:
+    advice = "restore that file from a copy, or give another --outdir"
+    with cli.damage_explained(f"the study in {study_dir}", advice):
         there = (study_dir / records.STUDY).exists()
         return dict(Study.read(study_dir).record) if there else None
-    except records.Damaged as error:
-        raise cli.InputError(
-            f"the study in {study_dir} is damaged ({error}); restore that file from a copy, or "
-            "give another --outdir"
-        ) from error
 
 
 def _create(study_dir: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any]:

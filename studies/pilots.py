@@ -5,6 +5,7 @@ A pilot is an ordinary run in a directory of its own. It is stopped after an eva
 when the forecast requires more of it. Pilots can therefore be continued after any interruption.
 """
 
+import bisect
 import contextlib
 import copy
 import dataclasses
@@ -104,13 +105,11 @@ def recorded(directory: pathlib.Path) -> dict[tuple[float, int], dict[str, Any]]
     configs = {}
     for factor in sorted({*FIRST, *FACTORS}):
         for workdir in sorted((directory / f"e{factor:g}").glob("[0-9]*")):
-            try:
+            with _damage_explained(workdir):
                 config = trial_records.read_config(workdir).get("config")
                 for name, kind in (("echo.insertion", str), ("echo.shuffle_buffer", int)):
                     if config and not isinstance(nested(config, name), kind):
                         raise records.Damaged(f"{records.CONFIG} has no {name}")
-            except records.Damaged as error:
-                raise _damaged(workdir, error) from error
             if config and workdir.name.isdecimal():
                 configs[factor, int(workdir.name)] = config
     return configs
@@ -305,10 +304,8 @@ class Pilots:
             self._runs[factor, seed] = run
 
     def _validation(self, workdir: pathlib.Path) -> list[dict[str, Any]]:
-        try:
+        with _damage_explained(workdir):
             return trial_records.read(workdir).validation
-        except records.Damaged as error:
-            raise _damaged(workdir, error) from error
 
     def _step_seconds(self) -> dict[float, float]:
         """Seconds per step by factor: measured where there are pilots at the present pace;
@@ -379,14 +376,12 @@ def _extended(evaluations: int) -> int:
 def _failure(workdir: pathlib.Path) -> dict[str, Any] | None:
     """The result of a pilot that failed; None if it did not, or if its result is damaged: training
     sets that aside."""
-    with contextlib.suppress(records.Damaged):
-        result = trial_records.read_result(workdir)
-        return result if result.get("status") == "failed" else None
-    return None
+    result = trial_records.intact_result(workdir)
+    return result if result.get("status") == "failed" else None
 
 
-def _damaged(workdir: pathlib.Path, error: records.Damaged) -> cli.InputError:
-    return cli.InputError(f"{workdir} is damaged ({error}); move it away")
+def _damage_explained(workdir: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    return cli.damage_explained(str(workdir), "move it away")
 
 
 def _pace(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -401,10 +396,8 @@ def _paces(workdir: pathlib.Path) -> list[tuple[int, dict[str, Any]]]:
             f"the pilot in {workdir} was continued at another pace by an earlier version; remove "
             "its directory, or give another --pilot"
         )
-    try:
+    with _damage_explained(workdir):
         record = trial_records.read_config(workdir)
-    except records.Damaged as error:
-        raise _damaged(workdir, error) from error
     first = _pace(record.get("config") or {})
     return [
         (origin["step"], {name: origin["fields"].get(name, value) for name, value in first.items()})
@@ -441,15 +434,11 @@ def _steps_until(config: ConfigDict, evaluations: int) -> int:
     def admitted(steps: int) -> int:
         return sum(count.admitted(steps) for count in counts)
 
-    low, high = 0, accounting.total_steps(config) + 1
+    if not evaluations:
+        return 0
     fresh_examples = admitted(1) + evaluations * config.evaluate_every_fresh_examples
-    while low < high and evaluations:
-        middle = (low + high) // 2
-        if admitted(middle) < fresh_examples:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    steps = range(accounting.total_steps(config) + 1)
+    return bisect.bisect_left(steps, fresh_examples, key=admitted)
 
 
 def target_loss(config: ConfigDict) -> float:

@@ -14,9 +14,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import train
 from runs import signals
-from runs.cli import InputError, is_whole_number
+from runs.cli import ROOT, InputError, is_whole_number
 from runs.progress import Progress
 from runs.study import Study
 from studies.executors import Ended
@@ -135,7 +134,7 @@ class RayExecutor:
         if address not in ("", "auto", "local"):
             _check_answers(address)
         # task processes import the project's modules from this checkout, and then what we import
-        path = filter(None, (str(train.ROOT), os.environ.get("PYTHONPATH")))
+        path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         variables = {"PYTHONPATH": os.pathsep.join(path)}
         # the machines of a cluster that is running have their own environment
         variables |= {name: os.environ[name] for name in _FORWARDED if name in os.environ}

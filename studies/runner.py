@@ -10,13 +10,13 @@ from typing import Any
 from data.splits import overlap
 from pipeline import accounting
 from runs import distributed, records, workdirs
-from runs.progress import SEPARATOR, Progress, several
+from runs.progress import SEPARATOR, Progress, left, several
 from runs.study import Study
 from runs.tooling import Tools
 from studies import search
 from studies.directory import open_study
 from studies.executors import Executor, InProcessExecutor
-from studies.study_progress import StudyProgress, left
+from studies.study_progress import StudyProgress
 from studies.trial import HELD, Outcome, Unit, finished_result, give_up
 from studies.trial_queue import SearchQueue
 

@@ -334,13 +334,10 @@ def _extremes(axis: Axis) -> list[Any]:
 
 
 def _check_value(config: ml_collections.ConfigDict, field: str, value: Any) -> None:
-    """Checks that `field` may have this value in `config`; raises ValueError or InputError."""
+    """Checks that `field` may have this value in `config`; raises InputError."""
     changed = copy.deepcopy(config)
     cli.set_field(changed, field, value, base.FIELDS)
-    try:
-        config_check.check(changed)
-    except config_check.ConfigError as error:
-        raise ValueError(str(error)) from error
+    config_check.check(changed)
 
 
 def _check_lanes(study: Study) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from runs.progress import SEPARATOR, duration
+from runs.progress import SEPARATOR, left
 from studies.trial_queue import SearchQueue
 
 # A rate that is measured on fewer trials consists of compilation and of trials under way.
@@ -36,11 +36,6 @@ class StudyStatus:
         parts += [f"{self.running} running", f"{self.diverged} diverged"]
         parts += [f"{self.held} held by other launches"] if self.held else []
         return SEPARATOR.join(filter(None, parts))
-
-
-def left(seconds: float | None) -> str:
-    """The time left, in words; '' if it is unknown."""
-    return "" if seconds is None else f"{duration(seconds)} left"
 
 
 class StudyProgress:

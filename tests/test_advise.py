@@ -293,6 +293,6 @@ def test_what_is_written_for_text_is_named(tmp_path, monkeypatch, capsys):
     assert list((pages / "text").glob("*"))
     with pytest.raises(SystemExit):
         advise.parse(["--help"])
-    for text in (capsys.readouterr().out, (advise.ROOT / "docs" / "advice.md").read_text()):
+    for text in (capsys.readouterr().out, (cli.ROOT / "docs" / "advice.md").read_text()):
         assert "nothing but the plot" not in " ".join(text.split())
         assert "dataset.cache_dir" in text

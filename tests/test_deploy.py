@@ -164,7 +164,7 @@ def test_ray_accepts_the_cluster_and_sweep_its_command():
     comment = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
     words = shlex.split(re.search(r"sweep\.py (--config.*?)'", comment)[1])
     arguments, overrides = sweep.parse(words)
-    cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    cli.load_config(arguments.config, overrides, base.FIELDS)
     assert arguments.executor == "ray"
 
 

@@ -150,7 +150,7 @@ def test_the_flags_of_what_is_not_executed_are_allowed():
                 flags = [word for word in words if word.startswith("--config")]
                 if words[0] == "python" and flags:
                     file = flags[0].removeprefix("--config=")
-                    config, _ = cli.load_config(file, flags[1:], base.FIELDS, ROOT)
+                    config, _ = cli.load_config(file, flags[1:], base.FIELDS)
                     check(config)
                     checked += 1
     assert checked >= 9
@@ -170,7 +170,7 @@ def test_the_blocks_of_measured_pages_are_commands_with_flags_that_exist(page):
             arguments = PARSERS[script](flags)
             if script != "analysis":
                 arguments, overrides = arguments
-                config, module = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+                config, module = cli.load_config(arguments.config, overrides, base.FIELDS)
                 check(config)
                 variant = arguments.config.partition(":")[2]
                 assert script == "train.py" or arguments.study in module.get_studies(variant)
@@ -247,7 +247,7 @@ def test_the_transformer_on_the_digits_has_a_budget_and_a_target_that_it_reaches
         if "--workdir=out/vit_digits" in words
     )
     arguments, overrides = train.parse(words[2:])
-    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS, ROOT)
+    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
     assert config.budget.fresh_examples >= 120_000
     assert config.target.value <= 0.9
 

@@ -181,11 +181,11 @@ def test_a_study_does_not_shrink_when_two_launches_extend_it_at_once(tmp_path, m
     open_study(study(trials=2), tmp_path)
     larger = threading.Thread(target=open_study, args=(study(trials=8, searches=2), tmp_path))
 
-    def described(root):  # by the first launch, when it has read study.json and is about to write
+    def described():  # by the first launch, when it has read study.json and is about to write
         monkeypatch.undo()
         larger.start()
         larger.join(0.5)  # it has written, or waits
-        return environment.describe(root)
+        return environment.describe()
 
     monkeypatch.setattr(environment, "describe", described)
     open_study(study(trials=4), tmp_path)

@@ -105,14 +105,9 @@ def _evaluated(experiment: Experiment, state: TrainState) -> dict[str, dict[str,
 
 def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, dict[str, Any] | None]:
     """The configuration, the status, and the best value of a run that no process is training."""
-    try:
-        with cli.writing_to(workdir):
-            record = trial_records.read_config(workdir)
-            result = trial_records.read_result(workdir)
-    except records.Damaged as error:
-        raise cli.InputError(
-            f"the run in {workdir} is damaged ({error}); restore that file from a copy"
-        ) from error
+    with cli.damage_explained(f"the run in {workdir}"), cli.writing_to(workdir):
+        record = trial_records.read_config(workdir)
+        result = trial_records.read_result(workdir)
     if not record.get("config"):
         raise cli.InputError(
             f"{workdir} contains no run (no {records.CONFIG}); give the directory of a run"

@@ -15,18 +15,6 @@ from analysis.load import LoadedStudy
 from analysis.series import varied_setting
 from runs.study import SECONDS
 
-__all__ = [
-    "best_trial_curves",
-    "best_values",
-    "by_setting",
-    "cost_to_target",
-    "of_study",
-    "paired_effects",
-    "results",
-    "score_by_trials",
-    "trials_by_hyperparameter",
-]
-
 
 def of_study(loaded: LoadedStudy) -> dict[str, Figure]:
     """Every figure that suits the study's conditions and records, by name, the result first."""

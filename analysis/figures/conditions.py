@@ -19,7 +19,6 @@ from analysis.figures.style import (
     format_ticks,
     legend_below,
     lighter,
-    measure_label,
     say_if_nothing_reached,
     styled,
 )
@@ -27,6 +26,7 @@ from analysis.scores import EFFECTS
 from analysis.tables import (
     effect_text,
     format_of,
+    measure_label,
     paired_text,
     score_text,
     unbroken,

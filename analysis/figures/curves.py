@@ -14,15 +14,11 @@ from analysis.figures.style import (
     say_if_nothing_reached,
     styled,
 )
-from analysis.tables import format_of, unbroken, value_text
+from analysis.tables import COSTS, format_of, unbroken, value_text
 from runs.study import Study
 
-# By column of the curves, the measure (of `scores.MEASURES`) and the label of the axis.
-AGAINST = {
-    "fresh_examples": ("fresh_examples", "fresh examples"),
-    "step": ("steps", "steps"),
-    "train_seconds": ("seconds", "seconds of training"),
-}
+# By column of the curves, the measure (of `scores.MEASURES`).
+AGAINST = {"fresh_examples": "fresh_examples", "step": "steps", "train_seconds": "seconds"}
 
 
 @styled
@@ -45,7 +41,7 @@ def best_trial_curves(
         _best_so_far(line, study) if study.scores_values else _to_target(line, study)
         for line in lines
     ]
-    measure, axis_label = AGAINST[against]
+    measure = AGAINST[against]
     figure = Figure(figsize=(WIDTH, 3.0 + 0.12 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
     styles = line_styles([line["insertion"].iloc[0] for line in lines])
@@ -62,7 +58,7 @@ def best_trial_curves(
     if not study.scores_values:
         target = study.target.value
         axes.axhline(target, color=QUIET, lw=0.8, ls=DOTTED, zorder=0, label=f"target {target:g}")
-    axes.set_xlabel(axis_label)
+    axes.set_xlabel(COSTS[measure])
     format_ticks(axes.xaxis, measure)
     format_ticks(axes.yaxis, "best_value")
     reached = any(study.target.reached(line["value"].iloc[-1]) for line in lines)

@@ -18,11 +18,11 @@ from analysis.figures.style import (
     format_ticks,
     legend_below,
     line_styles,
-    measure_label,
     say_if_nothing_reached,
     styled,
 )
 from analysis.series import LABELS, Series, VariedSetting
+from analysis.tables import measure_label
 from runs.study import Study
 
 _MARKERS = ("o", "s", "^", "D")

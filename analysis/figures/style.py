@@ -70,15 +70,6 @@ def legend_below(figure: Figure, axes: Axes) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def measure_label(measure: str, study: Study) -> str:
-    """The label of an axis that shows one of `scores.MEASURES`."""
-    if measure == "best_value":
-        within = f" within {study.budgets} fresh examples" if study.budgets else ""
-        return f"best validation {study.target.metric}{within}"
-    names = {"fresh_examples": "fresh examples", "seconds": "seconds of training"}
-    return f"{names.get(measure, measure)} to reach {target_text(study.target)}"
-
-
 def format_ticks(axis: Axis, measure: str) -> None:
     """Formats the ticks of an axis that shows one of `scores.MEASURES` like the tables do."""
     number = format_of(measure)

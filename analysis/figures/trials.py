@@ -17,12 +17,11 @@ from analysis.figures.style import (
     WIDTH,
     format_ticks,
     lighter,
-    measure_label,
     say_if_nothing_reached,
     styled,
 )
 from analysis.scores import diverged, leaders, search_scores
-from analysis.tables import unbroken
+from analysis.tables import measure_label, unbroken
 from analysis.uncertainty import trial_scores
 from runs.study import EDGE, Axis, Study
 

@@ -21,7 +21,7 @@ from configs import base
 from configs.fields import SWITCH, Choices, Field, FieldError, Range, Text
 from models.resnet_imagenet import STAGES, BasicBlock
 from runs import cli
-from tests.helpers.runs import ROOT, mini
+from tests.helpers.runs import mini
 from training import memory
 from training.experiment import make_experiment
 
@@ -156,7 +156,7 @@ def test_float32_holds_the_ends_of_ranges():
 def prepared(flag, name, value):
     """'ok', or the sentence that refuses a value of a field; any other error is raised."""
     try:
-        config, _ = cli.load_config(flag, [f"--config.{name}={value}"], base.FIELDS, ROOT)
+        config, _ = cli.load_config(flag, [f"--config.{name}={value}"], base.FIELDS)
         make_experiment(config)
     except cli.InputError as error:
         return str(error)

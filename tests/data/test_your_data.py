@@ -82,7 +82,7 @@ def test_the_commands_on_folders_suit_a_cpu_and_each_other():
     configs = []
     for words in of_folders:
         flags = [word for word in words if word.startswith("--config.")]
-        configs.append(cli.load_config("configs/imagenet.py", flags, base.FIELDS, ROOT)[0])
+        configs.append(cli.load_config("configs/imagenet.py", flags, base.FIELDS)[0])
     trained, measured = configs
     pixels_and_channels = trained.augmentation.crop_size**2, trained.model.width**2
     assert math.prod(pixels_and_channels) <= 64**2 * 16**2

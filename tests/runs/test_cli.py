@@ -310,7 +310,7 @@ def test_a_users_configuration_is_found_by_its_path(tmp_path):
         "from configs import cifar10\n\n\ndef get_config():\n    c = cifar10.get_config('mini')\n"
         "    c.batch_size = 16\n    return c\n"
     )
-    config, _ = cli.load_config(str(file), [], base.FIELDS, ROOT)
+    config, _ = cli.load_config(str(file), [], base.FIELDS)
     assert config.batch_size == 16
 
 
@@ -362,7 +362,7 @@ def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, says, tmp
 @pytest.mark.parametrize("name", ["a" * 5000 + ".py", "a/" * 2500 + "b.py", "a\0b.py"])
 def test_a_configuration_file_of_an_impossible_name(name):
     with pytest.raises(cli.InputError, match="is not a readable configuration file"):
-        cli.load_config(name, [], base.FIELDS, ROOT)
+        cli.load_config(name, [], base.FIELDS)
 
 
 PRINTS = """

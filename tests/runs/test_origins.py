@@ -17,12 +17,12 @@ def recorded(workdir):
 
 def test_the_command_says_and_records_what_a_run_resumes_with(tmp_path, capsys, monkeypatch):
     workdir = tmp_path / "run"
-    here = environment.describe(train.ROOT) | {"commit": "aaa"}
-    monkeypatch.setattr(environment, "describe", lambda root: here)
+    here = environment.describe() | {"commit": "aaa"}
+    monkeypatch.setattr(environment, "describe", lambda: here)
     preempt(CONFIG, workdir, 3)
     began = recorded(workdir)
     now = here | {"commit": "bbb", "packages": here["packages"] | {"grain": "0"}}
-    monkeypatch.setattr(environment, "describe", lambda root: now)
+    monkeypatch.setattr(environment, "describe", lambda: now)
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(OTHER)]
     assert cli.guarded(train.main, words) == cli.OK
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "resumes" in line]
@@ -53,8 +53,8 @@ def test_the_sentence_says_whether_the_rest_agrees_to_rounding_only(
     fields, other, rounds, tmp_path, monkeypatch
 ):
     preempt(CONFIG, tmp_path, 3)
-    here, said = environment.describe(train.ROOT), RecordedProgress()
-    monkeypatch.setattr(environment, "describe", lambda root: here | other(here))
+    here, said = environment.describe(), RecordedProgress()
+    monkeypatch.setattr(environment, "describe", lambda: here | other(here))
     train.train(mini(**EIGHT_STEPS | fields), tmp_path, said)
     (line,) = said.lines
     says = "; the rest may agree with an uninterrupted run to rounding only"

@@ -276,7 +276,7 @@ def test_two_launches_on_one_directory_share_the_work(tmp_path, monkeypatch):
     directory, progress = tmp_path / "study", RecordedProgress()
     words = command_line(longer(), directory)
     monkeypatch.chdir(ROOT)
-    config, module = cli.load_config(words[0].partition("=")[2], [], base.FIELDS, ROOT)
+    config, module = cli.load_config(words[0].partition("=")[2], [], base.FIELDS)
     overrides = flags(longer().config)
     cli.override(config, overrides, base.FIELDS)
     plan = load_study(config, module, "configs/cifar10.py:mini", "insertion", 2, 1, overrides)
