@@ -5,8 +5,8 @@
 
 Logistic regression, as in the grid. results/protocol.md (Logistic regression by mean curves) fixes
 how each factor's hyperparameters are chosen, what is run with new seeds, and how it is judged.
---train writes results/mean_curves_trials.csv.xz, the trials of the search, and
-results/mean_curves.csv.xz, the accuracies of the runs with new seeds.
+--train writes results/mean_curves*.csv.xz: the trials of the search, the mean curves of the
+candidates, and the accuracies of the runs with new seeds.
 """
 
 # pandas has no complete type stubs.
@@ -35,8 +35,7 @@ from studies.search import make_study
 
 PROBLEM = "logistic"
 LANES = 16
-PAIRS, DATA_SEED, MODEL_SEED = 64, 30_000, 40_000_000  # of the runs with new seeds
-EVALUATIONS = 128  # of these runs
+EVALUATIONS = 128  # of the runs with new seeds
 SMOOTHED = 4  # evaluations whose mean scores a trial of the search
 SEARCHED = 0.87  # the accuracy that this mean has to reach
 NEVER = 2.0  # an accuracy that no run reaches, so that all use the whole budget
@@ -44,6 +43,9 @@ STEP = 0.005  # of the levels
 RESAMPLES, INTERVAL = 10_000, 0.95
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 TRIALS, CURVES = RESULTS / "mean_curves_trials.csv.xz", RESULTS / "mean_curves.csv.xz"
+CANDIDATES = RESULTS / "mean_curves_candidates.csv.xz"
+CANDIDATE_LEVEL = 0.865  # the accuracy at which the mean curves of candidates are compared
+_CANDIDATE = "_search_"  # between a condition and its candidate's search
 
 NONE = "baseline_b32"
 FACTORS = {e: f"before_augmentation_e{e}_b32" for e in (2, 4, 16)}
@@ -53,6 +55,24 @@ CLAIMS = {
     "e = 16 needs fewer than no echoing": (FACTORS[16], NONE),
     "e = 4 needs fewer than e = 16": (FACTORS[4], FACTORS[16]),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Seeds:
+    """New seeds: run k has data seed `data` + k and model seed `model` + 10,000 k."""
+
+    data: int
+    model: int
+    number: int
+
+
+# By how the settings were chosen: in one trial each, or by the mean curves of candidates.
+OF_TRIALS, OF_MEANS = "one trial", "mean curves"
+NEW_SEEDS = {
+    OF_TRIALS: Seeds(30_000, 40_000_000, 64),
+    OF_MEANS: Seeds(32_000, 60_000_000, 64),
+}
+CANDIDATE_SEEDS = Seeds(31_000, 50_000_000, 16)
 
 
 # --- training
@@ -67,22 +87,54 @@ def search() -> Study:
     return dataclasses.replace(study, name="mean_curves", score=BEST_VALUE)
 
 
-def chosen(trials: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """By condition, the hyperparameters of the trial with the smallest score; of those that tie,
-    the one with the best smoothed accuracy, then of the first search and trial."""
+Settings = dict[str, dict[str, Any]]  # hyperparameters by name of a condition or candidate
+
+
+def chosen(trials: pd.DataFrame) -> Settings:
+    """By condition, the trial with the smallest score; of those that tie, the one with the best
+    smoothed accuracy, then of the first search and trial."""
+    return {condition: best for (condition,), best in _best(trials, ["condition"]).items()}
+
+
+def candidates(trials: pd.DataFrame) -> Settings:
+    """The best trial of each search of each condition, chosen in the same way."""
+    best = _best(trials, ["condition", "search"])
+    return {f"{condition}{_CANDIDATE}{number}": own for (condition, number), own in best.items()}
+
+
+def _best(trials: pd.DataFrame, groups: list[str]) -> dict[tuple, dict[str, Any]]:
     order = trials.sort_values(
         ["score", "smoothed", "search", "trial"], ascending=[True, False, True, True]
     )
-    best = order.drop_duplicates("condition").set_index("condition")
+    best = order.drop_duplicates(groups).sort_values(groups)
     fields = [name for name in trials if "." in name]
     return {
-        condition: {name: _plain(value) for name, value in row.items()}
-        for condition, row in best[fields].to_dict("index").items()
+        tuple(row[group] for group in groups): {name: _plain(row[name]) for name in fields}
+        for row in best.to_dict("records")
     }
 
 
 def _plain(value: float) -> float:
     return int(value) if float(value).is_integer() else float(value)
+
+
+def chosen_by_means(trials: pd.DataFrame, means: pd.DataFrame) -> Settings:
+    """By condition, the candidate whose mean curve first reaches CANDIDATE_LEVEL; if none does, the
+    one with the best mean accuracy at the end.
+
+    Args:
+        trials: of the search.
+        means: the candidates' mean curves: condition (of `candidates`), fresh_examples, value.
+    """
+    ranks = []
+    for name, own in means.groupby("condition"):
+        fresh, values = own["fresh_examples"].to_numpy(float), own["value"].to_numpy()
+        reached = reaches(fresh, values[None], CANDIDATE_LEVEL)[0]
+        ranks.append((name.partition(_CANDIDATE)[0], reached, -values[-1], name))
+    settings, best = candidates(trials), {}
+    for condition, *_, name in sorted(ranks):
+        best.setdefault(condition, settings[name])
+    return best
 
 
 def scored(loaded: load.LoadedStudy) -> pd.DataFrame:
@@ -101,41 +153,60 @@ def scored(loaded: load.LoadedStudy) -> pd.DataFrame:
     return table.fillna({"score": math.inf}).reset_index()
 
 
-def new_seeds(settings: dict[str, dict[str, Any]]) -> Study:
-    """The runs with new seeds at these hyperparameters: search k is pair k."""
+def runs(name: str, settings: Settings, seeds: Seeds) -> Study:
+    """Runs at settings of conditions or candidates: search k has the k-th of the seeds."""
     config = problems.get_config(PROBLEM)
     config.target.value = NEVER
-    config.seed.data, config.seed.model = DATA_SEED, MODEL_SEED
+    config.seed.data, config.seed.model = seeds.data, seeds.model
     every = {"evaluate_every_fresh_examples": config.budget.fresh_examples // EVALUATIONS}
     conditions = problems.get_studies(PROBLEM)["common_cadence"]["conditions"]
     return make_study(
-        "mean_curves_new_seeds",
+        name,
         config,
-        {name: fields | settings[name] | every for name, fields in conditions.items()},
+        {
+            own: fields | settings[own] | every
+            for condition, fields in conditions.items()
+            for own in settings
+            if own.partition(_CANDIDATE)[0] == condition
+        },
         (),
         trials=1,
-        searches=PAIRS,
-        baseline=NONE,
+        searches=seeds.number,
+        baseline=min(own for own in settings if own.startswith(NONE)),
         score=BEST_VALUE,
         config_flag=f"configs/problems.py:{PROBLEM}",
     )
 
 
 def train(root: pathlib.Path) -> None:
-    """Runs both studies below `root`, or resumes them, and writes TRIALS and CURVES."""
+    """Runs the studies below `root`, or resumes them, and writes their results."""
     _run(search(), root / "search", LANES)
     scored(load.read(root / "search")).to_csv(TRIALS, index=False)
-    _run(new_seeds(chosen(pd.read_csv(TRIALS))), root / "new_seeds", 1)
-    loaded = load.read(root / "new_seeds")
-    first = loaded.trials[loaded.trials["trial"] == 0]  # a later one follows one that diverged
-    curves = load.curves(first, loaded.study.target.metric)
-    curves[["condition", "search", "fresh_examples", "value"]].to_csv(CURVES, index=False)
+    trials = pd.read_csv(TRIALS)
+    curves = {OF_TRIALS: _trained("mean_curves_new_seeds", chosen(trials), OF_TRIALS, root)}
+    tried = _run(
+        runs("mean_curves_candidates", candidates(trials), CANDIDATE_SEEDS), root / "candidates"
+    )
+    means = {name: table.mean() for name, table in by_seed(tried).items()}
+    pd.concat(means, names=["condition"]).rename("value").to_csv(CANDIDATES)
+    best = chosen_by_means(trials, pd.read_csv(CANDIDATES))
+    curves[OF_MEANS] = _trained("mean_curves_of_candidates", best, OF_MEANS, root)
+    pd.concat(curves, names=["settings"]).reset_index("settings").to_csv(CURVES, index=False)
 
 
-def _run(study: Study, outdir: pathlib.Path, lanes: int) -> None:
+def _trained(name: str, settings: Settings, kind: str, root: pathlib.Path) -> pd.DataFrame:
+    return _run(runs(name, settings, NEW_SEEDS[kind]), root / name)
+
+
+def _run(study: Study, outdir: pathlib.Path, lanes: int = 1) -> pd.DataFrame:
+    """The curves of the first trial of each search: condition, search, fresh_examples, value. A
+    later one follows one that diverged."""
     workers = functools.partial(PoolExecutor, number=2)
     if sweep.run(study, outdir, Progress(), workers, lanes=lanes) != "finished":
         raise SystemExit("stopped; the same command resumes")
+    loaded = load.read(outdir)
+    curves = load.curves(loaded.trials[loaded.trials["trial"] == 0], loaded.study.target.metric)
+    return curves[["condition", "search", "fresh_examples", "value"]]
 
 
 # --- judging
@@ -143,9 +214,11 @@ def _run(study: Study, outdir: pathlib.Path, lanes: int) -> None:
 
 def by_seed(curves: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """By condition, the accuracies: a row per seed, a column per number of fresh examples. A run
-    that diverged has an accuracy of 0 from there on."""
+    that diverged has an accuracy of 0 from there on. Pending copies follow the last fresh example,
+    so that it may have two evaluations; the last one counts."""
+    key = ["search", "fresh_examples"]
     return {
-        condition: own.pivot(index="search", columns="fresh_examples", values="value").fillna(0.0)
+        condition: own.groupby(key)["value"].last().unstack().fillna(0.0)
         for condition, own in curves.groupby("condition")
     }
 
@@ -229,8 +302,35 @@ def judged_level(accuracies: dict[str, pd.DataFrame], budget: float) -> float:
 # --- the page
 
 
-def report(curves: pd.DataFrame, trials: pd.DataFrame) -> str:
-    accuracies = by_seed(curves)
+def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> str:
+    """The page.
+
+    Args:
+        curves: of the runs with new seeds: settings, condition, search, fresh_examples, value.
+        trials: of the search, as `scored` returns them.
+        means: as for `chosen_by_means`.
+    """
+    settings = {OF_TRIALS: chosen(trials), OF_MEANS: chosen_by_means(trials, means)}
+    text = [
+        "# Logistic regression by mean curves",
+        "Does echoing need fewer fresh examples if no lucky evaluation counts? The accuracies of "
+        "runs with new seeds are averaged over the seeds at the same number of fresh examples, and "
+        "the mean curves are compared. [The protocol](protocol.md) says how each condition's "
+        "setting is chosen: by the curve of one trial, or by the mean curves of five candidates. "
+        "Made by `python -m benchmarks.mean_curves`.",
+        "Ratios are those of the fresh examples at which two mean curves first reach an accuracy, "
+        "with the percentile interval of a bootstrap over seeds (95%), which excludes the choice "
+        "of the settings. *Tuned*, not registered: the ratio of the scores by which trials were "
+        f"chosen (where the mean of {SMOOTHED} evaluations reaches {SEARCHED:g}), the median over "
+        "five searches and their range, a 93.75% interval.",
+    ]
+    for kind in (OF_MEANS, OF_TRIALS):
+        text += _section(curves, kind, trials, settings[kind])
+    return "\n\n".join(text)
+
+
+def _section(curves: pd.DataFrame, kind: str, trials: pd.DataFrame, settings: Settings):
+    accuracies = by_seed(curves[curves["settings"] == kind])
     level = judged_level(accuracies, problems.get_config(PROBLEM).budget.fresh_examples)
     verdicts = []
     for claim, conditions in CLAIMS.items():
@@ -239,50 +339,36 @@ def report(curves: pd.DataFrame, trials: pd.DataFrame) -> str:
         verdicts.append([claim, str(own or "-"), verdict, tuned(trials, conditions)])
     compared = [*((name, NONE) for name in FACTORS.values()), (FACTORS[4], FACTORS[16])]
     levels = [level - 4 * STEP * k for k in range(4)] + [level + STEP]
-    rows = [
+    ratios = [
         [f"{at:.3f}", *(str(ratio(accuracies, pair, at) or "-") for pair in compared)]
         for at in sorted(levels)
     ]
-    settings = chosen(trials)
     fields = list(next(iter(settings.values())))
     names = {NONE: "no echoing"} | {name: f"e = {e}" for e, name in FACTORS.items()}
-    return "\n\n".join(
-        [
-            "# Logistic regression by mean curves",
-            "Does echoing need fewer fresh examples if no single lucky evaluation counts? Each "
-            f"condition has the setting that [the protocol](protocol.md) chooses, and {PAIRS} new "
-            "seeds. The accuracies at the same number of fresh examples are averaged over the "
-            "seeds, and the mean curve reaches a level once. Made by "
-            "`python -m benchmarks.mean_curves`.",
-            f"## Claims, at an accuracy of {level:.3f}",
-            "Fresh examples of one mean curve over those of the other, with the percentile "
-            "interval of a bootstrap over seeds (95%), which excludes the choice of the settings. "
-            "*Tuned*, not registered: the ratio of the scores of the search, by which the settings "
-            f"were chosen (the mean of {SMOOTHED} evaluations at an accuracy of {SEARCHED:g}), the "
-            "median over five searches and their range, a 93.75% interval.",
-            common.markdown_table(["claim", "ratio", "verdict", "tuned"], verdicts),
-            "## Other accuracies",
-            "Not registered. A dash: a mean curve does not reach it within the budget.",
-            common.markdown_table(
-                ["accuracy", *(f"e = {e} over no echoing" for e in FACTORS), "e = 4 over e = 16"],
-                rows,
-            ),
-            "## The settings",
-            common.markdown_table(
-                ["condition", *(field.rsplit(".", 1)[1].replace("_", " ") for field in fields)],
-                [
-                    [names[name], *(f"{settings[name][field]:.4g}" for field in fields)]
-                    for name in names
-                ],
-            ),
-        ]
-    )
+    chosen_settings = [
+        [names[name], *(f"{settings[name][field]:.4g}" for field in fields)] for name in names
+    ]
+    return [
+        f"## Settings chosen by {kind}",
+        f"{NEW_SEEDS[kind].number} seeds; judged at an accuracy of {level:.3f}.",
+        common.markdown_table(["claim", "ratio", "verdict", "tuned"], verdicts),
+        "At other accuracies, not registered. A dash: a mean curve does not reach it within the "
+        "budget.",
+        common.markdown_table(
+            ["accuracy", *(f"e = {e} over no echoing" for e in FACTORS), "e = 4 over e = 16"],
+            ratios,
+        ),
+        common.markdown_table(
+            ["condition", *(field.rsplit(".", 1)[1].replace("_", " ") for field in fields)],
+            chosen_settings,
+        ),
+    ]
 
 
 @style.styled
 def draw(curves: pd.DataFrame) -> Figure:
-    """The mean curve of each condition."""
-    accuracies = by_seed(curves)
+    """The mean curve of each condition, at the settings chosen by mean curves."""
+    accuracies = by_seed(curves[curves["settings"] == OF_MEANS])
     level = judged_level(accuracies, problems.get_config(PROBLEM).budget.fresh_examples)
     figure = Figure(figsize=(style.WIDTH, 3.2), layout="constrained")
     axes = figure.add_subplot()
@@ -308,7 +394,8 @@ def main(argv: list[str] | None = None) -> None:
     if options.train:
         train(options.train)
     curves = pd.read_csv(CURVES)
-    common.publish(report(curves, pd.read_csv(TRIALS)), options.out, lambda: draw(curves))
+    page = report(curves, pd.read_csv(TRIALS), pd.read_csv(CANDIDATES))
+    common.publish(page, options.out, lambda: draw(curves))
 
 
 if __name__ == "__main__":

@@ -113,6 +113,52 @@ def test_the_search_has_the_points_and_seeds_of_the_packed_study():
 
 
 def test_new_seeds_are_those_of_the_protocol():
-    study = mean_curves.new_seeds({name: {} for name in (NONE, *FACTORS.values())})
-    seeds = [search.trial_config(study, study.conditions[0], k, 0).seed for k in (0, 7)]
-    assert [(s.data, s.model) for s in seeds] == [(30_000, 40_000_000), (30_007, 40_070_000)]
+    settings = {name: {} for name in (NONE, *FACTORS.values())}
+    first, second = (
+        mean_curves.runs("made", settings, mean_curves.NEW_SEEDS[kind])
+        for kind in (mean_curves.OF_TRIALS, mean_curves.OF_MEANS)
+    )
+    tried = mean_curves.runs("made", settings, mean_curves.CANDIDATE_SEEDS)
+    seeds = [
+        search.trial_config(study, study.conditions[0], 7, 0).seed
+        for study in (first, tried, second)
+    ]
+    assert [(s.data, s.model) for s in seeds] == [
+        (30_007, 40_070_000),
+        (31_007, 50_070_000),
+        (32_007, 60_070_000),
+    ]
+
+
+def test_candidates_are_the_best_trials_of_each_search_and_the_best_mean_curve_is_chosen():
+    rows = [
+        (condition, number, trial, 0.1 * number + 0.01 * trial, score, 0.9)
+        for condition in (NONE, FACTORS[2])
+        for number in range(2)
+        for trial, score in enumerate((500.0, 400.0, 450.0))
+    ]
+    columns = ["condition", "search", "trial", "optimizer.learning_rate", "score", "smoothed"]
+    trials = pd.DataFrame(rows, columns=columns)
+    settings = mean_curves.candidates(trials)
+    rates = [own["optimizer.learning_rate"] for own in settings.values()]
+    assert rates == pytest.approx([0.01, 0.11, 0.01, 0.11])
+    values = {
+        f"{NONE}_search_0": (0.8, 0.87, 0.87),
+        f"{NONE}_search_1": (0.86, 0.86, 0.9),
+        f"{FACTORS[2]}_search_0": (0.8, 0.8, 0.81),  # neither reaches the level
+        f"{FACTORS[2]}_search_1": (0.8, 0.83, 0.82),
+    }
+    means = pd.DataFrame(
+        [
+            (name, fresh, value)
+            for name, own in values.items()
+            for fresh, value in zip((100, 200, 300), own, strict=True)
+        ],
+        columns=["condition", "fresh_examples", "value"],
+    )
+    best = mean_curves.chosen_by_means(trials, means)
+    rates = {name: own["optimizer.learning_rate"] for name, own in best.items()}
+    assert rates == pytest.approx({NONE: 0.01, FACTORS[2]: 0.11})
+    study = mean_curves.runs("made", settings, mean_curves.CANDIDATE_SEEDS)
+    assert [c.name for c in study.conditions] == list(values)
+    assert study.conditions[1].overrides["optimizer.learning_rate"] == pytest.approx(0.11)
