@@ -302,6 +302,10 @@ def judged_level(accuracies: dict[str, pd.DataFrame], budget: float) -> float:
 # --- the page
 
 
+def _level(accuracies: dict[str, pd.DataFrame]) -> float:
+    return judged_level(accuracies, problems.get_config(PROBLEM).budget.fresh_examples)
+
+
 def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> str:
     """The page.
 
@@ -311,9 +315,18 @@ def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> s
         means: as for `chosen_by_means`.
     """
     settings = {OF_TRIALS: chosen(trials), OF_MEANS: chosen_by_means(trials, means)}
+    accuracies = by_seed(curves[curves["settings"] == OF_MEANS])
+    level = _level(accuracies)
+    below = ", ".join(
+        f"{ratio(accuracies, (name, NONE), level - 4 * STEP)} with e = {e}"
+        for e, name in FACTORS.items()
+    )
     text = [
         "# Logistic regression by mean curves",
-        "Does echoing need fewer fresh examples if no lucky evaluation counts? The accuracies of "
+        "Does echoing need fewer fresh examples if no lucky evaluation counts? At the registered "
+        f"accuracy, {level:.3f}, which no echoing barely reaches, this is undecided. At "
+        f"{level - 4 * STEP:.3f}, not registered, it needs these shares of no echoing: {below}.",
+        "The accuracies of "
         "runs with new seeds are averaged over the seeds at the same number of fresh examples, and "
         "the mean curves are compared. [The protocol](protocol.md) says how each condition's "
         "setting is chosen: by the curve of one trial, or by the mean curves of five candidates. "
@@ -331,7 +344,7 @@ def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> s
 
 def _section(curves: pd.DataFrame, kind: str, trials: pd.DataFrame, settings: Settings):
     accuracies = by_seed(curves[curves["settings"] == kind])
-    level = judged_level(accuracies, problems.get_config(PROBLEM).budget.fresh_examples)
+    level = _level(accuracies)
     verdicts = []
     for claim, conditions in CLAIMS.items():
         own = ratio(accuracies, conditions, level)
@@ -369,7 +382,7 @@ def _section(curves: pd.DataFrame, kind: str, trials: pd.DataFrame, settings: Se
 def draw(curves: pd.DataFrame) -> Figure:
     """The mean curve of each condition, at the settings chosen by mean curves."""
     accuracies = by_seed(curves[curves["settings"] == OF_MEANS])
-    level = judged_level(accuracies, problems.get_config(PROBLEM).budget.fresh_examples)
+    level = _level(accuracies)
     figure = Figure(figsize=(style.WIDTH, 3.2), layout="constrained")
     axes = figure.add_subplot()
     shades = {NONE: ("no echoing", "black")} | {

@@ -248,6 +248,18 @@ DECAY = "grid/weight_decay_of_winners_sentences"
         ),
         (matched, ("grid/common_cadence_logistic", e(16, 32), "baseline_b32"), BOTH),
         (matched, ("grid/common_cadence_digits", e(2, 32), "baseline_b32"), TABLES),
+        (tuned, ("grid/common_cadence_cells", e(4, 16), e(16, 16)), BOTH),
+        (matched, ("grid/common_cadence_cells", e(2, 16), "baseline_b16"), TABLES),
+        (matched, ("grid/common_cadence_cells", e(16, 16), "baseline_b16"), TABLES),
+        *(
+            (matched, (f"grid/confirmation_common_cadence_{problem}", e(f, 32), "baseline_b32"), at)
+            for problem, f, at in (
+                ("logistic", 2, BOTH),
+                ("logistic", 16, BOTH),
+                ("digits", 2, TABLES),
+                ("sentences", 16, TABLES),
+            )
+        ),
         (tuned, ("grid/documents", e(4, 16), e(16, 16)), TABLES),
         (matched, ("grid/documents", e(4, 16), e(16, 16)), TABLES),
         (tuned, ("grid/cells", e(4, 16), e(16, 16)), TABLES),
