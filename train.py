@@ -71,7 +71,7 @@ import numpy as np
 from jax.profiler import TraceAnnotation
 from ml_collections import ConfigDict
 
-from data.splits import overlap
+from data.splits import remarks
 from pipeline import streams
 from pipeline.map_datasets import Batch
 from runs import (
@@ -135,8 +135,8 @@ def train(
     workdirs.check_apart(pathlib.Path(workdir), config, "--workdir")
     experiment = make_experiment(config)
     progress = progress or Progress(quiet=True)
-    if not locked and (warning := overlap(config.dataset)):  # a study says it once
-        progress.say(warning)
+    for remark in [] if locked else remarks(config.dataset):  # a study says them once
+        progress.say(remark)
     with signals.stop_requested() as stop:
         steps = step_by_step(
             experiment,

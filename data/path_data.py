@@ -4,7 +4,7 @@ import dataclasses
 import io
 import re
 import urllib.parse
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -16,6 +16,14 @@ _SAMPLE = 64
 
 # Fields of records that may have other names in a data set.
 FIELDS = {"image", "label", "objects", "text"}
+
+_MAX_NAMES = 5  # in a message
+
+# As COCO and Roboflow call the files of their boxes.
+_COCO_FILE = re.compile(r"(.*/)?(instances[^/]*|[^/]*coco[^/]*)\.json", re.I | re.S)
+
+# Where to read on, as the end of a message.
+BOXES = "; for boxes in COCO's format, see docs/your_data.md"
 
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 
@@ -85,6 +93,17 @@ def split_named(name: str) -> str:
     matches = [*map(_SPLIT.fullmatch, folders), *map(_WITH_SPLIT.fullmatch, (last, *folders))]
     match = next(filter(None, matches), None)
     return canonical_split(match[1].lower()) if match else ""
+
+
+def boxes_hint(names: Iterable[str]) -> str:
+    """`BOXES` if names of files are those of COCO's boxes."""
+    return BOXES * any(map(_COCO_FILE.fullmatch, names))
+
+
+def some(names: Iterable[str]) -> str:
+    """The first names in sorted order, for a message."""
+    names = sorted(names)
+    return ", ".join([*names[:_MAX_NAMES], *["..."] * (len(names) > _MAX_NAMES)])
 
 
 def canonical_split(name: str) -> str:

@@ -18,7 +18,7 @@ import itertools
 import os
 
 from data import folder, huggingface, npz, storage, text_files
-from data.path_data import FIELDS, PathData, Settings
+from data.path_data import FIELDS, PathData, Settings, boxes_hint
 from data.sources import DatasetInfo, FileSource, Slice, Source, SourceError
 
 KINDS = {"folder": folder, "files": text_files, "npz": npz, "hf": huggingface}
@@ -64,6 +64,10 @@ def _suggestion(path: str) -> str:
             "the name of a data set, with the directory in which TFDS has prepared it as "
             "config.dataset.data_dir"
         )
+    if table := text_files.converted_table(path):
+        return table
+    if boxes := boxes_hint(names):
+        return f"hf:DIRECTORY, of Parquet files{boxes}"
     for kind, module in KINDS.items():
         if any(name.lower().endswith(module.SUFFIXES) for name in names):
             return f"{kind}:{path}"

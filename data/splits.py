@@ -57,6 +57,16 @@ def overlap(dataset: Any) -> str:
     )
 
 
+def remarks(dataset: Any) -> list[str]:
+    """What to say of the splits of `dataset` (config.dataset) before training on them."""
+    notes: tuple[str, ...] = ()
+    if paths.is_path(dataset.name):
+        with contextlib.suppress(SourceError, RecordError):
+            notes = _open_split(dataset, dataset.train_split)[1].notes
+    warning = overlap(dataset)
+    return [*[warning] * bool(warning), *notes]
+
+
 def open_source(
     name: str, split: str, data_dir: str = "", *, cache_dir: str = "", text: str = ""
 ) -> tuple[Source, DatasetInfo]:

@@ -34,6 +34,7 @@ class Tree:
         root: the directory, as a path or URL without a slash at its end.
         names: of all files, relative to `root`, sorted. Files and directories whose names start
             with a dot are left out.
+        empty: directories without such files or directories; a bucket has none.
         sizes: bytes of each file in a bucket. On a file system they are not needed to list files,
             and take long for a million files on a network.
         stamp: identifies this state of files in a bucket.
@@ -41,6 +42,7 @@ class Tree:
 
     root: str
     names: list[str]
+    empty: Sequence[str] = ()
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     stamp: str = ""
 
@@ -143,17 +145,18 @@ def _local_tree(path: str) -> Tree:
         return Tree(os.path.dirname(path) or ".", [os.path.basename(path)])
     if not os.path.isdir(path):
         raise SourceError(f"there is no file or directory {path}{_similar(path)}; correct the path")
-    files = []
+    files, empty = [], []
     try:
         for directory, subdirectories, names in os.walk(path, onerror=_raise, followlinks=True):
             subdirectories[:] = [name for name in subdirectories if name[0] != "."]
             start = os.path.relpath(directory, path).replace(os.sep, "/")
-            for name in names:
-                if name[0] != ".":
-                    files.append(name if start == "." else f"{start}/{name}")
+            names = [name for name in names if name[0] != "."]
+            files += [name if start == "." else f"{start}/{name}" for name in names]
+            if not names and not subdirectories:
+                empty.append(start)
     except OSError as error:
         raise SourceError(f"{path} cannot be read ({reason(error)}); correct the path") from error
-    return Tree(path, sorted(files))
+    return Tree(path, sorted(files), sorted(empty))
 
 
 def _remote_tree(url: str) -> Tree:
@@ -175,7 +178,8 @@ def _remote_tree(url: str) -> Tree:
         for name, info in sorted(names.items())
         if not any(part.startswith(".") for part in name.split("/")) and not name.endswith("/")
     }
-    return Tree(url, list(sizes), sizes, fingerprint(*(version.encode() for version in versions)))
+    stamp = fingerprint(*(version.encode() for version in versions))
+    return Tree(url, list(sizes), sizes=sizes, stamp=stamp)
 
 
 def _system(url: str) -> tuple[Any, str]:

@@ -6,12 +6,14 @@
                                one .json file
 
 A directory's files belong to the splits that their folders or names say: test/a.txt, train.txt.
+A single file of another suffix is text, too, unless it is a table or binary.
 """
 
 import codecs
 import functools
 import itertools
 import json
+import os
 import pathlib
 import re
 import urllib.parse
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from data.path_data import PathData, Settings, by_split
+from data.path_data import BOXES, PathData, Settings, by_split
 from data.sources import DatasetInfo, Records, SourceError, locate, reason
 from data.storage import Tree
 
@@ -34,11 +36,16 @@ _CACHED = re.compile(
 # Half of a character in UTF-16, which JSON can hold, but UTF-8 and sentencepiece cannot.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_TABLE = re.compile(
+    r"\.(?:(?:csv|tsv)(?:\.(?:gz|bz2|xz|zst|zip))?|xlsx?|ods|feather|parquet|arrow)$", re.I
+)
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file starts
 _SCAN_BYTES = 2**24
 _MAX_NAMES = 5  # of fields, in a message
-# Of a line that show what a file is; a JSON array may be one line of gigabytes.
+# Of a file or a line that show what it is; a JSON array may be one line of gigabytes.
 _START_BYTES = 2**20
+_LISTS = re.compile(rb'":\s*\[\s*\{')  # of objects
+_COCO = re.compile(rb'"(?:bbox|category_id|file_name)"')
 
 
 class _Lines(Records):
@@ -118,6 +125,13 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     """
     names = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
     given = [name for name in tree.names if not _CACHED.fullmatch(name)]
+    if tables := [] if names else [name for name in given if converted_table(name)]:
+        whole = os.path.basename(settings.path) == tables[0]
+        path = settings.path if whole else f"{settings.path.rstrip('/')}/{tables[0]}"
+        raise SourceError(
+            f"{tree.path(tables[0])} is a table, whose header and columns would all be text; "
+            f"allowed: {converted_table(path)}"
+        )
     if len(given) == 1 and not given[0].endswith(_COMPRESSED):
         names = given  # whatever its suffix
     if not names:
@@ -131,6 +145,25 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     }
     info = DatasetInfo(settings.name, "text", tree.only(names).fingerprint())
     return PathData(splits, info)
+
+
+def converted_table(path: str) -> str:
+    """What to give for a table in place of files:PATH; '' for a file that is no table."""
+    if not (match := _TABLE.search(path)):
+        return ""
+    kind = match[0].lower().split(".")[1]
+    if kind in ("parquet", "arrow"):
+        return f"hf:{path}"
+    read = {
+        "csv": f"read_csv({path!r})",
+        "tsv": f"read_csv({path!r}, sep='\\t')",
+        "feather": f"read_feather({path!r})",
+    }.get(kind, f"read_excel({path!r})")
+    lines = f"{path[: match.start()]}.jsonl"
+    return (
+        f"'files:{lines}?text=COLUMN', which pandas.{read}.to_json({lines!r}, "
+        "orient='records', lines=True) writes"
+    )
 
 
 def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
@@ -166,35 +199,58 @@ def _check_start(shown: str, path: pathlib.Path, settings: Settings) -> None:
         start = file.read(2)
         if start in _UTF16:
             raise SourceError(f"{shown} is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8")
-        if not _is_json(path):
-            return
         file.seek(0)
+        if not _is_json(path):
+            if path.suffix.lower() not in SUFFIXES and b"\0" in file.read(_START_BYTES):
+                raise SourceError(f"{shown} is a binary file; give a text file, or JSON Lines")
+            return
         lines = iter(functools.partial(file.readline, _START_BYTES), b"")
         first = next((line for line in lines if not line.isspace()), b"")
-        if first.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
+        if problem := _not_lines(first, _column(settings)):
+            file.seek(0)
             raise SourceError(
-                f"{shown} contains a JSON array; allowed: one JSON object per line, as "
+                f"{shown} {problem}; allowed: one JSON object per line, as "
                 "pandas.DataFrame.to_json(FILE, orient='records', lines=True) writes them"
+                f"{BOXES * bool(_COCO.search(file.read(_START_BYTES)))}"
             )
         _check_fields(shown, first, settings)
 
 
+def _not_lines(line: bytes, column: str) -> str:
+    """What a file of JSON has in place of JSON Lines, by its first line; '' if nothing else."""
+    content, complete = line.removeprefix(codecs.BOM_UTF8).strip(), len(line) < _START_BYTES
+    if content[:1] == b"[":
+        return "contains a JSON array"
+    if content[:1] == b"{" and content[-1:] in b"{[," and complete:
+        return "contains one JSON object on several lines"
+    named = json.dumps(column).encode() in line or f'"{column}"'.encode(errors="replace") in line
+    if _LISTS.search(line) and not named and (not complete or not _strings(line)):
+        return f"starts with a JSON object that has lists, but no field {column!r}"
+    return ""
+
+
 def _check_fields(shown: str, line: bytes, settings: Settings) -> None:
     """Raises SourceError if the first object lacks the field of the text, but has other strings."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return  # reading the record reports it
-    if not isinstance(record, dict) or _column(settings) in record:
-        return
-    strings = [name for name, value in record.items() if isinstance(value, str)]
-    if strings := [name for name in strings if not _SURROGATE.search(name)]:
+    strings = _strings(line, unless=_column(settings))
+    if strings:
         names = [*map(repr, strings[:_MAX_NAMES]), *["..."] * (len(strings) > _MAX_NAMES)]
         raise SourceError(
             f"the first object of {shown} has no field {_column(settings)!r}, but the strings "
             f"{', '.join(names)}; name one in config.dataset.name, as in "
             f"'files:{settings.path}?text={urllib.parse.quote(strings[0], safe='')}'"
         )
+
+
+def _strings(line: bytes, unless: str = "") -> list[str]:
+    """The names of the strings in a JSON object; none if it has a field `unless`, or is damaged."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return []  # reading the record reports it
+    if not isinstance(record, dict) or unless in record:
+        return []
+    names = [name for name, value in record.items() if isinstance(value, str)]
+    return [name for name in names if not _SURROGATE.search(name)]
 
 
 def _is_json(path: pathlib.Path) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from data.splits import overlap
+from data.splits import remarks
 from pipeline import accounting
 from runs import distributed, records, workdirs
 from runs.progress import SEPARATOR, Progress, left, several
@@ -62,8 +62,8 @@ def run(
             progress.say(note)
         # before any trial, so that a copy of an unfinished study can be resumed
         tools.copy(study_dir, progress.say, only=records.STUDY)
-        if warning := overlap(study.config.dataset):
-            progress.say(warning)
+        for remark in remarks(study.config.dataset):
+            progress.say(remark)
         return _Launch(study, study_dir, progress, executor, lanes, shard, stacked, tools).run()
     finally:
         progress.close()

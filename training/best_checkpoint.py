@@ -32,8 +32,8 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
 
     Writes WORKDIR/evaluation.json (`status` of the run, `step` and `fresh_examples` of the best
     checkpoint, metrics by split, null if not finite, and the digest `sha256` of the other file) and
-    WORKDIR/parameters.npz, which numpy.load reads: every parameter and batch statistic by name,
-    such as params/stem/conv/kernel or model_state/stem/norm/mean.
+    WORKDIR/parameters.npz, which numpy.load reads: every variable of the network by name, such as
+    params/stem/conv/kernel or model_state/stem/norm/mean.
 
     Args:
         workdir: the directory of a run that no process is training.

@@ -21,6 +21,9 @@ from training import divergence, gradient_statistics, optimizer, sharding
 from training.optimizer import Hyperparameters
 from workloads.interface import Arrays, Workload
 
+# Folded into the key of the parameters, which stays what it is without such a stream.
+_DEFAULT_STREAM = 1
+
 # A batch on the devices: (data, index_B, copy_B), see pipeline.map_datasets.Batch.
 Rows = tuple[Any, jax.Array, jax.Array]
 
@@ -32,7 +35,8 @@ class TrainState:
 
     Attributes:
         params: trainable parameters, float32.
-        model_state: the network's other variables, such as batch norm's running statistics.
+        model_state: the network's other variables, such as batch norm's running statistics. Random
+            keys are held as their bits, uint32, which NumPy, checksums, and checkpoints support.
         opt_state: of the optimizer.
     """
 
@@ -74,7 +78,8 @@ class Program:
 
     def __init__(self, task: Task):
         self.task = task
-        self._graphdef = nnx.graphdef(nnx.eval_shape(lambda: task.workload.model(nnx.Rngs(0))))
+        abstract = nnx.eval_shape(lambda: self._new_model(np.uint32(0)))
+        self._graphdef, _, self._model_variables = nnx.split(abstract, nnx.Param, ...)
         self._replicated = sharding.replicated(task.mesh)
         self.state_shapes = shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
         self.state_shardings = state = self._shardings(shapes)
@@ -167,12 +172,23 @@ class Program:
             opt_state=sharding.parameter_shardings(mesh, choice, shapes.opt_state),
         )
 
+    def _new_model(self, seed) -> nnx.Module:
+        key = jax.random.key(seed)
+        # Streams of any other name, such as Dropout's, are drawn from the default.
+        default = jax.random.fold_in(key, _DEFAULT_STREAM)
+        return self.task.workload.model(nnx.Rngs(default, params=key))
+
     def _init_arrays(self, seed) -> TrainState:
-        model = self.task.workload.model(nnx.Rngs(params=jax.random.key(seed)))
-        _, params, model_state = nnx.split(model, nnx.Param, ...)
+        _, params, model_state = nnx.split(self._new_model(seed), nnx.Param, ...)
         zeros = optimizer.Hyperparameters(0.0, 0.0, 0.0)
         opt_state = optimizer.transformation(self.task.optimizer, zeros).init(params)
-        return TrainState(params, model_state, opt_state)
+        return TrainState(params, _key_bits(model_state), opt_state)
+
+    def _model(self, params, model_state) -> nnx.Module:
+        """The network with these variables; it may change its own, not those."""
+        model_state = jax.tree.map(_with_keys, self._model_variables, model_state)
+        # copy=True, because batch norm writes its statistics inside this trace.
+        return nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
 
     def train_step(
         self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
@@ -181,11 +197,9 @@ class Program:
         task, data = self.task, self._augmented(rows, data_seed)
 
         def loss_of(params):
-            params = self._gathered(params)
-            # copy=True, because batch norm writes its statistics inside this trace.
-            model = nnx.merge(self._graphdef, params, state.model_state, copy=True)
+            model = self._model(params, state.model_state)
             loss, metrics = task.workload.loss(model, data)
-            return loss, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
+            return loss, (metrics, _key_bits(nnx.state(model, nnx.Not(nnx.Param))))
 
         differentiate = jax.value_and_grad(loss_of, has_aux=True)
         (loss, (metrics, model_state)), grads = differentiate(state.params)
@@ -202,13 +216,13 @@ class Program:
         data = self._augmented(rows, data_seed)
 
         def row_losses(params):
-            model = nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
-            return self.task.workload.row_losses(model, data)
+            return self.task.workload.row_losses(self._model(params, model_state), data)
 
         return gradient_statistics.statistics(row_losses, params, index_B, repeat_B, data_seed)
 
     def _evaluate_arrays(self, params, model_state, data, mask_B):
-        model = nnx.merge(self._graphdef, self._gathered(params), model_state, copy=True)
+        model = self._model(params, model_state)
+        model.eval()
         return self.task.workload.evaluate(model, data, mask_B)
 
     def _augmented(self, rows: Rows, data_seed):
@@ -229,6 +243,20 @@ class Program:
         if self.task.sharding != "fsdp":
             return params
         return jax.lax.with_sharding_constraint(params, self._replicated)
+
+
+def _key_bits(variables: Any) -> Any:
+    """Variables with the bits of random keys in place of the keys."""
+    return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, variables)
+
+
+def _with_keys(like: Any, bits: Any) -> Any:
+    """The inverse of `_key_bits` for one array, of which `like` tells whether it held keys."""
+    return jax.random.wrap_key_data(bits) if _is_key(like) else bits
+
+
+def _is_key(array: Any) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
 def _device_bytes(shapes: Any, shardings: Any) -> int:

@@ -60,7 +60,11 @@ class Workload(Protocol):
         ...
 
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
-        """The network with initial parameters."""
+        """The network with initial parameters.
+
+        It may keep streams of `rngs`, as nnx.Dropout does: they are derived from config.seed.model,
+        advance with each step, and are saved in checkpoints.
+        """
         ...
 
     def loss(self, model: nnx.Module, data: Arrays) -> tuple[jax.Array, Arrays]:
@@ -76,7 +80,10 @@ class Workload(Protocol):
         ...
 
     def evaluate(self, model: nnx.Module, data: Arrays, mask_B: jax.Array) -> Arrays:
-        """Statistics of a batch for the metrics, such as sums over the rows whose mask is 1."""
+        """Statistics of a batch for the metrics, such as sums over the rows whose mask is 1.
+
+        `model.eval()` has been called: nnx.Dropout drops nothing.
+        """
         ...
 
     def summarize(self, outputs: list[dict[str, np.ndarray]]) -> dict[str, float]:

@@ -8,6 +8,7 @@ import shutil
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from PIL import Image
@@ -15,7 +16,7 @@ from PIL import Image
 import train
 import workloads
 from configs import base, coco, lm1b
-from data import paths, splits, storage, text_files
+from data import folder, paths, splits, storage, text_files
 from data.path_data import split_named
 from data.sources import RecordError, SourceError, UpstreamError
 from pipeline.map_datasets import Read, record_numbers
@@ -155,6 +156,75 @@ def test_folders_that_are_no_classes_are_refused(places, says, tmp_path):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_bytes(tfds_data.png(1))
     assert re.search(says, refused(tmp_path, f"folder:{tmp_path}"))
+
+
+def files_at(root, *places):
+    """Writes a PNG to each place, whatever its name."""
+    for place in places:
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(tfds_data.png(1))
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        (
+            ["bird/1.png", "dog/2.png", "cat/3.heic", "cat/4.HEIC"],
+            r"without images: cat \(\.heic\)",
+        ),
+        (
+            ["bird/1.png", "cat/README", "owl/a.psd"],
+            r"images: cat \(no suffix\), owl \(\.psd\); al",
+        ),
+        (["train/a/1.png", "train/b/2.png", "val/c/3.svg"], r"images: c \(\.svg\); allowed: \.jpg"),
+        (["bird/1.png", "dog/2.png", "cat/"], r"without images: cat \(empty\)"),
+        (["bird/1.png", "dog/2.png", "cat/.DS_Store"], r"without images: cat \(empty\)"),
+        (["images/1.png", "annotations/instances.json"], r"annotations \(\.json\).*see docs/your"),
+        (["train/1.png", "val/2.png", "val/_annotations.coco.json"], "look like splits.*see docs/"),
+        (["1.png", "instances_val.json"], "has no images in folders.*see docs/your_data.md"),
+    ],
+)
+def test_a_folder_of_a_class_without_images_is_refused(places, says, tmp_path):
+    files_at(tmp_path, *(place for place in places if not place.endswith("/")))
+    for place in places:
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        if place.endswith("/"):
+            (tmp_path / place).mkdir()
+    with pytest.raises(SourceError, match=says):
+        splits.open_source(f"folder:{tmp_path}", "train")
+
+
+def test_files_that_are_left_out_are_counted_in_a_note(tmp_path):
+    files_at(tmp_path / "pictures", *(f"{name}/{n}.png" for name in "ab" for n in range(40)))
+    leftovers = ("a/Thumbs.db", "b/desktop.ini", "__MACOSX/a/1.txt", "LICENSE", "a/.DS_Store")
+    files_at(tmp_path / "pictures", "a/1.heic", "b/x/2.TXT", "b/3", *leftovers)
+    config = config_of(tmp_path, "folder:pictures", dataset__validation_split="train")
+    info = splits.open_source("folder:pictures", "train", str(tmp_path))[1]
+    (note,) = info.notes
+    assert note == (
+        "files in the folders of the classes of folder:pictures that are not images of a known "
+        "suffix, and are left out: 3 (.heic, .txt, no suffix)"
+    )
+    assert info.num_classes == 2
+    assert splits.remarks(config.dataset)[-1] == note
+    others = write("folder", tmp_path / "others")
+    assert splits.open_source(others, "train", str(tmp_path / "others"))[1].notes == ()
+
+
+@pytest.mark.parametrize("suffix", folder.SUFFIXES)
+def test_an_image_of_each_suffix_is_decoded(suffix, tmp_path):
+    kinds = {".jfif": "JPEG", ".pgm": "PPM"}
+    pixels = np.full((16, 24, 3), (200, 100, 50), np.uint8)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        image = Image.fromarray(pixels).convert("L" if suffix == ".pgm" else "RGB")
+        image.save(tmp_path / name / f"1{suffix.upper()}", kinds.get(suffix))
+    source, info = splits.open_source(f"folder:{tmp_path}", "train")
+    assert (len(source), info.image_shape[:2]) == (2, (16, 24))
+    decoded = decoding.decode(source[0]["image"], info.channels).astype(int)
+    wanted = np.asarray(image).reshape(decoded.shape)
+    assert abs(decoded - wanted).max() <= 12  # some formats, and palettes, lose colors
 
 
 @pytest.mark.parametrize(
@@ -839,6 +909,113 @@ def test_a_json_array_is_refused(name, before, indent, tmp_path):
     (tmp_path / name).write_text(before + array)
     with pytest.raises(SourceError, match=f"{name} contains a JSON array; allowed: one JSON objec"):
         splits.open_source(f"files:{tmp_path}/{name}", "train")
+
+
+COCO = {
+    "info": {"year": 2017},
+    "images": [{"id": 1, "file_name": "1.jpg"}],
+    "annotations": [{"image_id": 1, "category_id": 3, "bbox": [0, 0, 1, 1]}],
+}
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+@pytest.mark.parametrize(
+    ("value", "indent", "says"),
+    [
+        (
+            COCO,
+            None,
+            "has lists, but no field 'text'; allowed: one JSON object per line.*see docs/",
+        ),
+        (
+            COCO,
+            2,
+            "contains one JSON object on several lines; allowed: one JSON .*see docs/your_da",
+        ),
+        ({"text": "one", "n": 2}, 1, "contains one JSON object on several lines; .* writes them$"),
+        ({"turns": [{"role": "a"}]}, None, "that has lists, but no field 'text'; .* writes them$"),
+    ],
+)
+def test_one_json_object_is_refused(name, value, indent, says, tmp_path):
+    (tmp_path / name).write_text(json.dumps(value, indent=indent))
+    with pytest.raises(SourceError, match=says):
+        splits.open_source(f"files:{tmp_path}/{name}", "train", text="sentences")
+
+
+def test_one_json_object_on_one_long_line_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "_START_BYTES", 64)
+    (tmp_path / "a.json").write_text(json.dumps(COCO))
+    with pytest.raises(SourceError, match="has lists, but no field 'text'"):
+        splits.open_source(f"files:{tmp_path}/a.json", "train")
+
+
+def test_a_long_object_with_lists_and_a_text_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "_START_BYTES", 64)
+    for number in range(50, 70):  # the start may end in a comma
+        file = tmp_path / f"{number}.jsonl"
+        record = {"links": [{"n": 1}], "\u00e9": "a, b", "text": "," * number}
+        file.write_text(json.dumps(record))
+        assert splits.open_source(f"files:{file}", "train")[0][0]["text"] == "," * number
+        assert splits.open_source(f"files:{file}?text=%C3%A9", "train")[0][0]["text"] == "a, b"
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        (
+            "a.csv",
+            r"allowed: 'files:{}/a\.jsonl\?text=COLUMN', which pandas\.read_csv\('{}/a\.csv'\)"
+            r"\.to_json\('{}/a\.jsonl', orient='records', lines=True\) writes$",
+        ),
+        ("a.CSV.gz", r"allowed: 'files:{}/a\.jsonl\?.*read_csv\('{}/a\.CSV\.gz'\)"),
+        ("a.tsv", r"read_csv\('{}/a\.tsv', sep='\\t'\)\.to_json"),
+        ("a.xlsx", r"read_excel\('{}/a\.xlsx'\)\.to_json"),
+        ("a.parquet", r"allowed: hf:{}/a\.parquet$"),
+        ("a.arrow", r"allowed: hf:{}/a\.arrow$"),
+    ],
+)
+def test_a_table_is_no_text(file, says, tmp_path):
+    (tmp_path / file).write_text("text,label\none,1\n")
+    says = says.replace("{}", re.escape(str(tmp_path)))
+    for name in (f"files:{tmp_path}/{file}", f"files:{tmp_path}"):
+        with pytest.raises(SourceError, match=f"is a table, .*{says}"):
+            splits.open_source(name, "train", text="sentences")
+    for name in (f"csv:{tmp_path}/{file}", f"{tmp_path}/{file}"):
+        with pytest.raises(SourceError, match=says):
+            paths.check_name(name)
+
+
+def test_the_conversion_of_a_table_is_the_one_that_its_refusal_gives(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text('text,label\n"one, two",1\nthree,0\n')
+    with pytest.raises(SourceError) as refusal:
+        splits.open_source("files:a.csv", "train")
+    code = re.search(r"which (pandas\..*) writes", str(refusal.value))[1]
+    exec(code, {"pandas": pd})
+    source, _ = splits.open_source("files:a.jsonl?text=text", "train", text="sentences")
+    assert [record["text"] for record in source] == ["one, two", "three"]
+
+
+def test_tables_beside_text_are_not_read(tmp_path):
+    (tmp_path / "labels.csv").write_text("label\n1\n")
+    (tmp_path / "a.txt").write_text("one\n")
+    source, _ = splits.open_source(f"files:{tmp_path}", "train", text="sentences")
+    assert [record["text"] for record in source] == [b"one"]
+
+
+def test_a_binary_file_of_another_suffix_is_no_text(tmp_path):
+    np.savez(tmp_path / "a.npz", image=np.zeros(4))
+    with pytest.raises(SourceError, match=r"a\.npz is a binary file; give a text file"):
+        splits.open_source(f"files:{tmp_path}/a.npz", "train", text="sentences")
+
+
+def test_boxes_in_cocos_format_are_answered_with_their_page(tmp_path):
+    files_at(tmp_path, "images/1.png")
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / "instances_val2017.json").write_text(json.dumps(COCO))
+    for name in (f"coco:{tmp_path}", f"{tmp_path}"):
+        with pytest.raises(SourceError, match=r"allowed: hf:.*COCO's format, see docs/your"):
+            paths.check_name(name)
 
 
 def test_a_json_array_on_one_long_line_is_not_read_whole(tmp_path):

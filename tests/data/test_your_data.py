@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 import re
 import shlex
 
@@ -12,14 +13,16 @@ from sklearn.datasets import load_digits
 
 import advise
 import train
-from configs import base
-from data import convert
+import workloads
+from configs import base, coco
+from data import convert, splits
 from models.resnet_imagenet import STAGES, BasicBlock
 from runs import cli
-from tests.helpers import path_data
+from tests.helpers import pages, path_data, tfds_data
 from tests.helpers.runs import ROOT
 
-PAGE = (ROOT / "docs" / "your_data.md").read_text(encoding="utf-8")
+PAGE_FILE = "docs/your_data.md"
+PAGE = (ROOT / PAGE_FILE).read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(block.replace("\\\n", " "))
     for block in re.findall(r"^```\n(python .*?)\n```$", PAGE, re.M | re.S)
@@ -39,6 +42,8 @@ SHRUNK = {
     "log_every_steps": 1,
 }
 
+BOXES = {"dataset.canvas": 40, "augmentation.crop_size": 32}  # the smallest that detection allows
+
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
@@ -56,8 +61,8 @@ def data(tmp_path, monkeypatch):
         "test": texts[250:],
     }.items():
         (tmp_path / "corpus" / f"{split}.txt").write_text("\n".join(lines))
-    pages = [json.dumps({"content": "\n".join(texts[n : n + 9])}) for n in range(0, 300, 9)]
-    (tmp_path / "pages.jsonl").write_text("\n".join(pages))
+    lines = [json.dumps({"content": "\n".join(texts[n : n + 9])}) for n in range(0, 300, 9)]
+    (tmp_path / "pages.jsonl").write_text("\n".join(lines))
     breeds = {"_type": "ClassLabel", "names": [str(n) for n in range(5)]}
     pets = {}
     for split, numbers in {"train": range(60), "validation": range(60, 80)}.items():
@@ -66,13 +71,52 @@ def data(tmp_path, monkeypatch):
         features = {"image": path_data.IMAGE, "label": path_data.LABEL, "breed": breeds}
         pets[split] = path_data.described(table, features)
     path_data.save_to_disk(tmp_path / "pets", pets)
+    write_coco()
+    (converting,) = (block.code for block in pages.blocks(PAGE_FILE) if block.language == "python")
+    exec(converting, {})
     return tmp_path
+
+
+def write_coco():
+    """40 images with boxes of the categories 7 and 90: none in the first, a crowd in the second."""
+    images = [{"id": 100 + n, "file_name": f"{n}.png"} for n in range(40)]
+    pathlib.Path("images").mkdir()
+    for n, image in enumerate(images):
+        pathlib.Path("images", image["file_name"]).write_bytes(tfds_data.png(n))
+    annotations = [
+        {"image_id": 100 + n, "category_id": (7, 90)[n % 2], "bbox": [1, 2, 3.5, 4], "area": 9}
+        for n in range(1, 40)
+    ]
+    annotations[0] |= {"iscrowd": 1}
+    del annotations[1]["area"]
+    categories = [{"id": 90, "name": "b"}, {"id": 7, "name": "a"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    pathlib.Path("instances.json").write_text(json.dumps(content))
+
+
+def test_boxes_in_cocos_format_are_converted_as_the_page_says(data):
+    source, info = splits.open_source("hf:boxes", "train")
+    assert (len(source), info.num_classes, info.has_boxes) == (40, 2, True)
+    records = {record["image"]: record["objects"] for record in source}
+    by_number = [records[tfds_data.png(n)] for n in range(40)]
+    assert [objects["label"].tolist() for objects in by_number] == [[], *[[1], [0]] * 19, [1]]
+    assert [bool(objects["is_crowd"].any()) for objects in by_number] == [
+        False,
+        True,
+        *[False] * 38,
+    ]
+    corners = np.array([2, 1, 6, 4.5]) / 8  # y, x, y, x of images of 8 pixels
+    for objects in by_number[1:]:
+        np.testing.assert_allclose(objects["bbox"], [corners])
+    decoded = workloads.make(coco.get_config("mini"), info).decode(list(source))
+    assert sorted(set(decoded["area"][decoded["labels"] >= 0].tolist())) == [9, 14]
 
 
 def test_the_page_has_a_command_for_each_kind_of_data():
     words = " ".join(word for command in COMMANDS for word in command)
-    assert len(COMMANDS) == 7
-    for kind in ("folder:", "npz:", "files:corpus", "files:pages.jsonl", "hf:", "data.convert"):
+    assert len(COMMANDS) == 8
+    kinds = ("folder:", "npz:", "files:corpus", "files:pages.jsonl", "hf:pets", "hf:boxes")
+    for kind in (*kinds, "data.convert"):
         assert kind in words
 
 
@@ -96,7 +140,8 @@ def test_the_commands_on_folders_suit_a_cpu_and_each_other():
 def test_a_command_of_the_page_runs(command, data, capsys):
     script, *words = command[1:] if command[1] != "-m" else command[2:]
     if script != "data.convert":
-        words += [f"--config.{field}={value}" for field, value in SHRUNK.items()]
+        shrunk = SHRUNK | (BOXES if "--config=configs/coco.py" in words else {})
+        words += [f"--config.{field}={value}" for field, value in shrunk.items()]
     if script == "advise.py":
         words.append("--seconds=0.01")
     assert cli.guarded(MAINS[script], words) == cli.OK, capsys.readouterr().err
