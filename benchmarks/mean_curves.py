@@ -330,7 +330,7 @@ def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> s
         "runs with new seeds are averaged over the seeds at the same number of fresh examples, and "
         "the mean curves are compared. [The protocol](protocol.md) says how each condition's "
         "setting is chosen: by the curve of one trial, or by the mean curves of five candidates. "
-        "Made by `python -m benchmarks.mean_curves`.",
+        "Made by `python -m benchmarks.mean_curves`; `--train` ran on two cores of an AMD EPYC.",
         "Ratios are those of the fresh examples at which two mean curves first reach an accuracy, "
         "with the percentile interval of a bootstrap over seeds (95%), which excludes the choice "
         "of the settings. *Tuned*, not registered: the ratio of the scores by which trials were "

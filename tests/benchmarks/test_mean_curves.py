@@ -162,3 +162,9 @@ def test_candidates_are_the_best_trials_of_each_search_and_the_best_mean_curve_i
     study = mean_curves.runs("made", settings, mean_curves.CANDIDATE_SEEDS)
     assert [c.name for c in study.conditions] == list(values)
     assert study.conditions[1].overrides["optimizer.learning_rate"] == pytest.approx(0.11)
+
+
+def test_the_page_follows_from_the_stored_curves(tmp_path):
+    out = tmp_path / "mean_curves.md"
+    mean_curves.main([f"--out={out}"])
+    assert out.read_text() == (mean_curves.RESULTS / "mean_curves.md").read_text()

@@ -156,7 +156,8 @@ def test_advice_on_a_step_beyond_the_devices_memory_is_one_sentence(dtype, capsy
     monkeypatch.setattr(Program, "compile_train", lambda *_: exhaust)
     words = [MINI, "--seconds=0.01", *flags(mini(dtype=dtype))]
     assert cli.guarded(advise.main, words) == cli.WRONG_INPUT
-    assert is_the_sentence(capsys.readouterr().err, dtype)
+    *_, error = capsys.readouterr().err.splitlines(keepends=True)  # a slow machine sees progress
+    assert is_the_sentence(error, dtype)
 
 
 @pytest.mark.parametrize("place", ["step", "fetch"])
