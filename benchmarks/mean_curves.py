@@ -234,7 +234,7 @@ def reaches(fresh: np.ndarray, means: np.ndarray, level: float) -> np.ndarray:
 
     Returns: float [curves].
     """
-    hit = means >= level
+    hit = means >= level - 1e-9  # a mean that equals the level, however it was rounded
     last = hit.argmax(axis=1)
     before = np.maximum(last - 1, 0)
     rows = np.arange(len(means))
