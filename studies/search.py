@@ -258,6 +258,9 @@ def check_values(study: Study) -> None:
     InputError."""
     for condition in study.conditions:
         config = trial_config(study, condition, 0, 0)
+        # what fails whatever the end of an axis is not the fault of the axis
+        with errors_of(study.name, f"condition {condition.name!r}, search 0, trial 0"):
+            config_check.check(config)
         for axis in study.space:
             for value in _extremes(axis):
                 searched = _searched(axis, value)
@@ -270,9 +273,11 @@ def check_values(study: Study) -> None:
     for name, value in _seeds(study, *last).items():
         with errors_of(study.name, f"its last trial has {name} = {value}"):
             _check_value(config, name, value)
-    for axis in study.space:
-        if axis.field.startswith(_LANE_FIELDS):  # neither the network nor the data depend on it
-            continue
+    # neither the network nor the data depend on the others
+    axes = [axis for axis in study.space if not axis.field.startswith(_LANE_FIELDS)]
+    if axes:
+        make_experiment(trial_config(study, baseline, 0, 0))
+    for axis in axes:
         for value in _extremes(axis):
             config = trial_config(study, baseline, 0, 0)
             cli.set_field(config, axis.field, value, base.FIELDS)

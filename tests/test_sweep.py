@@ -304,6 +304,21 @@ def test_wrong_search_space_is_one_sentence_and_writes_nothing(
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"dataset__name": "folder:/nope"}, "there is no file or directory /nope"),
+        ({"batch_size": 30, "echo__streams": 4}, "does not divide"),
+    ],
+)
+def test_what_is_wrong_without_an_axis_is_not_blamed_on_it(fields, says, tmp_path):
+    axis = Axis("augmentation.pad", "linear", 0, 2)
+    with pytest.raises(cli.InputError, match=says) as refused:
+        sweep.run(dataclasses.replace(study(**fields), space=(axis,)), tmp_path / "s", QUIET)
+    assert "augmentation.pad" not in str(refused.value)
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_whole_number_that_a_rule_refuses_is_found_before_the_first_trial(tmp_path):
     axis = Axis("batch_size", "log", 16, 50)
     plan = dataclasses.replace(study(trials=4, echo__streams=2), space=(axis,))
