@@ -231,8 +231,8 @@ def _boundary(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
                 scale = " (the axis is 1 - value)" if axis.scale == "log_one_minus" else ""
                 yield (
                     f"Optimum at the boundary: the best trial lies within {EDGE:.0%} of the {end} "
-                    f"({getattr(axis, end):g}) of {axis.field}{scale} in {listed}. Widen that axis "
-                    "and search again."
+                    f"({getattr(axis, end):g}) of {axis.field}{scale} in {listed}. Widen that "
+                    "axis, if its field allows it, and search again."
                 )
 
 

@@ -158,13 +158,18 @@ class Axis:
 
     def near_end(self, value: Any) -> str | None:
         """The end, "min" or "max", that `value` is within EDGE of; None in between, for a choice,
-        and without a value."""
+        and without a value.
+
+        A whole number stands for all that is rounded to it: on an axis from 0 to 2, half of all
+        draws are 0 or 2, and say nothing about its ends.
+        """
         if self.values or value is None or math.isnan(value):
             return None
-        position = self.position(value)
-        if position is None or EDGE < position < 1 - EDGE:
-            return None
-        return "min" if position <= EDGE else "max"
+        half = 0.5 if float(value).is_integer() else 0.0
+        low, high = self.position(value - half), self.position(value + half)
+        if high is not None and high <= EDGE:
+            return "min"
+        return "max" if low is not None and low >= 1 - EDGE else None
 
     def extremes(self) -> list[Any]:
         """The values at both ends, or all choices."""

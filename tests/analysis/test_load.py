@@ -631,12 +631,28 @@ def test_positions_on_the_axes_of_a_search_space(axis, value, place):
 
 
 def test_optimum_at_the_boundary_is_a_caveat(tmp_path):
-    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 0.0205}]
+    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 5e-6, "max": 0.0305}]
     loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=space))
     (note,) = [each for each in caveats.find(loaded) if each.startswith("Optimum")]
     # Best: 0.03 and 0.01 (baseline), 0.01 and 0.02 (before_e2); only the largest lie near the end.
-    assert "max (0.0205) of optimizer.learning_rate" in note
+    assert "max (0.0305) of optimizer.learning_rate" in note
     assert "baseline/0 (0.03), before_e2/1 (0.02)." in note
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "high", "value", "end"),
+    [
+        ("linear", 0, 2, 0, None),  # a quarter of the draws
+        ("linear", 0, 2, 2, None),
+        ("linear", 0, 100, 4, "min"),
+        ("linear", 0, 100, 5, None),
+        ("linear", 0, 100, 96, "max"),
+        ("log", 1, 1000, 1, None),  # 1 to 1.5 is 6% of the axis
+        ("log", 1, 1000, 1000, "max"),
+    ],
+)
+def test_a_whole_number_is_at_an_end_if_all_that_is_rounded_to_it_is(scale, low, high, value, end):
+    assert Axis("augmentation.pad", scale, low, high).near_end(value) == end
 
 
 def test_caveats_of_a_small_study(small):
