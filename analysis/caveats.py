@@ -84,7 +84,7 @@ def _set_aside(loaded: LoadedStudy, root: str | os.PathLike | None) -> Iterable[
             ),
             "; ",
         )
-        yield f"Unreadable trial directories were set aside and do not count: {listed}."
+        yield f"Unusable trial directories were set aside and do not count: {listed}."
 
 
 def _baseline(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:

@@ -1,6 +1,7 @@
 """Reads run records into tables: one row per trial, or one row per validation record.
 
-Trial directories that cannot be read are set aside and named; the rest is analyzed.
+Trial directories that cannot be read, or are not of their study, are set aside and named; the rest
+is analyzed.
 """
 
 import array
@@ -19,17 +20,19 @@ from analysis import archive, single_runs
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
-from runs.study import Study, check_target_value, is_number, nested, parse_target, plain, short
+from runs.study import (
+    MAY_DIFFER_IN_TRIALS,
+    Study,
+    check_target_value,
+    is_number,
+    nested,
+    parse_target,
+    plain,
+    short,
+)
 
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
-
-# Fields that affect no seconds, as configs.base.MAY_CHANGE_IN_STUDY, which only tests compare: this
-# package reads records, and imports no configuration.
-SAME_PACE = {
-    *("dataset.data_dir", "dataset.cache_dir"),
-    *("log_every_steps", "gradient_statistics_every_steps"),
-}
 
 _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
@@ -54,8 +57,9 @@ class LoadedStudy:
     Attributes:
         study: the plan.
         trials: one row per trial, see `load`.
-        set_aside: (directory, reason) of each trial that could not be read.
-        differing: of single runs, `single_runs.differing_fields`.
+        set_aside: (directory, reason) of each trial whose records are damaged, or of another plan
+            or other data than the study's.
+        differing, unlike: of single runs, `single_runs.differing_fields`.
         planless: whether single runs are trials of a study, read without its study.json.
     """
 
@@ -71,7 +75,7 @@ class LoadedStudy:
             return None
         listed = "; ".join(plain(f"{path} ({reason})") for path, reason in self.set_aside)
         noun = "trial directory" if len(self.set_aside) == 1 else "trial directories"
-        return f"Set aside {len(self.set_aside)} unreadable {noun}: {listed}."
+        return f"Set aside {len(self.set_aside)} unusable {noun}: {listed}."
 
 
 def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
@@ -245,14 +249,19 @@ class Rows:
 
     def __init__(self):
         self._known: dict[pathlib.Path, tuple[Any, dict[str, Any]]] = {}
+        self._study: Study | None = None
+        self._plan = ""
 
     def __call__(
         self, place: records.TrialPath, path: pathlib.Path, study: Study
     ) -> dict[str, Any]:
         """The trial's row; raises one of _DAMAGE if its files are damaged."""
-        # The ends of a choice are NaN, which differs from itself: its text does not.
-        space = repr(study.space)
-        state = (study.target, space, *(_version(f"{path}/{name}") for name in self._FILES))
+        if study is not self._study:
+            plan = repr((study.target, study.record))
+            if plan != self._plan:
+                self._known.clear()
+            self._study, self._plan = study, plan
+        state = tuple(_version(f"{path}/{name}") for name in self._FILES)
         known, row = self._known.get(path, (None, {}))
         if known != state:
             row = _trial_row(place, path, study)
@@ -328,8 +337,7 @@ def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> str:
     if set_aside:
         path, reason = set_aside[0]
         return (
-            f"no readable trial in {where} ({len(set_aside)} unreadable, the first is {path}: "
-            f"{reason})"
+            f"no usable trial in {where} ({len(set_aside)} unusable, the first is {path}: {reason})"
         )
     return (
         f"no run records in {where}; a study holds {records.STUDY} and CONDITION/SEARCH/TRIAL "
@@ -343,7 +351,7 @@ def _reason(error: Exception) -> str:
 
 def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
-    trial = trial_records.read(path, place if study.searches else None)
+    trial = trial_records.read(path, place, study) if study.searches else trial_records.read(path)
     records.check_readable(trial.config)
     if trial.metrics and not trial.config:
         raise ValueError(f"{records.CONFIG} is missing")  # it is written first
@@ -474,7 +482,7 @@ def _changes_of_pace(trained_with: Sequence[Mapping[str, Any]]) -> str | None:
     fields = {
         name
         for origin in later
-        for name in {*origin["fields"], *first["fields"]} - SAME_PACE
+        for name in {*origin["fields"], *first["fields"]} - {*MAY_DIFFER_IN_TRIALS}
         if origin["fields"].get(name) != first["fields"].get(name)
     }
     changed = [*(["hardware"] if hardware else []), *map(plain, sorted(fields))]
