@@ -58,12 +58,21 @@ def _planless(loaded: LoadedStudy) -> Iterable[str]:
 
 
 def _differing(loaded: LoadedStudy) -> Iterable[str]:
-    """Single runs of one condition that are no search, since more than hyperparameters differ."""
-    if loaded.differing:
-        listed = _listed(plain(name, _MAX_NAME) for name in loaded.differing)
+    """Single runs that are no search, or no comparison of echo settings, since more differs."""
+    within, across = (
+        _listed(plain(name, _MAX_NAME) for name in names)
+        for names in (loaded.differing, loaded.unlike)
+    )
+    if within:
         yield (
-            f"Runs of one condition differ in more than optimizer and seeds ({listed}), so the "
+            f"Runs of one condition differ in more than optimizer and seeds ({within}), so the "
             "best of them is not a tuned result. Analyze runs with equal settings together."
+        )
+    if across:
+        yield (
+            f"Conditions differ in more than echoing, batch size, optimizer, and seeds ({across}), "
+            "so ratios are not the effect of echoing alone. Runs of different workloads, models, "
+            "losses, data, or augmentations form no pairs with matched seeds."
         )
 
 

@@ -67,6 +67,7 @@ class LoadedStudy:
     trials: pd.DataFrame
     set_aside: tuple[tuple[pathlib.Path, str], ...]
     differing: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
     planless: bool = False
 
     def warning(self) -> str | None:
@@ -129,12 +130,13 @@ def read(
             f"{studies[0]} is a study; give one study alone, or several directories of single runs"
         )
     plan = _study(studies[0]) if studies else _runs(roots, target)
-    study, places, set_aside, of_runs = plan
+    study, places, set_aside, problems, of_runs = plan
     study = at_target(study, target)
     rows = []
     for place, path in places:
         try:
-            rows.append(read_row(place, path, study))
+            row = read_row(place, path, study)
+            rows.append(row | {"hparams": row["hparams"] | problems.get(path, {})})
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not rows:
@@ -281,7 +283,8 @@ def _version(path: str) -> tuple[int, int, int] | None:
 _Places = list[tuple[records.TrialPath, pathlib.Path]]
 
 
-_Plan = tuple[Study, _Places, SetAside, dict[str, Any]]  # with what LoadedStudy says of runs
+# Of single runs, also the problem of each, if these differ, and what LoadedStudy says of them.
+_Plan = tuple[Study, _Places, SetAside, dict[pathlib.Path, dict[str, Any]], dict[str, Any]]
 
 
 def _study(root: pathlib.Path) -> _Plan:
@@ -293,7 +296,7 @@ def _study(root: pathlib.Path) -> _Plan:
             places.append((place, path))
         else:
             set_aside.append((path, "its condition is not in study.json"))
-    return study, places, set_aside, {}
+    return study, places, set_aside, {}, {}
 
 
 def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
@@ -309,11 +312,15 @@ def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
     if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
     study = single_runs.study_of(_name(roots), list(snapshots.values()), target)
+    differing, unlike = single_runs.differing_fields(snapshots.values())
+    fields = {*differing, *unlike}
+    problems = {p: single_runs.problem_of(snapshot, fields) for p, snapshot in snapshots.items()}
     of_runs = {
-        "differing": single_runs.differing_fields(snapshots.values()),
+        "differing": differing,
+        "unlike": unlike,
         "planless": any((path / records.HPARAMS).exists() for path in snapshots),
     }
-    return study, list(single_runs.places(snapshots)), set_aside, of_runs
+    return study, list(single_runs.places(snapshots)), set_aside, problems, of_runs
 
 
 def _name(roots: Sequence[pathlib.Path]) -> str:

@@ -13,7 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis import archive, caveats, figures, load, report, scores, single_runs, tables, watch
+from analysis import (
+    archive,
+    caveats,
+    figures,
+    load,
+    report,
+    scores,
+    single_runs,
+    tables,
+    uncertainty,
+    watch,
+)
 from configs import base
 from runs import records
 from runs.cli import InputError
@@ -547,6 +558,32 @@ def test_runs_of_one_condition_that_are_no_search_are_a_caveat(tmp_path):
         notes = caveats.find(load.read([tmp_path / name for name in names]))
         assert sum(note.startswith(says) for note in notes) == expected
         assert sum(note.startswith("Runs of one") for note in notes) == expected
+
+
+def test_unlike_runs_of_different_conditions_are_a_caveat_and_form_no_pairs(tmp_path):
+    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 50}
+    small = {"model": {"depth": 0}, "augmentation": {"pad": 1}, "dataset": {"cache_dir": "/a"}}
+    other = {"dataset": {"cache_dir": "/b", "spaced_epochs": 1}, "budget": {"fresh_examples": 9}}
+    for name, changes in (
+        ("base", small),
+        ("same", small | other | {"echo": echo}),
+        ("unlike", small | {"echo": echo, "model": {"depth": 8}}),
+        ("unlike_base", small | {"dataset": {"validation_split": "train[90%:]"}}),
+        ("noisy", small | {"echo": echo, "log_every_steps": 7}),
+    ):
+        write_trial(tmp_path / name, [0.1, 0.9], settings=config(**changes))
+    says = "Conditions differ in more than echoing, batch size, optimizer, and seeds"
+    for names, fields, number in (
+        (["base", "same"], None, 1),
+        (["base", "noisy"], None, 1),
+        (["base", "unlike"], "(model.depth)", 0),
+        (["base", "unlike", "same"], "(model.depth)", 1),
+        (["unlike_base", "same"], None, 1),  # a record without the field is older than it
+    ):
+        loaded = load.read([tmp_path / name for name in names])
+        notes = [note for note in caveats.find(loaded) if note.startswith("Conditions differ")]
+        assert [says + f" {fields}, so" in note for note in notes] == ([True] if fields else [])
+        assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number, names
 
 
 def test_single_runs_of_different_metrics_are_refused(tmp_path):
