@@ -58,12 +58,21 @@ def _planless(loaded: LoadedStudy) -> Iterable[str]:
 
 
 def _differing(loaded: LoadedStudy) -> Iterable[str]:
-    """Single runs of one condition that are no search, since more than hyperparameters differ."""
-    if loaded.differing:
-        listed = _listed(plain(name, _MAX_NAME) for name in loaded.differing)
+    """Single runs that are no search, or no comparison of echo settings, since more differs."""
+    within, across = (
+        _listed(plain(name, _MAX_NAME) for name in names)
+        for names in (loaded.differing, loaded.unlike)
+    )
+    if within:
         yield (
-            f"Runs of one condition differ in more than optimizer and seeds ({listed}), so the "
+            f"Runs of one condition differ in more than optimizer and seeds ({within}), so the "
             "best of them is not a tuned result. Analyze runs with equal settings together."
+        )
+    if across:
+        yield (
+            f"Conditions differ in more than echoing, batch size, optimizer, and seeds ({across}), "
+            "so ratios are not the effect of echoing alone. Runs of different workloads, models, "
+            "losses, data, or augmentations form no pairs with matched seeds."
         )
 
 
@@ -84,7 +93,7 @@ def _set_aside(loaded: LoadedStudy, root: str | os.PathLike | None) -> Iterable[
             ),
             "; ",
         )
-        yield f"Unreadable trial directories were set aside and do not count: {listed}."
+        yield f"Unusable trial directories were set aside and do not count: {listed}."
 
 
 def _baseline(loaded: LoadedStudy, table: pd.DataFrame) -> Iterable[str]:
@@ -231,8 +240,8 @@ def _boundary(loaded: LoadedStudy, searches: pd.DataFrame) -> Iterable[str]:
                 scale = " (the axis is 1 - value)" if axis.scale == "log_one_minus" else ""
                 yield (
                     f"Optimum at the boundary: the best trial lies within {EDGE:.0%} of the {end} "
-                    f"({getattr(axis, end):g}) of {axis.field}{scale} in {listed}. Widen that axis "
-                    "and search again."
+                    f"({getattr(axis, end):g}) of {axis.field}{scale} in {listed}. Widen that "
+                    "axis, if its field allows it, and search again."
                 )
 
 

@@ -1,6 +1,7 @@
 """Reads run records into tables: one row per trial, or one row per validation record.
 
-Trial directories that cannot be read are set aside and named; the rest is analyzed.
+Trial directories that cannot be read, or are not of their study, are set aside and named; the rest
+is analyzed.
 """
 
 import array
@@ -19,17 +20,19 @@ from analysis import archive, single_runs
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
-from runs.study import Study, check_target_value, is_number, nested, parse_target, plain, short
+from runs.study import (
+    MAY_DIFFER_IN_TRIALS,
+    Study,
+    check_target_value,
+    is_number,
+    nested,
+    parse_target,
+    plain,
+    short,
+)
 
 UNFINISHED = "unfinished"  # no result.json yet
 THEN = ", then "  # between the devices, or the commits, of a trial that resumed with another
-
-# Fields that affect no seconds, as configs.base.MAY_CHANGE_IN_STUDY, which only tests compare: this
-# package reads records, and imports no configuration.
-SAME_PACE = {
-    *("dataset.data_dir", "dataset.cache_dir"),
-    *("log_every_steps", "gradient_statistics_every_steps"),
-}
 
 _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
@@ -54,8 +57,9 @@ class LoadedStudy:
     Attributes:
         study: the plan.
         trials: one row per trial, see `load`.
-        set_aside: (directory, reason) of each trial that could not be read.
-        differing: of single runs, `single_runs.differing_fields`.
+        set_aside: (directory, reason) of each trial whose records are damaged, or of another plan
+            or other data than the study's.
+        differing, unlike: of single runs, `single_runs.differing_fields`.
         planless: whether single runs are trials of a study, read without its study.json.
     """
 
@@ -63,6 +67,7 @@ class LoadedStudy:
     trials: pd.DataFrame
     set_aside: tuple[tuple[pathlib.Path, str], ...]
     differing: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
     planless: bool = False
 
     def warning(self) -> str | None:
@@ -71,7 +76,7 @@ class LoadedStudy:
             return None
         listed = "; ".join(plain(f"{path} ({reason})") for path, reason in self.set_aside)
         noun = "trial directory" if len(self.set_aside) == 1 else "trial directories"
-        return f"Set aside {len(self.set_aside)} unreadable {noun}: {listed}."
+        return f"Set aside {len(self.set_aside)} unusable {noun}: {listed}."
 
 
 def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
@@ -125,12 +130,13 @@ def read(
             f"{studies[0]} is a study; give one study alone, or several directories of single runs"
         )
     plan = _study(studies[0]) if studies else _runs(roots, target)
-    study, places, set_aside, of_runs = plan
+    study, places, set_aside, problems, of_runs = plan
     study = at_target(study, target)
     rows = []
     for place, path in places:
         try:
-            rows.append(read_row(place, path, study))
+            row = read_row(place, path, study)
+            rows.append(row | {"hparams": row["hparams"] | problems.get(path, {})})
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not rows:
@@ -245,14 +251,19 @@ class Rows:
 
     def __init__(self):
         self._known: dict[pathlib.Path, tuple[Any, dict[str, Any]]] = {}
+        self._study: Study | None = None
+        self._plan = ""
 
     def __call__(
         self, place: records.TrialPath, path: pathlib.Path, study: Study
     ) -> dict[str, Any]:
         """The trial's row; raises one of _DAMAGE if its files are damaged."""
-        # The ends of a choice are NaN, which differs from itself: its text does not.
-        space = repr(study.space)
-        state = (study.target, space, *(_version(f"{path}/{name}") for name in self._FILES))
+        if study is not self._study:
+            plan = repr((study.target, study.record))
+            if plan != self._plan:
+                self._known.clear()
+            self._study, self._plan = study, plan
+        state = tuple(_version(f"{path}/{name}") for name in self._FILES)
         known, row = self._known.get(path, (None, {}))
         if known != state:
             row = _trial_row(place, path, study)
@@ -272,7 +283,8 @@ def _version(path: str) -> tuple[int, int, int] | None:
 _Places = list[tuple[records.TrialPath, pathlib.Path]]
 
 
-_Plan = tuple[Study, _Places, SetAside, dict[str, Any]]  # with what LoadedStudy says of runs
+# Of single runs, also the problem of each, if these differ, and what LoadedStudy says of them.
+_Plan = tuple[Study, _Places, SetAside, dict[pathlib.Path, dict[str, Any]], dict[str, Any]]
 
 
 def _study(root: pathlib.Path) -> _Plan:
@@ -284,7 +296,7 @@ def _study(root: pathlib.Path) -> _Plan:
             places.append((place, path))
         else:
             set_aside.append((path, "its condition is not in study.json"))
-    return study, places, set_aside, {}
+    return study, places, set_aside, {}, {}
 
 
 def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
@@ -300,11 +312,15 @@ def _runs(roots: Sequence[pathlib.Path], target: float | None) -> _Plan:
     if not snapshots:
         raise InputError(_nothing_in(roots, set_aside))
     study = single_runs.study_of(_name(roots), list(snapshots.values()), target)
+    differing, unlike = single_runs.differing_fields(snapshots.values())
+    fields = {*differing, *unlike}
+    problems = {p: single_runs.problem_of(snapshot, fields) for p, snapshot in snapshots.items()}
     of_runs = {
-        "differing": single_runs.differing_fields(snapshots.values()),
+        "differing": differing,
+        "unlike": unlike,
         "planless": any((path / records.HPARAMS).exists() for path in snapshots),
     }
-    return study, list(single_runs.places(snapshots)), set_aside, of_runs
+    return study, list(single_runs.places(snapshots)), set_aside, problems, of_runs
 
 
 def _name(roots: Sequence[pathlib.Path]) -> str:
@@ -328,8 +344,7 @@ def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> str:
     if set_aside:
         path, reason = set_aside[0]
         return (
-            f"no readable trial in {where} ({len(set_aside)} unreadable, the first is {path}: "
-            f"{reason})"
+            f"no usable trial in {where} ({len(set_aside)} unusable, the first is {path}: {reason})"
         )
     return (
         f"no run records in {where}; a study holds {records.STUDY} and CONDITION/SEARCH/TRIAL "
@@ -343,7 +358,7 @@ def _reason(error: Exception) -> str:
 
 def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> dict[str, Any]:
     """One trial's row; raises one of _DAMAGE if its files are damaged."""
-    trial = trial_records.read(path, place if study.searches else None)
+    trial = trial_records.read(path, place, study) if study.searches else trial_records.read(path)
     records.check_readable(trial.config)
     if trial.metrics and not trial.config:
         raise ValueError(f"{records.CONFIG} is missing")  # it is written first
@@ -474,7 +489,7 @@ def _changes_of_pace(trained_with: Sequence[Mapping[str, Any]]) -> str | None:
     fields = {
         name
         for origin in later
-        for name in {*origin["fields"], *first["fields"]} - SAME_PACE
+        for name in {*origin["fields"], *first["fields"]} - {*MAY_DIFFER_IN_TRIALS}
         if origin["fields"].get(name) != first["fields"].get(name)
     }
     changed = [*(["hardware"] if hardware else []), *map(plain, sorted(fields))]

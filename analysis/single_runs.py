@@ -20,12 +20,16 @@ from runs.study import (
     short,
 )
 
-# How fields begin that may differ between runs of one condition: a search tunes them, scores
-# account for them, or they say where and how often a run reads and writes files.
+# How fields begin that may differ between runs: a search tunes them, scores account for them, they
+# tell conditions apart, or they say where and how often a run reads and writes files.
 _MAY_DIFFER = ("optimizer.", "seed.", "echo.", "batch_size", "budget.", "target.")
 _MAY_DIFFER += ("evaluate_every", "checkpoint_every", "log_every", "gradient_statistics_every")
 _MAY_DIFFER += ("dataset.data_dir", "dataset.cache_dir")
 _SPACED_EPOCHS = "dataset.spaced_epochs"
+_MAY_DIFFER += (_SPACED_EPOCHS,)
+
+# How fields begin by which runs train on different problems.
+_PROBLEM = ("workload", "model.", "loss.", "dataset.", "augment")
 
 
 def check(snapshot: Mapping[str, Any]) -> None:
@@ -105,20 +109,33 @@ def study_of(
     )
 
 
-def differing_fields(snapshots: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The fields, sorted, in which runs of one condition differ though no search would tune them.
+def differing_fields(
+    snapshots: Iterable[Mapping[str, Any]],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields, sorted, in which runs differ though no search would tune them: runs of one
+    condition, and conditions.
 
     A field that a record lacks is newer than the record, and does not differ.
     """
-    first: dict[tuple[str, str], str] = {}
-    differing = set()
+    values: dict[str, dict[str, set[str]]] = {}  # as text, by field and condition
     for snapshot in snapshots:
         condition = condition_of(snapshot).name
         for name, value in flat(snapshot["config"]).items():
-            text = repr(value)
-            if first.setdefault((condition, name), text) != text:
-                differing.add(name)
-    return tuple(sorted(name for name in differing if not name.startswith(_MAY_DIFFER)))
+            if not name.startswith(_MAY_DIFFER):
+                values.setdefault(name, {}).setdefault(condition, set()).add(repr(value))
+    within = (name for name, own in values.items() if any(len(v) > 1 for v in own.values()))
+    across = (name for name, own in values.items() if len(set(map(frozenset, own.values()))) > 1)
+    return tuple(sorted(within)), tuple(sorted(across))
+
+
+def problem_of(snapshot: Mapping[str, Any], differing: Iterable[str]) -> dict[str, Any]:
+    """The values of those of the `differing` fields by which a run trains on another problem."""
+    config = flat(snapshot["config"])
+    return {
+        name: config[name] if is_number(config[name]) else plain(str(config[name]))
+        for name in differing
+        if name.startswith(_PROBLEM) and name in config
+    }
 
 
 def places(

@@ -5,6 +5,7 @@ what is wrong, its value, and what is allowed.
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import re
@@ -33,6 +34,20 @@ MAX_TRIALS_FACTOR = 2
 # study may grow.
 SIZES = ("trials", "max_trials", "searches")
 MAY_CHANGE = (*SIZES, "config")
+
+# Fields that may differ between launches of a study, and so between its trials, as
+# configs.base.MAY_CHANGE_IN_STUDY, which only tests compare: this package imports no configuration.
+# They affect neither numbers nor seconds.
+MAY_DIFFER_IN_TRIALS = (
+    *("dataset.data_dir", "dataset.cache_dir"),
+    *("log_every_steps", "gradient_statistics_every_steps"),
+)
+
+# The model seeds of two searches never overlap, and a trial's seed does not depend on the number of
+# trials.
+SEEDS_PER_SEARCH = 10_000
+
+CADENCE = "evaluate_every_fresh_examples"
 
 EDGE = 0.05  # share of an axis that counts as near its end
 
@@ -158,13 +173,25 @@ class Axis:
 
     def near_end(self, value: Any) -> str | None:
         """The end, "min" or "max", that `value` is within EDGE of; None in between, for a choice,
-        and without a value."""
+        and without a value.
+
+        A whole number stands for all that is rounded to it: on an axis from 0 to 2, half of all
+        draws are 0 or 2, and say nothing about its ends.
+        """
         if self.values or value is None or math.isnan(value):
             return None
-        position = self.position(value)
-        if position is None or EDGE < position < 1 - EDGE:
-            return None
-        return "min" if position <= EDGE else "max"
+        half = 0.5 if float(value).is_integer() else 0.0
+        low, high = self.position(value - half), self.position(value + half)
+        if high is not None and high <= EDGE:
+            return "min"
+        return "max" if low is not None and low >= 1 - EDGE else None
+
+    def draws(self, value: Any) -> bool:
+        """Whether a search may draw `value`, which is rounded where the field is a whole number."""
+        if self.values:
+            return value in self.values
+        slack = 0.5 if isinstance(value, int) else 1e-9 * max(abs(self.min), abs(self.max))
+        return self.min - slack <= self.coordinate(value) <= self.max + slack
 
     def extremes(self) -> list[Any]:
         """The values at both ends, or all choices."""
@@ -381,7 +408,8 @@ class Study:
         config: the configuration that all trials start from: a ConfigDict when the study is run,
             the dict in study.json when it is read.
         config_flag: the --config that it came from.
-        record: study.json as it was read, or config.json of the first single run; empty before.
+        record: study.json, as it was read or will be written, or config.json of the first single
+            run; empty before.
     """
 
     name: str
@@ -450,6 +478,46 @@ class Study:
     def planned_target(self) -> records.Target:
         """The target that the trials were trained for; `target` may be another one."""
         return parse_target(self.record["target"])
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """The values of `config`, by dotted name."""
+        config: Any = self.config or {}
+        return flat(config.to_dict() if hasattr(config, "to_dict") else config)
+
+    def trial_settings(
+        self, condition: Condition, search: int, trial: int, hparams: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The fields that a trial sets in `config`, by dotted name: those of its condition, its
+        hyperparameters, its cadence, and its seeds.
+
+        Neither seeds nor hyperparameters depend on the condition, so equal trials of two conditions
+        are a pair with matched seeds: the same initial parameters, data order, and hyperparameters.
+        """
+        settings = dict(condition.overrides) | dict(hparams)
+        if CADENCE not in settings and (every := nested(self.config, CADENCE)):
+            settings[CADENCE] = self._cadence(every, settings)
+        return settings | self.seeds(search, trial)
+
+    def _cadence(self, every: int, settings: Mapping[str, Any]) -> int:
+        """Fresh examples between evaluations: the configuration's, divided by the copies per
+        example.
+
+        Every condition is then evaluated equally often per step. With a common cadence the scores
+        of large factors would be coarse, since they need fewer fresh examples. Best values do have
+        a common one: the best of more evaluations is better by chance.
+        """
+        if self.scores_values:
+            return every
+        fields = ("echo.factor", "dataset.spaced_epochs")
+        copies = math.prod(float(settings.get(f, nested(self.config, f) or 1)) for f in fields)
+        return max(1, round(every / copies)) if copies > 0 else every
+
+    def seeds(self, search: int, trial: int) -> dict[str, int]:
+        """The seeds of a trial, by dotted name; without those that `config` lacks."""
+        offsets = {"seed.data": search, "seed.model": SEEDS_PER_SEARCH * search + trial}
+        firsts = {name: nested(self.config, name) for name in offsets}
+        return {name: firsts[name] + n for name, n in offsets.items() if firsts[name] is not None}
 
     def to_record(self, dataset: Mapping[str, Any]) -> dict[str, Any]:
         """The content of study.json, without what describes the environment."""

@@ -7,6 +7,7 @@ later, in the code that computes with it.
 
 import dataclasses
 import math
+import operator
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,16 @@ from typing import Any
 
 from runs import records
 from runs.records import Damaged
-from runs.study import is_number, parse_target, short
+from runs.study import (
+    CADENCE,
+    MAY_DIFFER_IN_TRIALS,
+    Study,
+    flat,
+    is_number,
+    nested,
+    parse_target,
+    short,
+)
 
 _RESULT_COUNTS = ("fresh_examples_to_target", "steps_to_target", "step", "fresh_examples")
 _RESULT_SECONDS = ("seconds_to_target", "train_seconds", "wall_seconds")
@@ -23,6 +33,7 @@ _RESULT_OBJECTS = {
     "target": ("metric", "value", "mode"),
 }
 _EVALUATION_COUNTS = ("step", "fresh_examples")
+_PACKED = 1e-8  # packed records have nine significant digits (analysis/archive.py)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +58,22 @@ class TrialRecords:
         return [record for record in self.metrics if record.get("split") == "validation"]
 
 
-def read(workdir: str | os.PathLike, place: records.TrialPath | None = None) -> TrialRecords:
+def read(
+    workdir: str | os.PathLike,
+    place: records.TrialPath | None = None,
+    study: Study | None = None,
+) -> TrialRecords:
     """All records of a trial.
 
     Args:
         workdir: its directory.
         place: its place in its study; None for a single run.
+        study: that study.
 
     Raises:
-        Damaged: a record is not what was written, or they are of another condition, search, or
-            trial than `place`: copied there, they would count twice.
+        Damaged: a record is not what was written; they are of another condition, search, or trial
+            than `place`: copied there, they would count twice; or they are of another plan or
+            other data than the study's, as on a machine whose command or files differed.
     """
     workdir = pathlib.Path(workdir)
     trial = TrialRecords(
@@ -72,7 +89,55 @@ def read(workdir: str | os.PathLike, place: records.TrialPath | None = None) -> 
         if trial.search.get(name, own) != own:
             raise Damaged(f"{records.HPARAMS} is of {name} {short(trial.search[name])}")
     _check_last_evaluation(trial.result, trial.validation)
+    _check_best(trial.result, trial.validation)
+    if place and study and trial.config:
+        _check_planned(trial, place, study)
+        check_data(trial.config, place, study)
     return trial
+
+
+def _check_planned(trial: TrialRecords, place: records.TrialPath, study: Study) -> None:
+    """Checks that a trial has the configuration that its study plans for it; raises Damaged.
+
+    Fields that only one of the records has are as old, or as new, as that record.
+    """
+    recorded = trial.search.get("hparams") or {}
+    hparams = {axis.field: recorded[axis.field] for axis in study.space if axis.field in recorded}
+    for axis in study.space:
+        value = hparams.get(axis.field)
+        if (axis.values or is_number(value)) and value is not None and not axis.draws(value):
+            raise Damaged(
+                f"{records.HPARAMS}: {axis.field} is {short(value)}, which the search of the study "
+                f"does not draw ({axis})"
+            )
+    condition = study.condition(place.condition)
+    planned = study.settings | study.trial_settings(condition, place.search, place.trial, hparams)
+    unknown = {axis.field for axis in study.space if axis.field not in hparams}
+    if records.schema_version(trial.config) != records.SCHEMA_VERSION:
+        unknown.add(CADENCE)  # versions 1 and 2 did not divide it by the copies of an example
+    for name, value in flat(trial.config.get("config") or {}).items():
+        own = planned.get(name, value)
+        if own != value and name not in unknown and name not in MAY_DIFFER_IN_TRIALS:
+            raise Damaged(
+                f"{records.CONFIG} is of another plan: {name} is {short(value)}, and the study's "
+                f"is {short(own)}"
+            )
+
+
+def check_data(config: Mapping[str, Any], place: records.TrialPath, study: Study) -> None:
+    """Checks that a trial, given its config.json, has the data of its study; raises Damaged.
+
+    A study whose condition or search chooses the data says nothing about them.
+    """
+    varied = {*study.condition(place.condition).overrides, *(axis.field for axis in study.space)}
+    if any(name.startswith("dataset.") for name in varied - {"dataset.spaced_epochs"}):
+        return
+    own, planned = (nested(r, "dataset.fingerprint") for r in (config, study.record))
+    if own is not None and planned is not None and own != planned:
+        raise Damaged(
+            f"{records.CONFIG} is of other data (fingerprint {short(own)}, and the study's is "
+            f"{short(planned)})"
+        )
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
@@ -188,12 +253,14 @@ def _check_last_evaluation(
 ) -> None:
     """Checks that a trial that reached its end was evaluated there, and its target not before."""
     if result.get("status") in records.COUNTABLE and result.get("step") is not None:
-        last = validation[-1]["step"] if validation else 0
-        if last != result["step"]:
-            raise Damaged(
-                f"{records.METRICS} has its last evaluation at step {last}, but "
-                f"{records.RESULT} is of step {result['step']}"
-            )
+        start = {"step": 0, "fresh_examples": 0}
+        last = validation[-1] if validation else start
+        for name, noun in (("step", "step"), ("fresh_examples", "fresh example")):
+            if result[name] is not None and last[name] != result[name]:
+                raise Damaged(
+                    f"{records.METRICS} has its last evaluation at {noun} {last[name]}, but "
+                    f"{records.RESULT} is of {noun} {result[name]}"
+                )
     if result.get("status") == "reached":
         target = parse_target(result["target"])
         for record in validation[:-1]:
@@ -203,6 +270,33 @@ def _check_last_evaluation(
                     f"{records.METRICS} was at the target at step {record['step']}, but "
                     f"{records.RESULT} is of step {result.get('step')}"
                 )
+
+
+def _check_best(result: Mapping[str, Any], validation: Sequence[Mapping[str, Any]]) -> None:
+    """Checks that the best value of a finished trial is that of its curve, which may be thinned and
+    shortened, but keeps it (analysis/archive.py)."""
+    if result.get("status") not in records.FINISHED:
+        return  # a run that resumed may have been evaluated since
+    target, best = parse_target(result["target"]), result.get("best") or {}
+    values = [
+        (record[target.metric], record["fresh_examples"])
+        for record in validation
+        if record.get(target.metric) is not None
+    ]
+    value, fresh = best.get("value"), best.get("fresh_examples")
+    if not values and value is None:
+        return
+    own, at = None, None
+    if values:
+        best_of = max if target.mode == "above" else min
+        own, at = best_of(values, key=operator.itemgetter(0))
+        equal = {at for other, at in values if math.isclose(other, own, rel_tol=_PACKED)}
+        if value is not None and math.isclose(value, own, rel_tol=_PACKED) and fresh in equal:
+            return
+    raise Damaged(
+        f"{records.METRICS} has its best {target.metric} {short(own)} at fresh example {at}, but "
+        f"{records.RESULT} has {short(value)} at {fresh}"
+    )
 
 
 def _check_present(where: str, values: Mapping[str, Any], names: Sequence[str]) -> None:

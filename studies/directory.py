@@ -20,6 +20,14 @@ _LOCK = f".{records.LOCK}"
 _MAY_CHANGE = (*MAY_CHANGE, *(f"resolved_config.{name}" for name in base.MAY_CHANGE_IN_STUDY))
 
 
+def with_record(study: Study) -> Study:
+    """The study with the content of its study.json, which names its data, as `record`."""
+    source, _, info = open_splits(study.config.dataset)
+    dataset = dataclasses.asdict(info) | {"train_examples": len(source)}
+    record = json.loads(json.dumps(study.to_record(dataset)))  # as it is read: tuples become lists
+    return dataclasses.replace(study, record=record)
+
+
 def open_study(study: Study, study_dir: pathlib.Path) -> str:
     """Writes study.json, or checks that the existing one is of this study, which may have grown.
 
@@ -33,9 +41,8 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
         cli.InputError: the directory contains something else, or an unfinished study of another
             schema version; nothing has been written.
     """
-    source, _, info = open_splits(study.config.dataset)
-    dataset = dataclasses.asdict(info) | {"train_examples": len(source)}
-    plan = json.loads(json.dumps(study.to_record(dataset)))  # as it is read: tuples become lists
+    study = study if study.record else with_record(study)
+    plan = dict(study.record)
     with cli.writing_to(study_dir):
         existing = _read(study_dir) or _create(study_dir, plan | environment.describe())
     if records.schema_version(existing) != records.SCHEMA_VERSION:
@@ -126,7 +133,7 @@ def _is_finished(study: Study, study_dir: pathlib.Path) -> bool:
     for condition, number in searches_in_order(study):
         queue = SearchQueue(condition.name, number, study.trials, study.max_trials)
         while taken := queue.take(1):
-            result = finished_result(study_dir, condition.name, number, taken[0])
+            result = finished_result(study, study_dir, condition.name, number, taken[0])
             if not result:
                 return False
             queue.end(taken[0], result["status"])

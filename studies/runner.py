@@ -14,7 +14,7 @@ from runs.progress import SEPARATOR, Progress, left, several
 from runs.study import Study
 from runs.tooling import Tools
 from studies import search
-from studies.directory import open_study
+from studies.directory import open_study, with_record
 from studies.executors import Executor, InProcessExecutor
 from studies.study_progress import StudyProgress
 from studies.trial import HELD, Outcome, Unit, finished_result, give_up
@@ -56,6 +56,7 @@ def run(
     workdirs.check_apart(study_dir, study.config, "--outdir")
     tools = tools or Tools(root=study_dir.absolute())
     search.check(study, lanes)
+    study = with_record(study)
     executor = make_executor(study, study_dir, progress)
     try:
         if note := distributed.decided_by_first(lambda: open_study(study, study_dir)):
@@ -144,7 +145,12 @@ class _Launch:
         """Whether an earlier launch finished the trial, which is then counted."""
         result = distributed.decided_by_first(
             functools.partial(
-                finished_result, self._study_dir, queue.condition, queue.search, trial
+                finished_result,
+                self._study,
+                self._study_dir,
+                queue.condition,
+                queue.search,
+                trial,
             )
         )
         if result:

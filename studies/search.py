@@ -17,6 +17,7 @@ from runs.study import (
     FRESH_EXAMPLES,
     MAX_TRIALS_FACTOR,
     SECONDS,
+    SEEDS_PER_SEARCH,
     Axis,
     Condition,
     Study,
@@ -27,14 +28,9 @@ from runs.study import (
 from training import check as config_check
 from training.experiment import batches_of_test_split, make_experiment
 
-# The model seeds of two searches never overlap, and a trial's seed does not depend on the number of
-# trials.
-SEEDS_PER_SEARCH = 10_000
 MAX_TRIALS = SEEDS_PER_SEARCH // MAX_TRIALS_FACTOR
 MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to list
 _MAX_CHECKED = 1_000  # planned trials whose whole numbers and choices are checked in advance
-
-_CADENCE = "evaluate_every_fresh_examples"
 
 # Searched fields that leave a trial's batches unchanged, so that lanes can share them.
 _LANE_FIELDS = ("optimizer.", "loss.")
@@ -151,16 +147,10 @@ def _cast(axis: Axis, value: Any) -> Any:
 def trial_config(
     study: Study, condition: Condition, search: int, trial: int
 ) -> ml_collections.ConfigDict:
-    """The complete configuration of a trial.
-
-    Neither seeds nor hyperparameters depend on the condition, so equal trials of two conditions are
-    a pair with matched seeds: the same initial parameters, data order, and hyperparameters.
-    """
+    """The complete configuration of a trial."""
     config = copy.deepcopy(study.config)
-    values = dict(condition.overrides) | point(study.space, search, trial)
-    values.setdefault(_CADENCE, _cadence(study, values))
-    values |= _seeds(study, search, trial)
-    for name, value in values.items():
+    hparams = point(study.space, search, trial)
+    for name, value in study.trial_settings(condition, search, trial, hparams).items():
         cli.set_field(config, name, value, base.FIELDS)
     return config
 
@@ -169,28 +159,6 @@ def searches_in_order(study: Study) -> list[tuple[Condition, int]]:
     """(condition, search) pairs in the order in which they run: the first search of every
     condition, then the second search of every condition, and so on."""
     return [(c, search) for search in range(study.searches) for c in study.conditions]
-
-
-def _seeds(study: Study, search: int, trial: int) -> dict[str, int]:
-    return {
-        "seed.data": study.config.seed.data + search,
-        "seed.model": study.config.seed.model + SEEDS_PER_SEARCH * search + trial,
-    }
-
-
-def _cadence(study: Study, values: Mapping[str, Any]) -> int:
-    """Fresh examples between evaluations: the configuration's, divided by the copies per example.
-
-    Every condition is then evaluated equally often per step. With a common cadence the scores of
-    large factors would be coarse, since they need fewer fresh examples. Best values do have a
-    common one: the best of more evaluations is better by chance.
-    """
-    every = nested(study.config, _CADENCE)
-    if study.scores_values:
-        return every
-    fields = ("echo.factor", "dataset.spaced_epochs")
-    copies = math.prod(float(values.get(f, nested(study.config, f))) for f in fields)
-    return max(1, round(every / copies)) if every and copies > 0 else every
 
 
 def check(study: Study, lanes: int = 1) -> None:
@@ -258,6 +226,9 @@ def check_values(study: Study) -> None:
     InputError."""
     for condition in study.conditions:
         config = trial_config(study, condition, 0, 0)
+        # what fails whatever the end of an axis is not the fault of the axis
+        with errors_of(study.name, f"condition {condition.name!r}, search 0, trial 0"):
+            config_check.check(config)
         for axis in study.space:
             for value in _extremes(axis):
                 searched = _searched(axis, value)
@@ -267,12 +238,14 @@ def check_values(study: Study) -> None:
     last = (study.searches - 1, study.max_trials - 1)
     baseline = study.condition(study.baseline)
     config = trial_config(study, baseline, *last)
-    for name, value in _seeds(study, *last).items():
+    for name, value in study.seeds(*last).items():
         with errors_of(study.name, f"its last trial has {name} = {value}"):
             _check_value(config, name, value)
-    for axis in study.space:
-        if axis.field.startswith(_LANE_FIELDS):  # neither the network nor the data depend on it
-            continue
+    # neither the network nor the data depend on the others
+    axes = [axis for axis in study.space if not axis.field.startswith(_LANE_FIELDS)]
+    if axes:
+        make_experiment(trial_config(study, baseline, 0, 0))
+    for axis in axes:
         for value in _extremes(axis):
             config = trial_config(study, baseline, 0, 0)
             cli.set_field(config, axis.field, value, base.FIELDS)

@@ -73,16 +73,17 @@ class Outcome:
 
 
 def finished_result(
-    study_dir: pathlib.Path, condition: str, search_number: int, trial: int
+    study: Study, study_dir: pathlib.Path, condition: str, search_number: int, trial: int
 ) -> dict[str, Any] | None:
-    """The result of a finished trial whose records are intact; None for any other trial."""
+    """The result of a finished trial of the study whose records are intact; None for any other
+    trial."""
     place = records.TrialPath(condition, search_number, trial)
     workdir = place.under(study_dir)
     try:
         result = trial_records.read_result(workdir)
         if result.get("status") not in records.FINISHED:
             return None
-        return trial_records.read(workdir, place).result
+        return trial_records.read(workdir, place, study).result
     except records.Damaged:
         return None
 
@@ -133,7 +134,7 @@ def give_up(
     with locks.held(workdir / records.LOCK) as locked:
         if not locked:
             return HELD
-        if finished := finished_result(study_dir, unit.condition, unit.search, trial):
+        if finished := finished_result(study, study_dir, unit.condition, unit.search, trial):
             return finished
         if not (workdir / records.HPARAMS).exists():
             _write_hparams(study, unit, trial, workdir, len(unit.trials))
@@ -243,7 +244,7 @@ def _claim(
                 f"{label}: its records were damaged ({reason}); they are now in {moved_to}, and "
                 "the trial has started over"
             )
-        result = finished_result(study_dir, unit.condition, unit.search, trial)
+        result = finished_result(study, study_dir, unit.condition, unit.search, trial)
         if result or not locked:
             known[str(trial)] = result or HELD
     return known, notes
@@ -284,12 +285,13 @@ def _moved_away(path: pathlib.Path, workdir: pathlib.Path) -> pathlib.Path:
 
 
 def _damage(study: Study, unit: Unit, trial: int, workdir: pathlib.Path) -> str | None:
-    """Why `workdir` holds neither a finished trial nor one to resume; None if it holds either, or
-    nothing yet."""
+    """Why `workdir` holds neither a finished trial of the study nor one to resume; None if it holds
+    either, or nothing yet."""
+    place = records.TrialPath(unit.condition, unit.search, trial)
     try:
         result = trial_records.read_result(workdir)
         if result.get("status") in records.FINISHED:
-            trial_records.read(workdir, records.TrialPath(unit.condition, unit.search, trial))
+            trial_records.read(workdir, place, study)
             return None
         recorded = trial_records.read_config(workdir)
         trial_records.read_hparams(workdir)
@@ -299,10 +301,11 @@ def _damage(study: Study, unit: Unit, trial: int, workdir: pathlib.Path) -> str 
             return f"{records.CONFIG} has no fingerprint of the data"
         if records.schema_version(recorded) != records.SCHEMA_VERSION:
             return None  # training refuses it with a message of its own
+        trial_records.check_data(recorded, place, study)
         condition = study.condition(unit.condition)
         config = search.trial_config(study, condition, unit.search, trial).to_dict()
         changed = workdirs.differences(
-            recorded.get("config") or {}, json.loads(json.dumps(config)), base.MAY_CHANGE_ON_RESUME
+            recorded.get("config") or {}, json.loads(json.dumps(config)), base.MAY_CHANGE_IN_STUDY
         )
         return f"{records.CONFIG} belongs to another trial: {changed[0]}" if changed else None
     except records.Damaged as error:

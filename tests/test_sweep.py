@@ -203,6 +203,49 @@ def test_a_launch_of_fewer_trials_says_so_and_leaves_the_study_as_it_is(finished
     assert line.endswith("keeps its 2 trials per search, of which this launch runs 1")
 
 
+def _with_config(workdir, change):
+    record = records.read_json(workdir / records.CONFIG)
+    change(record)
+    records.write_json(workdir / records.CONFIG, record)
+
+
+def _of_another_plan(record):
+    record["config"]["loss"]["label_smoothing"] = 0.1
+
+
+def _of_other_data(record):
+    record["dataset"]["fingerprint"] = "other"
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_of_another_plan, "loss.label_smoothing"),
+        (_of_other_data, "config.json is of other data (fingerprint 'other', and the study's is"),
+    ],
+)
+def test_a_trial_that_is_not_of_its_study_is_named_and_starts_over(
+    change, says, finished, finished_study, tmp_path
+):
+    """As when directories of machines are merged whose commands or data differed."""
+    directory, notes = shutil.copytree(finished_study, tmp_path / "study"), RecordedProgress()
+    first = directory / "baseline" / "0" / "0"
+    before = _values(first)
+    _with_config(first, change)
+    if not finished:
+        (first / records.RESULT).unlink()
+    reasons = [reason for _, reason in load.read(directory).set_aside]
+    assert says in reasons[0]
+    assert len(reasons) == 1
+    assert sweep.run(study(conditions=("baseline",)), directory, notes) == "finished"
+    named = "baseline, search 0, trial 0: its records were damaged (config.json"
+    (line,) = [line for line in notes.lines if line.startswith(named)]
+    assert says in line
+    assert not load.read(directory).set_aside
+    assert _values(first) == before
+
+
 def test_diverged_trials_are_replaced_up_to_the_limit(tmp_path, monkeypatch):
     started = []
 
@@ -302,6 +345,21 @@ def test_wrong_search_space_is_one_sentence_and_writes_nothing(
     with pytest.raises(cli.InputError, match=says):
         sweep.run(dataclasses.replace(study(), space=(axis,)), tmp_path / "study", QUIET)
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"dataset__name": "folder:/nope"}, "there is no file or directory /nope"),
+        ({"batch_size": 30, "echo__streams": 4}, "does not divide"),
+    ],
+)
+def test_what_is_wrong_without_an_axis_is_not_blamed_on_it(fields, says, tmp_path):
+    axis = Axis("augmentation.pad", "linear", 0, 2)
+    with pytest.raises(cli.InputError, match=says) as refused:
+        sweep.run(dataclasses.replace(study(**fields), space=(axis,)), tmp_path / "s", QUIET)
+    assert "augmentation.pad" not in str(refused.value)
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_whole_number_that_a_rule_refuses_is_found_before_the_first_trial(tmp_path):

@@ -5,6 +5,7 @@ import json
 import math
 import operator
 import os
+import re
 import shutil
 
 import pandas as pd
@@ -12,17 +13,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis import caveats, figures, load, report, scores, single_runs, tables, watch
+from analysis import (
+    archive,
+    caveats,
+    figures,
+    load,
+    report,
+    scores,
+    single_runs,
+    tables,
+    uncertainty,
+    watch,
+)
 from configs import base
 from runs import records
 from runs.cli import InputError
-from runs.study import INSERTIONS, Axis, Condition
+from runs.study import INSERTIONS, MAY_DIFFER_IN_TRIALS, Axis, Condition
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
     SMALL,
     TARGET,
     config,
+    with_values,
     write_study,
     write_trial,
 )
@@ -226,7 +239,7 @@ def test_damaged_trial_is_named_and_set_aside(small, name, content, reason):
     if isinstance(content, dict):  # fields that differ
         content = json.dumps(records.read_json(damaged / name) | content)
     (damaged / name).unlink() if content is None else (damaged / name).write_text(content)
-    with pytest.warns(UserWarning, match="Set aside 1 unreadable trial directory"):
+    with pytest.warns(UserWarning, match="Set aside 1 unusable trial directory"):
         trials = load.load(small)
     assert len(trials) == len(SMALL) - 1
     loaded = load.read(small)
@@ -303,6 +316,118 @@ def test_a_copy_of_a_trial_at_another_place_is_set_aside(small, copy, says):
     loaded = load.read(small)
     assert f"{copy} (hparams.json is of {says})" in loaded.warning()
     assert len(loaded.trials) == len(SMALL)
+
+
+_SETTINGS = {"batch_size": 10, "dataset": {"cache_dir": "/a"}, "seed": {"data": 0, "model": 0}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("batch_size", 20, "batch_size is 20, and the study's is 10"),
+        ("echo.factor", 4.0, "echo.factor is 4.0, and the study's is 2.0"),
+        ("optimizer.learning_rate", 0.5, "learning_rate is 0.5, and the study's is 0.01"),
+        ("evaluate_every_fresh_examples", 100, "examples is 100, and the study's is 50"),
+        ("seed.data", 7, "seed.data is 7, and the study's is 0"),
+        ("dataset.cache_dir", "/b", ""),  # may differ between launches
+        ("newer", 1, ""),  # than study.json
+    ],
+)
+def test_a_trial_of_another_plan_is_set_aside(field, value, says, tmp_path):
+    version = records.SCHEMA_VERSION
+    settings = _SETTINGS | {"evaluate_every_fresh_examples": 100}
+    outcomes = {("before_e2", 0, 0): [0.9], ("before_e2", 0, 1): [0.9]}
+    root = write_study(tmp_path / "s", [BEFORE], outcomes, resolved_config=settings)
+    for place, path in records.trials_on_disk(root):
+        own = {"evaluate_every_fresh_examples": 50, "seed.model": place.trial}
+        record = records.read_json(path / records.CONFIG) | {"schema_version": version}
+        record["config"] = with_values(record["config"], own)
+        records.write_json(path / records.CONFIG, record)
+    rows = load.Rows()
+    assert not load.read(root, remembered=rows).set_aside
+    path = root / "before_e2" / "0" / "0" / records.CONFIG
+    record = records.read_json(path)
+    record["config"] = with_values(record["config"], {field: value})
+    records.write_json(path, record)
+    reasons = [reason for _, reason in load.read(root, remembered=rows).set_aside]
+    assert [says in reason for reason in reasons] == ([True] if says else [])
+    plan = records.read_json(root / records.STUDY)
+    changed = plan | {"resolved_config": settings | {"batch_size": 30}}
+    records.write_json(root / records.STUDY, changed)
+    with pytest.raises(InputError, match="no usable trial"):  # none is remembered
+        load.read(root, remembered=rows)
+
+
+def test_an_earlier_cadence_is_no_other_plan(tmp_path):
+    """Versions 1 and 2 evaluated all conditions at the same numbers of fresh examples."""
+    settings = {"batch_size": 10, "evaluate_every_fresh_examples": 100}
+    root = write_study(tmp_path / "s", [BEFORE], {("before_e2", 0, 0): [0.9]})
+    plan = records.read_json(root / records.STUDY) | {"resolved_config": settings}
+    records.write_json(root / records.STUDY, plan)
+    assert not load.read(root).set_aside
+
+
+def test_hyperparameters_of_another_search_space_are_set_aside(small):
+    plan = records.read_json(small / records.STUDY)
+    plan["search_space"][0]["max"] = 0.03
+    records.write_json(small / records.STUDY, plan)
+    ((path, reason),) = load.read(small).set_aside
+    assert path == small / "baseline" / "0" / "3"
+    assert "optimizer.learning_rate is 0.04, which the search of the study does not" in reason
+
+
+@pytest.mark.parametrize(
+    ("overrides", "number"),
+    [({}, 1), ({"dataset.spaced_epochs": 2}, 1), ({"dataset.name": "a"}, 0)],
+)
+def test_a_trial_of_other_data_is_set_aside(overrides, number, tmp_path):
+    conditions = [BASELINE | {"overrides": BASELINE["overrides"] | overrides}]
+    outcomes = {("baseline", 0, trial): [0.9] for trial in range(3)}
+    dataset = {"name": "digits", "fingerprint": "a"}
+    root = write_study(tmp_path / "s", conditions, outcomes, dataset=dataset)
+    for trial, own in enumerate([{"fingerprint": "a"}, {"fingerprint": "b"}, {}]):  # {}: an old one
+        path = root / "baseline" / "0" / str(trial) / records.CONFIG
+        records.write_json(path, records.read_json(path) | {"dataset": own})
+    set_aside = load.read(root).set_aside
+    says = "config.json is of other data (fingerprint 'b', and the study's is 'a')"
+    trial = root / "baseline" / "0" / "1"
+    assert set_aside == (((trial, says),) if number else ())
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "says"),
+    [
+        (
+            "metrics.jsonl",
+            5,
+            "best accuracy 0.8 at fresh example 500, but result.json has 0.7 at 3",
+        ),
+        ("metrics.jsonl", 4, "last evaluation at fresh example 400, but result.json is of fresh e"),
+        ("best.value", 0.75, "best accuracy 0.7 at fresh example 300, but result.json has 0.75 at"),
+        ("best.fresh_examples", 200, "0.7 at fresh example 300, but result.json has 0.7 at 200"),
+        ("best.value", None, "0.7 at fresh example 300, but result.json has None at 300"),
+    ],
+)
+def test_a_result_that_its_curve_contradicts_is_set_aside(name, of, says, tmp_path):
+    trial, other = tmp_path / "trial", tmp_path / "other"
+    write_trial(trial, [0.1, 0.5, 0.7, 0.7, 0.6])
+    assert not load.read(trial).set_aside
+    if name == "metrics.jsonl":
+        write_trial(other, [0.1, 0.5, 0.6, 0.7, 0.8][:of], factor=5 / of)
+        (trial / name).write_bytes((other / name).read_bytes())
+    else:
+        result = records.read_json(trial / records.RESULT)
+        records.write_json(trial / records.RESULT, with_values(result, {name: of}))
+    with pytest.raises(InputError, match=re.escape(says)):
+        load.read(trial)
+
+
+def test_a_packed_curve_contradicts_no_result(tmp_path):
+    """Its numbers are rounded, so that the best value may seem to have been reached before."""
+    values = [0.1 + 1e-12, 0.3, 0.3 + 1e-11, 0.3 + 2e-11, 0.2, 0.2]
+    root = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): values})
+    archive.pack(root, tmp_path / "s.tar.xz", thin=0.5)
+    assert not load.read(tmp_path / "s.tar.xz").set_aside
 
 
 def test_records_that_a_study_set_aside_are_ignored(small):
@@ -433,6 +558,32 @@ def test_runs_of_one_condition_that_are_no_search_are_a_caveat(tmp_path):
         notes = caveats.find(load.read([tmp_path / name for name in names]))
         assert sum(note.startswith(says) for note in notes) == expected
         assert sum(note.startswith("Runs of one") for note in notes) == expected
+
+
+def test_unlike_runs_of_different_conditions_are_a_caveat_and_form_no_pairs(tmp_path):
+    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 50}
+    small = {"model": {"depth": 0}, "augmentation": {"pad": 1}, "dataset": {"cache_dir": "/a"}}
+    other = {"dataset": {"cache_dir": "/b", "spaced_epochs": 1}, "budget": {"fresh_examples": 9}}
+    for name, changes in (
+        ("base", small),
+        ("same", small | other | {"echo": echo}),
+        ("unlike", small | {"echo": echo, "model": {"depth": 8}}),
+        ("unlike_base", small | {"dataset": {"validation_split": "train[90%:]"}}),
+        ("noisy", small | {"echo": echo, "log_every_steps": 7}),
+    ):
+        write_trial(tmp_path / name, [0.1, 0.9], settings=config(**changes))
+    says = "Conditions differ in more than echoing, batch size, optimizer, and seeds"
+    for names, fields, number in (
+        (["base", "same"], None, 1),
+        (["base", "noisy"], None, 1),
+        (["base", "unlike"], "(model.depth)", 0),
+        (["base", "unlike", "same"], "(model.depth)", 1),
+        (["unlike_base", "same"], None, 1),  # a record without the field is older than it
+    ):
+        loaded = load.read([tmp_path / name for name in names])
+        notes = [note for note in caveats.find(loaded) if note.startswith("Conditions differ")]
+        assert [says + f" {fields}, so" in note for note in notes] == ([True] if fields else [])
+        assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number, names
 
 
 def test_single_runs_of_different_metrics_are_refused(tmp_path):
@@ -631,12 +782,28 @@ def test_positions_on_the_axes_of_a_search_space(axis, value, place):
 
 
 def test_optimum_at_the_boundary_is_a_caveat(tmp_path):
-    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 0.001, "max": 0.0205}]
+    space = [{"field": "optimizer.learning_rate", "scale": "log", "min": 5e-6, "max": 0.0305}]
     loaded = load.read(write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL, search_space=space))
     (note,) = [each for each in caveats.find(loaded) if each.startswith("Optimum")]
     # Best: 0.03 and 0.01 (baseline), 0.01 and 0.02 (before_e2); only the largest lie near the end.
-    assert "max (0.0205) of optimizer.learning_rate" in note
+    assert "max (0.0305) of optimizer.learning_rate" in note
     assert "baseline/0 (0.03), before_e2/1 (0.02)." in note
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "high", "value", "end"),
+    [
+        ("linear", 0, 2, 0, None),  # a quarter of the draws
+        ("linear", 0, 2, 2, None),
+        ("linear", 0, 100, 4, "min"),
+        ("linear", 0, 100, 5, None),
+        ("linear", 0, 100, 96, "max"),
+        ("log", 1, 1000, 1, None),  # 1 to 1.5 is 6% of the axis
+        ("log", 1, 1000, 1000, "max"),
+    ],
+)
+def test_a_whole_number_is_at_an_end_if_all_that_is_rounded_to_it_is(scale, low, high, value, end):
+    assert Axis("augmentation.pad", scale, low, high).near_end(value) == end
 
 
 def test_caveats_of_a_small_study(small):
@@ -881,7 +1048,7 @@ def test_records_of_unknown_versions_are_named(version, small):
 
     change(trial / records.CONFIG)
     warning = load.read(small).warning()
-    assert f"Set aside 1 unreadable trial directory: {trial} ({says}" in warning
+    assert f"Set aside 1 unusable trial directory: {trial} ({says}" in warning
     change(small / records.STUDY)
     for directory in (trial, small):
         with pytest.raises(InputError, match=says):
@@ -918,4 +1085,4 @@ def test_version_1_study_reports_the_total_buffer(tmp_path):
 
 
 def test_the_fields_that_affect_no_seconds_are_those_of_a_study():
-    assert {*base.MAY_CHANGE_IN_STUDY} == load.SAME_PACE
+    assert base.MAY_CHANGE_IN_STUDY == MAY_DIFFER_IN_TRIALS

@@ -366,12 +366,12 @@ def test_watch_names_damaged_trials_which_a_study_waits_for(tmp_path, capsys, mo
     monkeypatch.setattr(watch.time, "sleep", lambda _: records.write_json(result, kept))
     assert run([str(root), "--watch"]) == 0
     warning, before, after = capsys.readouterr().out.splitlines()
-    assert warning.startswith(f"Set aside 1 unreadable trial directory: {result.parent} (")
+    assert warning.startswith(f"Set aside 1 unusable trial directory: {result.parent} (")
     assert (before[:7], after[:7]) == ("2 of 3 ", "3 of 3 ")
     console = rich.console.Console(width=300, record=True, file=io.StringIO())
     console.print(shown)
     said = console.export_text()
-    assert "Set aside 1 unreadable trial directory" in said
+    assert "Set aside 1 unusable trial directory" in said
     assert "[old]" in said
 
 

@@ -1,6 +1,9 @@
 """Writes the records of studies and runs by hand, for the tests of the analysis."""
 
+import copy
+
 from runs import records
+from runs.study import Axis, flat
 
 TARGET = {"metric": "accuracy", "value": 0.9, "mode": "above"}
 EVERY = 100  # fresh examples between evaluations
@@ -30,6 +33,18 @@ def config(**changes):
         "seed": {"data": 0, "model": 0},
     }
     return nested | changes
+
+
+def with_values(settings, values):
+    """A nested configuration with fields, by dotted name, set to other values."""
+    settings = copy.deepcopy(settings)
+    for name, value in values.items():
+        *groups, field = name.split(".")
+        group = settings
+        for key in groups:
+            group = group.setdefault(key, {})
+        group[field] = value
+    return settings
 
 
 def write_trial(directory, values, status=None, factor=1.0, target=TARGET, settings=None, **origin):
@@ -105,16 +120,23 @@ def write_study(root, conditions, outcomes, **changes):
         "packages": {"jax": "0.10.2"},
         "hardware": {"device_kind": "cpu", "devices": 1},
     }
-    records.write_json(root / records.STUDY, plan | changes)
-    factors = {c["name"]: c["overrides"]["echo.factor"] for c in conditions}
+    plan |= changes
+    records.write_json(root / records.STUDY, plan)
+    overrides = {c["name"]: c["overrides"] for c in conditions}
     target = changes.get("target", TARGET)
     for (condition, search, trial), outcome in outcomes.items():
         values, status = outcome if isinstance(outcome, tuple) else (outcome, None)
         place = records.TrialPath(condition, search, trial)
         directory = place.under(root)
-        settings = config(seed={"data": search, "model": 100 * search + trial})
-        write_trial(directory, values, status, factors[condition], target, settings)
         hparams = {"optimizer.learning_rate": 0.01 * (trial + 1)}
+        for axis in map(Axis.from_record, plan["search_space"]):
+            if axis.field in hparams and not axis.draws(hparams[axis.field]):
+                hparams[axis.field] = axis.extremes()[-1]
+        fields = flat(plan["resolved_config"]) | overrides[condition] | hparams
+        settings = config(seed={"data": search, "model": 100 * search + trial})
+        settings = with_values(settings, fields)
+        factor = overrides[condition]["echo.factor"]
+        write_trial(directory, values, status, factor, target, settings)
         records.write_json(
             directory / records.HPARAMS,
             {"condition": condition, "search": search, "trial": trial, "hparams": hparams},

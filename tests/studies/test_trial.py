@@ -40,8 +40,8 @@ def test_a_finished_trial_that_was_copied_to_another_place_is_not_counted_twice(
     first = run_unit(plan, unit, tmp_path, QUIET).checked()
     other = Unit("baseline", 1, (0,))
     shutil.copytree(unit.workdir(0, tmp_path), other.workdir(0, tmp_path))
-    assert trial.finished_result(tmp_path, "baseline", 0, 0) == first[0]
-    assert trial.finished_result(tmp_path, "baseline", 1, 0) is None
+    assert trial.finished_result(plan, tmp_path, "baseline", 0, 0) == first[0]
+    assert trial.finished_result(plan, tmp_path, "baseline", 1, 0) is None
     outcome = run_unit(plan, other, tmp_path, QUIET)
     assert "its records were damaged (hparams.json is of search 0)" in outcome.notes[0]
     seeds = [
@@ -56,7 +56,7 @@ def test_a_finished_trial_without_its_hyperparameters_is_not_finished(tmp_path, 
     first = run_unit(plan, unit, tmp_path, QUIET).checked()
     workdir = unit.workdir(0, tmp_path)
     (workdir / records.HPARAMS).unlink()
-    assert trial.finished_result(tmp_path, "baseline", 0, 0) is None
+    assert trial.finished_result(plan, tmp_path, "baseline", 0, 0) is None
     moved, move = [], pathlib.Path.rename
 
     def rename(path, target):
@@ -69,7 +69,7 @@ def test_a_finished_trial_without_its_hyperparameters_is_not_finished(tmp_path, 
     assert moved[0] == records.RESULT
     again = outcome.checked()[0]
     assert again["fresh_examples"] == first[0]["fresh_examples"]
-    assert trial.finished_result(tmp_path, "baseline", 0, 0) == again
+    assert trial.finished_result(plan, tmp_path, "baseline", 0, 0) == again
 
 
 @pytest.mark.parametrize(
