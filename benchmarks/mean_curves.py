@@ -11,6 +11,7 @@ candidates, and the accuracies of the runs with new seeds.
 
 # pandas has no complete type stubs.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportReturnType=false
 
 import dataclasses
 import functools
@@ -146,7 +147,8 @@ def scored(loaded: load.LoadedStudy) -> pd.DataFrame:
     key = ["condition", "search", "trial"]
     mean = curves.groupby(key)["value"].transform(lambda own: own.rolling(SMOOTHED).mean())
     curves = curves.assign(smoothed=mean)
-    scores = curves[mean >= SEARCHED].groupby(key)["fresh_examples"].min().rename("score")
+    reached = curves[curves["smoothed"] >= SEARCHED]
+    scores = reached.groupby(key)["fresh_examples"].min().rename("score")
     largest = curves.groupby(key)["smoothed"].max()
     axes = [axis.field for axis in loaded.study.space]
     table = trials.set_index(key)[axes].join([scores, largest])
