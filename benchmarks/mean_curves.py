@@ -35,6 +35,7 @@ from studies.executors import PoolExecutor
 from studies.search import make_study
 
 PROBLEM = "logistic"
+BUDGET = problems.PROBLEMS[PROBLEM].fields["budget.fresh_examples"]
 LANES = 16
 EVALUATIONS = 128  # of the runs with new seeds
 SMOOTHED = 4  # evaluations whose mean scores a trial of the search
@@ -160,7 +161,7 @@ def runs(name: str, settings: Settings, seeds: Seeds) -> Study:
     config = problems.get_config(PROBLEM)
     config.target.value = NEVER
     config.seed.data, config.seed.model = seeds.data, seeds.model
-    every = {"evaluate_every_fresh_examples": config.budget.fresh_examples // EVALUATIONS}
+    every = {"evaluate_every_fresh_examples": BUDGET // EVALUATIONS}
     conditions = problems.get_studies(PROBLEM)["common_cadence"]["conditions"]
     return make_study(
         name,
@@ -294,7 +295,7 @@ def tuned(trials: pd.DataFrame, conditions: tuple[str, str]) -> str:
     return f"{ratios.median():.2f} [{ratios.min():.2f}, {ratios.max():.2f}]"
 
 
-def judged_level(accuracies: dict[str, pd.DataFrame], budget: float) -> float:
+def judged_level(accuracies: dict[str, pd.DataFrame], budget: float = BUDGET) -> float:
     """The largest multiple of STEP that the mean curve of no echoing reaches within two thirds of
     the budget."""
     mean = accuracies[NONE].mean()
@@ -302,10 +303,6 @@ def judged_level(accuracies: dict[str, pd.DataFrame], budget: float) -> float:
 
 
 # --- the page
-
-
-def _level(accuracies: dict[str, pd.DataFrame]) -> float:
-    return judged_level(accuracies, problems.get_config(PROBLEM).budget.fresh_examples)
 
 
 def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> str:
@@ -318,7 +315,7 @@ def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> s
     """
     settings = {OF_TRIALS: chosen(trials), OF_MEANS: chosen_by_means(trials, means)}
     accuracies = by_seed(curves[curves["settings"] == OF_MEANS])
-    level = _level(accuracies)
+    level = judged_level(accuracies)
     below = ", ".join(
         f"{ratio(accuracies, (name, NONE), level - 4 * STEP)} with e = {e}"
         for e, name in FACTORS.items()
@@ -346,7 +343,7 @@ def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> s
 
 def _section(curves: pd.DataFrame, kind: str, trials: pd.DataFrame, settings: Settings):
     accuracies = by_seed(curves[curves["settings"] == kind])
-    level = _level(accuracies)
+    level = judged_level(accuracies)
     verdicts = []
     for claim, conditions in CLAIMS.items():
         own = ratio(accuracies, conditions, level)
@@ -384,7 +381,7 @@ def _section(curves: pd.DataFrame, kind: str, trials: pd.DataFrame, settings: Se
 def draw(curves: pd.DataFrame) -> Figure:
     """The mean curve of each condition, at the settings chosen by mean curves."""
     accuracies = by_seed(curves[curves["settings"] == OF_MEANS])
-    level = _level(accuracies)
+    level = judged_level(accuracies)
     figure = Figure(figsize=(style.WIDTH, 3.2), layout="constrained")
     axes = figure.add_subplot()
     shades = {NONE: ("no echoing", "black")} | {
