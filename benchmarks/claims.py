@@ -218,8 +218,8 @@ def convex_slopes(small: int, large: int, steep: float, flat: float) -> Callable
 
 
 def by_mean_curves(claim: str) -> Callable[[], Cell]:
-    """A claim of benchmarks.mean_curves, a ratio of curves averaged over seeds; NaN where one of
-    them does not reach the accuracy."""
+    """A claim of benchmarks.mean_curves, a ratio of curves averaged over seeds; NaN where the
+    condition's does not reach the accuracy."""
 
     def cell() -> Cell:
         curves: Any = pd.read_csv(mean_curves.CURVES)
@@ -229,7 +229,8 @@ def by_mean_curves(claim: str) -> Callable[[], Cell]:
         ratio = mean_curves.ratio(accuracies, mean_curves.CLAIMS[claim], level)
         if ratio is None:
             return Cell(math.nan, math.nan, math.nan, "", "undecided")
-        return Cell(ratio.value, ratio.low, ratio.high, "", ratio.verdict)
+        value = ratio.value if math.isfinite(ratio.value) else math.nan
+        return Cell(value, ratio.low, ratio.high, "", ratio.verdict)
 
     return cell
 
@@ -777,7 +778,7 @@ def report(cells: Cells, further_cells: Cells) -> str:
             "The effect is that with matched seeds and its 95% interval, except where only "
             "searches count or the problem is convex: for seconds, it is the tuned ratio with the "
             "range over five searches (93.75%); for Agarwal et al., it is that of new seeds at the "
-            "tuned learning rate; and for [curves averaged over seeds](mean_curves.md), the interval "
+            "tuned learning rate; for [curves averaged over seeds](mean_curves.md), the interval "
             "is that of a bootstrap over new seeds.",
             "Rows named *... further* judge the claim above again, by 25 searches that "
             "`benchmarks.further_searches` ran later, or 100 further runs (Agarwal et al.), alone. "

@@ -353,8 +353,8 @@ def main(argv: list[str] | None = None) -> None:
     studies, earlier = {}, {}
     for name, path in packed.items():
         if path.exists():
-            loaded = load.read(path)
-            studies[name] = loaded, loaded.study.searches
+            problem = name.removeprefix(problems.COMMON_CADENCE)
+            studies[name] = load.read(path), problems.PROBLEMS[problem].pairs
         before = options.records / f"{PREFIX}{name}_search_0.tar.xz"
         if before.exists():
             earlier[name] = load.read(before)

@@ -58,6 +58,11 @@ class Problem:
     augments: bool = True
     buffers: tuple[int, ...] = ()
 
+    @property
+    def pairs(self) -> int:
+        """Matched seeds with which a condition is confirmed."""
+        return TEXT_PAIRS if self.workload in (lm1b, common_crawl) else PAIRS
+
 
 COMMON_CADENCE = "common_cadence_"  # and a problem: its packed records
 SEARCHES = 5  # per condition; the smallest number whose range covers a median above 90%
@@ -212,8 +217,7 @@ def get_studies(variant: str = ""):
         buffers=problem.buffers or problem.workload.MINI_NUMBERS.buffers,
     )
     winners = json.loads(WINNERS.read_text()) if WINNERS.exists() else {}
-    pairs = TEXT_PAIRS if problem.workload in (lm1b, common_crawl) else PAIRS
-    studies = catalog.registered(numbers, problem.factors, pairs, winners.get(variant, {}))
+    studies = catalog.registered(numbers, problem.factors, problem.pairs, winners.get(variant, {}))
     # At the larger batch size the target may be out of reach without echoing: figure 7 halves the
     # first.
     half = numbers.batch_size // 2
@@ -225,7 +229,7 @@ def get_studies(variant: str = ""):
     studies["controls"] = catalog.of(numbers)["controls"]
     studies["common_cadence"] = _common_cadence(problem, studies["grid"])
     if seldom := winners.get(COMMON_CADENCE + variant):
-        confirmed = catalog.confirmation_of(studies["common_cadence"], pairs, seldom)
+        confirmed = catalog.confirmation_of(studies["common_cadence"], problem.pairs, seldom)
         studies["confirmation_common_cadence"] = confirmed | {
             "about": "Each condition of `common_cadence` at its best hyperparameters, beside no "
             "echoing at its own, with the matched seeds of `confirmation`."

@@ -61,11 +61,15 @@ def test_the_interval_is_that_of_a_paired_percentile_bootstrap():
     assert ratio.verdict == "reproduced"
 
 
-def test_a_ratio_needs_both_curves_at_the_level():
-    own = np.tile([0.1, 0.2, 0.3, 0.4], (3, 1))
-    both = accuracies(own, own)
-    assert str(mean_curves.ratio(both, (FACTORS[2], NONE), 0.35)) == "1.00 [1.00, 1.00]"
-    assert mean_curves.ratio(both, (FACTORS[2], NONE), 0.5) is None
+def test_a_curve_that_misses_the_level_needs_more_than_the_budget():
+    own, base = (np.tile(values, (3, 1)) for values in ([0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.4, 0.5]))
+    both = accuracies(own, base)
+    pair = FACTORS[2], NONE
+    assert str(mean_curves.ratio(both, pair, 0.3)) == "1.50 [1.50, 1.50]"
+    missed = mean_curves.ratio(both, pair, 0.5)
+    assert str(missed) == f">{mean_curves.BUDGET / 400:.2f} [{mean_curves.BUDGET / 400:.2f}, -]"
+    assert missed.verdict == "not reproduced"
+    assert mean_curves.ratio(both, pair, 0.6) is None
 
 
 def test_a_run_that_diverged_counts_with_an_accuracy_of_0():
