@@ -38,6 +38,7 @@ _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
 _FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
 _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
+_MAX_NAMED = 12  # trials that are set aside; a study may have thousands
 SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
 # Column names that a hyperparameter may not have; see `load`.
 _RESERVED = {"condition", "label", "insertion", "factor", "shuffle_buffer", "search"}
@@ -71,12 +72,15 @@ class LoadedStudy:
     planless: bool = False
 
     def warning(self) -> str | None:
-        """One sentence that names what was set aside; None if nothing was."""
+        """One sentence that names what was set aside, or the first of it; None if nothing was."""
         if not self.set_aside:
             return None
-        listed = "; ".join(plain(f"{path} ({reason})") for path, reason in self.set_aside)
-        noun = "trial directory" if len(self.set_aside) == 1 else "trial directories"
-        return f"Set aside {len(self.set_aside)} unusable {noun}: {listed}."
+        number = len(self.set_aside)
+        listed = [plain(f"{path} ({reason})") for path, reason in self.set_aside[:_MAX_NAMED]]
+        if number > _MAX_NAMED:
+            listed.append(f"and {number - _MAX_NAMED:,} more")
+        noun = "trial directory" if number == 1 else "trial directories"
+        return f"Set aside {number} unusable {noun}: {'; '.join(listed)}."
 
 
 def load(directories: Paths, target: float | None = None) -> pd.DataFrame:

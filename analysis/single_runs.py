@@ -21,15 +21,16 @@ from runs.study import (
 )
 
 # How fields begin that may differ between runs: a search tunes them, scores account for them, they
-# tell conditions apart, or they say where and how often a run reads and writes files.
+# tell conditions apart, or they say where the data are augmented, where and how often a run reads
+# and writes files, and what is evaluated after it.
 _MAY_DIFFER = ("optimizer.", "seed.", "echo.", "batch_size", "budget.", "target.")
 _MAY_DIFFER += ("evaluate_every", "checkpoint_every", "log_every", "gradient_statistics_every")
-_MAY_DIFFER += ("dataset.data_dir", "dataset.cache_dir")
+_MAY_DIFFER += ("dataset.data_dir", "dataset.cache_dir", "dataset.test_split", "augment_on")
 _SPACED_EPOCHS = "dataset.spaced_epochs"
 _MAY_DIFFER += (_SPACED_EPOCHS,)
 
 # How fields begin by which runs train on different problems.
-_PROBLEM = ("workload", "model.", "loss.", "dataset.", "augment")
+_PROBLEM = ("workload", "model.", "loss.", "dataset.", "augmentation.")
 
 
 def check(snapshot: Mapping[str, Any]) -> None:

@@ -224,7 +224,11 @@ def _not_lines(line: bytes, column: str) -> str:
     if content[:1] == b"{" and content[-1:] in b"{[," and complete:
         return "contains one JSON object on several lines"
     named = json.dumps(column).encode() in line or f'"{column}"'.encode(errors="replace") in line
-    if _LISTS.search(line) and not named and (not complete or not _strings(line)):
+    if named or not _LISTS.search(line):
+        return ""
+    if not complete:  # its other fields are not known yet
+        return "starts with a long JSON object of boxes" if _COCO.search(line) else ""
+    if not _strings(line):
         return f"starts with a JSON object that has lists, but no field {column!r}"
     return ""
 

@@ -113,10 +113,13 @@ def _check_planned(trial: TrialRecords, place: records.TrialPath, study: Study) 
     condition = study.condition(place.condition)
     planned = study.settings | study.trial_settings(condition, place.search, place.trial, hparams)
     unknown = {axis.field for axis in study.space if axis.field not in hparams}
-    if records.schema_version(trial.config) != records.SCHEMA_VERSION:
-        unknown.add(CADENCE)  # versions 1 and 2 did not divide it by the copies of an example
+    # versions 1 and 2 did not divide it by the copies of an example, and studies of best values did
+    if study.scores_values or records.schema_version(trial.config) != records.SCHEMA_VERSION:
+        unknown.add(CADENCE)
     for name, value in flat(trial.config.get("config") or {}).items():
         own = planned.get(name, value)
+        if isinstance(own, str) and not isinstance(value, str):
+            continue  # a study may give any value as text, which its field read
         if own != value and name not in unknown and name not in MAY_DIFFER_IN_TRIALS:
             raise Damaged(
                 f"{records.CONFIG} is of another plan: {name} is {short(value)}, and the study's "

@@ -16,8 +16,10 @@ from studies.trial_queue import SearchQueue
 # Held while study.json is extended; hidden, since a condition may be named `lock`.
 _LOCK = f".{records.LOCK}"
 
-# What a later launch may change. Where the data lie stays in study.json as it was at first.
+# What a later launch may change. Where the data lie stays in study.json as it was at first, and so
+# do the notes on data, which the fingerprint tells apart.
 _MAY_CHANGE = (*MAY_CHANGE, *(f"resolved_config.{name}" for name in base.MAY_CHANGE_IN_STUDY))
+_MAY_CHANGE += ("dataset.notes",)
 
 
 def with_record(study: Study) -> Study:

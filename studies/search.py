@@ -148,9 +148,13 @@ def trial_config(
     study: Study, condition: Condition, search: int, trial: int
 ) -> ml_collections.ConfigDict:
     """The complete configuration of a trial."""
-    config = copy.deepcopy(study.config)
     hparams = point(study.space, search, trial)
-    for name, value in study.trial_settings(condition, search, trial, hparams).items():
+    return _configured(study, study.trial_settings(condition, search, trial, hparams))
+
+
+def _configured(study: Study, settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    config = copy.deepcopy(study.config)
+    for name, value in settings.items():
         cli.set_field(config, name, value, base.FIELDS)
     return config
 
@@ -226,9 +230,12 @@ def check_values(study: Study) -> None:
     InputError."""
     for condition in study.conditions:
         config = trial_config(study, condition, 0, 0)
-        # what fails whatever the end of an axis is not the fault of the axis
-        with errors_of(study.name, f"condition {condition.name!r}, search 0, trial 0"):
+        try:
             config_check.check(config)
+        except config_check.ConfigError:
+            # what fails without the axes, too, is not the fault of one
+            with errors_of(study.name, f"condition {condition.name!r}"):
+                config_check.check(_configured(study, study.trial_settings(condition, 0, 0, {})))
         for axis in study.space:
             for value in _extremes(axis):
                 searched = _searched(axis, value)

@@ -246,6 +246,14 @@ def test_a_trial_that_is_not_of_its_study_is_named_and_starts_over(
     assert _values(first) == before
 
 
+def test_a_study_resumes_though_the_notes_on_its_data_differ(finished_study, tmp_path):
+    directory = shutil.copytree(finished_study, tmp_path / "study")
+    plan = records.read_json(directory / records.STUDY)
+    plan["dataset"]["notes"] = ["something else"]  # than this version says of the same data
+    records.write_json(directory / records.STUDY, plan)
+    assert sweep.run(study(conditions=("baseline",)), directory, QUIET) == "finished"
+
+
 def test_diverged_trials_are_replaced_up_to_the_limit(tmp_path, monkeypatch):
     started = []
 
@@ -360,6 +368,16 @@ def test_what_is_wrong_without_an_axis_is_not_blamed_on_it(fields, says, tmp_pat
         sweep.run(dataclasses.replace(study(**fields), space=(axis,)), tmp_path / "s", QUIET)
     assert "augmentation.pad" not in str(refused.value)
     assert not (tmp_path / "s").exists()
+
+
+def test_what_an_axis_may_set_is_blamed_on_it(tmp_path):
+    axis = Axis("batch_size", "choice", values=(31, 32))
+    plan = dataclasses.replace(study(echo__streams=4), space=(axis,))
+    with pytest.raises(cli.InputError, match=r"the search may set batch_size to 31: .* divide"):
+        sweep.run(plan, tmp_path / "study", QUIET)
+    plan = dataclasses.replace(study(batch_size=31, echo__streams=4), space=(axis,))
+    with pytest.raises(cli.InputError, match="the search may set batch_size to 31: "):
+        sweep.run(plan, tmp_path / "study", QUIET)
 
 
 def test_a_whole_number_that_a_rule_refuses_is_found_before_the_first_trial(tmp_path):

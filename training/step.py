@@ -256,7 +256,7 @@ def _with_keys(like: Any, bits: Any) -> Any:
 
 
 def _is_key(array: Any) -> bool:
-    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(jnp.result_type(array), jax.dtypes.prng_key)
 
 
 def _device_bytes(shapes: Any, shardings: Any) -> int:

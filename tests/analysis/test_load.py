@@ -315,6 +315,9 @@ def test_a_copy_of_a_trial_at_another_place_is_set_aside(small, copy, says):
     shutil.copytree(small / "baseline" / "0" / "2", small / copy)
     loaded = load.read(small)
     assert f"{copy} (hparams.json is of {says})" in loaded.warning()
+    assert "more" not in loaded.warning()
+    many = dataclasses.replace(loaded, set_aside=loaded.set_aside * 20)
+    assert many.warning().endswith("; and 8 more.")
     assert len(loaded.trials) == len(SMALL)
 
 
@@ -365,6 +368,33 @@ def test_an_earlier_cadence_is_no_other_plan(tmp_path):
     plan = records.read_json(root / records.STUDY) | {"resolved_config": settings}
     records.write_json(root / records.STUDY, plan)
     assert not load.read(root).set_aside
+
+
+def test_a_study_of_best_values_may_have_the_cadence_that_was_divided(tmp_path):
+    settings = {"batch_size": 10, "evaluate_every_fresh_examples": 100}
+    plan = {"resolved_config": settings, "score": "best_value"}
+    root = write_study(tmp_path / "s", [BEFORE], {("before_e2", 0, 0): [0.9]}, **plan)
+    _with_values(root / "before_e2/0/0", {"evaluate_every_fresh_examples": 50})
+    assert not load.read(root).set_aside
+
+
+def test_values_that_a_study_gives_as_text_are_those_that_fields_read(tmp_path):
+    flip = {"field": "augmentation.flip", "scale": "choice", "values": ["false", "true"]}
+    condition = BEFORE | {"overrides": BEFORE["overrides"] | {"model.depth": "8"}}
+    root = write_study(
+        tmp_path / "s", [condition], {("before_e2", 0, 0): [0.9]}, search_space=[flip]
+    )
+    trial = root / "before_e2/0/0"
+    hparams = records.read_json(trial / records.HPARAMS) | {"hparams": {flip["field"]: "false"}}
+    records.write_json(trial / records.HPARAMS, hparams)
+    _with_values(trial, {"augmentation.flip": False, "model.depth": 8})
+    assert not load.read(root).set_aside
+
+
+def _with_values(trial, values):
+    record = records.read_json(trial / records.CONFIG) | {"schema_version": records.SCHEMA_VERSION}
+    record["config"] = with_values(record["config"], values)
+    records.write_json(trial / records.CONFIG, record)
 
 
 def test_hyperparameters_of_another_search_space_are_set_aside(small):
@@ -570,12 +600,18 @@ def test_unlike_runs_of_different_conditions_are_a_caveat_and_form_no_pairs(tmp_
         ("unlike", small | {"echo": echo, "model": {"depth": 8}}),
         ("unlike_base", small | {"dataset": {"validation_split": "train[90%:]"}}),
         ("noisy", small | {"echo": echo, "log_every_steps": 7}),
+        ("on_device", small | {"echo": echo, "augment_on": "device"}),
+        ("on_host", small | {"augment_on": "host"}),
+        ("tested", small | {"echo": echo, "dataset": {"test_split": "test"}}),
+        ("untested", small | {"dataset": {"test_split": ""}}),
     ):
         write_trial(tmp_path / name, [0.1, 0.9], settings=config(**changes))
     says = "Conditions differ in more than echoing, batch size, optimizer, and seeds"
     for names, fields, number in (
         (["base", "same"], None, 1),
         (["base", "noisy"], None, 1),
+        (["on_host", "on_device"], None, 1),
+        (["untested", "tested"], None, 1),
         (["base", "unlike"], "(model.depth)", 0),
         (["base", "unlike", "same"], "(model.depth)", 1),
         (["unlike_base", "same"], None, 1),  # a record without the field is older than it

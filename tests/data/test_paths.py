@@ -945,15 +945,22 @@ def test_one_json_object_is_refused(name, value, indent, says, tmp_path):
 def test_one_json_object_on_one_long_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "_START_BYTES", 64)
     (tmp_path / "a.json").write_text(json.dumps(COCO))
-    with pytest.raises(SourceError, match="has lists, but no field 'text'"):
+    with pytest.raises(SourceError, match=r"starts with a long JSON object of boxes; .*your_data"):
         splits.open_source(f"files:{tmp_path}/a.json", "train")
+
+
+def test_a_long_object_whose_text_follows_its_lists_is_read(tmp_path):
+    record = {"tags": [{"a": 1}] * 200_000, "text": "hello"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    assert len(json.dumps(record)) > text_files._START_BYTES
+    assert splits.open_source(f"files:{tmp_path}/a.jsonl", "train")[0][0]["text"] == "hello"
 
 
 def test_a_long_object_with_lists_and_a_text_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "_START_BYTES", 64)
     for number in range(50, 70):  # the start may end in a comma
         file = tmp_path / f"{number}.jsonl"
-        record = {"links": [{"n": 1}], "\u00e9": "a, b", "text": "," * number}
+        record = {"links": [{"n": 1}] * (number % 9), "\u00e9": "a, b", "text": "," * number}
         file.write_text(json.dumps(record))
         assert splits.open_source(f"files:{file}", "train")[0][0]["text"] == "," * number
         assert splits.open_source(f"files:{file}?text=%C3%A9", "train")[0][0]["text"] == "a, b"

@@ -17,7 +17,7 @@ from tests.helpers.runs import (
     mini,
     preempt,
 )
-from training import optimizer
+from training import optimizer, step
 from training.experiment import make_experiment
 from workloads import networks
 
@@ -113,3 +113,11 @@ def test_stacked_lanes_drop_what_the_runs_alone_drop(tmp_path):
         train.train(config, tmp_path / f"alone{number}")
         alone = losses_of(tmp_path / f"alone{number}")
         np.testing.assert_allclose(losses_of(workdirs[number]), alone, rtol=1e-4)
+
+
+def test_a_variable_may_be_a_number():
+    variables = {"calls": 0, "rate": 0.5, "key": jax.random.key(3)}
+    bits = step._key_bits(variables)
+    assert (bits["calls"], bits["rate"]) == (0, 0.5)
+    restored = jax.tree.map(step._with_keys, variables, bits)
+    assert jax.random.key_data(restored["key"]).tolist() == bits["key"].tolist()
