@@ -4,7 +4,6 @@ import os
 import pathlib
 import pickle
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -500,14 +499,17 @@ def test_a_limit_that_only_tensorboard_exceeds_costs_its_file_alone(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     workdir = tmp_path / "run"
     words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
+    limited = (
+        f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
     run = subprocess.run(
-        [sys.executable, "train.py", *words],
+        [sys.executable, "-c", limited, "train.py", *words],
         cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
         timeout=HANGS,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert run.returncode == cli.OK, run.stderr
     assert "Traceback" not in run.stderr
