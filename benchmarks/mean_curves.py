@@ -1,4 +1,4 @@
-"""Factors compared by curves averaged over seeds, which no single lucky evaluation moves.
+"""Factors compared by curves averaged over seeds, which single lucky evaluations hardly move.
 
     python -m benchmarks.mean_curves --train=out/mean_curves     half an hour; resumes
     python -m benchmarks.mean_curves --out=results/mean_curves.md
