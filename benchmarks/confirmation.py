@@ -82,12 +82,13 @@ def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
         up = loaded.study.target.mode == "below"
         chosen[baseline] = own.sort_values("best_value", ascending=up, kind="stable").iloc[0]
     return {
-        condition: {name: _plain(best[name]) for name in names}
+        condition: {name: plain_number(best[name]) for name in names}
         for condition, best in chosen.items()
     }
 
 
-def _plain(value: Any) -> float:
+def plain_number(value: Any) -> float:
+    """The value as a whole number where it is one, as hyperparameters are written."""
     number = float(value)
     return int(number) if number.is_integer() else number
 

@@ -1,6 +1,6 @@
 """Factors compared by curves averaged over seeds, which single lucky evaluations hardly move.
 
-    python -m benchmarks.mean_curves --train=out/mean_curves     half an hour; resumes
+    python -m benchmarks.mean_curves --train=out/mean_curves     about 40 minutes; resumes
     python -m benchmarks.mean_curves --out=results/mean_curves.md
 
 Logistic regression, as in the grid. results/protocol.md (Logistic regression by mean curves) fixes
@@ -27,6 +27,7 @@ import sweep
 from analysis import load
 from analysis.figures import style
 from benchmarks import common
+from benchmarks.confirmation import plain_number
 from configs import problems
 from runs.progress import Progress
 from runs.study import BEST_VALUE, Study
@@ -111,13 +112,9 @@ def _best(trials: pd.DataFrame, groups: list[str]) -> dict[tuple, dict[str, Any]
     best = order.drop_duplicates(groups).sort_values(groups)
     fields = [name for name in trials if "." in name]
     return {
-        tuple(row[group] for group in groups): {name: _plain(row[name]) for name in fields}
+        tuple(row[group] for group in groups): {name: plain_number(row[name]) for name in fields}
         for row in best.to_dict("records")
     }
-
-
-def _plain(value: float) -> float:
-    return int(value) if float(value).is_integer() else float(value)
 
 
 def chosen_by_means(trials: pd.DataFrame, means: pd.DataFrame) -> Settings:
