@@ -1,12 +1,13 @@
 """Factors compared by curves averaged over seeds, which single lucky evaluations hardly move.
 
-    python -m benchmarks.mean_curves --train=out/mean_curves     about 40 minutes; resumes
+    python -m benchmarks.mean_curves --train=out/mean_curves --problem=digits     resumes
     python -m benchmarks.mean_curves --out=results/mean_curves.md
 
-Logistic regression, as in the grid. results/protocol.md (Logistic regression by mean curves) fixes
-how each factor's hyperparameters are chosen, what is run with new seeds, and how it is judged.
---train writes results/mean_curves*.csv.xz: the trials of the search, the mean curves of the
-candidates, and the accuracies of the runs with new seeds.
+Problems of the grid. results/protocol.md (Logistic regression by mean curves, and Digits and MNIST
+images by mean curves) fixes how each factor's hyperparameters are chosen, what is run with new
+seeds, and how it is judged. --train takes half an hour to an hour for a problem and writes
+results/mean_curves_PROBLEM*.csv.xz: the mean curves of the candidates and the accuracies of the
+runs with new seeds; for logistic regression, also the trials of its search.
 """
 
 # pandas has no complete type stubs.
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 import sweep
 from analysis import load
@@ -35,19 +37,13 @@ from studies.definitions import load_study
 from studies.executors import PoolExecutor
 from studies.search import make_study
 
-PROBLEM = "logistic"
-BUDGET = problems.PROBLEMS[PROBLEM].fields["budget.fresh_examples"]
-LANES = 16
-EVALUATIONS = 128  # of the runs with new seeds
 SMOOTHED = 4  # evaluations whose mean scores a trial of the search
 SEARCHED = 0.87  # the accuracy that this mean has to reach
 NEVER = 2.0  # an accuracy that no run reaches, so that all use the whole budget
 STEP = 0.005  # of the levels
+BELOW_PLATEAU = 2  # steps between the level and the accuracy that no echoing reaches
 RESAMPLES, INTERVAL = 10_000, 0.95
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
-TRIALS, CURVES = RESULTS / "mean_curves_trials.csv.xz", RESULTS / "mean_curves.csv.xz"
-CANDIDATES = RESULTS / "mean_curves_candidates.csv.xz"
-CANDIDATE_LEVEL = 0.865  # the accuracy at which the mean curves of candidates are compared
 _CANDIDATE = "_search_"  # between a condition and its candidate's search
 
 NONE = "baseline_b32"
@@ -71,23 +67,103 @@ class Seeds:
 
 # By how the settings were chosen: in one trial each, or by the mean curves of candidates.
 OF_TRIALS, OF_MEANS = "one trial", "mean curves"
-NEW_SEEDS = {
-    OF_TRIALS: Seeds(30_000, 40_000_000, 64),
-    OF_MEANS: Seeds(32_000, 60_000_000, 64),
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """What is run on a problem.
+
+    Attributes:
+        problem: of configs/problems.py.
+        title: its name in pages.
+        candidates: seeds of the candidates.
+        new_seeds: seeds of the four conditions, by how their settings were chosen.
+        evaluations: of a run over the whole budget.
+        shares: of the budget, by condition; 1 where it is missing.
+        candidate_level: the accuracy at which candidates are compared; None for `common_level`,
+            at which the new runs are then judged, too.
+    """
+
+    problem: str
+    title: str
+    candidates: Seeds
+    new_seeds: dict[str, Seeds]
+    evaluations: int
+    shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    candidate_level: float | None = None
+
+    @property
+    def budget(self) -> int:
+        return problems.PROBLEMS[self.problem].fields["budget.fresh_examples"]
+
+    def file(self, content: str = "") -> pathlib.Path:
+        """Of stored curves, or of `content`: "trials" of a search, "candidates"."""
+        return RESULTS / f"mean_curves_{self.problem}{content and '_'}{content}.csv.xz"
+
+
+_SHARES = {FACTORS[2]: 0.75, FACTORS[4]: 0.5, FACTORS[16]: 0.25}
+DESIGNS = {
+    design.problem: design
+    for design in (
+        Design(
+            "logistic",
+            "Logistic regression",
+            Seeds(31_000, 50_000_000, 16),
+            {
+                OF_MEANS: Seeds(32_000, 60_000_000, 64),
+                OF_TRIALS: Seeds(30_000, 40_000_000, 64),
+            },
+            evaluations=128,
+            candidate_level=0.865,
+        ),
+        Design(
+            "digits",
+            "Digits",
+            Seeds(31_000, 50_000_000, 8),
+            {OF_MEANS: Seeds(32_000, 60_000_000, 32)},
+            evaluations=64,
+            shares=_SHARES,
+        ),
+        Design(
+            "mnist",
+            "MNIST images",
+            Seeds(31_000, 50_000_000, 8),
+            {OF_MEANS: Seeds(32_000, 60_000_000, 21)},
+            evaluations=64,
+            shares=_SHARES,
+        ),
+    )
 }
-CANDIDATE_SEEDS = Seeds(31_000, 50_000_000, 16)
 
 
 # --- training
 
 
 def search() -> Study:
-    """The study `common_cadence`, each trial of which uses the whole budget."""
-    config = problems.get_config(PROBLEM)
+    """The study `common_cadence` of logistic regression, each trial of which uses the whole
+    budget."""
+    config = problems.get_config("logistic")
     config.target.value = NEVER
-    flag = f"configs/problems.py:{PROBLEM}"
-    study = load_study(config, problems, flag, "common_cadence")
+    study = load_study(config, problems, "configs/problems.py:logistic", "common_cadence")
     return dataclasses.replace(study, name="mean_curves", score=BEST_VALUE)
+
+
+def searched(problem: str) -> pd.DataFrame:
+    """The trials that candidates are chosen from: those of `search` for logistic regression, else
+    those of the packed study `common_cadence`, scored by the fresh examples to its target.
+
+    Returns: condition, search, trial, hyperparameters, `score`, and `smoothed`, by which trials
+        with the same score are ordered; see `scored`.
+    """
+    if problem == "logistic":
+        return pd.read_csv(DESIGNS[problem].file("trials"))
+    loaded = load.read(RESULTS / f"grid/{problems.COMMON_CADENCE}{problem}.tar.xz")
+    trials = loaded.trials[loaded.trials["counted"]]
+    fields = [axis.field for axis in loaded.study.space]
+    return trials[["condition", "search", "trial", *fields]].assign(
+        score=trials["fresh_examples_to_target"].astype(float).fillna(math.inf),
+        smoothed=trials["best_value"],
+    )
 
 
 Settings = dict[str, dict[str, Any]]  # hyperparameters by name of a condition or candidate
@@ -117,18 +193,32 @@ def _best(trials: pd.DataFrame, groups: list[str]) -> dict[tuple, dict[str, Any]
     }
 
 
-def chosen_by_means(trials: pd.DataFrame, means: pd.DataFrame) -> Settings:
-    """By condition, the candidate whose mean curve first reaches CANDIDATE_LEVEL; if none does, the
-    one with the best mean accuracy at the end.
+def common_level(means: pd.DataFrame, budget: float) -> float:
+    """BELOW_PLATEAU steps below the largest multiple of STEP that a candidate of no echoing reaches
+    with its mean curve within two thirds of the budget.
 
     Args:
-        trials: of the search.
+        means: as for `chosen_by_means`.
+        budget: fresh examples.
+    """
+    own = means[means["condition"].str.startswith(NONE)]
+    best = own.loc[own["fresh_examples"] <= budget * 2 / 3, "value"].max()
+    return (math.floor(best / STEP + 1e-9) - BELOW_PLATEAU) * STEP
+
+
+def chosen_by_means(trials: pd.DataFrame, means: pd.DataFrame, level: float) -> Settings:
+    """By condition, the candidate whose mean curve first reaches a level; if none does, the one
+    with the best mean accuracy at the end.
+
+    Args:
+        trials: as `searched` returns them.
         means: the candidates' mean curves: condition (of `candidates`), fresh_examples, value.
+        level: of the accuracy.
     """
     ranks = []
     for name, own in means.groupby("condition"):
         fresh, values = own["fresh_examples"].to_numpy(float), own["value"].to_numpy()
-        reached = reaches(fresh, values[None], CANDIDATE_LEVEL)[0]
+        reached = reaches(fresh, values[None], level)[0]
         ranks.append((name.partition(_CANDIDATE)[0], reached, -values[-1], name))
     settings, best = candidates(trials), {}
     for condition, *_, name in sorted(ranks):
@@ -153,49 +243,61 @@ def scored(loaded: load.LoadedStudy) -> pd.DataFrame:
     return table.fillna({"score": math.inf}).reset_index()
 
 
-def runs(name: str, settings: Settings, seeds: Seeds) -> Study:
+def runs(design: Design, name: str, settings: Settings, seeds: Seeds) -> Study:
     """Runs at settings of conditions or candidates: search k has the k-th of the seeds."""
-    config = problems.get_config(PROBLEM)
+    config = problems.get_config(design.problem)
     config.target.value = NEVER
     config.seed.data, config.seed.model = seeds.data, seeds.model
-    every = {"evaluate_every_fresh_examples": BUDGET // EVALUATIONS}
-    conditions = problems.get_studies(PROBLEM)["common_cadence"]["conditions"]
+    every = {"evaluate_every_fresh_examples": design.budget // design.evaluations}
+    conditions = problems.get_studies(design.problem)["common_cadence"]["conditions"]
+    overrides = {}
+    for condition, fields in conditions.items():
+        shortened = {}
+        if condition in design.shares:
+            shortened = {"budget.fresh_examples": int(design.budget * design.shares[condition])}
+        for own, setting in settings.items():
+            if own.partition(_CANDIDATE)[0] == condition:
+                overrides[own] = fields | setting | every | shortened
     return make_study(
         name,
         config,
-        {
-            own: fields | settings[own] | every
-            for condition, fields in conditions.items()
-            for own in settings
-            if own.partition(_CANDIDATE)[0] == condition
-        },
+        overrides,
         (),
         trials=1,
         searches=seeds.number,
         baseline=min(own for own in settings if own.startswith(NONE)),
         score=BEST_VALUE,
-        config_flag=f"configs/problems.py:{PROBLEM}",
+        config_flag=f"configs/problems.py:{design.problem}",
     )
 
 
-def train(root: pathlib.Path) -> None:
-    """Runs the studies below `root`, or resumes them, and writes their results."""
-    _run(search(), root / "search", LANES)
-    scored(load.read(root / "search")).to_csv(TRIALS, index=False)
-    trials = pd.read_csv(TRIALS)
-    curves = {OF_TRIALS: _trained("mean_curves_new_seeds", chosen(trials), OF_TRIALS, root)}
-    tried = _run(
-        runs("mean_curves_candidates", candidates(trials), CANDIDATE_SEEDS), root / "candidates"
-    )
-    means = {name: table.mean() for name, table in by_seed(tried).items()}
-    pd.concat(means, names=["condition"]).rename("value").to_csv(CANDIDATES)
-    best = chosen_by_means(trials, pd.read_csv(CANDIDATES))
-    curves[OF_MEANS] = _trained("mean_curves_of_candidates", best, OF_MEANS, root)
-    pd.concat(curves, names=["settings"]).reset_index("settings").to_csv(CURVES, index=False)
+def train(design: Design, root: pathlib.Path) -> None:
+    """Runs the studies of a problem below `root`, or resumes them, and writes their results."""
+    if design.problem == "logistic":
+        _run(search(), root / "search", lanes=16)
+        scored(load.read(root / "search")).to_csv(design.file("trials"), index=False)
+    trials = searched(design.problem)
+    tried = runs(design, "mean_curves_candidates", candidates(trials), design.candidates)
+    means = {
+        name: table.mean() for name, table in by_seed(_run(tried, root / "candidates")).items()
+    }
+    pd.concat(means, names=["condition"]).rename("value").to_csv(design.file("candidates"))
+    accuracies = {}
+    for kind, settings in chosen_settings(design).items():
+        name = {OF_MEANS: "mean_curves_of_candidates", OF_TRIALS: "mean_curves_new_seeds"}[kind]
+        study = runs(design, name, settings, design.new_seeds[kind])
+        for condition, table in by_seed(_run(study, root / name)).items():
+            accuracies[kind, condition] = table.T
+    names = ["settings", "condition"]
+    pd.concat(accuracies, names=names).to_csv(design.file())
 
 
-def _trained(name: str, settings: Settings, kind: str, root: pathlib.Path) -> pd.DataFrame:
-    return _run(runs(name, settings, NEW_SEEDS[kind]), root / name)
+def chosen_settings(design: Design) -> dict[str, Settings]:
+    """The settings of the four conditions, by how they were chosen."""
+    trials, means = searched(design.problem), pd.read_csv(design.file("candidates"))
+    level = design.candidate_level or common_level(means, design.budget)
+    by_kind = {OF_MEANS: chosen_by_means(trials, means, level), OF_TRIALS: chosen(trials)}
+    return {kind: by_kind[kind] for kind in design.new_seeds}
 
 
 def _run(study: Study, outdir: pathlib.Path, lanes: int = 1) -> pd.DataFrame:
@@ -247,7 +349,7 @@ def reaches(fresh: np.ndarray, means: np.ndarray, level: float) -> np.ndarray:
 @dataclasses.dataclass(frozen=True)
 class Ratio:
     """Fresh examples of one condition over those of another, with its interval. A curve that does
-    not reach the level needs more than BUDGET.
+    not reach the level needs more fresh examples than its runs had.
 
     Attributes:
         value: inf if the condition does not reach the level.
@@ -288,8 +390,9 @@ def ratio(
     )
     if math.isinf(base[0]):
         return None
-    least = np.minimum(own, BUDGET) / base
-    most = np.where(np.isfinite(own), own, math.inf) / np.minimum(base, BUDGET)
+    own_end, base_end = (accuracies[name].columns[-1] for name in conditions)
+    least = np.minimum(own, own_end) / base
+    most = np.where(np.isfinite(own), own, math.inf) / np.minimum(base, base_end)
     tail = (1 - INTERVAL) / 2
     low = np.quantile(least[1:], tail, method="nearest")
     high = np.quantile(most[1:], 1 - tail, method="nearest")
@@ -303,124 +406,131 @@ def tuned(trials: pd.DataFrame, conditions: tuple[str, str]) -> str:
     return f"{ratios.median():.2f} [{ratios.min():.2f}, {ratios.max():.2f}]"
 
 
-def judged_level(accuracies: dict[str, pd.DataFrame], budget: float = BUDGET) -> float:
+def judged_level(accuracies: dict[str, pd.DataFrame], budget: float) -> float:
     """The largest multiple of STEP that the mean curve of no echoing reaches within two thirds of
     the budget."""
     mean = accuracies[NONE].mean()
     return math.floor(mean[mean.index <= budget * 2 / 3].max() / STEP + 1e-9) * STEP
 
 
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What was run on a problem with settings chosen in one way.
+
+    Attributes:
+        design, kind: the problem and how the settings were chosen.
+        accuracies: by condition, as `by_seed` returns them.
+        level: at which it is judged.
+    """
+
+    design: Design
+    kind: str
+    accuracies: dict[str, pd.DataFrame]
+    level: float
+
+    def ratio(self, conditions: tuple[str, str], above: float = 0.0) -> Ratio | None:
+        """The ratio at the level, or `above` it."""
+        return ratio(self.accuracies, conditions, self.level + above)
+
+
+def read(design: Design, kind: str = OF_MEANS) -> Measured:
+    """The stored runs with new seeds."""
+    table = pd.read_csv(design.file(), index_col=["settings", "condition", "fresh_examples"])
+    own = table.loc[kind]
+    names = own.index.unique("condition")
+    accuracies = {str(name): own.loc[name].dropna(axis="columns").T for name in names}
+    if design.candidate_level:
+        level = judged_level(accuracies, design.budget)
+    else:
+        level = common_level(pd.read_csv(design.file("candidates")), design.budget)
+    return Measured(design, kind, accuracies, level)
+
+
 # --- the page
 
 
-def report(curves: pd.DataFrame, trials: pd.DataFrame, means: pd.DataFrame) -> str:
-    """The page.
-
-    Args:
-        curves: of the runs with new seeds: settings, condition, search, fresh_examples, value.
-        trials: of the search, as `scored` returns them.
-        means: as for `chosen_by_means`.
-    """
-    settings = {OF_TRIALS: chosen(trials), OF_MEANS: chosen_by_means(trials, means)}
-    accuracies = by_seed(curves[curves["settings"] == OF_MEANS])
-    level = judged_level(accuracies)
-    shares = [
-        ", ".join(
-            f"{ratio(accuracies, (name, NONE), at)} with e = {e}" for e, name in FACTORS.items()
-        )
-        for at in (level, level - 2 * STEP)
+def report() -> str:
+    """The page, from the stored curves."""
+    everything = [
+        read(design, kind)
+        for kind in (OF_MEANS, OF_TRIALS)
+        for design in DESIGNS.values()
+        if kind in design.new_seeds
     ]
-    text = [
-        "# Logistic regression by mean curves",
-        "Does echoing need fewer fresh examples if no lucky evaluation counts? Of the fresh "
-        f"examples without echoing, it needs these shares at the registered accuracy, {level:.3f}: "
-        f"{shares[0]}. At {level - 2 * STEP:.3f}, not registered: {shares[1]}. The registered "
-        "accuracy lies on the plateau of the curves, where a first crossing still depends on "
-        f"single evaluations. Settings were chosen at {CANDIDATE_LEVEL:.3f}; a setting that is the "
-        "best there may not reach it.",
-        "The accuracies of "
-        "runs with new seeds are averaged over the seeds at the same number of fresh examples, and "
-        "the mean curves are compared. [The protocol](protocol.md) says how each condition's "
-        "setting is chosen: by the curve of one trial, or by the mean curves of five candidates. "
-        "Made by `python -m benchmarks.mean_curves`; `--train` ran on two cores of an AMD EPYC.",
-        "Ratios are those of the fresh examples at which two mean curves first reach an accuracy, "
-        "with the percentile interval of a bootstrap over seeds (95%), which excludes the choice "
-        "of the settings. *Tuned*, not registered: the ratio of the scores by which trials were "
-        f"chosen (where the mean of {SMOOTHED} evaluations reaches {SEARCHED:g}), the median over "
-        "five searches and their range, a 93.75% interval.",
-    ]
-    for kind in (OF_MEANS, OF_TRIALS):
-        text += _section(curves, kind, trials, settings[kind])
-    return "\n\n".join(text)
+    return "\n\n".join(section for own in everything for section in _section(own))
 
 
-def _section(curves: pd.DataFrame, kind: str, trials: pd.DataFrame, settings: Settings):
-    accuracies = by_seed(curves[curves["settings"] == kind])
-    level = judged_level(accuracies)
+def _section(measured: Measured) -> list[str]:
+    trials = searched(measured.design.problem)
     verdicts = []
     for claim, conditions in CLAIMS.items():
-        own = ratio(accuracies, conditions, level)
+        own = measured.ratio(conditions)
         verdict = own.verdict if own else "undecided"
         verdicts.append([claim, str(own or "-"), verdict, tuned(trials, conditions)])
     compared = [*((name, NONE) for name in FACTORS.values()), (FACTORS[4], FACTORS[16])]
-    levels = [level + STEP * k for k in range(-8, 2)]
     ratios = [
-        [f"{at:.3f}", *(str(ratio(accuracies, pair, at) or "-") for pair in compared)]
-        for at in levels
+        [
+            f"{measured.level + STEP * k:.3f}",
+            *(str(measured.ratio(pair, STEP * k) or "-") for pair in compared),
+        ]
+        for k in range(-8, 2 + BELOW_PLATEAU * (measured.design.candidate_level is None))
     ]
+    settings = chosen_settings(measured.design)[measured.kind]
     fields = list(next(iter(settings.values())))
     names = {NONE: "no echoing"} | {name: f"e = {e}" for e, name in FACTORS.items()}
-    chosen_settings = [
-        [names[name], *(f"{settings[name][field]:.4g}" for field in fields)] for name in names
-    ]
+    rows = [[names[name], *(f"{settings[name][field]:.4g}" for field in fields)] for name in names]
+    number = measured.design.new_seeds[measured.kind].number
     return [
-        f"## Settings chosen by {kind}",
-        f"{NEW_SEEDS[kind].number} seeds; judged at an accuracy of {level:.3f}.",
+        f"## {measured.design.title}, settings chosen by {measured.kind}",
+        f"{number} seeds; judged at an accuracy of {measured.level:.3f}.",
         common.markdown_table(["claim", "ratio", "verdict", "tuned"], verdicts),
         "At other accuracies, not registered. Dashes are ends that are not known, and ratios to a "
-        "mean curve that does not reach the accuracy within the budget.",
+        "mean curve that does not reach the accuracy.",
         common.markdown_table(
             ["accuracy", *(f"e = {e} over no echoing" for e in FACTORS), "e = 4 over e = 16"],
             ratios,
         ),
         common.markdown_table(
-            ["condition", *(field.rsplit(".", 1)[1].replace("_", " ") for field in fields)],
-            chosen_settings,
+            ["condition", *(field.rsplit(".", 1)[1].replace("_", " ") for field in fields)], rows
         ),
     ]
 
 
 @style.styled
-def draw(curves: pd.DataFrame) -> Figure:
-    """The mean curve of each condition, at the settings chosen by mean curves."""
-    accuracies = by_seed(curves[curves["settings"] == OF_MEANS])
-    level = judged_level(accuracies)
+def draw() -> Figure:
+    """The mean curve of each condition on each problem, at the settings chosen by mean curves."""
     figure = Figure(figsize=(style.WIDTH, 3.2), layout="constrained")
-    axes = figure.add_subplot()
     shades = {NONE: ("no echoing", "black")} | {
         name: (f"e = {e}", style.lighter(style.COLORS["before_augmentation"], shade))
         for (e, name), shade in zip(FACTORS.items(), (0.55, 0.25, 0.0), strict=True)
     }
-    for name, (label, color) in shades.items():
-        mean = accuracies[name].mean()
-        axes.plot(mean.index, mean, color=color, lw=1.4, label=label)
-    axes.axhline(level, color=style.QUIET, lw=0.8, ls=style.DOTTED)
-    axes.set_ylim(0.75, None)
-    axes.set_xlabel("fresh examples")
-    axes.set_ylabel("accuracy, mean over seeds")
-    figure.legend(loc="outside lower center", ncols=len(shades))
+    panels = figure.subplots(1, len(DESIGNS))
+    for axes, design in zip(panels, DESIGNS.values(), strict=True):
+        measured = read(design)
+        for name, (_, color) in shades.items():
+            mean = measured.accuracies[name].mean()
+            axes.plot(mean.index, mean, color=color, lw=1.4)
+        axes.axhline(measured.level, color=style.QUIET, lw=0.8, ls=style.DOTTED)
+        axes.set_ylim(measured.level - 0.1, None)
+        axes.set_title(design.title)
+        axes.set_xlabel("fresh examples")
+    panels[0].set_ylabel("accuracy, mean over seeds")
+    lines = [Line2D([], [], color=color, label=label) for label, color in shades.values()]
+    figure.legend(handles=lines, loc="outside lower center", ncols=len(shades))
     return figure
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR first")
+    parser.add_argument(
+        "--problem", choices=DESIGNS, default="logistic", help="what to train (default logistic)"
+    )
     options = parser.parse_args(argv)
     if options.train:
-        train(options.train)
-    curves = pd.read_csv(CURVES)
-    page = report(curves, pd.read_csv(TRIALS), pd.read_csv(CANDIDATES))
-    common.publish(page, options.out, lambda: draw(curves))
+        train(DESIGNS[options.problem], options.train)
+        return
+    common.publish(report(), options.out, draw)
 
 
 if __name__ == "__main__":
