@@ -73,6 +73,7 @@ from ml_collections import ConfigDict
 
 from data.splits import remarks
 from pipeline import streams
+from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch
 from runs import (
     distributed,
@@ -143,6 +144,7 @@ def train(
             pathlib.Path(workdir),
             progress,
             lambda step: stop(),
+            interrupt=stop,
             locked=locked,
             on_step=on_step,
             tools=tools,
@@ -156,6 +158,7 @@ def step_by_step(
     progress: Progress,
     stop: Callable[[int], bool],
     *,
+    interrupt: Callable[[], bool] = lambda: False,
     locked: bool = False,
     on_step: OnStep | None = None,
     tools: tooling.Tools | None = None,
@@ -167,6 +170,8 @@ def step_by_step(
         workdir: the run's directory; created if it does not exist.
         progress: displays the progress.
         stop: called before each step with the number of steps taken; whether to save and stop.
+        interrupt: called before each batch of an evaluation; whether to save and stop there. The
+            resumed run evaluates again.
         locked: whether the caller holds the directory's lock.
         on_step: called after each step.
         tools: trackers, a profile, a mirror; None for TensorBoard alone.
@@ -194,7 +199,7 @@ def step_by_step(
         held.callback(observers.close)
         config, mesh = experiment.config, experiment.program.task.mesh
         with memory.exhaustion_explained(config, mesh):
-            run = _Run(experiment, workdir, progress, observers)
+            run = _Run(experiment, workdir, progress, observers, interrupt)
         error = None
         with contextlib.closing(run):
             with cli.writing_to(workdir):
@@ -256,6 +261,7 @@ class _Run:
         workdir: pathlib.Path,
         progress: Progress,
         observers: Observers,
+        interrupt: Callable[[], bool],
     ):
         self.config, self.progress = experiment.config, progress
         self.experiment, self.policy = experiment, experiment.policy
@@ -271,7 +277,7 @@ class _Run:
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes = self._restore(workdir)
         self.recorder = Recorder(workdir, keep_bytes, observers)
-        self.observers = observers
+        self.observers, self.interrupt = observers, interrupt
         observers.start(self.counters.fresh_examples)
         self.policy.resume(workdir, self.counters.step)
 
@@ -350,10 +356,13 @@ class _Run:
         jax.block_until_ready(state)
         try:
             with self._paused("evaluate"):
-                values = self.experiment.program.evaluate(state, self.experiment.validation)
-        except Exception:
+                values = self.experiment.program.evaluate(state, self._validation_batches())
+        except Exception as error:
             at.evaluated = -1  # so that the run evaluates here when it is resumed
-            self._save_after_error()
+            if isinstance(error, Preempted):  # in every process
+                self._save()
+            else:
+                self._save_after_error()
             raise
         at.value, at.evaluated_step = values[target.metric], at.step
         self.recorder.write({**self._position("validation"), **values})
@@ -363,6 +372,12 @@ class _Run:
             at.best = {"metric": target.metric, "value": at.value, "fresh_examples": fresh}
             at.best_step = at.step
         return improved
+
+    def _validation_batches(self) -> Iterator[EvaluationBatch]:
+        for batch in self.experiment.validation:
+            if self.interrupt():
+                raise Preempted
+            yield batch
 
     def _reached_target(self) -> bool:
         value = self.counters.value

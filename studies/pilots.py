@@ -281,13 +281,18 @@ class Pilots:
         end = _steps_until(config, evaluations)
         asked = False
 
-        def stops(step: int) -> bool:
+        def interrupted() -> bool:
             nonlocal asked
             asked = stop()
-            return asked or step >= end
+            return asked
+
+        def stops(step: int) -> bool:
+            return interrupted() or step >= end
 
         quiet, tools = Progress(quiet=True), Tools(trackers=())
-        steps = train.step_by_step(make_experiment(config), workdir, quiet, stops, tools=tools)
+        steps = train.step_by_step(
+            make_experiment(config), workdir, quiet, stops, interrupt=interrupted, tools=tools
+        )
         status = self._status(f"pilot e = {factor:g}, seed {seed + 1} of {self._seeds}")
         while (result := next(steps)) is None:
             self._progress.update(status)

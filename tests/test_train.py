@@ -1,5 +1,6 @@
 """Whole runs: what they record, and how they end."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -26,9 +27,11 @@ from tests.helpers.runs import (
     latest_step,
     mini,
     preempt,
+    records_of,
     run_command,
     stop_at,
 )
+from training.experiment import make_experiment
 
 
 @pytest.mark.slow
@@ -62,6 +65,39 @@ def test_sigterm_to_the_command_saves_exits_with_75_and_can_be_resumed(tmp_path,
     again = run_command("train.py", *words)
     assert again.returncode == 0, again.stderr
     assert_equal_runs(config, uninterrupted(config), workdir)
+
+
+@pytest.mark.parametrize("number", [1, 4, 5])  # 5 is the last one, after the last step
+def test_a_stop_during_an_evaluation_saves_and_the_evaluation_is_done_again(
+    number, tmp_path, uninterrupted, monkeypatch
+):
+    config, evaluated = mini(**echoing("before_augmentation", 100)), []
+
+    class Validation(list):
+        def __iter__(self):
+            evaluated.append(0)
+            for batch in super().__iter__():
+                if len(evaluated) == number:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                evaluated[-1] += 1
+                yield batch
+
+    def stopping(config):
+        experiment = make_experiment(config)
+        validation = Validation(experiment.validation)
+        return dataclasses.replace(experiment, validation=validation)
+
+    monkeypatch.setattr(train, "make_experiment", stopping)
+    result = train.train(config, tmp_path / "run")
+    assert result["status"] == "preempted"
+    assert evaluated[-1] == 1  # the batch after the signal is not evaluated
+    assert max(evaluated) > 1 or number == 1
+    curve = [r for r in records_of(tmp_path / "run") if r["split"] == "validation"]
+    assert len(curve) == number - 1
+    assert latest_step(tmp_path / "run") == result["step"]
+    monkeypatch.undo()
+    assert train.train(config, tmp_path / "run")["status"] == "exhausted"
+    assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 
 
 # A command whose source stops answering after a number of training examples, and that is stopped

@@ -9,7 +9,7 @@ from scipy import stats
 
 from analysis import load
 from benchmarks import mean_curves
-from benchmarks.mean_curves import FACTORS, NONE
+from benchmarks.mean_curves import DESIGNS, FACTORS, NONE, OF_MEANS, OF_TRIALS
 from studies import search
 
 FRESH = np.array([100.0, 200.0, 300.0, 400.0])
@@ -61,14 +61,19 @@ def test_the_interval_is_that_of_a_paired_percentile_bootstrap():
     assert ratio.verdict == "reproduced"
 
 
-def test_a_curve_that_misses_the_level_needs_more_than_the_budget():
-    own, base = (np.tile(values, (3, 1)) for values in ([0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.4, 0.5]))
+@pytest.mark.parametrize(
+    ("evaluated", "expected", "verdict"),
+    [(4, ">1.33 [1.33, -]", "not reproduced"), (2, ">0.67 [0.67, -]", "undecided")],
+)
+def test_a_curve_that_misses_the_level_needs_more_than_its_budget(evaluated, expected, verdict):
+    own, base = (np.tile(values, (3, 1)) for values in ([0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.5, 0.5]))
     both = accuracies(own, base)
     pair = FACTORS[2], NONE
     assert str(mean_curves.ratio(both, pair, 0.3)) == "1.50 [1.50, 1.50]"
+    both[FACTORS[2]] = both[FACTORS[2]].iloc[:, :evaluated]
     missed = mean_curves.ratio(both, pair, 0.5)
-    assert str(missed) == f">{mean_curves.BUDGET / 400:.2f} [{mean_curves.BUDGET / 400:.2f}, -]"
-    assert missed.verdict == "not reproduced"
+    assert missed is not None
+    assert (str(missed), missed.verdict) == (expected, verdict)
     assert mean_curves.ratio(both, pair, 0.6) is None
 
 
@@ -116,22 +121,63 @@ def test_the_search_has_the_points_and_seeds_of_the_packed_study():
         assert config.target.value == mean_curves.NEVER
 
 
+def seeds_of(study, run=7):
+    seeds = search.trial_config(study, study.conditions[0], run, 0).seed
+    return seeds.data, seeds.model
+
+
 def test_new_seeds_are_those_of_the_protocol():
     settings = {name: {} for name in (NONE, *FACTORS.values())}
-    first, second = (
-        mean_curves.runs("made", settings, mean_curves.NEW_SEEDS[kind])
-        for kind in (mean_curves.OF_TRIALS, mean_curves.OF_MEANS)
+    design = DESIGNS["logistic"]
+    tried, of_means, of_trials = (
+        mean_curves.runs(design, "made", settings, seeds)
+        for seeds in (design.candidates, design.new_seeds[OF_MEANS], design.new_seeds[OF_TRIALS])
     )
-    tried = mean_curves.runs("made", settings, mean_curves.CANDIDATE_SEEDS)
-    seeds = [
-        search.trial_config(study, study.conditions[0], 7, 0).seed
-        for study in (first, tried, second)
+    assert seeds_of(of_trials) == (30_007, 40_070_000)
+    assert seeds_of(tried) == (31_007, 50_070_000)
+    assert seeds_of(of_means) == (32_007, 60_070_000)
+
+
+@pytest.mark.parametrize(("problem", "pairs"), [("digits", 32), ("mnist", 21)])
+def test_runs_with_echoing_have_the_budgets_of_the_protocol(problem, pairs):
+    design = DESIGNS[problem]
+    settings = mean_curves.candidates(mean_curves.searched(problem))
+    study = mean_curves.runs(design, "made", settings, design.candidates)
+    budget = study.budget
+    assert budget == design.budget
+    for condition in study.conditions:
+        share = {1: 1, 2: 3 / 4, 4: 1 / 2, 16: 1 / 4}[condition.factor]
+        assert study.budget_of(condition) == budget * share
+        assert condition.overrides["evaluate_every_fresh_examples"] == budget // 64
+        name, _, number = condition.name.partition("_search_")
+        assert condition.overrides.items() >= settings[f"{name}_search_{number}"].items()
+    assert len(study.conditions) == 20
+    assert study.searches == 8
+    new = mean_curves.runs(design, "made", settings, design.new_seeds[OF_MEANS])
+    assert new.searches == pairs
+    assert seeds_of(study) == (31_007, 50_070_000)
+    assert seeds_of(new) == (32_007, 60_070_000)
+
+
+def test_candidates_of_images_are_the_winners_of_the_searches():
+    packed = load.read("results/grid/common_cadence_mnist.tar.xz").trials
+    own = packed[(packed["condition"] == FACTORS[4]) & (packed["search"] == 2) & packed["counted"]]
+    best = own.loc[own["fresh_examples_to_target"].astype(float).idxmin()]
+    settings = mean_curves.candidates(mean_curves.searched("mnist"))
+    assert len(settings) == 20
+    rate = settings[f"{FACTORS[4]}_search_2"]["optimizer.learning_rate"]
+    assert rate == pytest.approx(best["optimizer.learning_rate"])
+
+
+def test_the_common_level_lies_below_what_no_echoing_reaches_in_time():
+    rows = [
+        (f"{NONE}_search_0", 100.0, 0.962),
+        (f"{NONE}_search_1", 400.0, 0.9749),
+        (f"{NONE}_search_1", 500.0, 0.99),  # too late
+        (f"{FACTORS[2]}_search_0", 100.0, 0.99),
     ]
-    assert [(s.data, s.model) for s in seeds] == [
-        (30_007, 40_070_000),
-        (31_007, 50_070_000),
-        (32_007, 60_070_000),
-    ]
+    means = pd.DataFrame(rows, columns=["condition", "fresh_examples", "value"])
+    assert mean_curves.common_level(means, 600.0) == pytest.approx(0.96)
 
 
 def test_candidates_are_the_best_trials_of_each_search_and_the_best_mean_curve_is_chosen():
@@ -160,10 +206,11 @@ def test_candidates_are_the_best_trials_of_each_search_and_the_best_mean_curve_i
         ],
         columns=["condition", "fresh_examples", "value"],
     )
-    best = mean_curves.chosen_by_means(trials, means)
+    best = mean_curves.chosen_by_means(trials, means, 0.865)
     rates = {name: own["optimizer.learning_rate"] for name, own in best.items()}
     assert rates == pytest.approx({NONE: 0.01, FACTORS[2]: 0.11})
-    study = mean_curves.runs("made", settings, mean_curves.CANDIDATE_SEEDS)
+    design = DESIGNS["logistic"]
+    study = mean_curves.runs(design, "made", settings, design.candidates)
     assert [c.name for c in study.conditions] == list(values)
     assert study.conditions[1].overrides["optimizer.learning_rate"] == pytest.approx(0.11)
 
