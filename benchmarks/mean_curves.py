@@ -46,14 +46,18 @@ RESAMPLES, INTERVAL = 10_000, 0.95
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 _CANDIDATE = "_search_"  # between a condition and its candidate's search
 
-NONE = "baseline_b32"
-FACTORS = {e: f"before_augmentation_e{e}_b32" for e in (2, 4, 16)}
-# Claims: the condition that needs fewer fresh examples, and than which.
+NONE, FACTORS = 1, (2, 4, 16)
+# Claims: the factor that needs fewer fresh examples, and than which.
 CLAIMS = {
-    "e = 2 needs fewer than no echoing": (FACTORS[2], NONE),
-    "e = 16 needs fewer than no echoing": (FACTORS[16], NONE),
-    "e = 4 needs fewer than e = 16": (FACTORS[4], FACTORS[16]),
+    "e = 2 needs fewer than no echoing": (2, NONE),
+    "e = 16 needs fewer than no echoing": (16, NONE),
+    "e = 4 needs fewer than e = 16": (4, 16),
 }
+COMPARED = {
+    **{f"e = {e} over no echoing": (e, NONE) for e in FACTORS},
+    "e = 4 over e = 16": (4, 16),
+}
+LABELS = {NONE: "no echoing"} | {e: f"e = {e}" for e in FACTORS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +83,10 @@ class Design:
         candidates: seeds of the candidates.
         new_seeds: seeds of the four conditions, by how their settings were chosen.
         evaluations: of a run over the whole budget.
-        shares: of the budget, by condition; 1 where it is missing.
-        candidate_level: the accuracy at which candidates are compared; None for `common_level`,
-            at which the new runs are then judged, too.
+        shares: of the budget, by factor; 1 where it is missing.
+        candidate_level: the value of the metric at which candidates are compared; None for
+            `common_level`, at which the new runs are then judged, too.
+        metric: of the target, between 0 and 1.
     """
 
     problem: str
@@ -89,19 +94,27 @@ class Design:
     candidates: Seeds
     new_seeds: dict[str, Seeds]
     evaluations: int
-    shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    shares: dict[int, float] = dataclasses.field(default_factory=dict)
     candidate_level: float | None = None
+    metric: str = "accuracy"
 
     @property
     def budget(self) -> int:
         return problems.PROBLEMS[self.problem].fields["budget.fresh_examples"]
+
+    @property
+    def conditions(self) -> dict[int, str]:
+        """Names by factor."""
+        size = problems.PROBLEMS[self.problem].batch_sizes[0]
+        echoing = {e: f"before_augmentation_e{e}_b{size}" for e in FACTORS}
+        return {NONE: f"baseline_b{size}"} | echoing
 
     def file(self, content: str = "") -> pathlib.Path:
         """Of stored curves, or of `content`: "trials" of a search, "candidates"."""
         return RESULTS / f"mean_curves_{self.problem}{content and '_'}{content}.csv.xz"
 
 
-_SHARES = {FACTORS[2]: 0.75, FACTORS[4]: 0.5, FACTORS[16]: 0.25}
+_SHARES = {2: 0.75, 4: 0.5, 16: 0.25}
 DESIGNS = {
     design.problem: design
     for design in (
@@ -131,6 +144,15 @@ DESIGNS = {
             {OF_MEANS: Seeds(32_000, 60_000_000, 21)},
             evaluations=64,
             shares=_SHARES,
+        ),
+        Design(
+            "cells",
+            "Blood cells",
+            Seeds(31_000, 50_000_000, 8),
+            {OF_MEANS: Seeds(32_000, 60_000_000, 21)},
+            evaluations=64,
+            shares=_SHARES,
+            metric="AP50",
         ),
     )
 }
@@ -201,7 +223,7 @@ def common_level(means: pd.DataFrame, budget: float) -> float:
         means: as for `chosen_by_means`.
         budget: fresh examples.
     """
-    own = means[means["condition"].str.startswith(NONE)]
+    own = means[means["condition"].str.startswith("baseline")]
     best = own.loc[own["fresh_examples"] <= budget * 2 / 3, "value"].max()
     return (math.floor(best / STEP + 1e-9) - BELOW_PLATEAU) * STEP
 
@@ -251,10 +273,10 @@ def runs(design: Design, name: str, settings: Settings, seeds: Seeds) -> Study:
     every = {"evaluate_every_fresh_examples": design.budget // design.evaluations}
     conditions = problems.get_studies(design.problem)["common_cadence"]["conditions"]
     overrides = {}
-    for condition, fields in conditions.items():
-        shortened = {}
-        if condition in design.shares:
-            shortened = {"budget.fresh_examples": int(design.budget * design.shares[condition])}
+    for e, condition in design.conditions.items():
+        fields, shortened = conditions[condition], {}
+        if e in design.shares:
+            shortened = {"budget.fresh_examples": int(design.budget * design.shares[e])}
         for own, setting in settings.items():
             if own.partition(_CANDIDATE)[0] == condition:
                 overrides[own] = fields | setting | every | shortened
@@ -265,7 +287,7 @@ def runs(design: Design, name: str, settings: Settings, seeds: Seeds) -> Study:
         (),
         trials=1,
         searches=seeds.number,
-        baseline=min(own for own in settings if own.startswith(NONE)),
+        baseline=min(own for own in settings if own.startswith(design.conditions[NONE])),
         score=BEST_VALUE,
         config_flag=f"configs/problems.py:{design.problem}",
     )
@@ -375,10 +397,10 @@ class Ratio:
 
 
 def ratio(
-    accuracies: dict[str, pd.DataFrame], conditions: tuple[str, str], level: float
+    accuracies: dict[int, pd.DataFrame], factors: tuple[int, int], level: float
 ) -> Ratio | None:
     """The ratio at a level, with the percentile interval of a bootstrap over seeds, which the two
-    conditions share; None where the other condition's mean curve does not reach the level."""
+    factors share; None where the other factor's mean curve does not reach the level."""
     rng = np.random.default_rng(0)
     seeds = len(next(iter(accuracies.values())))
     drawn = rng.integers(seeds, size=(RESAMPLES, seeds))
@@ -386,11 +408,11 @@ def ratio(
     weights = np.concatenate([np.full((1, seeds), 1 / seeds), weights])
     own, base = (
         reaches(table.columns.to_numpy(float), weights @ table.to_numpy(), level)
-        for table in (accuracies[name] for name in conditions)
+        for table in (accuracies[e] for e in factors)
     )
     if math.isinf(base[0]):
         return None
-    own_end, base_end = (accuracies[name].columns[-1] for name in conditions)
+    own_end, base_end = (accuracies[e].columns[-1] for e in factors)
     least = np.minimum(own, own_end) / base
     most = np.where(np.isfinite(own), own, math.inf) / np.minimum(base, base_end)
     tail = (1 - INTERVAL) / 2
@@ -399,14 +421,14 @@ def ratio(
     return Ratio(most[0], least[0], low, high)
 
 
-def tuned(trials: pd.DataFrame, conditions: tuple[str, str]) -> str:
+def tuned(trials: pd.DataFrame, condition: str, other: str) -> str:
     """The ratio of the smallest scores of each search: the median and the range over searches."""
     best = trials.pivot_table(index="search", columns="condition", values="score", aggfunc="min")
-    ratios = best[conditions[0]] / best[conditions[1]]
+    ratios = best[condition] / best[other]
     return f"{ratios.median():.2f} [{ratios.min():.2f}, {ratios.max():.2f}]"
 
 
-def judged_level(accuracies: dict[str, pd.DataFrame], budget: float) -> float:
+def judged_level(accuracies: dict[int, pd.DataFrame], budget: float) -> float:
     """The largest multiple of STEP that the mean curve of no echoing reaches within two thirds of
     the budget."""
     mean = accuracies[NONE].mean()
@@ -419,26 +441,27 @@ class Measured:
 
     Attributes:
         design, kind: the problem and how the settings were chosen.
-        accuracies: by condition, as `by_seed` returns them.
+        accuracies: by factor, as `by_seed` returns them.
         level: at which it is judged.
     """
 
     design: Design
     kind: str
-    accuracies: dict[str, pd.DataFrame]
+    accuracies: dict[int, pd.DataFrame]
     level: float
 
-    def ratio(self, conditions: tuple[str, str], above: float = 0.0) -> Ratio | None:
+    def ratio(self, factors: tuple[int, int], above: float = 0.0) -> Ratio | None:
         """The ratio at the level, or `above` it."""
-        return ratio(self.accuracies, conditions, self.level + above)
+        return ratio(self.accuracies, factors, self.level + above)
 
 
 def read(design: Design, kind: str = OF_MEANS) -> Measured:
     """The stored runs with new seeds."""
     table = pd.read_csv(design.file(), index_col=["settings", "condition", "fresh_examples"])
     own = table.loc[kind]
-    names = own.index.unique("condition")
-    accuracies = {str(name): own.loc[name].dropna(axis="columns").T for name in names}
+    accuracies = {
+        e: own.loc[name].dropna(axis="columns").T for e, name in design.conditions.items()
+    }
     if design.candidate_level:
         level = judged_level(accuracies, design.budget)
     else:
@@ -461,35 +484,36 @@ def report() -> str:
 
 
 def _section(measured: Measured) -> list[str]:
-    trials = searched(measured.design.problem)
+    design = measured.design
+    trials = searched(design.problem)
     verdicts = []
-    for claim, conditions in CLAIMS.items():
-        own = measured.ratio(conditions)
+    for claim, factors in CLAIMS.items():
+        own = measured.ratio(factors)
+        pair = (design.conditions[e] for e in factors)
         verdict = own.verdict if own else "undecided"
-        verdicts.append([claim, str(own or "-"), verdict, tuned(trials, conditions)])
-    compared = [*((name, NONE) for name in FACTORS.values()), (FACTORS[4], FACTORS[16])]
+        verdicts.append([claim, str(own or "-"), verdict, tuned(trials, *pair)])
+    levels = range(-8, 2 + (BELOW_PLATEAU if design.candidate_level is None else 0))
     ratios = [
         [
             f"{measured.level + STEP * k:.3f}",
-            *(str(measured.ratio(pair, STEP * k) or "-") for pair in compared),
+            *(str(measured.ratio(factors, STEP * k) or "-") for factors in COMPARED.values()),
         ]
-        for k in range(-8, 2 + BELOW_PLATEAU * (measured.design.candidate_level is None))
+        for k in levels
     ]
-    settings = chosen_settings(measured.design)[measured.kind]
+    settings = chosen_settings(design)[measured.kind]
     fields = list(next(iter(settings.values())))
-    names = {NONE: "no echoing"} | {name: f"e = {e}" for e, name in FACTORS.items()}
-    rows = [[names[name], *(f"{settings[name][field]:.4g}" for field in fields)] for name in names]
-    number = measured.design.new_seeds[measured.kind].number
+    rows = [
+        [LABELS[e], *(f"{settings[name][field]:.4g}" for field in fields)]
+        for e, name in design.conditions.items()
+    ]
     return [
-        f"## {measured.design.title}, settings chosen by {measured.kind}",
-        f"{number} seeds; judged at an accuracy of {measured.level:.3f}.",
+        f"## {design.title}, settings chosen by {measured.kind}",
+        f"{design.new_seeds[measured.kind].number} seeds; judged at an {design.metric} of "
+        f"{measured.level:.3f}.",
         common.markdown_table(["claim", "ratio", "verdict", "tuned"], verdicts),
-        "At other accuracies, not registered. Dashes are ends that are not known, and ratios to a "
-        "mean curve that does not reach the accuracy.",
-        common.markdown_table(
-            ["accuracy", *(f"e = {e} over no echoing" for e in FACTORS), "e = 4 over e = 16"],
-            ratios,
-        ),
+        "At others, not registered. Dashes are ends that are not known, and ratios to a mean curve "
+        f"that does not reach the {design.metric}.",
+        common.markdown_table([design.metric, *COMPARED], ratios),
         common.markdown_table(
             ["condition", *(field.rsplit(".", 1)[1].replace("_", " ") for field in fields)], rows
         ),
@@ -498,24 +522,24 @@ def _section(measured: Measured) -> list[str]:
 
 @style.styled
 def draw() -> Figure:
-    """The mean curve of each condition on each problem, at the settings chosen by mean curves."""
-    figure = Figure(figsize=(style.WIDTH, 3.2), layout="constrained")
-    shades = {NONE: ("no echoing", "black")} | {
-        name: (f"e = {e}", style.lighter(style.COLORS["before_augmentation"], shade))
-        for (e, name), shade in zip(FACTORS.items(), (0.55, 0.25, 0.0), strict=True)
+    """The mean curve of each factor on each problem, at the settings chosen by mean curves."""
+    figure = Figure(figsize=(style.WIDTH, 4.6), layout="constrained")
+    shades = {NONE: "black"} | {
+        e: style.lighter(style.COLORS["before_augmentation"], shade)
+        for e, shade in zip(FACTORS, (0.55, 0.25, 0.0), strict=True)
     }
-    panels = figure.subplots(1, len(DESIGNS))
+    panels = figure.subplots(2, -(-len(DESIGNS) // 2)).flat
     for axes, design in zip(panels, DESIGNS.values(), strict=True):
         measured = read(design)
-        for name, (_, color) in shades.items():
-            mean = measured.accuracies[name].mean()
+        for e, color in shades.items():
+            mean = measured.accuracies[e].mean()
             axes.plot(mean.index, mean, color=color, lw=1.4)
         axes.axhline(measured.level, color=style.QUIET, lw=0.8, ls=style.DOTTED)
         axes.set_ylim(measured.level - 0.1, None)
         axes.set_title(design.title)
         axes.set_xlabel("fresh examples")
-    panels[0].set_ylabel("accuracy, mean over seeds")
-    lines = [Line2D([], [], color=color, label=label) for label, color in shades.values()]
+        axes.set_ylabel(f"{design.metric}, mean")
+    lines = [Line2D([], [], color=color, label=LABELS[e]) for e, color in shades.items()]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(shades))
     return figure
 

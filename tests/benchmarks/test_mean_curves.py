@@ -9,9 +9,10 @@ from scipy import stats
 
 from analysis import load
 from benchmarks import mean_curves
-from benchmarks.mean_curves import DESIGNS, FACTORS, NONE, OF_MEANS, OF_TRIALS
+from benchmarks.mean_curves import DESIGNS, NONE, OF_MEANS, OF_TRIALS
 from studies import search
 
+ECHOED = "before_augmentation_e2_b32"
 FRESH = np.array([100.0, 200.0, 300.0, 400.0])
 
 
@@ -30,10 +31,7 @@ def test_a_mean_curve_reaches_a_level_once(means, expected):
 
 def accuracies(own, base):
     """Of runs with accuracies `own` and `base` [seeds, evaluations]."""
-    return {
-        name: pd.DataFrame(values, columns=FRESH)
-        for name, values in ((FACTORS[2], own), (NONE, base))
-    }
+    return {name: pd.DataFrame(values, columns=FRESH) for name, values in ((2, own), (NONE, base))}
 
 
 def test_the_interval_is_that_of_a_paired_percentile_bootstrap():
@@ -41,7 +39,7 @@ def test_the_interval_is_that_of_a_paired_percentile_bootstrap():
     rising = np.linspace(0.2, 0.8, 4)
     noise = rng.normal(0, 0.1, (2, 24, 1))  # of a seed, over all of its evaluations
     own, base = rising + 0.1 + noise[0], rising + noise[1]
-    ratio = mean_curves.ratio(accuracies(own, base), (FACTORS[2], NONE), 0.5)
+    ratio = mean_curves.ratio(accuracies(own, base), (2, NONE), 0.5)
 
     def of_means(rows, axis=-1):
         drawn = [values[rows.astype(int)].mean(axis=-2) for values in (own, base)]
@@ -68,9 +66,9 @@ def test_the_interval_is_that_of_a_paired_percentile_bootstrap():
 def test_a_curve_that_misses_the_level_needs_more_than_its_budget(evaluated, expected, verdict):
     own, base = (np.tile(values, (3, 1)) for values in ([0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.5, 0.5]))
     both = accuracies(own, base)
-    pair = FACTORS[2], NONE
+    pair = 2, NONE
     assert str(mean_curves.ratio(both, pair, 0.3)) == "1.50 [1.50, 1.50]"
-    both[FACTORS[2]] = both[FACTORS[2]].iloc[:, :evaluated]
+    both[2] = both[2].iloc[:, :evaluated]
     missed = mean_curves.ratio(both, pair, 0.5)
     assert missed is not None
     assert (str(missed), missed.verdict) == (expected, verdict)
@@ -78,9 +76,9 @@ def test_a_curve_that_misses_the_level_needs_more_than_its_budget(evaluated, exp
 
 
 def test_a_run_that_diverged_counts_with_an_accuracy_of_0():
-    rows = [(NONE, seed, 100.0 * k, 0.5) for seed in range(2) for k in (1, 2) if seed == 0 or k < 2]
+    rows = [("a", seed, 100.0 * k, 0.5) for seed in range(2) for k in (1, 2) if seed == 0 or k < 2]
     curves = pd.DataFrame(rows, columns=["condition", "search", "fresh_examples", "value"])
-    assert mean_curves.by_seed(curves)[NONE].to_numpy().tolist() == [[0.5, 0.5], [0.5, 0.0]]
+    assert mean_curves.by_seed(curves)["a"].to_numpy().tolist() == [[0.5, 0.5], [0.5, 0.0]]
 
 
 def test_the_level_is_one_that_no_echoing_reaches_within_two_thirds_of_the_budget():
@@ -127,8 +125,8 @@ def seeds_of(study, run=7):
 
 
 def test_new_seeds_are_those_of_the_protocol():
-    settings = {name: {} for name in (NONE, *FACTORS.values())}
     design = DESIGNS["logistic"]
+    settings = {name: {} for name in design.conditions.values()}
     tried, of_means, of_trials = (
         mean_curves.runs(design, "made", settings, seeds)
         for seeds in (design.candidates, design.new_seeds[OF_MEANS], design.new_seeds[OF_TRIALS])
@@ -138,7 +136,7 @@ def test_new_seeds_are_those_of_the_protocol():
     assert seeds_of(of_means) == (32_007, 60_070_000)
 
 
-@pytest.mark.parametrize(("problem", "pairs"), [("digits", 32), ("mnist", 21)])
+@pytest.mark.parametrize(("problem", "pairs"), [("digits", 32), ("mnist", 21), ("cells", 21)])
 def test_runs_with_echoing_have_the_budgets_of_the_protocol(problem, pairs):
     design = DESIGNS[problem]
     settings = mean_curves.candidates(mean_curves.searched(problem))
@@ -161,20 +159,20 @@ def test_runs_with_echoing_have_the_budgets_of_the_protocol(problem, pairs):
 
 def test_candidates_of_images_are_the_winners_of_the_searches():
     packed = load.read("results/grid/common_cadence_mnist.tar.xz").trials
-    own = packed[(packed["condition"] == FACTORS[4]) & (packed["search"] == 2) & packed["counted"]]
+    own = packed[(packed["condition"] == ECHOED) & (packed["search"] == 2) & packed["counted"]]
     best = own.loc[own["fresh_examples_to_target"].astype(float).idxmin()]
     settings = mean_curves.candidates(mean_curves.searched("mnist"))
     assert len(settings) == 20
-    rate = settings[f"{FACTORS[4]}_search_2"]["optimizer.learning_rate"]
+    rate = settings[f"{ECHOED}_search_2"]["optimizer.learning_rate"]
     assert rate == pytest.approx(best["optimizer.learning_rate"])
 
 
 def test_the_common_level_lies_below_what_no_echoing_reaches_in_time():
     rows = [
-        (f"{NONE}_search_0", 100.0, 0.962),
-        (f"{NONE}_search_1", 400.0, 0.9749),
-        (f"{NONE}_search_1", 500.0, 0.99),  # too late
-        (f"{FACTORS[2]}_search_0", 100.0, 0.99),
+        ("baseline_b32_search_0", 100.0, 0.962),
+        ("baseline_b32_search_1", 400.0, 0.9749),
+        ("baseline_b32_search_1", 500.0, 0.99),  # too late
+        (f"{ECHOED}_search_0", 100.0, 0.99),
     ]
     means = pd.DataFrame(rows, columns=["condition", "fresh_examples", "value"])
     assert mean_curves.common_level(means, 600.0) == pytest.approx(0.96)
@@ -183,7 +181,7 @@ def test_the_common_level_lies_below_what_no_echoing_reaches_in_time():
 def test_candidates_are_the_best_trials_of_each_search_and_the_best_mean_curve_is_chosen():
     rows = [
         (condition, number, trial, 0.1 * number + 0.01 * trial, score, 0.9)
-        for condition in (NONE, FACTORS[2])
+        for condition in ("baseline_b32", ECHOED)
         for number in range(2)
         for trial, score in enumerate((500.0, 400.0, 450.0))
     ]
@@ -193,10 +191,10 @@ def test_candidates_are_the_best_trials_of_each_search_and_the_best_mean_curve_i
     rates = [own["optimizer.learning_rate"] for own in settings.values()]
     assert rates == pytest.approx([0.01, 0.11, 0.01, 0.11])
     values = {
-        f"{NONE}_search_0": (0.8, 0.87, 0.87),
-        f"{NONE}_search_1": (0.86, 0.86, 0.9),
-        f"{FACTORS[2]}_search_0": (0.8, 0.8, 0.81),  # neither reaches the level
-        f"{FACTORS[2]}_search_1": (0.8, 0.83, 0.82),
+        "baseline_b32_search_0": (0.8, 0.87, 0.87),
+        "baseline_b32_search_1": (0.86, 0.86, 0.9),
+        f"{ECHOED}_search_0": (0.8, 0.8, 0.81),  # neither reaches the level
+        f"{ECHOED}_search_1": (0.8, 0.83, 0.82),
     }
     means = pd.DataFrame(
         [
@@ -208,7 +206,7 @@ def test_candidates_are_the_best_trials_of_each_search_and_the_best_mean_curve_i
     )
     best = mean_curves.chosen_by_means(trials, means, 0.865)
     rates = {name: own["optimizer.learning_rate"] for name, own in best.items()}
-    assert rates == pytest.approx({NONE: 0.01, FACTORS[2]: 0.11})
+    assert rates == pytest.approx({"baseline_b32": 0.01, ECHOED: 0.11})
     design = DESIGNS["logistic"]
     study = mean_curves.runs(design, "made", settings, design.candidates)
     assert [c.name for c in study.conditions] == list(values)
