@@ -8,10 +8,12 @@ import pytest
 from PIL import Image
 
 import workloads
+from configs import imagenet
 from data import splits
 from data.sources import RecordError, Source
 from pipeline import map_datasets
 from runs import cli
+from tests.helpers import tfds_data
 from tests.helpers.detection import GRAY, jpeg, mini, record, workload
 from training import experiment
 from training.experiment import make_experiment
@@ -130,6 +132,21 @@ def test_a_damaged_validation_image_is_an_input_error_at_the_start(monkeypatch):
 def test_data_without_boxes_are_refused():
     with pytest.raises(workloads.WorkloadError, match="'digits' has no images with labeled boxes"):
         workloads.make(mini(), splits.open_source("digits", "train")[1])
+
+
+def test_the_classes_of_an_image_are_not_those_of_its_objects(tmp_path):
+    features = {
+        "image": tfds_data.image(),
+        "label": tfds_data.label(2),
+        "objects": tfds_data.boxes(80),
+    }
+    records = [{"image": tfds_data.png(0), "label": 1}]
+    tfds_data.write(tmp_path, "both", features, {"train": records})
+    _, info = splits.open_source("both", "train", str(tmp_path))
+    assert workloads.make(mini(), info).num_classes == 80
+    assert workloads.make(imagenet.get_config("mini"), info).num_classes == 2
+    assert {"num_classes": 2, "has_boxes": True}.items() <= info.to_record().items()
+    assert "object_classes" not in info.to_record()
 
 
 @pytest.mark.parametrize("field", ["model__depth", "dataset__canvas"])
