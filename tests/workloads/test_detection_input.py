@@ -9,7 +9,7 @@ from PIL import Image
 
 import workloads
 from configs import imagenet
-from data import splits
+from data import digits, splits
 from data.sources import RecordError, Source
 from pipeline import map_datasets
 from runs import cli
@@ -171,6 +171,19 @@ def test_scenes_are_a_function_of_split_and_index_and_their_boxes_hold_the_ink()
 
 
 # Augmentation
+
+
+def test_the_fingerprint_of_scenes_is_that_of_their_digits_and_photographs(monkeypatch):
+    def scenes():
+        return splits.open_source("digit_scenes", "train")[1].fingerprint
+
+    seen = {scenes()}
+    monkeypatch.setattr(digits, "photographs", lambda: (b"a", b"b"))
+    seen.add(scenes())
+    images, labels, _ = digits._digits()
+    monkeypatch.setattr(digits, "_digits", lambda: (images, labels, "of other digits"))
+    seen.add(scenes())
+    assert len(seen) == 3
 
 
 def painted(box, side=96):
