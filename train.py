@@ -181,7 +181,7 @@ def step_by_step(
     """
     record = {
         "config": experiment.config.to_dict(),
-        "dataset": dataclasses.asdict(experiment.info),
+        "dataset": experiment.info.to_record(),
         **environment.describe(),
     }
     tools = tools or tooling.Tools(root=workdir)

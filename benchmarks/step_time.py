@@ -109,6 +109,7 @@ def data_set(name: str, size: str, config: ConfigDict) -> Any:
         image_shape=SMALL_IMAGES[size],
         channels=3,
         has_boxes=name == "coco",
+        object_classes=None,
         vocabulary_size=config.dataset.vocabulary_size,
     )
 

@@ -98,7 +98,7 @@ def study_of(size: Size) -> Study:
 
 @functools.cache
 def _dataset() -> dict[str, Any]:
-    return dataclasses.asdict(open_data(cifar10.get_config("mini"))[2])
+    return open_data(cifar10.get_config("mini"))[2].to_record()
 
 
 class Writer:

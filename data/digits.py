@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from data.scenes import SceneSource
+from data.scenes import SceneSource, photographs
 from data.sources import (
     ArraySource,
     DatasetInfo,
@@ -58,6 +58,7 @@ def open_source(name: str, split: str) -> tuple[Source, DatasetInfo]:
     if name == "digit_scenes":
         key = list(NUM_SCENES).index(split)
         source = SceneSource(images[rows, :, :, 0], labels[rows], key, NUM_SCENES[split])
+        hashed = fingerprint(hashed.encode(), *photographs())
         return source, DatasetInfo(name, "scikit-learn", hashed, 10, None, 3, has_boxes=True)
     info = DatasetInfo(name, "scikit-learn", hashed, 10, images.shape[1:], 1)
     if name == "digits_jpeg":

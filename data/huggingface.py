@@ -219,6 +219,11 @@ def _layout(root: str, shown: str, schema: Any, settings: Settings) -> _Layout:
     """The layout of the tables with a schema; `shown` is the name of a file of them."""
     features = _features(schema)
     columns = _columns(shown, schema, features, settings)
+    if several := [name for name in columns.values() if schema.names.count(name) > 1]:
+        raise _ColumnError(
+            f"{shown} has several columns {several[0]!r}; rename all but one of them, or leave its "
+            "split out"
+        )
     if "image" in columns:
         _check_images(root, columns["image"], schema)
     objects = columns.get("objects")

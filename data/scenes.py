@@ -65,14 +65,20 @@ class SceneSource(Source):
 
 
 @functools.cache
-def _photographs() -> tuple[Image.Image, ...]:
-    files = [sample_data() / "images" / name for name in ("china.jpg", "flower.jpg")]
-    return tuple(Image.fromarray(np.asarray(Image.open(file))) for file in files)
+def photographs() -> tuple[bytes, ...]:
+    """The files of the two photographs."""
+    return tuple((sample_data() / "images" / f).read_bytes() for f in ("china.jpg", "flower.jpg"))
+
+
+@functools.cache
+def _backgrounds() -> tuple[Image.Image, ...]:
+    images = [Image.open(io.BytesIO(file)) for file in photographs()]
+    return tuple(Image.fromarray(np.asarray(image)) for image in images)
 
 
 def _background(random: np.random.Generator) -> np.ndarray:
     """A random crop of a photograph, float32 [H, W, 3], mirrored at random."""
-    photograph = _photographs()[random.integers(len(_photographs()))]
+    photograph = _backgrounds()[random.integers(len(_backgrounds()))]
     height, width = random.integers(_SIDES[0], _SIDES[1] + 1, 2)
     zoom = random.uniform(1.0, min(photograph.height / height, photograph.width / width))
     left = random.uniform(0, photograph.width - zoom * width)

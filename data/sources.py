@@ -190,12 +190,13 @@ class DatasetInfo:
         fingerprint: a hash of the data set's description (TFDS), of its bytes (packages), or, for
             data by path, of the files' names (folder), their names and sizes (files, hf), or the
             arrays' names, sizes, and checksums (npz). For text, of that and of the vocabulary.
-        num_classes: classes of the images, or of the objects in them.
+        num_classes: classes of the images or, if only these have labels, of the objects in them.
         image_shape: (height, width, channels), or None if it differs between records.
         channels: channels of the images.
         vocabulary_size: number of tokens, for text.
         notes: sentences on records that are truncated or left out.
         has_boxes: whether records have `objects` with boxes and labels.
+        object_classes: classes of the objects; None = num_classes. It is in no record.
     """
 
     name: str
@@ -207,6 +208,13 @@ class DatasetInfo:
     vocabulary_size: int | None = None
     notes: tuple[str, ...] = ()
     has_boxes: bool = False
+    object_classes: int | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """What the records of runs and studies say of the data set."""
+        record = dataclasses.asdict(self)
+        del record["object_classes"]
+        return record
 
 
 def check_split(name: str, split: str, splits: Collection[str]) -> None:

@@ -221,7 +221,8 @@ class _PreparedRecords(Records):
 def _dataset_info(builder: Any) -> DatasetInfo:
     features = builder.info.features
     objects = _object_features(features)
-    has_boxes = "bbox" in objects and "label" in objects
+    num_classes = _num_classes(builder, features)
+    object_classes = _num_classes(builder, objects) if "bbox" in objects else None
     shape = features["image"].shape if "image" in features else None
     if not isinstance(shape, tuple) or len(shape) != 3:  # a feature of that name, but not an image
         shape = None
@@ -229,10 +230,11 @@ def _dataset_info(builder: Any) -> DatasetInfo:
         name=builder.info.full_name,
         version=str(builder.info.version),
         fingerprint=_fingerprint(builder.data_path),
-        num_classes=_num_classes(builder, objects if has_boxes else features),
+        num_classes=object_classes if num_classes is None else num_classes,
         image_shape=None if shape is None or None in shape else shape,
         channels=None if shape is None else shape[-1],
-        has_boxes=has_boxes,
+        has_boxes=object_classes is not None,
+        object_classes=object_classes,
     )
 
 
@@ -245,7 +247,7 @@ def _object_features(features: Any) -> Any:
 
 
 def _num_classes(builder: Any, features: Any) -> int | None:
-    """The number of classes; None if the records have no labels."""
+    """The number of classes; None if there are no labels, or no classes of them."""
     if "label" not in features:
         return None
     number = getattr(features["label"], "num_classes", None)

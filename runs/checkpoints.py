@@ -75,6 +75,7 @@ class Checkpoints:
         self._barriers = f"checkpoints{next(_numbers)}"
         self._directory = pathlib.Path(directory).absolute()
         self._keep = _NewestAndBest()
+        self._damaged: set[int] = set()  # steps, see `use_replaced`
         self._opened: ocp.CheckpointManager | None = None
 
     def save(self, step: int, arrays: Any, value: Any, best_step: int) -> None:
@@ -120,7 +121,7 @@ class Checkpoints:
     def _place(self, step: int) -> pathlib.Path:
         """Where a checkpoint is."""
         path = self._directory / str(step)
-        return path if path.exists() else self._aside(step)
+        return path if path.exists() and step not in self._damaged else self._aside(step)
 
     def _aside(self, step: int) -> pathlib.Path:
         """Where a checkpoint is while it is replaced: hidden from Orbax and mirrors."""
@@ -129,6 +130,16 @@ class Checkpoints:
     def _move_aside(self, step: int) -> None:
         shutil.rmtree(self._aside(step), ignore_errors=True)  # what could not be removed before
         (self._directory / str(step)).rename(self._aside(step))
+
+    def use_replaced(self, step: int) -> bool:
+        """From now on, reads the checkpoint that a damaged one was replacing; returns whether there
+        is one, and it was not read yet."""
+        paths = self._directory / str(step), self._aside(step)
+        both = distributed.decided_by_first(lambda: all(path.is_dir() for path in paths))
+        if not both or step in self._damaged:
+            return False
+        self._damaged.add(step)
+        return True
 
     def recover(self) -> None:
         """Puts a checkpoint back that was being replaced when its process was killed.
@@ -147,6 +158,7 @@ class Checkpoints:
                     path.rename(self._directory / step)
 
         distributed.decided_by_first(put_back)
+        self._damaged.clear()
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, from the newest to the oldest, including damaged ones and
@@ -201,8 +213,10 @@ class Checkpoints:
         return jax.tree.unflatten(structure, [arrays[name] for name in specs_by_name])
 
     def set_aside(self, step: int, directory: pathlib.Path) -> None:
-        """Moves a checkpoint into another directory."""
-        records.set_aside(self._directory / str(step), directory, f"checkpoint_{step}")
+        """Moves a checkpoint into another directory; called again, the one it was replacing."""
+        path = self._directory / str(step)
+        path = path if path.exists() else self._aside(step)
+        records.set_aside(path, directory, f"checkpoint_{step}")
 
     def close(self) -> None:
         """Waits until the last checkpoint is saved."""

@@ -41,8 +41,9 @@ def newest_usable(
         NothingToResume: there are checkpoints, but none is usable. Nothing is changed then.
     """
     unusable: list[tuple[int, str]] = []
-    newest = None
-    for step in checkpoints.steps():
+    newest, steps = None, checkpoints.steps()
+    while steps:
+        step = steps.pop(0)
         try:
             checkpoints.check_metadata(step)  # of all: Orbax reads it when it saves the next one
             if newest is None:
@@ -51,16 +52,18 @@ def newest_usable(
                 newest = step, checkpoints.restore(step, like), value
         except Damaged as error:
             unusable.append((step, str(error)))
+            if checkpoints.use_replaced(step):
+                steps.insert(0, step)
     if newest is None and unusable:
         reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in unusable)
         raise NothingToResume(workdir, reasons)
-    checkpoints.recover()
-    distributed.decided_by_first(lambda: _clear(workdir, say))
     for step, why in unusable:
         distributed.decided_by_first(
             functools.partial(checkpoints.set_aside, step, workdir / records.DAMAGED)
         )
         say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
+    checkpoints.recover()
+    distributed.decided_by_first(lambda: _clear(workdir, say))
     if newest and unusable:
         say(f"resuming from checkpoint {newest[0]}; the others are in {workdir / records.DAMAGED}")
     return newest

@@ -118,13 +118,22 @@ def _check_planned(trial: TrialRecords, place: records.TrialPath, study: Study) 
         unknown.add(CADENCE)
     for name, value in flat(trial.config.get("config") or {}).items():
         own = planned.get(name, value)
-        if isinstance(own, str) and not isinstance(value, str):
-            continue  # a study may give any value as text, which its field read
-        if own != value and name not in unknown and name not in MAY_DIFFER_IN_TRIALS:
+        same = own == value or (isinstance(own, str) and _reads_as(own, value))
+        if not same and name not in unknown and name not in MAY_DIFFER_IN_TRIALS:
             raise Damaged(
                 f"{records.CONFIG} is of another plan: {name} is {short(value)}, and the study's "
                 f"is {short(own)}"
             )
+
+
+def _reads_as(text: str, value: Any) -> bool:
+    """Whether a field reads `text`, as which a study may give any value, as `value`."""
+    if isinstance(value, bool):
+        return text.lower() in (("true", "1") if value else ("false", "0"))
+    try:
+        return is_number(value) and float(text) == value
+    except ValueError:
+        return False
 
 
 def check_data(config: Mapping[str, Any], place: records.TrialPath, study: Study) -> None:

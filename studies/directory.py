@@ -25,7 +25,7 @@ _MAY_CHANGE += ("dataset.notes",)
 def with_record(study: Study) -> Study:
     """The study with the content of its study.json, which names its data, as `record`."""
     source, _, info = open_splits(study.config.dataset)
-    dataset = dataclasses.asdict(info) | {"train_examples": len(source)}
+    dataset = info.to_record() | {"train_examples": len(source)}
     record = json.loads(json.dumps(study.to_record(dataset)))  # as it is read: tuples become lists
     return dataclasses.replace(study, record=record)
 

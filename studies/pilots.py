@@ -128,7 +128,7 @@ def check_same(config: ConfigDict, directory: pathlib.Path, seeds: int) -> None:
         raise cli.InputError(str(error)) from error
     for factor, seed in keys:
         pilot = _pilot_config(config, factor, seed)
-        record = {"config": pilot.to_dict(), "dataset": dataclasses.asdict(info)}
+        record = {"config": pilot.to_dict(), "dataset": info.to_record()}
         workdirs.checked(_workdir(directory, factor, seed), record, base.MAY_CHANGE_ON_RESUME)
 
 

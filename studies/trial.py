@@ -168,6 +168,7 @@ def _failed_result(
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
     """`run_unit` in a worker process: prints nothing, and returns errors instead of raising."""
     try:
+        _import_config_file(study.config_flag)
         progress = Progress(quiet=True)
         outcome = run_unit(study, unit, study_dir, progress)
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
@@ -175,6 +176,16 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         error = cli.explained(caught)
         kind = cli.InputError if isinstance(error, cli.InputError) else type(error)
         return Outcome({}, error=str(error) or repr(error), kind=kind.__name__)
+
+
+@functools.cache
+def _import_config_file(config_flag: str) -> None:
+    """Imports the --config file of a study, which may add a workload, once per process."""
+    try:
+        cli.config_file(config_flag)
+    except cli.InputError:  # one machine of a Ray cluster may have it alone
+        return
+    cli.load_module(config_flag)
 
 
 def _train(

@@ -389,6 +389,16 @@ def test_values_that_a_study_gives_as_text_are_those_that_fields_read(tmp_path):
     records.write_json(trial / records.HPARAMS, hparams)
     _with_values(trial, {"augmentation.flip": False, "model.depth": 8})
     assert not load.read(root).set_aside
+    of_other_plans = {
+        "model.depth": (20, "is 20, and the study's is '8'"),
+        "augmentation.flip": (True, "is True, and the study's is 'false'"),
+    }
+    for number, (name, (value, says)) in enumerate(of_other_plans.items(), start=1):
+        other = shutil.copytree(trial, root / "before_e2" / "0" / str(number))
+        hparams = records.read_json(trial / records.HPARAMS) | {"trial": number}
+        records.write_json(other / records.HPARAMS, hparams)
+        _with_values(other, {name: value})
+        assert f"{name} {says}" in str(load.read(root).set_aside[number - 1][1])
 
 
 def _with_values(trial, values):

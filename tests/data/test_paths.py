@@ -375,6 +375,18 @@ def test_a_split_without_the_column_of_labels_does_not_matter_to_others(
         splits.open_source(f"hf:{tmp_path}{query}", "test")
 
 
+@pytest.mark.parametrize("name", ["image", "label"])
+def test_two_columns_of_one_name_are_refused(name, tmp_path):
+    table = path_data.images_table(range(3))
+    table = table.append_column("other", table.column(name))
+    twice = table.rename_columns([*table.column_names[:-1], name])
+    path_data.write_parquet(tmp_path / "train.parquet", table)
+    path_data.write_parquet(tmp_path / "test.parquet", twice)
+    assert splits.open_source(f"hf:{tmp_path}", "train")[1].num_classes
+    with pytest.raises(SourceError, match=rf"test\.parquet has several columns '{name}'; rename"):
+        splits.open_source(f"hf:{tmp_path}", "test")
+
+
 @pytest.mark.parametrize("listed", [False, True])  # dicts of lists, or lists of dicts
 @pytest.mark.parametrize("named", [False, True])
 def test_objects_are_converted_from_cocos_boxes(listed, named, tmp_path):

@@ -163,6 +163,23 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_used(
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_a_checkpoint_that_a_damaged_one_was_replacing_is_used(both, ended, uninterrupted):
+    newest, before = steps(ended)[:2]
+    place = ended / records.CHECKPOINTS / str(newest)
+    replaced = shutil.copytree(place, place.with_name(f".{newest}"))
+    for path in (place, replaced)[: 1 + both]:
+        truncated(path / "value" / "metadata")
+    said = RecordedProgress()
+    assert train.train(CONFIG, ended, said)["status"] == "exhausted"
+    assert f"resuming from checkpoint {before if both else newest};" in said.lines[-1]
+    damaged = {path.name for path in (ended / records.DAMAGED).iterdir()}
+    names = [f"checkpoint_{newest}", f"checkpoint_{newest}.1"]
+    assert damaged == {*names[: 1 + both]}
+    assert not list(place.parent.glob(".*"))
+    assert_equal_runs(CONFIG, uninterrupted(CONFIG), ended)
+
+
 KILLED = """
 import os, sys
 import train

@@ -434,6 +434,24 @@ def get_studies(variant):
     assert "max is missing; a log axis needs it" in says("'baseline'", "{}", '"min": 0.01')
 
 
+@pytest.mark.multiprocess
+def test_workers_know_a_workload_that_the_file_of_the_user_adds(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import workloads\nworkloads.CLASSES['mine'] = workloads.CLASSES['cifar10']\n"
+        "def get_config(): ...\n"
+    )
+    plan = study(trials=1, conditions=("baseline",), workload="mine")
+    plan = dataclasses.replace(plan, config_flag=f"{file}")
+    with contextlib.closing(PoolExecutor(plan, tmp_path, QUIET, 1)) as executor:
+        executor.submit(Unit("baseline", 0, (0,)), "")
+        while not (ended := executor.wait(1)):
+            pass
+    [(_, outcome)] = ended
+    assert outcome is not None
+    assert outcome.checked()[0]["status"] == "exhausted"
+
+
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert sweep.main(command_line(longer(), tmp_path / "study", "--dry-run")) == cli.OK

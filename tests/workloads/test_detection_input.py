@@ -8,10 +8,12 @@ import pytest
 from PIL import Image
 
 import workloads
-from data import splits
+from configs import imagenet
+from data import digits, splits
 from data.sources import RecordError, Source
 from pipeline import map_datasets
 from runs import cli
+from tests.helpers import tfds_data
 from tests.helpers.detection import GRAY, jpeg, mini, record, workload
 from training import experiment
 from training.experiment import make_experiment
@@ -132,6 +134,21 @@ def test_data_without_boxes_are_refused():
         workloads.make(mini(), splits.open_source("digits", "train")[1])
 
 
+def test_the_classes_of_an_image_are_not_those_of_its_objects(tmp_path):
+    features = {
+        "image": tfds_data.image(),
+        "label": tfds_data.label(2),
+        "objects": tfds_data.boxes(80),
+    }
+    records = [{"image": tfds_data.png(0), "label": 1}]
+    tfds_data.write(tmp_path, "both", features, {"train": records})
+    _, info = splits.open_source("both", "train", str(tmp_path))
+    assert workloads.make(mini(), info).num_classes == 80
+    assert workloads.make(imagenet.get_config("mini"), info).num_classes == 2
+    assert {"num_classes": 2, "has_boxes": True}.items() <= info.to_record().items()
+    assert "object_classes" not in info.to_record()
+
+
 @pytest.mark.parametrize("field", ["model__depth", "dataset__canvas"])
 def test_an_impossible_model_is_refused(field):
     with pytest.raises(workloads.WorkloadError, match=f"{field.replace('__', '.')} is .*; allowed"):
@@ -154,6 +171,19 @@ def test_scenes_are_a_function_of_split_and_index_and_their_boxes_hold_the_ink()
 
 
 # Augmentation
+
+
+def test_the_fingerprint_of_scenes_is_that_of_their_digits_and_photographs(monkeypatch):
+    def scenes():
+        return splits.open_source("digit_scenes", "train")[1].fingerprint
+
+    seen = {scenes()}
+    monkeypatch.setattr(digits, "photographs", lambda: (b"a", b"b"))
+    seen.add(scenes())
+    images, labels, _ = digits._digits()
+    monkeypatch.setattr(digits, "_digits", lambda: (images, labels, "of other digits"))
+    seen.add(scenes())
+    assert len(seen) == 3
 
 
 def painted(box, side=96):

@@ -67,8 +67,9 @@ class Detection(crops.RandomCrops):
         if not info.has_boxes:
             raise lacks(config, info, "images with labeled boxes")
         _check(config)
+        num_classes = info.object_classes or info.num_classes
         return cls(
-            num_classes=info.num_classes,
+            num_classes=num_classes,
             canvas=config.dataset.canvas,
             max_boxes=config.dataset.max_boxes,
             crop_size=config.augmentation.crop_size,
@@ -77,7 +78,7 @@ class Detection(crops.RandomCrops):
             color=config.augmentation.color,
             network=Network.of(
                 SSD,
-                num_classes=info.num_classes,
+                num_classes=num_classes,
                 image_size=config.augmentation.crop_size,
                 depth=config.model.depth,
                 width=config.model.width,
