@@ -529,10 +529,12 @@ def _section(measured: Measured) -> list[str]:
     ]
     settings = chosen_settings(design)[measured.kind]
     fields = list(next(iter(settings.values())))
-    rows = [
-        [LABELS[e], *(f"{settings[name][field]:.4g}" for field in fields)]
-        for e, name in design.conditions.items()
-    ]
+    target = problems.PROBLEMS[design.problem].fields["target.value"]
+    rows = []
+    for e, name in design.conditions.items():
+        runs = measured.accuracies[e].max(axis=1)
+        reached = f"{(runs >= target).sum()} of {len(runs)}"
+        rows.append([LABELS[e], *(f"{settings[name][field]:.4g}" for field in fields), reached])
     return [
         f"## {design.title}, settings chosen by {measured.kind}",
         f"{design.new_seeds[measured.kind].number} seeds; judged at an {design.metric} of "
@@ -542,7 +544,12 @@ def _section(measured: Measured) -> list[str]:
         f"that does not reach the {design.metric}.",
         common.markdown_table([design.metric, *COMPARED], ratios),
         common.markdown_table(
-            ["condition", *(field.rsplit(".", 1)[1].replace("_", " ") for field in fields)], rows
+            [
+                "condition",
+                *(field.rsplit(".", 1)[1].replace("_", " ") for field in fields),
+                f"runs that reach the grid's target, {target:g}",
+            ],
+            rows,
         ),
     ]
 
