@@ -217,12 +217,12 @@ def convex_slopes(small: int, large: int, steep: float, flat: float) -> Callable
     return cell
 
 
-def by_mean_curves(problem: str, claim: str) -> Callable[[], Cell]:
+def by_mean_curves(design: mean_curves.Design, claim: str) -> Callable[[], Cell]:
     """A claim of benchmarks.mean_curves, a ratio of curves averaged over seeds; NaN where the
     condition's does not reach the accuracy."""
 
     def cell() -> Cell:
-        ratio = mean_curves.read(mean_curves.DESIGNS[problem]).ratio(mean_curves.CLAIMS[claim])
+        ratio = mean_curves.read(design).ratio(mean_curves.CLAIMS[claim])
         if ratio is None:
             return Cell(math.nan, math.nan, math.nan, "", "undecided")
         value = ratio.value if math.isfinite(ratio.value) else math.nan
@@ -455,8 +455,10 @@ def _at_common_cadence(cell: Callable[[str, int], Callable[[], Cell]]) -> Proble
 def _by_mean_curves(claim: str) -> Problems:
     """A claim on the problems with curves averaged over seeds."""
     return {
-        "grid digits" if problem == "digits" else problem: by_mean_curves(problem, claim)
-        for problem in mean_curves.DESIGNS
+        "grid digits" if design.problem == "digits" else design.problem: by_mean_curves(
+            design, claim
+        )
+        for design in mean_curves.finished()
     }
 
 

@@ -158,6 +158,11 @@ DESIGNS = {
 }
 
 
+def finished() -> list[Design]:
+    """The designs whose curves are stored."""
+    return [design for design in DESIGNS.values() if design.file().exists()]
+
+
 # --- training
 
 
@@ -475,7 +480,7 @@ def read(design: Design, kind: str = OF_MEANS) -> Measured:
 def report() -> str:
     """The page, from the stored curves."""
     summary = []
-    for design in DESIGNS.values():
+    for design in finished():
         measured = read(design)
         below = BELOW_PLATEAU if design.candidate_level else 0
         for steps in sorted({0, -below}):
@@ -504,7 +509,7 @@ def report() -> str:
     everything = [
         read(design, kind)
         for kind in (OF_MEANS, OF_TRIALS)
-        for design in DESIGNS.values()
+        for design in finished()
         if kind in design.new_seeds
     ]
     return "\n\n".join(text + [part for own in everything for part in _section(own)])
@@ -557,13 +562,14 @@ def _section(measured: Measured) -> list[str]:
 @style.styled
 def draw() -> Figure:
     """The mean curve of each factor on each problem, at the settings chosen by mean curves."""
-    figure = Figure(figsize=(style.WIDTH, 4.6), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 2.8), layout="constrained")
     shades = {NONE: "black"} | {
         e: style.lighter(style.COLORS["before_augmentation"], shade)
         for e, shade in zip(FACTORS, (0.55, 0.25, 0.0), strict=True)
     }
-    panels = figure.subplots(2, -(-len(DESIGNS) // 2)).flat
-    for axes, design in zip(panels, DESIGNS.values(), strict=True):
+    designs = finished()
+    panels = figure.subplots(1, len(designs))
+    for axes, design in zip(panels, designs, strict=True):
         measured = read(design)
         for e, color in shades.items():
             mean = measured.accuracies[e].mean()
@@ -573,6 +579,7 @@ def draw() -> Figure:
         axes.set_title(design.title)
         axes.set_xlabel("fresh examples")
         axes.set_ylabel(f"{design.metric}, mean")
+        style.format_ticks(axes.xaxis, "fresh_examples")
     lines = [Line2D([], [], color=color, label=LABELS[e]) for e, color in shades.items()]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(shades))
     return figure
