@@ -601,6 +601,7 @@ CLAIMS: dict[str, Problems] = {
         "digits": faster("wall_time", "e = 5"),
         "grid sentences": faster("wall_time_sentences", "e = 4"),
         "cells": faster("wall_time_cells", "e = 4"),
+        "documents": faster("wall_time_documents", "e = 4"),
     },
     "... records over HTTP": {"digits": faster("wall_time_http", "e = 5")},
     "... files on a slow disk": {"digits": faster("wall_time_disk", "e = 5")},

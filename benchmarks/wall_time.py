@@ -7,7 +7,8 @@
     python -m benchmarks.wall_time --augmentation --out=results/wall_time_augmentation.md
                                                                   half an hour
     python -m benchmarks.wall_time --problem=cells --out=results/wall_time_cells.md
-                                        half an hour; sentences: minutes; data in $TFDS_DATA_DIR
+                                        half an hour; documents, too; sentences: minutes; data in
+                                        $TFDS_DATA_DIR
     python -m benchmarks.wall_time --batch-size=128 --budget=30000 --out=...
     python -m benchmarks.wall_time --quick                        a one-minute smoke run
 
