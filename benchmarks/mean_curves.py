@@ -401,23 +401,29 @@ class Ratio:
         return f"{value} [{self.low:.2f}, {high}]"
 
 
-def ratio(
-    accuracies: dict[int, pd.DataFrame], factors: tuple[int, int], level: float
-) -> Ratio | None:
-    """The ratio at a level, with the percentile interval of a bootstrap over seeds, which the two
-    factors share; None where the other factor's mean curve does not reach the level."""
+Curves = tuple[np.ndarray, np.ndarray]  # fresh examples [evaluations], means [curves, evaluations]
+
+
+def resampled(accuracies: dict[int, pd.DataFrame]) -> dict[int, Curves]:
+    """By factor, the mean curve, and those of a bootstrap over seeds, which the factors share."""
     rng = np.random.default_rng(0)
     seeds = len(next(iter(accuracies.values())))
     drawn = rng.integers(seeds, size=(RESAMPLES, seeds))
     weights = np.stack([np.bincount(row, minlength=seeds) for row in drawn]) / seeds
     weights = np.concatenate([np.full((1, seeds), 1 / seeds), weights])
-    own, base = (
-        reaches(table.columns.to_numpy(float), weights @ table.to_numpy(), level)
-        for table in (accuracies[e] for e in factors)
-    )
+    return {
+        e: (table.columns.to_numpy(float), weights @ table.to_numpy())
+        for e, table in accuracies.items()
+    }
+
+
+def ratio(curves: dict[int, Curves], factors: tuple[int, int], level: float) -> Ratio | None:
+    """The ratio at a level, with the percentile interval of `resampled` curves; None where the
+    other factor's mean curve does not reach the level."""
+    own, base = (reaches(*curves[e], level) for e in factors)
     if math.isinf(base[0]):
         return None
-    own_end, base_end = (accuracies[e].columns[-1] for e in factors)
+    own_end, base_end = (curves[e][0][-1] for e in factors)
     least = np.minimum(own, own_end) / base
     most = np.where(np.isfinite(own), own, math.inf) / np.minimum(base, base_end)
     tail = (1 - INTERVAL) / 2
@@ -457,7 +463,11 @@ class Measured:
 
     def ratio(self, factors: tuple[int, int], above: float = 0.0) -> Ratio | None:
         """The ratio at the level, or `above` it."""
-        return ratio(self.accuracies, factors, self.level + above)
+        return ratio(self._curves, factors, self.level + above)
+
+    @functools.cached_property
+    def _curves(self) -> dict[int, Curves]:
+        return resampled(self.accuracies)
 
 
 def read(design: Design, kind: str = OF_MEANS) -> Measured:

@@ -34,12 +34,16 @@ def accuracies(own, base):
     return {name: pd.DataFrame(values, columns=FRESH) for name, values in ((2, own), (NONE, base))}
 
 
+def ratio_at(both, level):
+    return mean_curves.ratio(mean_curves.resampled(both), (2, NONE), level)
+
+
 def test_the_interval_is_that_of_a_paired_percentile_bootstrap():
     rng = np.random.default_rng(1)
     rising = np.linspace(0.2, 0.8, 4)
     noise = rng.normal(0, 0.1, (2, 24, 1))  # of a seed, over all of its evaluations
     own, base = rising + 0.1 + noise[0], rising + noise[1]
-    ratio = mean_curves.ratio(accuracies(own, base), (2, NONE), 0.5)
+    ratio = ratio_at(accuracies(own, base), 0.5)
 
     def of_means(rows, axis=-1):
         drawn = [values[rows.astype(int)].mean(axis=-2) for values in (own, base)]
@@ -66,13 +70,12 @@ def test_the_interval_is_that_of_a_paired_percentile_bootstrap():
 def test_a_curve_that_misses_the_level_needs_more_than_its_budget(evaluated, expected, verdict):
     own, base = (np.tile(values, (3, 1)) for values in ([0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.5, 0.5]))
     both = accuracies(own, base)
-    pair = 2, NONE
-    assert str(mean_curves.ratio(both, pair, 0.3)) == "1.50 [1.50, 1.50]"
+    assert str(ratio_at(both, 0.3)) == "1.50 [1.50, 1.50]"
     both[2] = both[2].iloc[:, :evaluated]
-    missed = mean_curves.ratio(both, pair, 0.5)
+    missed = ratio_at(both, 0.5)
     assert missed is not None
     assert (str(missed), missed.verdict) == (expected, verdict)
-    assert mean_curves.ratio(both, pair, 0.6) is None
+    assert ratio_at(both, 0.6) is None
 
 
 def test_a_run_that_diverged_counts_with_an_accuracy_of_0():
