@@ -222,7 +222,8 @@ def by_mean_curves(design: mean_curves.Design, claim: str) -> Callable[[], Cell]
     condition's does not reach the accuracy."""
 
     def cell() -> Cell:
-        ratio = mean_curves.read(design).ratio(mean_curves.CLAIMS[claim])
+        measured = mean_curves.read(design)
+        ratio = measured.ratio(mean_curves.CLAIMS[claim], measured.level)
         if ratio is None:
             return Cell(math.nan, math.nan, math.nan, "", "undecided")
         value = ratio.value if math.isfinite(ratio.value) else math.nan

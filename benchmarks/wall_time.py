@@ -445,6 +445,7 @@ def report(
     base, *_ = chosen = conditions(plan)
     for condition in chosen:
         runs = [result for seeds in results[condition.label] for result in seeds]
+        diverged = sum(run["status"] == "diverged" for run in runs)
         low, high = fresh_examples(runs)
         own = seconds_to_target(results[condition.label])
         ratio = speedup(seconds_to_target(results[base.label]), own)
@@ -458,7 +459,8 @@ def report(
                 f"{min(condition.ideal, slower):.3g}",
                 bounds.text(float(np.median(low)), float(np.median(high)), "{:,.0f}".format),
                 f"{np.median([r['step'] / r['train_seconds'] for r in runs]):.1f}",
-                f"{sum(r['status'] == 'reached' for r in runs)}/{len(runs)}",
+                f"{sum(r['status'] == 'reached' for r in runs)}/{len(runs)}"
+                + (f", {diverged} diverged" if diverged else ""),
                 f"{plan.searches - tuned.missed[condition.search]}/{plan.searches}",
             ]
         )

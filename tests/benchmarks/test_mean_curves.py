@@ -81,7 +81,23 @@ def test_a_curve_that_misses_the_level_needs_more_than_its_budget(evaluated, exp
 def test_a_run_that_diverged_counts_with_an_accuracy_of_0():
     rows = [("a", seed, 100.0 * k, 0.5) for seed in range(2) for k in (1, 2) if seed == 0 or k < 2]
     curves = pd.DataFrame(rows, columns=["condition", "search", "fresh_examples", "value"])
-    assert mean_curves.by_seed(curves)["a"].to_numpy().tolist() == [[0.5, 0.5], [0.5, 0.0]]
+    expected = [[0.5, 0.5], [0.5, 0.0], [0.0, 0.0]]  # the last one before its first evaluation
+    assert mean_curves.by_seed(curves, 3)["a"].to_numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "text"),
+    [
+        (0.8, 0.994, "reproduced", "0.90 [0.80, 0.99]"),
+        (0.8, 0.998, "undecided", "0.90 [0.80, 1.00]"),  # as other resamples would decide
+        (1.004, 1.2, "undecided", "0.90 [1.00, 1.20]"),
+        (1.006, 1.2, "not reproduced", "0.90 [1.01, 1.20]"),
+        (0.0, math.inf, "undecided", "0.90 [-, -]"),
+    ],
+)
+def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict, text):
+    ratio = mean_curves.Ratio(0.9, 0.9, low, high)
+    assert (ratio.verdict, str(ratio)) == (verdict, text)
 
 
 def test_the_level_is_one_that_no_echoing_reaches_within_two_thirds_of_the_budget():
