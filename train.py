@@ -104,7 +104,7 @@ class Diverged(Exception):
 
 
 class Preempted(Exception):
-    """The run was asked to stop, and has saved a checkpoint."""
+    """The run was asked to stop, and saves a checkpoint."""
 
 
 def train(
@@ -170,8 +170,8 @@ def step_by_step(
         workdir: the run's directory; created if it does not exist.
         progress: displays the progress.
         stop: called before each step with the number of steps taken; whether to save and stop.
-        interrupt: called before each batch of an evaluation; whether to save and stop there. The
-            resumed run evaluates again.
+        interrupt: called in evaluations once a batch has been read; whether to save and stop there.
+            The resumed run evaluates again.
         locked: whether the caller holds the directory's lock.
         on_step: called after each step.
         tools: trackers, a profile, a mirror; None for TensorBoard alone.

@@ -190,7 +190,8 @@ class DatasetInfo:
         fingerprint: a hash of the data set's description (TFDS), of its bytes (packages), or, for
             data by path, of the files' names (folder), their names and sizes (files, hf), or the
             arrays' names, sizes, and checksums (npz). For text, of that and of the vocabulary.
-        num_classes: classes of the images or, if only these have labels, of the objects in them.
+        num_classes: classes of the images or, if only these have labels (or in Hugging Face's
+            layout, if they have), of the objects in them.
         image_shape: (height, width, channels), or None if it differs between records.
         channels: channels of the images.
         vocabulary_size: number of tokens, for text.

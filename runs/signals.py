@@ -68,13 +68,14 @@ def install_for_start() -> None:
 
 @contextlib.contextmanager
 def stop_requested() -> Iterator[Callable[[], bool]]:
-    """Yields a function to be called before every step, which returns whether to stop there.
+    """Yields a function to be called before every step (or batch of an evaluation), which returns
+    whether to stop there.
 
     In a single process it returns True after the first SIGTERM or Ctrl-C; the second Ctrl-C ends a
     command immediately. Only the main thread receives signals; elsewhere it always returns False.
     Functions of nested contexts return the same. Within it, SIGALRM belongs to `ending_waits`.
 
-    Of several processes, any may receive SIGTERM. All stop before the same step, slightly later:
+    Of several processes, any may receive SIGTERM. All stop at the same call, slightly later:
     JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the
     background. All must call the function equally often. Ctrl-C is not caught in that case.
     """

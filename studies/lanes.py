@@ -64,6 +64,11 @@ def train(
     places = dict(zip(lanes, workdirs, strict=True))
     stopping = False
 
+    def asked_to_stop() -> bool:
+        nonlocal stopping
+        stopping = stopping or stop_requested()
+        return stopping
+
     def ended(lane: Lane, result: dict[str, Any]) -> None:
         distributed.raise_if_failed(result, places[lane])
         results[lane] = result
@@ -85,6 +90,7 @@ def train(
                 places[lane],
                 progress,
                 lambda step: stopping,
+                interrupt=asked_to_stop,
                 locked=True,
                 on_step=on_step,
                 tools=tools,
@@ -92,7 +98,7 @@ def train(
         _advance(running, lanes, ended)  # to their positions, without a step
         while running:
             behind = min(lane.position for lane in running)
-            stopping = stop_requested()  # once per round, so that all stop at the same step
+            asked_to_stop()  # before a round, so that all stop at the same step
             # Lanes that wait stop too: they save and end.
             turn = [lane for lane in running if stopping or lane.position == behind]
             _advance(running, turn, ended)

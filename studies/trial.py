@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import train
+import workloads
 from configs import base
 from runs import cli, distributed, locks, records, resuming, trial_records, workdirs
 from runs.progress import Progress
@@ -168,7 +169,8 @@ def _failed_result(
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
     """`run_unit` in a worker process: prints nothing, and returns errors instead of raising."""
     try:
-        _import_config_file(study.config_flag)
+        if study.config.workload not in workloads.CLASSES:
+            _import_config_file(study.config_flag)
         progress = Progress(quiet=True)
         outcome = run_unit(study, unit, study_dir, progress)
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
@@ -180,7 +182,7 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
 
 @functools.cache
 def _import_config_file(config_flag: str) -> None:
-    """Imports the --config file of a study, which may add a workload, once per process."""
+    """Imports the --config file of a study, which adds its workload, once per process."""
     try:
         cli.config_file(config_flag)
     except cli.InputError:  # one machine of a Ray cluster may have it alone

@@ -20,6 +20,7 @@ from tests.helpers.runs import (
     EIGHT_STEPS,
     HANGS,
     INSERTIONS_AND_BUFFERS,
+    StopsAt,
     assert_equal_runs,
     echoing,
     flags,
@@ -71,27 +72,17 @@ def test_sigterm_to_the_command_saves_exits_with_75_and_can_be_resumed(tmp_path,
 def test_a_stop_during_an_evaluation_saves_and_the_evaluation_is_done_again(
     number, tmp_path, uninterrupted, monkeypatch
 ):
-    config, evaluated = mini(**echoing("before_augmentation", 100)), []
-
-    class Validation(list):
-        def __iter__(self):
-            evaluated.append(0)
-            for batch in super().__iter__():
-                if len(evaluated) == number:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                evaluated[-1] += 1
-                yield batch
-
-    def stopping(config):
-        experiment = make_experiment(config)
-        validation = Validation(experiment.validation)
-        return dataclasses.replace(experiment, validation=validation)
-
-    monkeypatch.setattr(train, "make_experiment", stopping)
+    config = mini(**echoing("before_augmentation", 100))
+    experiment = make_experiment(config)
+    validation = StopsAt(experiment.validation, number)
+    stopping = dataclasses.replace(experiment, validation=validation)
+    monkeypatch.setattr(train, "make_experiment", lambda _: stopping)
     result = train.train(config, tmp_path / "run")
     assert result["status"] == "preempted"
-    assert evaluated[-1] == 1  # the batch after the signal is not evaluated
-    assert max(evaluated) > 1 or number == 1
+    *whole, last = validation.evaluated
+    assert last == 1  # the batch after the signal is not evaluated
+    assert whole == [len(validation)] * (number - 1)
+    assert len(validation) > 1
     curve = [r for r in records_of(tmp_path / "run") if r["split"] == "validation"]
     assert len(curve) == number - 1
     assert latest_step(tmp_path / "run") == result["step"]

@@ -215,6 +215,29 @@ def stop_at_call(number):
     return hook
 
 
+class StopsAt(list):
+    """Batches of a validation split: asks the process to stop, by a signal, once the first batch of
+    an evaluation is read.
+
+    Args:
+        batches: of the split.
+        number: of the evaluation, from 1.
+    """
+
+    def __init__(self, batches, number):
+        super().__init__(batches)
+        self.number = number
+        self.evaluated = []  # batches of each evaluation
+
+    def __iter__(self):
+        self.evaluated.append(0)
+        for batch in super().__iter__():
+            if len(self.evaluated) == self.number:
+                os.kill(os.getpid(), signal.SIGTERM)
+            self.evaluated[-1] += 1
+            yield batch
+
+
 @contextlib.contextmanager
 def on_each_step(hook):
     """Within, `hook(step)` is called after each step of every run in this process, also of runs

@@ -1,5 +1,7 @@
 """Lanes: each has the numbers of a separate run, bit for bit, also when resumed."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,16 @@ from pipeline import map_datasets
 from runs import records
 from runs.progress import Progress
 from studies import lanes
-from tests.helpers.runs import EIGHT_STEPS, RESNET, echoing, mini, numbers, preempt, stop_at_call
+from tests.helpers.runs import (
+    EIGHT_STEPS,
+    RESNET,
+    StopsAt,
+    echoing,
+    mini,
+    numbers,
+    preempt,
+    stop_at_call,
+)
 from training import experiment, transfer
 
 QUIET = Progress(quiet=True)
@@ -116,6 +127,24 @@ def test_lanes_stopped_after_one_has_ended_resume_together(alone, tmp_path):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
     results = lanes.train(lane_configs(), workdirs, QUIET, on_step=stop_at_call(82))
     assert "preempted" in [result["status"] for result in results]
+    results = lanes.train(lane_configs(), workdirs, QUIET)
+    assert [result["status"] for result in results] == STATUSES
+    for together, apart in zip(workdirs, alone, strict=True):
+        assert_same(together, apart)
+
+
+@pytest.mark.slow
+def test_lanes_stopped_during_an_evaluation_of_one_resume_together(alone, tmp_path, monkeypatch):
+    number = 6  # the second evaluation of the second of four lanes
+    first = experiment.make_experiment(lane_configs()[0])
+    validation = StopsAt(first.validation, number)
+    stopping = dataclasses.replace(first, validation=validation)
+    monkeypatch.setattr(lanes, "make_experiment", lambda _: stopping)
+    workdirs = [tmp_path / str(number) for number in range(len(RATES))]
+    results = lanes.train(lane_configs(), workdirs, QUIET)
+    assert "preempted" in [result["status"] for result in results]
+    assert max(validation.evaluated[number - 1 :]) == 1
+    monkeypatch.undo()
     results = lanes.train(lane_configs(), workdirs, QUIET)
     assert [result["status"] for result in results] == STATUSES
     for together, apart in zip(workdirs, alone, strict=True):

@@ -21,11 +21,20 @@ from echo.advice.cost_model import StageTime, Timing
 from echo.advice.forecast import FACTORS, Forecast, Run, forecast
 from echo.advice.recommend import conclude
 from pipeline import accounting
-from runs import cli, records
+from runs import cli, records, signals
 from runs.progress import Progress
 from studies import pilots
-from tests.helpers.runs import echoing, flags, mini, on_each_step, records_of, stop_at_call
+from tests.helpers.runs import (
+    StopsAt,
+    echoing,
+    flags,
+    mini,
+    on_each_step,
+    records_of,
+    stop_at_call,
+)
 from training import check
+from training.experiment import make_experiment
 
 SECONDS = {e: 0.01 * max(6 / e, 1) for e in (1, 2, 4, 8, 16)}
 
@@ -96,6 +105,25 @@ def test_a_pilot_that_uses_its_whole_budget_is_finished(tmp_path):
     unreachable._continue(4, 0, 1_000, lambda: False)
     assert unreachable._results[4, 0]["status"] == "exhausted"
     assert unreachable._finished(4, 0)
+
+
+@pytest.mark.slow
+def test_a_pilot_stopped_during_an_evaluation_has_not_ended(tmp_path, monkeypatch):
+    made = make(tmp_path / "pilots", budget__fresh_examples=96, target__value=0.9999)
+    stopping = make_experiment(made._pilot_config(4, 0))
+    validation = StopsAt(stopping.validation, 2)
+    stopping = dataclasses.replace(stopping, validation=validation)
+    monkeypatch.setattr(pilots, "make_experiment", lambda _: stopping)
+    with signals.stop_requested() as stop, pytest.raises(train.Preempted):
+        made._continue(4, 0, 1_000, stop)
+    assert validation.evaluated[1:] == [1]
+    assert not made._results
+    monkeypatch.undo()
+    made._continue(4, 0, 1_000, lambda: False)
+    assert made._results[4, 0]["status"] == "exhausted"
+    pilot = made._workdir(4, 0)
+    train.train(made._pilot_config(4, 0), tmp_path / "whole")
+    assert records_of(pilot) == records_of(tmp_path / "whole")
 
 
 @pytest.mark.slow
