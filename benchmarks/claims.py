@@ -459,7 +459,7 @@ def _by_mean_curves(claim: str) -> Problems:
         "grid digits" if design.problem == "digits" else design.problem: by_mean_curves(
             design, claim
         )
-        for design in mean_curves.finished()
+        for design in mean_curves.DESIGNS.values()
     }
 
 

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import sweep
-from analysis import load
+from analysis import bounds, load
 from analysis.figures import style
 from benchmarks import common
 from benchmarks.confirmation import plain_number
@@ -156,11 +156,6 @@ DESIGNS = {
         ),
     )
 }
-
-
-def finished() -> list[Design]:
-    """The designs whose curves are stored."""
-    return [design for design in DESIGNS.values() if design.file().exists()]
 
 
 # --- training
@@ -435,11 +430,15 @@ def ratio(curves: dict[int, Curves], factors: tuple[int, int], level: float) -> 
     return Ratio(most[0], least[0], low, high)
 
 
-def tuned(trials: pd.DataFrame, condition: str, other: str) -> str:
-    """The ratio of the smallest scores of each search: the median and the range over searches."""
-    best = trials.pivot_table(index="search", columns="condition", values="score", aggfunc="min")
-    ratios = best[condition] / best[other]
-    return f"{ratios.median():.2f} [{ratios.min():.2f}, {ratios.max():.2f}]"
+def tuned(trials: pd.DataFrame, condition: str, other: str, budget: float) -> str:
+    """The ratio of the smallest scores of each search: the median and the range over searches. A
+    search without a score needs more than the budget."""
+    best = trials.groupby(["condition", "search"])["score"].min()
+    own, base = (best[name].to_numpy() for name in (condition, other))
+    ratios = bounds.ratio((np.minimum(own, budget), own), (np.minimum(base, budget), base))
+    summary, number = bounds.summary(*ratios), "{:.2f}".format
+    middle = bounds.text(summary.low, summary.high, number)
+    return f"{middle} [{bounds.range_text(summary, number)}]"
 
 
 def judged_level(accuracies: dict[int, pd.DataFrame], budget: float) -> float:
@@ -493,7 +492,7 @@ def read(design: Design, kind: str = OF_MEANS) -> Measured:
 def report() -> str:
     """The page, from the stored curves."""
     summary = []
-    for design in finished():
+    for design in DESIGNS.values():
         measured = read(design)
         below = BELOW_PLATEAU if design.candidate_level else 0
         for steps in sorted({0, -below}):
@@ -510,12 +509,12 @@ def report() -> str:
         "Each curve is the mean over runs with new seeds at the same number of fresh examples. "
         "[The protocol](protocol.md) says how each factor's setting is chosen (by the curve of one "
         "trial, or by the mean curves of five candidates) and at which value it is judged. Where "
-        "the mean curve without echoing still rises smoothly there, as on digits, it crosses the "
-        "value only once, and luck hardly matters. Not so at the registered accuracy of logistic "
-        "regression, which lies on the plateau of the curves; its settings were chosen at 0.865, "
-        "and a setting that is the best there may not reach 0.875. Nor on MNIST images, whose "
-        "curve without echoing scatters as it rises to the end of the budget (figure). There, a "
-        "first crossing still depends on single evaluations, and the interval is probably too "
+        "the mean curve without echoing still rises smoothly there, as on digits and cells, it "
+        "crosses the value only once, and luck hardly matters. Not so at the registered accuracy "
+        "of logistic regression, which lies on the plateau of the curves; its settings were chosen "
+        "at 0.865, and a setting that is the best there may not reach 0.875. Nor on MNIST images, "
+        "whose curve without echoing scatters as it rises to the end of the budget (figure). "
+        "There, a first crossing still depends on single evaluations, and the interval is probably too "
         "narrow. No interval includes the choice of the settings: on logistic regression, that of "
         "no echoing alone moves the ratio of e = 16 at 0.865 from 0.37 to 0.71 (below). An end "
         "that rounds to "
@@ -529,7 +528,7 @@ def report() -> str:
     everything = [
         read(design, kind)
         for kind in (OF_MEANS, OF_TRIALS)
-        for design in finished()
+        for design in DESIGNS.values()
         if kind in design.new_seeds
     ]
     return "\n\n".join(text + [part for own in everything for part in _section(own)])
@@ -541,9 +540,9 @@ def _section(measured: Measured) -> list[str]:
     verdicts = []
     for claim, factors in CLAIMS.items():
         own = measured.ratio(factors, measured.level)
-        pair = (design.conditions[e] for e in factors)
+        pair = [design.conditions[e] for e in factors]
         verdict = own.verdict if own else "undecided"
-        verdicts.append([claim, str(own or "-"), verdict, tuned(trials, *pair)])
+        verdicts.append([claim, str(own or "-"), verdict, tuned(trials, *pair, design.budget)])
     target = problems.PROBLEMS[design.problem].fields["target.value"]
     levels = [measured.level + STEP * k for k in range(-8, 2 if design.candidate_level else 4)]
     levels += [coarse / 20 for coarse in range(20) if levels[-1] < coarse / 20 < target]
@@ -584,14 +583,13 @@ def _section(measured: Measured) -> list[str]:
 @style.styled
 def draw() -> Figure:
     """The mean curve of each factor on each problem, at the settings chosen by mean curves."""
-    figure = Figure(figsize=(style.WIDTH, 2.8), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 4.8), layout="constrained")
     shades = {NONE: "black"} | {
         e: style.lighter(style.COLORS["before_augmentation"], shade)
         for e, shade in zip(FACTORS, (0.55, 0.25, 0.0), strict=True)
     }
-    designs = finished()
-    panels = figure.subplots(1, len(designs))
-    for axes, design in zip(panels, designs, strict=True):
+    panels = figure.subplots(2, 2).flat
+    for axes, design in zip(panels, DESIGNS.values(), strict=True):
         measured = read(design)
         for e, color in shades.items():
             mean = measured.accuracies[e].mean()
