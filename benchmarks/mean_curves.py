@@ -514,9 +514,9 @@ def report() -> str:
         "of logistic regression, which lies on the plateau of the curves; its settings were chosen "
         "at 0.865, and a setting that is the best there may not reach 0.875. Nor on MNIST images, "
         "whose curve without echoing scatters as it rises to the end of the budget (figure). "
-        "There, a first crossing still depends on single evaluations, and the interval is probably too "
-        "narrow. No interval includes the choice of the settings: on logistic regression, that of "
-        "no echoing alone moves the ratio of e = 16 at 0.865 from 0.37 to 0.71 (below). An end "
+        "There, a first crossing still depends on single evaluations, and the interval is probably "
+        "too narrow. No interval includes the choice of the settings: on logistic regression, that "
+        "of no echoing alone moves the ratio of e = 16 at 0.865 from 0.37 to 0.71 (below). An end "
         "that rounds to "
         "1.00 decides nothing, since it depends on the resamples that were drawn. Made by "
         "`python -m benchmarks.mean_curves`; `--train` ran on two cores of an AMD EPYC.",
