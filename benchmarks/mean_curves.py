@@ -433,7 +433,7 @@ def ratio(curves: dict[int, Curves], factors: tuple[int, int], level: float) -> 
 def tuned(trials: pd.DataFrame, condition: str, other: str, budget: float) -> str:
     """The ratio of the smallest scores of each search: the median and the range over searches. A
     search without a score needs more than the budget."""
-    best = trials.groupby(["condition", "search"])["score"].min()
+    best: Any = trials.groupby(["condition", "search"])["score"].min()
     own, base = (best[name].to_numpy() for name in (condition, other))
     ratios = bounds.ratio((np.minimum(own, budget), own), (np.minimum(base, budget), base))
     summary, number = bounds.summary(*ratios), "{:.2f}".format
