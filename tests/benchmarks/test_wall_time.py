@@ -109,14 +109,14 @@ def test_the_page_gives_bounds_where_runs_missed_the_target():
     missed = reached | {"seconds_to_target": None, "status": "exhausted"}
     results = {c.label: [[reached] * 2 for _ in range(5)] for c in wall_time.conditions(plan)}
     results["auto"][4] = [reached | {"seconds_to_target": 0.5}] * 2
-    results["e = 2"][:3] = [[reached, missed]] * 3
+    results["e = 2"][:3] = [[reached, missed]] * 2 + [[reached, missed | {"status": "diverged"}]]
     tuned = wall_time.Tuned({}, Counter(e2=1), step_seconds=0.01, rate=100.0)
     text, _ = wall_time.report(plan, results, tuned)
     assert "speedup over e = 1 [93.75% interval]" in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     cells = {row[0]: row[1:] for row in rows}
     assert cells["| e = 2"][1] == "≤1.00 [<1.00, 1.00]"  # a run that ended took longer than it says
-    assert cells["| e = 2"][-2:] == ["7/10", "4/5 |"]
+    assert cells["| e = 2"][-2:] == ["7/10, 1 diverged", "4/5 |"]
     assert cells["| auto"][1] == "1.00 [1.00, 4.00]"
     assert cells["| e = 1"][:2] == ["2.00", "1"]
 
