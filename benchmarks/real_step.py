@@ -14,6 +14,7 @@ of that with batches in memory, does so less.
 
 import argparse
 import dataclasses
+import math
 import pathlib
 import statistics
 import tempfile
@@ -28,6 +29,7 @@ import echo
 import train
 from benchmarks import common, grid, wall_time
 from configs import catalog
+from runs import records
 from runs.progress import Progress
 from training.experiment import Experiment, make_experiment
 
@@ -50,10 +52,12 @@ WARM_UP_STEPS = 20
 
 
 class Speed(NamedTuple):
-    """Steps per second, and processor seconds per step."""
+    """Steps per second, and, per step, processor seconds and fresh examples (NaN if there are
+    fewer than two training records)."""
 
     rate: float
     cpu_seconds: float
+    fresh_examples: float
 
 
 class Share(NamedTuple):
@@ -91,8 +95,20 @@ def trained(
         factor: an echo factor, "auto", or STORED for batches in memory.
         examples_per_second: of the upstream; 0 for no limit.
     """
-    experiment = make_experiment(configuration(placement, factor, examples_per_second))
-    if factor == STORED:
+    config = configuration(placement, factor, examples_per_second)
+    return steady_state(config, plan.steps, stored=factor == STORED)
+
+
+def steady_state(config: ConfigDict, steps: int, stored: bool = False) -> Speed:
+    """The speed of a run of train.py over `steps` steps, after WARM_UP_STEPS.
+
+    Args:
+        config: of a run that neither evaluates nor ends by then.
+        steps: how many steps to measure.
+        stored: whether to train on a few batches in memory instead of reading.
+    """
+    experiment = make_experiment(config)
+    if stored:
         experiment = dataclasses.replace(experiment, batches=StoredBatches(experiment))
     times, cpu = [], []
     with tempfile.TemporaryDirectory() as scratch:
@@ -104,11 +120,17 @@ def trained(
             if experiment.stepper.compiled:
                 times.append(time.perf_counter())
                 cpu.append(time.process_time())
-            if len(times) > WARM_UP_STEPS + plan.steps:
+            if len(times) > WARM_UP_STEPS + steps:
                 break
         loop.close()
-    rate = np.polyfit(times[WARM_UP_STEPS:], np.arange(plan.steps + 1), 1)[0]
-    return Speed(float(rate), (cpu[-1] - cpu[WARM_UP_STEPS]) / plan.steps)
+        logged = [r for r in records.read_metrics(workdir) if r["split"] == "train"]
+    rate = np.polyfit(times[WARM_UP_STEPS:], np.arange(steps + 1), 1)[0]
+    logged = [r for r in logged if r["step"] >= WARM_UP_STEPS]
+    fresh = math.nan
+    if len(logged) > 1:
+        fresh, more = (logged[-1][key] - logged[0][key] for key in ("fresh_examples", "step"))
+        fresh /= more
+    return Speed(float(rate), (cpu[-1] - cpu[WARM_UP_STEPS]) / steps, fresh)
 
 
 def configuration(placement: str, factor: grid.Factor, examples_per_second: float) -> ConfigDict:

@@ -1,0 +1,173 @@
+"""Training steps per second of ResNet-50 whose input is decoding JPEGs, with and without echoing.
+
+    python -m benchmarks.input_bound --cores=16,4 --out=results/input_bound.md   a GPU: 10 minutes
+    python -m benchmarks.input_bound --size=mini --quick                         a smoke run
+
+Nothing slows the upstream here but its own work: files of 640 x 480 pixels are read, decoded, and
+augmented by as many cores as --cores says, while the device steps. "batches in memory" is what the
+device takes. Every condition runs once per round, in an order that is shuffled for each; prefill
+and compilation are not measured.
+
+Steps per second are not time to a target: a repeated example is worth less than a fresh one.
+"""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import cv2
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from benchmarks import common, input_throughput, real_step
+from configs import catalog, imagenet
+
+FACTOR = 4
+BUFFER_BATCHES = 4
+CLASSES = 10
+STORED, NONE = "batches in memory", "no echoing"
+_LOG_EVERY_STEPS = 5  # for the number of fresh examples
+_MINI_PIXELS = 64  # per side of the files of the smoke run
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is measured."""
+
+    size: str = "full"
+    files: int = 1024
+    batch_size: int = 256
+    steps: int = 40  # per condition and round
+    rounds: int = 3
+
+
+QUICK = Plan(files=80, batch_size=16, steps=20, rounds=1)
+
+
+def conditions(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Fields of the configuration by condition."""
+    buffer = BUFFER_BATCHES * plan.batch_size
+    crops = {"dataset.fused_decode": True}
+    before = catalog.echo("before_augmentation", float(FACTOR), buffer)
+    on_device = {"augment_on": "device"}
+    stored_there = {**on_device, "echo.placement": "device"}
+    return {
+        STORED: crops,
+        NONE: crops,
+        f"e = {FACTOR} after batching": crops | catalog.echo("after_batching", float(FACTOR), 0),
+        f"e = {FACTOR} after augmentation": crops
+        | catalog.echo("after_augmentation", float(FACTOR), buffer),
+        f"e = {FACTOR} before augmentation, on the host": before,
+        "... augmented on the device": before | on_device,
+        "... stored and augmented on the device": before | stored_there,
+        "auto, stored and augmented on the device": catalog.auto(16, 2 * buffer) | stored_there,
+    }
+
+
+def configuration(plan: Plan, data: str, fields: dict[str, Any]) -> ConfigDict:
+    """The shipped configuration on the files in `data`, for a run that does not end by itself."""
+    config = imagenet.get_config("mini" if plan.size == "mini" else "")
+    config.dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    config.dataset.name = f"folder:{data}"
+    config.dataset.train_split = "train"
+    config.dataset.validation_split = "validation"
+    config.dataset.test_split = ""
+    config.batch_size = plan.batch_size
+    config.target.value = 2.0
+    config.budget.fresh_examples = config.evaluate_every_fresh_examples = 10**8
+    config.checkpoint_every_fresh_examples = 0
+    config.log_every_steps = _LOG_EVERY_STEPS
+    return common.overridden(config, fields)
+
+
+def write_files(plan: Plan, root: pathlib.Path) -> None:
+    """Writes photographs made by benchmarks.input_throughput to `root`/SPLIT/CLASS/NUMBER.jpg."""
+    import simplejpeg
+
+    for number in range(plan.files + CLASSES):
+        split = "train" if number < plan.files else "validation"
+        path = root / split / f"{number % CLASSES}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        encoded = input_throughput.made_photograph(number)
+        if plan.size == "mini":
+            pixels = simplejpeg.decode_jpeg(encoded)
+            pixels = cv2.resize(pixels, (_MINI_PIXELS, _MINI_PIXELS))
+            encoded = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality=90)
+        path.write_bytes(encoded)
+
+
+Round = dict[str, real_step.Speed]  # by condition
+
+
+def measure(plan: Plan, data: str, cores: int) -> tuple[str, list[Round]]:
+    """The device, and the rounds on the first `cores` cores."""
+    if hasattr(os, "sched_setaffinity"):  # before JAX and Grain start their threads
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+    def speed(name: str) -> real_step.Speed:
+        config = configuration(plan, data, fields[name])
+        return real_step.steady_state(config, plan.steps, stored=name == STORED)
+
+    fields = conditions(plan)
+    rounds = []
+    for number in range(plan.rounds):
+        rounds.append(common.in_shuffled_order(fields, speed, number))
+        rates = {name: round(run.rate * plan.batch_size) for name, run in rounds[-1].items()}
+        common.progress(f"{cores} cores, round {number + 1} of {plan.rounds}: {rates}")
+    return jax.devices()[0].device_kind, rounds
+
+
+def table(plan: Plan, rounds: list[Round]) -> str:
+    rows = []
+    for name in rounds[0]:
+        images = [r[name].rate * plan.batch_size for r in rounds]
+        fresh = [r[name].rate * r[name].fresh_examples for r in rounds]
+        shares, gains = ([r[name].rate / r[o].rate for r in rounds] for o in (STORED, NONE))
+        speed, new, share, gain = (common.Spread(tuple(v)) for v in (images, fresh, shares, gains))
+        read = "-" if name == STORED else f"{new.median:,.0f}"
+        rows.append([name, f"{speed:,.0f}", read, f"{share.median:.2f}", f"{gain:.2f}"])
+    header = ["", "images per second", "fresh ones", "of batches in memory", "times no echoing"]
+    return common.markdown_table(header, rows)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.arguments(
+        __spec__.name,
+        __doc__,
+        Plan(),
+        QUICK,
+        files="distinct files",
+        batch_size="images per batch",
+        steps="steps per condition and round",
+        rounds="number of rounds",
+    )
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    common.add_list(parser, "--cores", common.number(1, available + 1), f"{available}")
+    parser.add_argument("--size", choices=["full", "mini"], help="of the network (default: full)")
+    options = parser.parse_args(argv)
+    plan = common.plan(options, Plan(), QUICK)
+    parts, device = [], ""
+    with tempfile.TemporaryDirectory() as data:
+        write_files(plan, pathlib.Path(data))
+        for cores in options.cores:
+            device, rounds = common.in_new_process(measure, plan, data, int(cores))
+            parts += [f"## {cores} cores", table(plan, rounds)]
+    text = [
+        "# Training speed when decoding JPEGs is the bottleneck",
+        "How much faster does ResNet-50 step with echoing if the cores cannot decode as fast as "
+        "the device trains? Measured by `python -m benchmarks.input_bound` on "
+        f"{device}, {common.machine(input_throughput.PACKAGES)}",
+        f"Images per second that are trained on, in batches of {plan.batch_size}; median of "
+        f"{plan.rounds} rounds of {plan.steps} steps (smallest to largest). Ratios are medians "
+        f"over the rounds. The buffer of e = {FACTOR} holds {BUFFER_BATCHES} batches, that of "
+        f"`auto` up to {2 * BUFFER_BATCHES}.",
+        *parts,
+    ]
+    common.publish("\n\n".join(text), options.out)
+
+
+if __name__ == "__main__":
+    main()
