@@ -100,6 +100,39 @@ def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict, text
     assert (ratio.verdict, str(ratio)) == (verdict, text)
 
 
+def simulated(noise):
+    """Of 24 runs of two conditions whose curves rise, with noise in each evaluation."""
+    rng = np.random.default_rng(0)
+    fresh = np.arange(1, 41) * 100.0
+    rising = np.stack([1 - np.exp(-fresh / own) for own in (1000, 2000)])
+    runs = rising[:, None] + rng.normal(0, noise, (2, 24, 40))
+    own, base = (pd.DataFrame(values, columns=fresh) for values in runs)
+    both = {2: own, NONE: base, 4: own, 16: base}
+    return mean_curves.coverage(both, 0.6)
+
+
+def test_intervals_cover_where_smooth_curves_rise():
+    found = simulated(noise=0.02)["e = 2 over no echoing"]
+    assert found.true == pytest.approx(0.5, abs=0.02)
+    assert found.median == pytest.approx(0.5, abs=0.02)
+    assert found.share > 0.9
+
+
+def test_intervals_cover_less_where_curves_scatter():
+    """Single evaluations are half as far from each other as all of them rise."""
+    rough = simulated(noise=0.5)["e = 2 over no echoing"]
+    assert rough.share < 0.9
+    assert rough.median > rough.true + 0.1  # mostly, the flatter curve is early
+    assert str(rough) == f"{rough.share:.0%} ({rough.true:.2f}; {rough.median:.2f})"
+
+
+def test_a_ratio_to_a_curve_that_does_not_reach_the_level_has_no_coverage():
+    flat = np.full((5, 4), 0.1)
+    tables = accuracies(flat + np.arange(4), flat)
+    both = tables | {4: tables[2], 16: tables[2]}
+    assert str(mean_curves.coverage(both, 0.5)["e = 2 over no echoing"]) == "-"
+
+
 def test_the_level_is_one_that_no_echoing_reaches_within_two_thirds_of_the_budget():
     base = np.tile([0.1, 0.8, 0.8749, 0.9], (2, 1))
     levels = [
