@@ -18,7 +18,6 @@ whole document again (C4's have 2 windows on average); `MAX_BYTES` bounds the co
 import dataclasses
 import functools
 import io
-import os
 import pathlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ import numpy as np
 from data import cache, paths, python_text, tfds, vocabulary
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
 from data.vocabulary import BEGIN, END, Vocabulary
+from echo.threads import usable_cores
 from runs import cli
 
 # Longer documents are truncated, since each of their windows tokenizes the whole document.
@@ -285,7 +285,7 @@ def count_pieces(texts: Texts, pieces: Vocabulary) -> Counts:
         tokens = pieces.encode([record["text"] for record in records])
         return list(map(len, tokens)), sum(record["cut"] for record in records)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         chunks = list(pool.map(count, range(0, len(texts), _COUNT_RECORDS)))
     counts_N = np.concatenate([counts for counts, _ in chunks]).astype(np.int32)
     return Counts(counts_N, sum(truncated for _, truncated in chunks))

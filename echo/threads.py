@@ -6,6 +6,7 @@ wait for everything that a slow source was asked to read.
 
 import atexit
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -16,6 +17,14 @@ from typing import Any
 
 # How long a program that exits waits for the calls that pools are running.
 EXIT_SECONDS = 2.0
+
+
+def usable_cores() -> int:
+    """The processor cores that this process may run on. They are fewer than the machine's if its
+    affinity is set, as batch systems do."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def done_within(seconds: float | None, future: Future) -> bool:

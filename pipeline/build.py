@@ -41,6 +41,9 @@ from pipeline.streams import ConcatenatedStreams, FixedStreams, Streams
 # padded up to the next of them.
 _LENGTHS = (8, CHUNK)
 
+# Examples in the smallest part of a batch that a core augments by itself.
+_MIN_CHUNK = 8
+
 # XLA's CPU client runs in order what one thread dispatches. On the training loop's own thread,
 # which decides batches under echo.policy=auto, augmentation would wait for the running step.
 _AUGMENTING = concurrent.futures.ThreadPoolExecutor(CORES, thread_name_prefix="augment")
@@ -125,25 +128,25 @@ def _stream_batches(
     examples = read = fresh_examples(config, source, functions, stream)
     if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
         return epoch_repeats.batches(config, read, len(source), augment, rows).to_iter_dataset(
-            read_options(1)
+            batch_options(rows)
         )
     if insertion == "before_augmentation":  # echo -> augment -> batch, a whole batch at a time
-        echoed = echo_stage(examples, batch_size=rows, read_options=read_options(rows))
+        echoed = echo_stage(examples, batch_size=rows, read_options=example_options(rows))
         return echoed.map(functools.partial(_from_examples, read)).map(augment)
 
     # -> augment
     examples = MapChunks(examples, lambda data, i: augment(read.first_copy(data, i)).data)
     if insertion == "after_augmentation":  # echo -> batch
-        echoed = echo_stage(examples, batch_size=rows, read_options=read_options(rows))
+        echoed = echo_stage(examples, batch_size=rows, read_options=example_options(rows))
         return echoed.map(functools.partial(_from_examples, read))
 
     # -> batch
     batches = Batches(examples, rows)
     if insertion == "after_batching":
-        echoed = echo_stage(batches, read_options=read_options(1))
+        echoed = echo_stage(batches, read_options=batch_options(rows))
     else:  # "none": no echo stage and no buffer
         once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
-        echoed = once.to_iter_dataset(read_options(1))
+        echoed = once.to_iter_dataset(batch_options(rows))
     return echoed.map(functools.partial(_from_batches, read, rows))
 
 
@@ -230,7 +233,10 @@ def _on_host(functions: Any, seed: np.uint32, batch: Batch) -> Arrays:
         data = {name: array[part] for name, array in batch.data.items()}
         return functions.augment_on_host(data, seed, batch.index[part], batch.copy[part])
 
-    return in_chunks(augmented, range(len(batch.index)))
+    n = len(batch.index)
+    # Not less than a chunk, which threads of the same pool may be waiting for.
+    size = max(_MIN_CHUNK, min(CHUNK, -(-n // CORES))) if n > CHUNK else CHUNK
+    return in_chunks(augmented, range(n), size)
 
 
 def _compiled(functions: StageFunctions, seed: np.uint32, batch: Batch) -> Arrays:
@@ -274,8 +280,14 @@ def _renumbered(data: Any, fresh_index: Callable[[np.ndarray], np.ndarray]) -> A
     return data
 
 
-def read_options(items_per_batch: int) -> grain.ReadOptions:
-    """Read-ahead of two batches. Examples are read on all cores; whole batches on two threads,
-    because each spreads its own work over the cores."""
-    threads = CORES if items_per_batch > 1 else 2
-    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * items_per_batch)
+def example_options(rows: int) -> grain.ReadOptions:
+    """For examples in batches of `rows`: read on all cores, two batches ahead."""
+    return grain.ReadOptions(num_threads=CORES, prefetch_buffer_size=2 * rows)
+
+
+def batch_options(rows: int) -> grain.ReadOptions:
+    """For whole batches of `rows` examples, the chunks of which are spread over the cores: as many
+    batches at a time as occupy all cores, and one that takes their place when they are done."""
+    chunks = -(-rows // CHUNK)
+    batches = 1 + -(-CORES // chunks)
+    return grain.ReadOptions(num_threads=batches, prefetch_buffer_size=batches)

@@ -7,7 +7,7 @@ import grain
 import numpy as np
 
 from data.sources import Source
-from pipeline.build import StageFunctions, read_options
+from pipeline.build import StageFunctions, batch_options
 from pipeline.map_datasets import CHUNK, CORES, Arrays, decode_records
 
 EvaluationBatch = tuple[Arrays, np.ndarray]  # (arrays [B, ...], mask float32 [B])
@@ -56,7 +56,7 @@ class _EvaluationBatches:
 
     def __iter__(self) -> Iterator[EvaluationBatch]:
         batches = grain.MapDataset.range(0, len(self._source), self._batch_size)
-        return iter(batches.map(self._batch).to_iter_dataset(read_options(1)))
+        return iter(batches.map(self._batch).to_iter_dataset(batch_options(len(self._held))))
 
     def _batch(self, start: int) -> EvaluationBatch:
         last = len(self._source) - 1

@@ -7,7 +7,7 @@ chunk instead of once per example. Several threads may request any index at any 
 
 import functools
 import hashlib
-import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from grain.experimental import index_shuffle
 from jax.profiler import TraceAnnotation
 
 from data.sources import RecordError, Source, reason
-from echo.threads import DaemonPool
+from echo.threads import DaemonPool, usable_cores
 
 Arrays = dict[str, np.ndarray]  # each [n, ...]
 
@@ -27,7 +27,7 @@ Decode = Callable[[list[dict[str, Any]], np.ndarray, np.ndarray], Arrays]
 # Examples decoded and augmented per call.
 CHUNK = 32
 
-CORES = min(16, os.cpu_count() or 1)
+CORES = min(16, usable_cores())
 
 # The order of an epoch of up to this many records is drawn at once, in 8 MiB at most, and the last
 # few are kept. The order of a longer epoch is computed one index at a time.
@@ -213,18 +213,42 @@ def _pool() -> DaemonPool:
     return DaemonPool(CORES)
 
 
-def in_chunks(function: Callable[[Sequence[int]], Arrays], indices: Sequence[int]) -> Arrays:
-    """`function(indices)`, called on chunks of the indices on all cores.
+def in_chunks(
+    function: Callable[[Sequence[int]], Arrays], indices: Sequence[int], size: int = CHUNK
+) -> Arrays:
+    """`function(indices)`, called on chunks of `size` of the indices on all cores.
 
     A batch of large images takes gigabytes, so all cores work on one batch instead of each on its
     own.
+
+    Raises:
+        ValueError: arrays of two chunks have other dtypes, or shapes of an example.
     """
-    chunks = [indices[i : i + CHUNK] for i in range(0, len(indices), CHUNK)]
-    if len(chunks) == 1:
+    starts = range(0, len(indices), size)
+    if len(starts) <= 1:
         return function(indices)
-    futures = [_pool().submit(function, chunk) for chunk in chunks]
-    parts = [future.result() for future in futures]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    whole: Arrays = {}
+    first = threading.Lock()
+
+    def part(start: int) -> None:
+        arrays = function(indices[start : start + size])
+        with first:
+            if not whole:
+                for name, array in arrays.items():
+                    whole[name] = np.empty((len(indices), *array.shape[1:]), array.dtype)
+        # Each thread copies its own: one that concatenated them would hold up the others.
+        for name, array in arrays.items():
+            if (array.dtype, array.shape[1:]) != (whole[name].dtype, whole[name].shape[1:]):
+                raise ValueError(
+                    f"{name!r} of some examples is {array.dtype} {array.shape[1:]}, of others "
+                    f"{whole[name].dtype} {whole[name].shape[1:]}; return arrays of one dtype and "
+                    "shape for all examples"
+                )
+            whole[name][start : start + size] = array
+
+    for future in [_pool().submit(part, start) for start in starts]:
+        future.result()
+    return whole
 
 
 class MapChunks(grain.MapDataset):

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.metadata
-import os
 import pathlib
 import platform
 import subprocess
@@ -10,6 +9,7 @@ from typing import Any
 
 import jax
 
+from echo.threads import usable_cores
 from runs.cli import ROOT
 
 PACKAGES = (
@@ -65,9 +65,7 @@ def _hardware() -> dict[str, Any]:
         "devices": jax.device_count(),
         "processes": jax.process_count(),
         "cpu": _cpu_name(),
-        "cpu_count": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cpu_count": usable_cores(),
         "system": platform.platform(terse=True),
     }
 

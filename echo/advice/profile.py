@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import hashlib
 import itertools
-import os
 import statistics
 import sys
 import threading
@@ -122,8 +121,7 @@ def rounds(call: Callable[[], Any], seconds: float, warm_up: int = 1) -> list[tu
 def available_cores(seconds: float) -> float:
     """Measures how many processor cores this process gets if it uses all. A quota or other
     processes make that fewer than the machine has; it is at least 1."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    count = threads.usable_cores()
     block, start, cpu = bytes(2**18), time.perf_counter(), time.process_time()
 
     def burn(number: int) -> None:

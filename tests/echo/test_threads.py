@@ -45,3 +45,14 @@ def test_a_wait_may_be_as_long_as_one_likes(seconds):
     future = Future()
     threading.Timer(0.01, future.set_result, [0]).start()
     assert threads.done_within(seconds, future)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_only_cores_that_the_process_may_use_count():
+    allowed = os.sched_getaffinity(0)
+    assert threads.usable_cores() == len(allowed)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert threads.usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)

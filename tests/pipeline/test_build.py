@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -124,6 +125,42 @@ def test_chunks_on_several_cores_come_together_in_order():
     indices = range(3, 3 + 4 * map_datasets.CHUNK + 1)
     found = map_datasets.in_chunks(lambda chunk: {"x": np.asarray(chunk)}, indices)
     np.testing.assert_array_equal(found["x"], indices)
+
+
+@given(n=st.integers(1, 200), size=st.integers(1, 64))
+def test_chunks_of_any_size_come_together_as_if_there_were_one(n, size):
+    def squares(chunk):
+        index = np.asarray(chunk)
+        return {"x": index**2, "y": np.stack([index, -index], axis=1).astype(np.float32)}
+
+    found = map_datasets.in_chunks(squares, range(n), size)
+    for name, expected in squares(range(n)).items():
+        assert found[name].dtype == expected.dtype
+        np.testing.assert_array_equal(found[name], expected)
+
+
+@pytest.mark.parametrize(
+    ("odd", "shown"),
+    [(np.zeros(1, np.int32), r"int32 \(\)"), (np.zeros((1, 2)), r"float64 \(2,\)")],
+    ids=["dtype", "shape"],
+)
+def test_chunks_that_do_not_fit_together_are_refused(odd, shown):
+    def arrays(chunk):
+        return {"x": odd if chunk[0] == 1 else np.zeros(1)}
+
+    sentence = rf"'x' of some examples is .*{shown}|'x' of some .* of others {shown}"
+    with pytest.raises(ValueError, match=sentence):
+        map_datasets.in_chunks(arrays, range(2), size=1)
+
+
+@given(rows=st.integers(1, 5000), cores=st.integers(1, 16))
+def test_enough_batches_are_read_at_a_time_to_occupy_all_cores(rows, cores):
+    chunks = -(-rows // map_datasets.CHUNK)
+    with mock.patch.object(build, "CORES", cores):
+        ahead = build.batch_options(rows).num_threads
+    assert (ahead - 1) * chunks >= cores  # while one more is put together
+    assert (ahead - 2) * chunks < cores
+    assert ahead >= 2
 
 
 def test_streams_partition_the_fresh_stream_and_own_their_rows():
