@@ -3,15 +3,18 @@
     python -m benchmarks.input_bound --cores=16,4 --out=results/input_bound.md   a GPU: 10 minutes
     python -m benchmarks.input_bound --size=mini --quick                         a smoke run
 
-Nothing slows the upstream here but its own work: files of 640 x 480 pixels are read, decoded, and
-augmented by as many cores as --cores says, while the device steps. "batches in memory" is what the
-device takes. Every condition runs once per round, in an order that is shuffled for each; prefill
-and compilation are not measured.
+Nothing slows the upstream here but its own work: files of 640 x 480 pixels (64 x 64 with
+--size=mini) are read, decoded, and augmented by as many cores as --cores says, while the device
+steps. "batches in memory" is the same loop on the same cores without reading. Before augmentation,
+whole canvases are decoded; without echoing and elsewhere, only the crops are kept
+(dataset.fused_decode). Every condition runs once per round, in an order that is shuffled for each;
+prefill, compilation, and the first steps are not measured.
 
 Steps per second are not time to a target: a repeated example is worth less than a fresh one.
 """
 
 import dataclasses
+import math
 import os
 import pathlib
 import tempfile
@@ -24,12 +27,15 @@ from ml_collections import ConfigDict
 
 from benchmarks import common, input_throughput, real_step
 from configs import catalog, imagenet
+from echo.threads import usable_cores
 
 FACTOR = 4
 BUFFER_BATCHES = 4
 CLASSES = 10
 STORED, NONE = "batches in memory", "no echoing"
-_LOG_EVERY_STEPS = 5  # for the number of fresh examples
+PACKAGES = ("jax", "flax", "grain", "simplejpeg", "opencv-python-headless")
+_NETWORKS = {"full": "ResNet-50", "mini": "a narrow ResNet-18"}
+_AUTO_WARM_UP_STEPS = 100  # `auto` goes by the last 33
 _MINI_PIXELS = 64  # per side of the files of the smoke run
 
 
@@ -44,7 +50,7 @@ class Plan:
     rounds: int = 3
 
 
-QUICK = Plan(files=80, batch_size=16, steps=20, rounds=1)
+QUICK = Plan(size="mini", files=80, batch_size=16, steps=20, rounds=1)
 
 
 def conditions(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -79,7 +85,7 @@ def configuration(plan: Plan, data: str, fields: dict[str, Any]) -> ConfigDict:
     config.target.value = 2.0
     config.budget.fresh_examples = config.evaluate_every_fresh_examples = 10**8
     config.checkpoint_every_fresh_examples = 0
-    config.log_every_steps = _LOG_EVERY_STEPS
+    config.log_every_steps = 1  # for the number of fresh examples
     return common.overridden(config, fields)
 
 
@@ -109,7 +115,14 @@ def measure(plan: Plan, data: str, cores: int) -> tuple[str, list[Round]]:
 
     def speed(name: str) -> real_step.Speed:
         config = configuration(plan, data, fields[name])
-        return real_step.steady_state(config, plan.steps, stored=name == STORED)
+        auto = config.echo.policy == "auto"
+        return real_step.steady_state(
+            config,
+            plan.steps,
+            stored=name == STORED,
+            warm_up=_AUTO_WARM_UP_STEPS if auto else real_step.WARM_UP_STEPS,
+            cycle=1 if auto else FACTOR,
+        )
 
     fields = conditions(plan)
     rounds = []
@@ -127,7 +140,7 @@ def table(plan: Plan, rounds: list[Round]) -> str:
         fresh = [r[name].rate * r[name].fresh_examples for r in rounds]
         shares, gains = ([r[name].rate / r[o].rate for r in rounds] for o in (STORED, NONE))
         speed, new, share, gain = (common.Spread(tuple(v)) for v in (images, fresh, shares, gains))
-        read = "-" if name == STORED else f"{new.median:,.0f}"
+        read = "-" if name == STORED or math.isnan(new.median) else f"{new.median:,.0f}"
         rows.append([name, f"{speed:,.0f}", read, f"{share.median:.2f}", f"{gain:.2f}"])
     header = ["", "images per second", "fresh ones", "of batches in memory", "times no echoing"]
     return common.markdown_table(header, rows)
@@ -144,26 +157,30 @@ def main(argv: list[str] | None = None) -> None:
         steps="steps per condition and round",
         rounds="number of rounds",
     )
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    available = usable_cores()
     common.add_list(parser, "--cores", common.number(1, available + 1), f"{available}")
-    parser.add_argument("--size", choices=["full", "mini"], help="of the network (default: full)")
+    parser.add_argument(
+        "--size", choices=["full", "mini"], help="of the network and the files (default: full)"
+    )
     options = parser.parse_args(argv)
+    if not hasattr(os, "sched_setaffinity") and options.cores != [available]:
+        parser.error(f"--cores: this system runs a process on all of its {available} cores only")
     plan = common.plan(options, Plan(), QUICK)
     parts, device = [], ""
     with tempfile.TemporaryDirectory() as data:
         write_files(plan, pathlib.Path(data))
         for cores in options.cores:
             device, rounds = common.in_new_process(measure, plan, data, int(cores))
-            parts += [f"## {cores} cores", table(plan, rounds)]
+            parts += [f"## Cores: {cores}", table(plan, rounds)]
     text = [
         "# Training speed when decoding JPEGs is the bottleneck",
-        "How much faster does ResNet-50 step with echoing if the cores cannot decode as fast as "
-        "the device trains? Measured by `python -m benchmarks.input_bound` on "
-        f"{device}, {common.machine(input_throughput.PACKAGES)}",
-        f"Images per second that are trained on, in batches of {plan.batch_size}; median of "
-        f"{plan.rounds} rounds of {plan.steps} steps (smallest to largest). Ratios are medians "
-        f"over the rounds. The buffer of e = {FACTOR} holds {BUFFER_BATCHES} batches, that of "
-        f"`auto` up to {2 * BUFFER_BATCHES}.",
+        f"How much faster does {_NETWORKS[plan.size]} step with echoing if the cores cannot decode "
+        "as fast as the device trains? Measured by `python -m benchmarks.input_bound` on "
+        f"{device}, {common.machine(PACKAGES)}",
+        f"Images per second that are trained on, in batches of {plan.batch_size}; median over the "
+        f"rounds ({plan.rounds}, each of {plan.steps} steps; smallest to largest). Ratios are "
+        f"medians over the rounds. The buffer of e = {FACTOR} holds {BUFFER_BATCHES} batches, that "
+        f"of `auto` up to {2 * BUFFER_BATCHES}.",
         *parts,
     ]
     common.publish("\n\n".join(text), options.out)

@@ -52,8 +52,8 @@ WARM_UP_STEPS = 20
 
 
 class Speed(NamedTuple):
-    """Steps per second, and, per step, processor seconds and fresh examples (NaN if there are
-    fewer than two training records)."""
+    """Steps per second, and, per step, processor seconds and fresh examples (NaN if the training
+    records are too far apart)."""
 
     rate: float
     cpu_seconds: float
@@ -99,13 +99,22 @@ def trained(
     return steady_state(config, plan.steps, stored=factor == STORED)
 
 
-def steady_state(config: ConfigDict, steps: int, stored: bool = False) -> Speed:
-    """The speed of a run of train.py over `steps` steps, after WARM_UP_STEPS.
+def steady_state(
+    config: ConfigDict,
+    steps: int,
+    *,
+    stored: bool = False,
+    warm_up: int = WARM_UP_STEPS,
+    cycle: int = 1,
+) -> Speed:
+    """The speed of a run of train.py over `steps` steps, after `warm_up` others.
 
     Args:
         config: of a run that neither evaluates nor ends by then.
         steps: how many steps to measure.
         stored: whether to train on a few batches in memory instead of reading.
+        warm_up: steps that are not measured.
+        cycle: steps in which equally many fresh examples are read.
     """
     experiment = make_experiment(config)
     if stored:
@@ -120,17 +129,18 @@ def steady_state(config: ConfigDict, steps: int, stored: bool = False) -> Speed:
             if experiment.stepper.compiled:
                 times.append(time.perf_counter())
                 cpu.append(time.process_time())
-            if len(times) > WARM_UP_STEPS + steps:
+            if len(times) > warm_up + steps:
                 break
         loop.close()
         logged = [r for r in records.read_metrics(workdir) if r["split"] == "train"]
-    rate = np.polyfit(times[WARM_UP_STEPS:], np.arange(steps + 1), 1)[0]
-    logged = [r for r in logged if r["step"] >= WARM_UP_STEPS]
+    rate = np.polyfit(times[warm_up:], np.arange(steps + 1), 1)[0]
+    first = next((r for r in logged if r["step"] >= warm_up), None)
+    whole = [r for r in logged if first and (r["step"] - first["step"]) % cycle == 0]
     fresh = math.nan
-    if len(logged) > 1:
-        fresh, more = (logged[-1][key] - logged[0][key] for key in ("fresh_examples", "step"))
+    if first and whole[-1]["step"] > first["step"]:
+        fresh, more = (whole[-1][key] - first[key] for key in ("fresh_examples", "step"))
         fresh /= more
-    return Speed(float(rate), (cpu[-1] - cpu[WARM_UP_STEPS]) / steps, fresh)
+    return Speed(float(rate), (cpu[-1] - cpu[warm_up]) / steps, fresh)
 
 
 def configuration(placement: str, factor: grid.Factor, examples_per_second: float) -> ConfigDict:

@@ -23,10 +23,17 @@ def test_fresh_examples_per_step_are_those_of_the_factor(tmp_path):
     input_bound.write_files(MINI, tmp_path)
     fields = input_bound.conditions(MINI)["e = 4 after augmentation"]
     config = input_bound.configuration(MINI, str(tmp_path), fields)
-    speed = real_step.steady_state(config, MINI.steps)
+    speed = real_step.steady_state(config, MINI.steps, cycle=input_bound.FACTOR)
     assert speed.rate > 0
     # the shuffle buffer has been filled before the measurement
     assert speed.fresh_examples == MINI.batch_size / input_bound.FACTOR
+
+
+def test_too_few_steps_for_the_number_of_fresh_examples_are_a_dash():
+    speed = real_step.Speed(2.0, 0.0, float("nan"))
+    table = input_bound.table(MINI, [{input_bound.STORED: speed, input_bound.NONE: speed}])
+    last = table.splitlines()[-1]
+    assert last == "| no echoing | 32 (32 to 32) | - | 1.00 | 1.00 (1.00 to 1.00) |"
 
 
 def test_the_table_compares_with_no_echoing_in_the_same_round():

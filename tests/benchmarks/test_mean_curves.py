@@ -100,7 +100,13 @@ def test_an_end_of_an_interval_decides_as_it_is_printed(low, high, verdict, text
     assert (ratio.verdict, str(ratio)) == (verdict, text)
 
 
-def simulated(noise):
+def test_a_smoothed_curve_keeps_its_ends_and_straight_lines():
+    assert mean_curves.smoothed(np.array([3.0, 0.0, 6.0, 0.0]), 3).tolist() == [3.0, 3.0, 2.0, 0.0]
+    line = np.arange(10.0)
+    np.testing.assert_allclose(mean_curves.smoothed(line, 5), line)
+
+
+def simulated(noise, window):
     """Of 24 runs of two conditions whose curves rise, with noise in each evaluation."""
     rng = np.random.default_rng(0)
     fresh = np.arange(1, 41) * 100.0
@@ -108,29 +114,29 @@ def simulated(noise):
     runs = rising[:, None] + rng.normal(0, noise, (2, 24, 40))
     own, base = (pd.DataFrame(values, columns=fresh) for values in runs)
     both = {2: own, NONE: base, 4: own, 16: base}
-    return mean_curves.coverage(both, 0.6)
+    return mean_curves.coverage(both, 0.6, window)["e = 2 over no echoing"]
 
 
-def test_intervals_cover_where_smooth_curves_rise():
-    found = simulated(noise=0.02)["e = 2 over no echoing"]
+@pytest.mark.parametrize("window", [1, 5])
+def test_intervals_cover_where_smooth_curves_rise(window):
+    found = simulated(0.02, window)
     assert found.true == pytest.approx(0.5, abs=0.02)
-    assert found.median == pytest.approx(0.5, abs=0.02)
     assert found.share > 0.9
+    assert 0 <= found.above <= 1 - found.share
 
 
 def test_intervals_cover_less_where_curves_scatter():
     """Single evaluations are half as far from each other as all of them rise."""
-    rough = simulated(noise=0.5)["e = 2 over no echoing"]
+    rough = simulated(0.5, 5)
     assert rough.share < 0.9
-    assert rough.median > rough.true + 0.1  # mostly, the flatter curve is early
-    assert str(rough) == f"{rough.share:.0%} ({rough.true:.2f}; {rough.median:.2f})"
+    assert rough.above > 0.9 * (1 - rough.share)  # mostly, the flatter curve is early
 
 
 def test_a_ratio_to_a_curve_that_does_not_reach_the_level_has_no_coverage():
     flat = np.full((5, 4), 0.1)
     tables = accuracies(flat + np.arange(4), flat)
     both = tables | {4: tables[2], 16: tables[2]}
-    assert str(mean_curves.coverage(both, 0.5)["e = 2 over no echoing"]) == "-"
+    assert math.isnan(mean_curves.coverage(both, 0.5, 1)["e = 2 over no echoing"].share)
 
 
 def test_the_level_is_one_that_no_echoing_reaches_within_two_thirds_of_the_budget():
