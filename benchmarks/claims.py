@@ -571,6 +571,7 @@ CLAIMS: dict[str, Problems] = {
     "More shuffling helps, before augmentation: 1,024 over 0, cells 256 (fig. 8)": {
         "grid digits": _shuffled("grid/shuffle_digits", _BEFORE),
         "logistic": _shuffled("grid/shuffle_logistic", _BEFORE),
+        "documents": _shuffled("grid/shuffle_documents", _BEFORE),
         "grid sentences": _shuffled("grid/shuffle_sentences", _BEFORE),
         "mnist": _shuffled("grid/shuffle_mnist", _BEFORE),
         "cells": _shuffled("grid/shuffle_cells", _BEFORE, 256),

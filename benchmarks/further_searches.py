@@ -111,7 +111,8 @@ def main(argv: list[str] | None = None) -> None:
         lanes = 1 if name == "decaying" else LANES
         if sweep.run(plan, outdir, Progress(), workers, lanes=lanes) != "finished":
             raise SystemExit("stopped; the same command resumes")
-    finished(options.train).to_csv(RECORDS, index=False)
+    # more digits than the seven would double what the hyperparameters take
+    finished(options.train).to_csv(RECORDS, index=False, float_format="%.7g")
 
 
 if __name__ == "__main__":

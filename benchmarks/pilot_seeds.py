@@ -57,6 +57,7 @@ from studies.search import make_study
 GRID = pathlib.Path("results/grid/logistic.tar.xz")
 CONFIRMATIONS = "results/grid/confirmation_{}.tar.xz"
 CURVES = pathlib.Path("results/pilot_seeds.csv.xz")
+FRESH = "fresh_examples"  # in place of a search
 USERS, SEEDS, BATCH_SIZE, BUFFER = 8, 6, 32, 256
 
 
@@ -95,12 +96,30 @@ def train(outdir: pathlib.Path) -> None:
 
 
 def write_curves(study: pathlib.Path, path: pathlib.Path = CURVES) -> None:
-    """Writes the validation records of the counted trials: condition, search, step, fresh_examples,
-    value (accuracy)."""
+    """Writes the accuracies of the counted trials, a row for each condition and search and a column
+    for each step. The rows of the search FRESH have the fresh examples at each step."""
     loaded = load.read(study)
     counted: Any = loaded.trials[loaded.trials["counted"]]
-    columns = ["condition", "search", "step", "fresh_examples", "value"]
-    load.curves(counted, loaded.study.target.metric)[columns].to_csv(path, index=False)
+    _wide(load.curves(counted, loaded.study.target.metric)).to_csv(path)
+
+
+def _wide(curves: pd.DataFrame) -> pd.DataFrame:
+    """The table of `write_curves`, half as large as one with a row for each evaluation."""
+    named = curves.assign(search=curves["search"].astype(str))
+    fresh = named.assign(search=FRESH, value=named["fresh_examples"])
+    both: Any = pd.concat([fresh.drop_duplicates(["condition", "step"]), named])
+    return both.pivot(index=["condition", "search"], columns="step", values="value")
+
+
+def read_curves(path: pathlib.Path = CURVES) -> pd.DataFrame:
+    """What `write_curves` wrote: condition, search, step, fresh_examples, value (accuracy)."""
+    wide: Any = pd.read_csv(path, index_col=["condition", "search"])
+    long = wide.rename(columns=int).stack().dropna()
+    long = long.rename_axis(["condition", "search", "step"])
+    is_fresh = long.index.get_level_values("search") == FRESH
+    fresh = long[is_fresh].droplevel("search").rename("fresh_examples")
+    curves = long[~is_fresh].rename("value").reset_index().join(fresh, on=["condition", "step"])
+    return curves.astype({"search": int}).sort_values(["condition", "search", "step"])
 
 
 class Choice(NamedTuple):
@@ -153,7 +172,7 @@ def users(path: pathlib.Path = CURVES) -> dict[str, Seeded]:
     loss = (1 - config.target.value) * (1 + 1e-9)
     runs: Any = collections.defaultdict(dict)
     key: Any
-    for key, curve in pd.read_csv(path).groupby(["condition", "search"]):
+    for key, curve in read_curves(path).groupby(["condition", "search"]):
         name, _, factor = key[0].partition("_e")
         runs[name, key[1]][float(factor)] = Run(
             float(factor),

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.metadata
+import os
 import pathlib
 import platform
 import subprocess
@@ -9,7 +10,6 @@ from typing import Any
 
 import jax
 
-from echo.threads import usable_cores
 from runs.cli import ROOT
 
 PACKAGES = (
@@ -65,7 +65,9 @@ def _hardware() -> dict[str, Any]:
         "devices": jax.device_count(),
         "processes": jax.process_count(),
         "cpu": _cpu_name(),
-        "cpu_count": usable_cores(),
+        "cpu_count": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "system": platform.platform(terse=True),
     }
 

@@ -6,6 +6,7 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis import load
@@ -201,3 +202,17 @@ def test_the_confirmed_seeds_of_a_problem_have_a_run_at_every_factor(monkeypatch
     assert [set(one.runs) for one in seeds] == [{1.0, 2.0, 4.0, 16.0}] * 20
     monkeypatch.setattr(pilot_seeds, "CONFIRMATIONS", "nothing/{}.tar.xz")
     assert pilot_seeds.confirmed() == {}
+
+
+def test_the_curves_of_pilots_are_read_as_they_were_written(tmp_path):
+    rows = [
+        ("a_e1", 0, 6, 192.0, 0.25),
+        ("a_e1", 0, 12, 384.0, 0.5),
+        ("a_e1", 1, 6, 192.0, 0.125),  # it diverged after that
+        ("a_e2", 0, 12, 192.0, 0.75),
+    ]
+    columns = ["condition", "search", "step", "fresh_examples", "value"]
+    curves = pd.DataFrame(rows, columns=columns)
+    pilot_seeds._wide(curves).to_csv(tmp_path / "curves.csv.xz")
+    found = pilot_seeds.read_curves(tmp_path / "curves.csv.xz")
+    pd.testing.assert_frame_equal(found[columns].reset_index(drop=True), curves)
