@@ -222,32 +222,38 @@ def in_chunks(
     own.
 
     Raises:
-        ValueError: arrays of two chunks have other dtypes, or shapes of an example.
+        ValueError: arrays of two chunks do not fit together, or have not one row per index.
     """
     starts = range(0, len(indices), size)
     if len(starts) <= 1:
         return function(indices)
-    whole: Arrays = {}
+    whole: Arrays | None = None
     first = threading.Lock()
 
     def part(start: int) -> None:
-        arrays = function(indices[start : start + size])
+        nonlocal whole
+        chunk = indices[start : start + size]
+        arrays = function(chunk)
         with first:
-            if not whole:
-                for name, array in arrays.items():
-                    whole[name] = np.empty((len(indices), *array.shape[1:]), array.dtype)
+            if whole is None:
+                whole = {
+                    name: np.empty((len(indices), *array.shape[1:]), array.dtype)
+                    for name, array in arrays.items()
+                }
+        own = {name: (str(x.dtype), x.shape) for name, x in arrays.items()}
+        fits = {name: (str(x.dtype), (len(chunk), *x.shape[1:])) for name, x in whole.items()}
+        if own != fits:
+            raise ValueError(
+                f"{len(chunk)} examples came as {own}, which is not {fits}; return arrays of the "
+                "same names, dtypes, and shapes for all examples"
+            )
         # Each thread copies its own: one that concatenated them would hold up the others.
         for name, array in arrays.items():
-            if (array.dtype, array.shape[1:]) != (whole[name].dtype, whole[name].shape[1:]):
-                raise ValueError(
-                    f"{name!r} of some examples is {array.dtype} {array.shape[1:]}, of others "
-                    f"{whole[name].dtype} {whole[name].shape[1:]}; return arrays of one dtype and "
-                    "shape for all examples"
-                )
             whole[name][start : start + size] = array
 
     for future in [_pool().submit(part, start) for start in starts]:
         future.result()
+    assert whole is not None  # there are chunks
     return whole
 
 
