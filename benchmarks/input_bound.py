@@ -13,11 +13,13 @@ prefill, compilation, and the first steps are not measured.
 Steps per second are not time to a target: a repeated example is worth less than a fresh one.
 """
 
+import contextlib
 import dataclasses
 import math
 import os
 import pathlib
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import cv2
@@ -108,10 +110,23 @@ def write_files(plan: Plan, root: pathlib.Path) -> None:
 Round = dict[str, real_step.Speed]  # by condition
 
 
+@contextlib.contextmanager
+def on_cores(number: int) -> Iterator[None]:
+    """Lets processes that start meanwhile run on the first `number` usable cores only: they count
+    their cores when they import, and so do JAX and Grain."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:number])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def measure(plan: Plan, data: str, cores: int) -> tuple[str, list[Round]]:
-    """The device, and the rounds on the first `cores` cores."""
-    if hasattr(os, "sched_setaffinity"):  # before JAX and Grain start their threads
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    """The device, and the rounds on the `cores` cores that this process may use."""
 
     def speed(name: str) -> real_step.Speed:
         config = configuration(plan, data, fields[name])
@@ -170,7 +185,8 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as data:
         write_files(plan, pathlib.Path(data))
         for cores in options.cores:
-            device, rounds = common.in_new_process(measure, plan, data, int(cores))
+            with on_cores(cores):
+                device, rounds = common.in_new_process(measure, plan, data, cores)
             parts += [f"## Cores: {cores}", table(plan, rounds)]
     text = [
         "# Training speed when decoding JPEGs is the bottleneck",

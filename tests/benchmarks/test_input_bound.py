@@ -1,8 +1,11 @@
 """The benchmark of a network whose input is decoding JPEGs."""
 
+import os
+
 import pytest
 
-from benchmarks import input_bound, real_step
+from benchmarks import common, input_bound, real_step
+from pipeline import map_datasets
 from training import check
 
 MINI = input_bound.Plan(size="mini", files=80, batch_size=16, steps=10, rounds=1)
@@ -27,6 +30,18 @@ def test_fresh_examples_per_step_are_those_of_the_factor(tmp_path):
     assert speed.rate > 0
     # the shuffle buffer has been filled before the measurement
     assert speed.fresh_examples == MINI.batch_size / input_bound.FACTOR
+
+
+def decoding_threads():
+    return map_datasets.CORES
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_a_process_decodes_on_as_many_cores_as_it_is_given():
+    before = os.sched_getaffinity(0)
+    with input_bound.on_cores(1):
+        assert common.in_new_process(decoding_threads) == 1
+    assert os.sched_getaffinity(0) == before
 
 
 def test_too_few_steps_for_the_number_of_fresh_examples_are_a_dash():
