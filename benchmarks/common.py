@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
 from configs import base
+from echo.threads import usable_cores
 from runs import cli
 
 Plan = TypeVar("Plan")  # a frozen dataclass that holds how much a benchmark measures
@@ -323,7 +324,7 @@ def machine(packages: Sequence[str]) -> str:
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{package} {importlib.metadata.version(package)}")
-    return f"{os.cpu_count()} cores of {cpu}; {', '.join(versions)}."
+    return f"{usable_cores()} cores of {cpu}; {', '.join(versions)}."
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,7 +4,7 @@
               before_augmentation   after_augmentation   after_batching
 
 `config.echo.insertion` selects one of the three echo stages, or none. Nothing else differs between
-the conditions of a study.
+the conditions of a study, but for how far they read ahead (`example_options`, `batch_options`).
 """
 
 import concurrent.futures
@@ -40,6 +40,9 @@ from pipeline.streams import ConcatenatedStreams, FixedStreams, Streams
 # Augmentation is compiled for these numbers of examples, and for multiples of a chunk; others are
 # padded up to the next of them.
 _LENGTHS = (8, CHUNK)
+
+# Bytes of whole batches, of all streams, that are read ahead beyond two of each stream.
+_AHEAD_BYTES = 2**29
 
 # Examples in the smallest part of a batch that a core augments by itself.
 _MIN_CHUNK = 8
@@ -99,8 +102,11 @@ def build(
     streams = streams or FixedStreams(config, held)
     first = first_example(config, source, functions) if first is None else first
     augment = host_augmentation(config, functions, first, clock)
+    rows = config.batch_size // config.echo.streams
+    example_bytes = sum(array.nbytes for array in first.values())
+    ahead = batch_options(rows, len(held), example_bytes)
     parts = {
-        stream: _stream_batches(config, source, functions, stream, augment, streams)
+        stream: _stream_batches(config, source, functions, stream, augment, streams, ahead)
         for stream in held
     }
     region = "batch" if config.echo.insertion == "none" else "echo"
@@ -119,17 +125,18 @@ def _stream_batches(
     stream: int,
     augment: Stage,
     streams: Streams,
+    ahead: grain.ReadOptions,
 ) -> grain.IterDataset[Batch]:
-    """One of echo.streams streams: every n-th fresh example, and its block of rows per batch."""
+    """One of echo.streams streams: every n-th fresh example, and its block of rows per batch, of
+    which it reads some `ahead` where it reads whole ones."""
     insertion, rows = config.echo.insertion, config.batch_size // config.echo.streams
     echo_stage = streams.echo_stage(stream)
 
     # read -> decode
     examples = read = fresh_examples(config, source, functions, stream)
     if config.dataset.spaced_epochs > 1:  # a control experiment that takes the place of echoing
-        return epoch_repeats.batches(config, read, len(source), augment, rows).to_iter_dataset(
-            batch_options(rows)
-        )
+        batches = epoch_repeats.batches(config, read, len(source), augment, rows)
+        return batches.to_iter_dataset(ahead)
     if insertion == "before_augmentation":  # echo -> augment -> batch, a whole batch at a time
         echoed = echo_stage(examples, batch_size=rows, read_options=example_options(rows))
         return echoed.map(functools.partial(_from_examples, read)).map(augment)
@@ -143,10 +150,10 @@ def _stream_batches(
     # -> batch
     batches = Batches(examples, rows)
     if insertion == "after_batching":
-        echoed = echo_stage(batches, read_options=batch_options(rows))
+        echoed = echo_stage(batches, read_options=ahead)
     else:  # "none": no echo stage and no buffer
         once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
-        echoed = once.to_iter_dataset(batch_options(rows))
+        echoed = once.to_iter_dataset(ahead)
     return echoed.map(functools.partial(_from_batches, read, rows))
 
 
@@ -204,6 +211,9 @@ def host_augmentation(
 
     def augment(batch: Batch) -> Batch:
         with TraceAnnotation("augment"):
+            if apply is _on_host and len(batch.index) > CHUNK:
+                # Its chunks wait for the threads that read, which wait for _AUGMENTING.
+                return batch._replace(data=_on_host(functions, seed, batch))
             return batch._replace(data=_AUGMENTING.submit(apply, functions, seed, batch).result())
 
     lengths = set(_LENGTHS)
@@ -234,7 +244,7 @@ def _on_host(functions: Any, seed: np.uint32, batch: Batch) -> Arrays:
         return functions.augment_on_host(data, seed, batch.index[part], batch.copy[part])
 
     n = len(batch.index)
-    # Not less than a chunk, which threads of the same pool may be waiting for.
+    # One chunk, on this thread, if threads that `in_chunks` needs may be waiting for it.
     size = max(_MIN_CHUNK, min(CHUNK, -(-n // CORES))) if n > CHUNK else CHUNK
     return in_chunks(augmented, range(n), size)
 
@@ -285,9 +295,12 @@ def example_options(rows: int) -> grain.ReadOptions:
     return grain.ReadOptions(num_threads=CORES, prefetch_buffer_size=2 * rows)
 
 
-def batch_options(rows: int) -> grain.ReadOptions:
+def batch_options(rows: int, streams: int, example_bytes: int) -> grain.ReadOptions:
     """For whole batches of `rows` examples, the chunks of which are spread over the cores: as many
-    batches at a time as occupy all cores, and one that takes their place when they are done."""
+    batches at a time as occupy all cores, together with those of the other streams, and one that
+    takes their place when they are done. Above two, no more than _AHEAD_BYTES hold."""
     chunks = -(-rows // CHUNK)
-    batches = 1 + -(-CORES // chunks)
+    batches = 1 + -(-CORES // (chunks * streams))
+    most = _AHEAD_BYTES // max(1, streams * rows * example_bytes)
+    batches = max(2, min(batches, most))
     return grain.ReadOptions(num_threads=batches, prefetch_buffer_size=batches)

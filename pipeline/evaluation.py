@@ -56,7 +56,8 @@ class _EvaluationBatches:
 
     def __iter__(self) -> Iterator[EvaluationBatch]:
         batches = grain.MapDataset.range(0, len(self._source), self._batch_size)
-        return iter(batches.map(self._batch).to_iter_dataset(batch_options(len(self._held))))
+        ahead = batch_options(len(self._held), 1, self.nbytes() // len(self._source))
+        return iter(batches.map(self._batch).to_iter_dataset(ahead))
 
     def _batch(self, start: int) -> EvaluationBatch:
         last = len(self._source) - 1

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 from unittest import mock
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import train
 import workloads
+from benchmarks import input_bound
 from data import digits, sources, splits
 from data.splits import open_data
 from pipeline import accounting, build, map_datasets
@@ -158,14 +160,55 @@ def test_chunks_that_do_not_fit_together_are_refused(odd):
         map_datasets.in_chunks(arrays, range(6), size=2)
 
 
-@given(rows=st.integers(1, 5000), cores=st.integers(1, 16))
-def test_enough_batches_are_read_at_a_time_to_occupy_all_cores(rows, cores):
-    chunks = -(-rows // map_datasets.CHUNK)
+@given(
+    rows=st.integers(1, 5000),
+    cores=st.integers(1, 16),
+    streams=st.integers(1, 8),
+    example_bytes=st.sampled_from([0, 64, 150_000, 1_200_000]),
+)
+def test_enough_batches_are_read_at_a_time_to_occupy_all_cores(rows, cores, streams, example_bytes):
+    chunks = streams * -(-rows // map_datasets.CHUNK)
     with mock.patch.object(build, "CORES", cores):
-        ahead = build.batch_options(rows).num_threads
-    assert (ahead - 1) * chunks >= cores  # while one more is put together
-    assert (ahead - 2) * chunks < cores
+        ahead = build.batch_options(rows, streams, example_bytes).num_threads
     assert ahead >= 2
+    assert ahead == 2 or (ahead - 2) * chunks < cores  # no more than that
+    held = streams * rows * example_bytes
+    if (1 + cores / chunks + 1) * held <= 2**29:
+        assert (ahead - 1) * chunks >= cores  # while one more is put together
+    else:
+        assert ahead == 2 or ahead * held <= 2**29
+
+
+_TWO_PIPELINES = """
+import pathlib, sys, threading
+from benchmarks import input_bound
+from pipeline import build, map_datasets
+from training.experiment import make_experiment
+
+assert map_datasets.CORES == 1
+plan = input_bound.Plan(size="mini", batch_size=64)
+threads = []
+for name in (input_bound.NONE, "e = 4 before augmentation, on the host"):
+    fields = input_bound.conditions(plan)[name]
+    batches = iter(make_experiment(input_bound.configuration(plan, sys.argv[1], fields)).batches)
+    read = lambda batches=batches: [next(batches) for _ in range(20)]
+    threads.append(threading.Thread(target=read))
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("ends")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_pipelines_of_one_process_do_not_wait_for_each_other_on_one_core(tmp_path):
+    input_bound.write_files(input_bound.Plan(size="mini", files=80), tmp_path)
+    command = ["-c", _TWO_PIPELINES, str(tmp_path)]
+    with input_bound.on_cores(1):
+        ended = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=HANGS, stdout=-1)
+    assert (ended.returncode, ended.stdout) == (0, b"ends\n")
 
 
 def test_streams_partition_the_fresh_stream_and_own_their_rows():
