@@ -43,6 +43,7 @@ from ml_collections import ConfigDict
 from benchmarks import common
 from configs import imagenet
 from data import sources, splits
+from echo.threads import usable_cores
 from pipeline import build, map_datasets
 from workloads import decoding, large_images
 
@@ -78,7 +79,7 @@ def main(argv: list[str] | None = None) -> None:
         seconds="seconds per side and round",
     )
     parser.add_argument("--data", default="", help="a TFDS data set of JPEGs (default: made here)")
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--cores", type=int, default=usable_cores())
     options = parser.parse_args(argv)
     plan = common.plan(options, Plan(), QUICK)
     files = load(options.data, plan.files)

@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -631,22 +632,17 @@ def _covers(accuracies: dict[int, pd.DataFrame], level: float) -> list[str]:
         if not known:
             cells.append("-")
             continue
-        shares, ratios = (
-            sorted({format(getattr(own, field), form) for own in known}, key=_as_number)
-            for field, form in (("share", ".0%"), ("true", ".2f"))
-        )
-        worst = min(known, key=lambda own: own.share)
-        arrow = "" if worst.share >= 0.9 else "↑" if worst.above > (1 - worst.share) / 2 else "↓"
-        cells.append(f"{_ends(shares)}{arrow} ({_ends(ratios)})")
+        worst, arrow = min(known), ""
+        if worst.share < 0.9:
+            arrow = "↑" if worst.above > (1 - worst.share) / 2 else "↓"
+        shares, ratios, _ = zip(*known, strict=True)
+        cells.append(f"{_ends(shares, '.0%')}{arrow} ({_ends(ratios, '.2f')})")
     return cells
 
 
-def _as_number(text: str) -> float:
-    return float(text.rstrip("%"))
-
-
-def _ends(ascending: list[str]) -> str:
-    return " to ".join(dict.fromkeys((ascending[0], ascending[-1])))
+def _ends(values: Sequence[float], form: str) -> str:
+    """The smallest and the largest value, or one of them if both are printed alike."""
+    return " to ".join(dict.fromkeys(format(end, form) for end in (min(values), max(values))))
 
 
 def _moved() -> str:

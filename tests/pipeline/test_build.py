@@ -207,7 +207,9 @@ def test_pipelines_of_one_process_do_not_wait_for_each_other_on_one_core(tmp_pat
     input_bound.write_files(input_bound.Plan(size="mini", files=80), tmp_path)
     command = ["-c", _TWO_PIPELINES, str(tmp_path)]
     with input_bound.on_cores(1):
-        ended = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=HANGS, stdout=-1)
+        ended = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, timeout=HANGS, stdout=subprocess.PIPE
+        )
     assert (ended.returncode, ended.stdout) == (0, b"ends\n")
 
 
