@@ -9,6 +9,7 @@ import base64
 import binascii
 import collections
 import copy
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -180,7 +181,7 @@ class AutoOrder:
     Args:
         repeats: the stored items; not changed.
         size: outputs to take at a time.
-        slack, limit, decisions, earlier: see `echo.OpportunisticIterDataset`.
+        slack, limit, decisions, earlier, waited: see `echo.OpportunisticIterDataset`.
     """
 
     def __init__(
@@ -191,10 +192,11 @@ class AutoOrder:
         limit: Callable[[], int] | None,
         decisions: np.ndarray | None,
         earlier: Callable[[int], int | None] | None,
+        waited: Callable[[float], None] | None = None,
     ):
         self._repeats, self._size = repeats, size
         self._following = repeats  # after the batch that `next` has returned
-        self._slack, self._limit = slack, limit
+        self._slack, self._limit, self._waited = slack, limit, waited
         self._decisions, self._earlier = decisions, earlier
 
     @property
@@ -259,16 +261,24 @@ class AutoOrder:
             """Whether the stream has less than a batch of fresh items left."""
             return intake.num_items is not None and intake.num_items - admitted < self._size
 
-        def read(seconds: float | None) -> None:
-            """Reads what is ready up to `maximum` items; waits up to `seconds` for the first."""
-            while ready() < maximum and intake.read(admitted + maximum, seconds):
-                seconds = 0.0
+        def read() -> None:
+            """Reads what is ready, up to `maximum` items."""
+            while ready() < maximum and intake.read(admitted + maximum, 0.0):
+                pass
 
-        read(0.0)
+        def wait(seconds: float | None) -> None:
+            """Waits up to `seconds` for an item; reads what is ready then."""
+            start = time.perf_counter()
+            intake.read(admitted + maximum, seconds)
+            if self._waited is not None:
+                self._waited(time.perf_counter() - start)
+            read()
+
+        read()
         while ready() < maximum and not ended() and self._slack and (left := self._slack()) > 0:
-            read(left)
+            wait(left)
         while ready() < minimum and not ended():
-            read(None)
+            wait(None)
         if ended():
             raise StopIteration
         return int(min(ready(), maximum))  # a NumPy integer would not be JSON in a state

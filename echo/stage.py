@@ -267,6 +267,8 @@ class OpportunisticIterDataset(_EchoStage):
         limit: returns the maximum number of fresh items to emit up to and including the next batch,
             so that one of several streams does not run ahead. A batch exceeds it only if stored
             items do not suffice. None: no limit.
+        waited: called with the seconds of each wait for a fresh item that was not ready, because
+            `slack` allowed it or stored items did not suffice.
         decisions: the number of fresh items in each batch of an earlier run. The stream repeats
             that run and ends with it.
         earlier: called with the number of a batch, from 0, returns its decision (from 0 to the size
@@ -278,7 +280,7 @@ class OpportunisticIterDataset(_EchoStage):
     Raises:
         EchoSpecError: a setting that is not allowed.
         TypeError: `parent` is not a Grain data set, `read_options` not a grain.ReadOptions, or
-            `slack`, `limit` or `earlier` not a function.
+            `slack`, `limit`, `waited` or `earlier` not a function.
     """
 
     sequential_reader = BackgroundReader
@@ -295,6 +297,7 @@ class OpportunisticIterDataset(_EchoStage):
         read_options: grain.ReadOptions = DEFAULT_READ_OPTIONS,
         slack: Callable[[], float] | None = None,
         limit: Callable[[], int] | None = None,
+        waited: Callable[[float], None] | None = None,
         decisions: Sequence[int] | None = None,
         earlier: Callable[[int], int | None] | None = None,
         placement: str = "host",
@@ -304,11 +307,12 @@ class OpportunisticIterDataset(_EchoStage):
             raise EchoSpecError(
                 "read_options", read_options, "threads and a buffer, both at least 1, to read ahead"
             )
-        for name, function in (("slack", slack), ("limit", limit), ("earlier", earlier)):
+        functions = {"slack": slack, "limit": limit, "waited": waited, "earlier": earlier}
+        for name, function in functions.items():
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is {function!r}; allowed: a function, or None")
         self._repeats = Repeats(max_factor, shuffle_buffer, seed)
-        self._slack, self._limit, self._earlier = slack, limit, earlier
+        self._slack, self._limit, self._waited, self._earlier = slack, limit, waited, earlier
         self._decisions = None if decisions is None else checked_decisions(decisions, self.outputs)
 
     @property
@@ -318,7 +322,13 @@ class OpportunisticIterDataset(_EchoStage):
     def new_order(self, num_items: int | None) -> AutoOrder:
         del num_items
         return AutoOrder(
-            self._repeats, self.outputs, self._slack, self._limit, self._decisions, self._earlier
+            self._repeats,
+            self.outputs,
+            self._slack,
+            self._limit,
+            self._decisions,
+            self._earlier,
+            self._waited,
         )
 
     def _store_rows(self, outputs: int, num_items: int | None) -> int:

@@ -3,8 +3,9 @@
 import functools
 import itertools
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import grain
 import numpy as np
@@ -14,6 +15,23 @@ import echo
 from pipeline import accounting
 from pipeline.map_datasets import Batch
 from pipeline.streams import concatenate
+
+
+class HandOver(Protocol):
+    """Limits the fresh examples of a batch to those that the host hands over in time."""
+
+    def most_fresh(self) -> int:
+        """The maximum number of fresh examples of the next batch, in all streams held here. Called
+        when each of these streams begins the batch."""
+        ...
+
+    def waited(self, seconds: float) -> None:
+        """The batch has waited for fresh examples, or for other processes."""
+        ...
+
+    def decided(self, fresh: int) -> None:
+        """The batch has so many fresh examples in the streams held here."""
+        ...
 
 
 class AutoStreams:
@@ -34,6 +52,8 @@ class AutoStreams:
         exchange: takes this process's contribution (JSON; None if one of its streams has ended)
             and returns those of all processes in the same order everywhere; see
             runs.distributed.Exchange.
+        hand_over: limits the fresh examples of a batch; None: only a batch does. After batching
+            nothing else can, since items are whole batches.
     """
 
     read_ahead = False  # a prefetched batch would be decided before it is needed
@@ -45,11 +65,13 @@ class AutoStreams:
         decisions: np.ndarray | None = None,
         earlier: Mapping[int, Sequence[int]] | None = None,
         exchange: Callable[[Any], list[Any]] = lambda contribution: [contribution],
+        hand_over: HandOver | None = None,
     ):
         self._config, self._slack, self._decisions = config, slack, decisions
         self._earlier = {} if earlier is None else earlier
-        self._exchange = exchange
+        self._exchange, self._hand_over = exchange, hand_over
         self._limit = sys.maxsize  # fresh examples per stream after the next batch
+        self._admitted: dict[int, int] = {}  # by stream held here, after the last batch
 
     def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
         settings, rows = self._config.echo, self._config.batch_size // self._config.echo.streams
@@ -59,7 +81,8 @@ class AutoStreams:
             echo.OpportunisticIterDataset,
             max_factor=accounting.max_factor(self._config),
             slack=self._slack,
-            limit=lambda: self._limit // unit,
+            limit=lambda: self._limit_of(stream, unit),
+            waited=self._hand_over and self._hand_over.waited,
             decisions=None if decisions is None else decisions[:, stream] // unit,
             earlier=lambda batch: earlier[batch][stream] // unit if batch in earlier else None,
             **accounting.stage_settings(self._config, stream),
@@ -71,7 +94,13 @@ class AutoStreams:
 
     def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
         del number
-        everywhere = self._exchange(blocks and [_counts(*item) for item in blocks.items()])
+        counts = blocks and [_counts(*item) for item in blocks.items()]
+        start = time.perf_counter()
+        everywhere = self._exchange(counts)
+        if counts and self._hand_over:
+            self._hand_over.waited(time.perf_counter() - start)
+            self._hand_over.decided(sum(fresh for _, _, fresh in counts))
+            self._admitted = {stream: admitted for stream, admitted, _ in counts}
         if blocks is None or None in everywhere:
             raise StopIteration
         _, admitted, decisions = zip(*sorted(itertools.chain(*everywhere)), strict=True)
@@ -84,6 +113,16 @@ class AutoStreams:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._limit = state.get("limit", sys.maxsize)  # earlier versions saved none
+        self._admitted = {}
+
+    def _limit_of(self, stream: int, unit: int) -> int:
+        """The items, of `unit` examples each, that a stream may emit with its next batch."""
+        limit = self._limit
+        if self._hand_over and unit == 1:
+            most = self._hand_over.most_fresh()
+            if self._admitted:  # unknown before the first batch
+                limit = min(limit, self._admitted[stream] + -(-most // len(self._admitted)))
+        return limit // unit
 
 
 def _counts(stream: int, block: Batch) -> list[int]:

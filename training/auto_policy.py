@@ -1,14 +1,17 @@
 """Training with echo.policy=auto: times the steps, and records and repeats the decisions.
 
 The echo stage decides per batch how many fresh examples to use: as many as arrive before the device
-needs the batch. So training has to know when that is (`Pace`), to agree on it with the other
-processes, and to record the decisions, from which a run can be repeated exactly.
+needs the batch, and can be handed over by then. So training has to know when that is (`Pace`), how
+long the host takes (`HandOverTimes`), to agree on the number with the other processes, and to record the
+decisions, from which a run can be repeated exactly.
 """
 
 import collections
 import dataclasses
+import math
 import pathlib
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +36,12 @@ _MIN_WAIT_SECONDS = 0.001
 
 _REMEMBERED_STEPS = 33
 
+# Batches from which it is learned how long handing over takes. Once none of them has been late, all
+# fresh examples that are ready are tried again.
+_REMEMBERED_BATCHES = 99
+# They are tallied together if their fresh examples differ by less than about this factor.
+_ALIKE = 2**0.5
+
 
 class AutoPolicy:
     """The counterpart of `training.experiment.FixedPolicy` for echo.policy=auto.
@@ -40,6 +49,7 @@ class AutoPolicy:
     Args:
         config: a resolved configuration.
         copies: the run's diagnostics, which need the decisions.
+        clock: returns seconds; stopped while the run does not train.
 
     Raises:
         InputError: config.echo.replay does not contain the decisions of such a run.
@@ -48,14 +58,21 @@ class AutoPolicy:
     total_steps = horizon_steps = None  # not known in advance
     repeats = True
 
-    def __init__(self, config: ConfigDict, copies: CopyDiagnostics):
+    def __init__(
+        self, config: ConfigDict, copies: CopyDiagnostics, clock: Callable[[], float]
+    ):
         self._copies = copies
-        self._pace, self._exchange = Pace(), distributed.Exchange()
+        self._pace, self._exchange = Pace(clock), distributed.Exchange()
         self._earlier: dict[int, list[int]] = {}  # decisions to repeat, by batch number
         self._recorded = 0  # steps whose decisions are in the file already
         self._file: records.LinesWriter | None = None  # in process 0
         self.streams = AutoStreams(
-            config, self._pace, _decisions_to_replay(config), self._earlier, self._exchange
+            config,
+            self._pace,
+            _decisions_to_replay(config),
+            self._earlier,
+            self._exchange,
+            hand_over=self._pace,
         )
 
     def stepper(self, program: Program, data_seed: int) -> Stepper:
@@ -161,13 +178,70 @@ class _Step:
     end: float | None = None  # when it was seen to have ended
 
 
+class HandOverTimes:
+    """How many fresh examples the host can hand over while a step runs.
+
+    Reading what is ready, storing it, and sending it to the devices takes time. If examples are
+    large, that may be longer than a step. While the host is busy, more of them become ready, so
+    batches that took them all would make the device wait after each step.
+    """
+
+    def __init__(self):
+        # Of the last batches: fresh examples, rounded to a power of _ALIKE; their number; seconds.
+        self._taken: collections.deque[tuple[int, int, float]] = collections.deque(
+            maxlen=_REMEMBERED_BATCHES
+        )
+        self._medians: list[tuple[float, float]] | None = None  # see `_tally`; None: not yet
+
+    def took(self, seconds: float, fresh: int) -> None:
+        """Notes what a batch has taken of the host, without waiting for anything."""
+        if fresh:
+            self._taken.append((int(math.log(fresh, _ALIKE)), fresh, seconds))
+            self._medians = None
+
+    def most(self, step_seconds: float) -> int:
+        """The maximum number of fresh examples of a batch during a step of this duration."""
+        if all(seconds <= step_seconds for _, _, seconds in self._taken):
+            return sys.maxsize
+        if self._medians is None:
+            self._medians = self._tally()
+        in_time = [i for i, (_, seconds) in enumerate(self._medians) if seconds <= step_seconds]
+        if not in_time:
+            return self._fewer(self._medians, step_seconds)
+        if in_time[-1] + 1 == len(self._medians):
+            return sys.maxsize
+        (n, seconds), (more, longer) = self._medians[in_time[-1] :][:2]
+        return int(n + (more - n) * (step_seconds - seconds) / (longer - seconds))
+
+    def _tally(self) -> list[tuple[float, float]]:
+        """Median number of fresh examples, and of seconds, of batches with about as many, in
+        ascending order."""
+        alike: dict[int, tuple[list[int], list[float]]] = {}
+        for kind, fresh, seconds in self._taken:
+            batches = alike.setdefault(kind, ([], []))
+            batches[0].append(fresh)
+            batches[1].append(seconds)
+        return sorted((statistics.median(n), statistics.median(s)) for n, s in alike.values())
+
+    def _fewer(self, medians: list[tuple[float, float]], step_seconds: float) -> int:
+        """A number that may be in time, where none of `medians` has been; at least what takes half
+        a step by itself, since a host that takes longer than a step in any case gains little by
+        handing over less."""
+        fixed, each = 0.0, medians[0][1] / medians[0][0]
+        if len(medians) > 1:
+            each, fixed = statistics.linear_regression(*zip(*medians, strict=True))
+        if each <= 0:
+            return sys.maxsize
+        return max(1, int(max(step_seconds - max(0.0, fixed), step_seconds / 2) / each))
+
+
 class Pace:
     """Predicts when the device needs its next batch.
 
     It follows a loop that dispatches step k, then fetches the metrics of step k-1. A call returns
     for how long the next batch can wait without making the device wait: until the earliest end of
     the running step (from the shortest of the last steps), minus the time that the host needs to
-    hand over a batch.
+    hand over a batch. It is also the `pipeline.auto_streams.HandOver` of the input.
 
     Args:
         clock: returns seconds.
@@ -180,6 +254,11 @@ class Pace:
         self._earliest: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
         self._leads: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
         self._needed_at: float | None = None  # when a call first returned 0 or less
+        self._hand_over = HandOverTimes()
+        # Of the next batch: when the host began it, its fresh examples, and the seconds that it has
+        # waited, in all and since it was needed.
+        self._begun_at: float | None = None
+        self._fresh, self._waited, self._waited_late = 0, 0.0, 0.0
 
     def __call__(self) -> float:
         """Seconds to wait before asking again; 0 or less if the batch is needed now."""
@@ -189,14 +268,35 @@ class Pace:
             self._needed_at = now
         return min(left, max(_WAIT_SHARE * left, _MIN_WAIT_SECONDS))
 
+    def most_fresh(self) -> int:
+        if self._begun_at is None:
+            self._begun_at = self._clock()
+            if self._steps and not self._steps[-1].output.is_ready():
+                self._steps[-1].seen_running = True
+        durations = self._durations or self._earliest
+        return self._hand_over.most(statistics.median(durations)) if durations else sys.maxsize
+
+    def waited(self, seconds: float) -> None:
+        self._waited += seconds
+        if self._needed_at is not None:
+            self._waited_late += seconds
+
+    def decided(self, fresh: int) -> None:
+        self._fresh = fresh
+
     def dispatched(self, metrics: dict[str, Any]) -> None:
         """Notes that a step has been dispatched; `metrics` will be passed to `fetch`."""
         now = self._clock()
+        needed_at = self._begun_at if self._needed_at is None else self._needed_at
+        if needed_at is not None and self._waited_late <= self._lead():
+            self._note_unseen_end(needed_at, now)  # else it may have been at any time
+        if self._begun_at is not None and self._steps:  # nothing runs during the first batch
+            self._hand_over.took(now - self._begun_at - self._waited, self._fresh)
         if self._needed_at is not None:
-            self._note_unseen_end(self._needed_at, now)
             self._leads.append(now - self._needed_at)
         self._steps.append(_Step(metrics["loss"], now))
-        self._needed_at = None
+        self._needed_at = self._begun_at = None
+        self._waited = self._waited_late = 0.0
 
     def fetch(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """The values of a step's metrics; waits for the step, and notes when it ended."""
@@ -249,8 +349,7 @@ class Pace:
         step = self._steps[-1] if self._steps else None
         if step is None or step.end is not None or not step.seen_running:
             return
-        waited_for_upstream = now - needed_at > 2 * self._lead()
-        if step.output.is_ready() and not waited_for_upstream:
+        if step.output.is_ready():
             self._earliest.append((needed_at + now) / 2 - step.start)
 
     def _ended(self, step: _Step) -> None:

@@ -69,7 +69,7 @@ def test_grain_stages_check_their_other_arguments():
     for count in [0, *WRONG_COUNTS]:
         refuses(opportunistic, max_factor=count)
         refuses(opportunistic, shuffle_buffer=count)
-    for name in ("slack", "limit", "earlier"):
+    for name in ("slack", "limit", "waited", "earlier"):
         refuses(opportunistic, **{name: 1.0}, error=TypeError)
     for decisions in ([-1], [9], [1.5], ["1"], [[1]], 3):
         refuses(opportunistic, decisions=decisions, batch_size=8)

@@ -300,10 +300,13 @@ def test_applied_plans_give_the_batches_of_the_host_stage(sequential, case, stop
 
 @pytest.mark.parametrize("sequential", [False, True])
 def test_it_waits_only_when_too_few_items_are_stored(sequential):
-    with Run(100, sequential, max_factor=3, shuffle_buffer=8) as run:
+    waited = []
+    options = {"max_factor": 3, "shuffle_buffer": 8, "waited": waited.append}
+    with Run(100, sequential, **options) as run:
         assert run.next(come=4).index.tolist() == [0, 1, 2, 3]
         assert sorted(run.next().index.tolist()) == [0, 1, 2, 3]
         assert run.next().index.tolist()[0] in (0, 1, 2, 3)
+        waited.clear()
         # the 4 items have no copies left, and 3 fresh items are too few for a batch
         said = run.request()
         for come in (4, 7):
@@ -314,6 +317,8 @@ def test_it_waits_only_when_too_few_items_are_stored(sequential):
         batch = run.next(come=9)  # a new item comes first
         assert batch.index.tolist()[0] == 8
         assert set(batch.index.tolist()[1:]) < {4, 5, 6, 7}
+        assert len(waited) >= 3  # for 4, for 7, and for 8
+        assert min(waited) > 0
 
 
 def test_no_batch_contains_an_item_twice():

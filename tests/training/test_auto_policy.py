@@ -1,6 +1,7 @@
 """Runs with echo.policy=auto: recorded decisions, exact replay, resuming, and the loop's pace."""
 
 import os
+import sys
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from tests.helpers.runs import (
     stop_at,
 )
 from training import check
-from training.auto_policy import Pace
+from training.auto_policy import HandOverTimes, Pace
 from training.experiment import make_experiment
 
 AUTO_INSERTIONS = (
@@ -68,6 +69,41 @@ def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
     assert [next(whole).decisions for _ in range(2)] == [(16, 16), (16, 0)]
     restored.set_state(whole.get_state())
     assert next(whole).decisions == next(restored).decisions == (0, 16)
+
+
+class AtMost:
+    """A hand-over that allows so many fresh examples, and what it was told."""
+
+    def __init__(self, most):
+        self.most, self.fresh, self.seconds = most, [], 0.0
+
+    def most_fresh(self):
+        return self.most
+
+    def waited(self, seconds):
+        self.seconds += seconds
+
+    def decided(self, fresh):
+        self.fresh.append(fresh)
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), AUTO_INSERTIONS)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_batch_has_no_more_fresh_examples_than_the_host_hands_over_in_time(
+    insertion, buffer, streams
+):
+    config = auto(insertion, buffer, echo__streams=streams)
+    source, _, _ = open_data(config)
+    hand_over = AtMost(10)
+    workload = make_experiment(config).program.task.workload
+    policy = AutoStreams(config, lambda: 1.0, hand_over=hand_over)
+    iterator = iter(build.build(config, source, workload, streams=policy))
+    decisions = [next(iterator).decisions for _ in range(5)]
+    rows = 32 // streams
+    most = rows if insertion == "after_batching" else 10 // streams  # whole batches are not split
+    assert decisions == [(rows,) * streams] + [(most,) * streams] * 4
+    assert hand_over.fresh == [sum(numbers) for numbers in decisions]
+    assert hand_over.seconds > 0  # in the exchange at least
 
 
 @pytest.mark.slow
@@ -278,8 +314,14 @@ class Loop:
             self.now += seconds
         if stall:
             self.now += stall
+            self.pace.waited(stall)
             assert self.pace() <= 0
         waited = self.now - asked
+        self.dispatch()
+        return waited
+
+    def dispatch(self):
+        """Hands over a batch, and dispatches its step."""
         self.now += self.lead
         self.idle += max(0.0, self.now - self.ends)
         self.ends = max(self.now, self.ends) + self.step_seconds
@@ -288,7 +330,6 @@ class Loop:
         if self.before:
             self.pace.fetch({"loss": self.before})
         self.before = output
-        return waited
 
 
 @pytest.mark.parametrize("lead", [0.0005, 0.003])
@@ -364,3 +405,106 @@ def test_waiting_for_upstream_now_and_then_is_not_taken_for_the_hosts_time(monke
         loop.lead = 0.001 if number % 3 else 0.009
         waited = loop.step()
     assert waited > 0.010 - 0.001 - 0.0011
+
+
+# ---- how many fresh examples the host hands over during a step
+
+
+def taken(hand_over, fixed, each, numbers):
+    """The hand-over after batches with so many fresh examples, which took fixed + each * n."""
+    for n in numbers:
+        hand_over.took(fixed + each * n, n)
+    return hand_over
+
+
+def test_as_many_as_fit_into_a_step():
+    most = taken(HandOverTimes(), 0.010, 0.001, [8, 32, 100, 100, 300]).most
+    assert most(0.060) == pytest.approx(50, abs=1)
+    assert most(0.110) == pytest.approx(100, abs=1)
+    assert most(0.250) == pytest.approx(240, abs=1)
+    assert most(0.400) == sys.maxsize  # all have been in time
+    assert HandOverTimes().most(0.001) == sys.maxsize
+
+
+def test_a_batch_that_was_late_once_does_not_count():
+    hand_over = taken(HandOverTimes(), 0.010, 0.001, [8, 100, 100])
+    hand_over.took(9.0, 100)
+    assert hand_over.most(0.120) == sys.maxsize
+
+
+def test_fewer_are_tried_than_were_ever_late():
+    most = taken(HandOverTimes(), 0.010, 0.001, [50, 50, 50]).most
+    assert most(0.030) == pytest.approx(25, abs=1)  # as if 60 ms for 50 were 30 ms for 25
+    most = taken(HandOverTimes(), 0.010, 0.001, [50, 100]).most
+    assert most(0.030) == pytest.approx(20, abs=1)
+
+
+def test_a_host_that_needs_longer_than_a_step_without_them_still_hands_some_over():
+    most = taken(HandOverTimes(), 0.010, 0.001, [8, 64]).most
+    assert most(0.008) == pytest.approx(4, abs=1)  # half a step's worth
+    assert taken(HandOverTimes(), 0.010, 0.0, [8, 64]).most(0.008) == sys.maxsize
+
+
+class Sending(Loop):
+    """Steps of 10 ms; handing over n fresh examples takes `fixed` + `each` * n seconds, and
+    another one becomes ready every `every` seconds, up to `ahead`."""
+
+    def __init__(self, monkeypatch, fixed, each, every=0.0001, ahead=100):
+        super().__init__(monkeypatch, 0.0)
+        self.fixed, self.each, self.every, self.ahead = fixed, each, every, ahead
+        self.read = 0
+
+    def ready(self):
+        return min(self.ahead, int(self.now / self.every) - self.read)
+
+    def send(self, least=0):
+        """A step with what is ready, of a batch of 100; returns its number of fresh examples."""
+        begun = self.now
+        most = max(least, min(100, self.pace.most_fresh()))
+        while self.ready() < most and (seconds := self.pace()) > 0:
+            self.now += seconds
+            self.pace.waited(seconds)
+        if self.ready() < least:
+            start, self.now = self.now, (self.read + least) * self.every
+            self.pace.waited(self.now - start)
+        fresh = max(least, min(most, self.ready()))
+        self.read = max(self.read + fresh, int(begun / self.every) - self.ahead)
+        self.pace.decided(fresh)
+        self.lead = self.fixed + self.each * fresh
+        self.dispatch()
+        return fresh
+
+    def run(self, batches, **options):
+        """The mean number of fresh examples, and the device's mean idle time in seconds."""
+        self.idle = 0.0
+        return np.mean([self.send(**options) for _ in range(batches)]), self.idle / batches
+
+
+def test_the_device_does_not_wait_for_fresh_examples_that_take_longer_than_a_step(monkeypatch):
+    # With all 100, each batch would take 41 ms: 31 ms without a step.
+    loop = Sending(monkeypatch, fixed=0.001, each=0.0004)
+    loop.run(60)
+    fresh, idle = loop.run(90)
+    assert fresh == pytest.approx((0.010 - 0.001) / 0.0004, abs=2)
+    assert idle < 0.0005
+    loop.each = 0.00001  # a faster host: all that becomes ready during a step
+    loop.run(200)
+    fresh, idle = loop.run(90)
+    assert fresh > 95
+    assert idle < 0.0005
+
+
+def test_a_slow_host_hands_all_over_if_that_hardly_takes_longer_than_fewer(monkeypatch):
+    loop = Sending(monkeypatch, fixed=0.015, each=0.00001)
+    loop.run(60)
+    fresh, _ = loop.run(99)  # while one batch after the other is forgotten
+    assert fresh > 95
+
+
+def test_waiting_for_fresh_examples_does_not_count_as_handing_them_over(monkeypatch):
+    loop = Sending(monkeypatch, fixed=0.001, each=0.00001, every=0.010)
+    loop.run(120, least=8)  # each waits for about 80 ms
+    loop.every = 0.0001
+    loop.read = int(loop.now / loop.every) - 100
+    fresh, _ = loop.run(5)
+    assert fresh > 90
