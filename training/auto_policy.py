@@ -2,8 +2,8 @@
 
 The echo stage decides per batch how many fresh examples to use: as many as arrive before the device
 needs the batch, and can be handed over by then. So training has to know when that is (`Pace`), how
-long the host takes (`HandOverTimes`), to agree on the number with the other processes, and to record the
-decisions, from which a run can be repeated exactly.
+long the host takes (`HandOverTimes`), to agree on the number with the other processes, and to
+record the decisions, from which a run can be repeated exactly.
 """
 
 import collections
@@ -58,9 +58,7 @@ class AutoPolicy:
     total_steps = horizon_steps = None  # not known in advance
     repeats = True
 
-    def __init__(
-        self, config: ConfigDict, copies: CopyDiagnostics, clock: Callable[[], float]
-    ):
+    def __init__(self, config: ConfigDict, copies: CopyDiagnostics, clock: Callable[[], float]):
         self._copies = copies
         self._pace, self._exchange = Pace(clock), distributed.Exchange()
         self._earlier: dict[int, list[int]] = {}  # decisions to repeat, by batch number
