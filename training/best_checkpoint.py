@@ -1,10 +1,11 @@
 """Evaluates a run's best checkpoint on held-out splits, and exports its parameters."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def _best(
         )
     like = experiment.program.init(experiment.config.seed.model)
     try:
-        return kept.restore(best, like), kept.value(best)["counters"]
+        return _intact(kept, best, lambda: (kept.restore(best, like), _counters(kept, best)))
     except records.Damaged as error:
         raise cli.InputError(
             f"checkpoint {best} of {workdir} cannot be used: {error}; restore its files, or train "
@@ -195,9 +196,23 @@ def _best_step(
     """The best step according to the newest intact checkpoint; None if that contradicts `best`."""
     for step in steps:
         with contextlib.suppress(records.Damaged):
-            counters = kept.value(step)["counters"]
+            counters = _intact(kept, step, functools.partial(_counters, kept, step))
             return counters["best_step"] if best in (None, counters["best"]) else None
     return None
+
+
+def _counters(kept: checkpoints.Checkpoints, step: int) -> dict[str, Any]:
+    return kept.value(step)["counters"]
+
+
+def _intact(kept: checkpoints.Checkpoints, step: int, read: Callable[[], Any]) -> Any:
+    """What `read` returns of a checkpoint, or, if it is damaged, of the one that it replaced."""
+    try:
+        return read()
+    except records.Damaged:
+        if not kept.use_replaced(step):
+            raise
+        return read()
 
 
 def _on_host(tree: Any) -> dict[str, np.ndarray]:

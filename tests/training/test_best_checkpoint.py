@@ -172,6 +172,19 @@ def test_damaged_parameters_are_made_again(finished):
         assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("part", ["value", "arrays"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_that_it_was_replacing(part, finished):
+    """Its process was killed before the earlier one of the same step was removed."""
+    assert evaluate(finished) == cli.OK
+    before = records.read_json(finished / records.EVALUATION)
+    (finished / records.EVALUATION).unlink()
+    for path in list((finished / records.CHECKPOINTS).iterdir()):
+        shutil.copytree(path, path.with_name(f".{path.name}"))
+        shutil.rmtree(path / part)
+    assert evaluate(finished) == cli.OK
+    assert records.read_json(finished / records.EVALUATION) == before
+
+
 def _no_run(workdir):
     return "contains no run"
 
