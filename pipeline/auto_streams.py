@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +21,17 @@ from pipeline.streams import concatenate
 class HandOver(Protocol):
     """Limits the fresh examples of a batch to those that the host hands over in time."""
 
-    def most_fresh(self) -> int:
-        """The maximum number of fresh examples of the next batch, in all streams held here. Called
-        when each of these streams begins the batch."""
-        ...
-
     def waited(self, seconds: float) -> None:
-        """The batch has waited for fresh examples, or for other processes."""
+        """The batch has waited for fresh examples."""
         ...
 
-    def decided(self, fresh: int) -> None:
-        """The batch has so many fresh examples in the streams held here."""
+    def decided(self, fresh: int, exchange_seconds: float) -> None:
+        """The batch has so many fresh examples in the streams held here. Exchanging their numbers
+        with other processes took so long."""
+        ...
+
+    def most_fresh(self) -> float:
+        """The maximum number of them in the batch after that."""
         ...
 
 
@@ -52,8 +53,8 @@ class AutoStreams:
         exchange: takes this process's contribution (JSON; None if one of its streams has ended)
             and returns those of all processes in the same order everywhere; see
             runs.distributed.Exchange.
-        hand_over: limits the fresh examples of a batch; None: only a batch does. After batching
-            nothing else can, since items are whole batches.
+        hand_over: limits the fresh examples of a batch; None: no limit below the size of a batch.
+            Ignored after batching, where items are whole batches.
     """
 
     read_ahead = False  # a prefetched batch would be decided before it is needed
@@ -71,7 +72,10 @@ class AutoStreams:
         self._earlier = {} if earlier is None else earlier
         self._exchange, self._hand_over = exchange, hand_over
         self._limit = sys.maxsize  # fresh examples per stream after the next batch
-        self._admitted: dict[int, int] = {}  # by stream held here, after the last batch
+        # What `hand_over` allows: by stream held here, fresh examples after the next batch (none:
+        # any number), and all that it has allowed so far.
+        self._allowed: dict[int, int] = {}
+        self._allowed_so_far = 0
 
     def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
         settings, rows = self._config.echo, self._config.batch_size // self._config.echo.streams
@@ -81,7 +85,7 @@ class AutoStreams:
             echo.OpportunisticIterDataset,
             max_factor=accounting.max_factor(self._config),
             slack=self._slack,
-            limit=lambda: self._limit_of(stream, unit),
+            limit=lambda: min(self._limit, self._allowed.get(stream, sys.maxsize)) // unit,
             waited=self._hand_over and self._hand_over.waited,
             decisions=None if decisions is None else decisions[:, stream] // unit,
             earlier=lambda batch: earlier[batch][stream] // unit if batch in earlier else None,
@@ -97,10 +101,10 @@ class AutoStreams:
         counts = blocks and [_counts(*item) for item in blocks.items()]
         start = time.perf_counter()
         everywhere = self._exchange(counts)
-        if counts and self._hand_over:
-            self._hand_over.waited(time.perf_counter() - start)
-            self._hand_over.decided(sum(fresh for _, _, fresh in counts))
-            self._admitted = {stream: admitted for stream, admitted, _ in counts}
+        if counts and self._hand_over and self._config.echo.insertion != "after_batching":
+            fresh = sum(fresh for _, _, fresh in counts)
+            self._hand_over.decided(fresh, time.perf_counter() - start)
+            self._allow(counts, self._hand_over.most_fresh())
         if blocks is None or None in everywhere:
             raise StopIteration
         _, admitted, decisions = zip(*sorted(itertools.chain(*everywhere)), strict=True)
@@ -113,16 +117,18 @@ class AutoStreams:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._limit = state.get("limit", sys.maxsize)  # earlier versions saved none
-        self._admitted = {}
+        self._allowed = {}
 
-    def _limit_of(self, stream: int, unit: int) -> int:
-        """The items, of `unit` examples each, that a stream may emit with its next batch."""
-        limit = self._limit
-        if self._hand_over and unit == 1:
-            most = self._hand_over.most_fresh()
-            if self._admitted:  # unknown before the first batch
-                limit = min(limit, self._admitted[stream] + -(-most // len(self._admitted)))
-        return limit // unit
+    def _allow(self, counts: list[list[int]], most: float) -> None:
+        """Divides `most` fresh examples of the next batch among the streams held here, in turn: one
+        that never got any would soon hold up the others."""
+        self._allowed, n = {}, len(counts)
+        if math.isinf(most):
+            return
+        before, self._allowed_so_far = self._allowed_so_far, self._allowed_so_far + int(most)
+        for rank, (stream, admitted, _) in enumerate(counts):
+            share = (self._allowed_so_far + rank) // n - (before + rank) // n
+            self._allowed[stream] = admitted + share
 
 
 def _counts(stream: int, block: Batch) -> list[int]:

@@ -1,9 +1,9 @@
 """Training with echo.policy=auto: times the steps, and records and repeats the decisions.
 
 The echo stage decides per batch how many fresh examples to use: as many as arrive before the device
-needs the batch, and can be handed over by then. So training has to know when that is (`Pace`), how
-long the host takes (`HandOverTimes`), to agree on the number with the other processes, and to
-record the decisions, from which a run can be repeated exactly.
+needs the batch, but no more than the host can hand over by then. So training has to know when that
+is (`Pace`) and how many those are (`FreshLimit`), to agree on the decisions with the other
+processes, and to record them, so that a run can be repeated exactly.
 """
 
 import collections
@@ -11,7 +11,6 @@ import dataclasses
 import math
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -36,11 +35,15 @@ _MIN_WAIT_SECONDS = 0.001
 
 _REMEMBERED_STEPS = 33
 
-# Batches from which it is learned how long handing over takes. Once none of them has been late, all
-# fresh examples that are ready are tried again.
-_REMEMBERED_BATCHES = 99
-# They are tallied together if their fresh examples differ by less than about this factor.
-_ALIKE = 2**0.5
+# The limit on fresh examples changes after so many batches, by up to these factors, and may rise as
+# long as the host takes less than this share of a step.
+_BLOCK = 10
+_FEWER, _MORE = 0.6, 1.5
+_STEP_SHARE = 0.95
+_WORTHWHILE = 0.6  # a power; see `FreshLimit`
+_SMALL_CHANGE = 0.1  # of the logarithm of a number
+# Late blocks before the first attempt, and at most between two attempts.
+_FIRST_WAIT, _MAX_WAIT = 2, 64
 
 
 class AutoPolicy:
@@ -70,7 +73,8 @@ class AutoPolicy:
             _decisions_to_replay(config),
             self._earlier,
             self._exchange,
-            hand_over=self._pace,
+            # If the host stores the examples, it sends whole batches, whatever is fresh in them.
+            self._pace if config.echo.placement == "device" else None,
         )
 
     def stepper(self, program: Program, data_seed: int) -> Stepper:
@@ -176,61 +180,89 @@ class _Step:
     end: float | None = None  # when it was seen to have ended
 
 
-class HandOverTimes:
-    """How many fresh examples the host can hand over while a step runs.
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """What held before another limit was tried."""
 
-    Reading what is ready, storing it, and sending it to the devices takes time. If examples are
-    large, that may be longer than a step. While the host is busy, more of them become ready, so
-    batches that took them all would make the device wait after each step.
+    most: float
+    fresh: float  # medians of a block
+    seconds: float
+
+
+class FreshLimit:
+    """Limits the fresh examples of a batch to those that the host hands over during a step.
+
+    If the devices store the examples, reading and sending fresh ones is most of what the host does
+    for a batch. If they are large, that may take longer than a step. While the host is busy, more
+    of them become ready, so batches that took them all would make the devices wait after each step,
+    although stored examples could take their place.
+
+    If the host is late with most batches of a block, fewer fresh examples are tried, or more again.
+    If the time changes like their number to a power above 0.6, fewer are better: steps per second
+    rise more than fresh examples per second fall. Below it, more are. An attempt that does not pay
+    is taken back, and the next one waits twice as long, so that a host that is late for other
+    reasons hands over nearly all that are ready.
+
+    Attributes:
+        most: the maximum number of fresh examples of the next batch.
     """
 
     def __init__(self):
-        # Of the last batches: fresh examples, rounded to a power of _ALIKE; their number; seconds.
-        self._taken: collections.deque[tuple[int, int, float]] = collections.deque(
-            maxlen=_REMEMBERED_BATCHES
-        )
-        self._medians: list[tuple[float, float]] | None = None  # see `_tally`; None: not yet
+        self.most = math.inf
+        self._block: list[tuple[int, float, bool]] = []  # (fresh examples, seconds, whether late)
+        self._durations: list[float] = []  # of steps in the block
+        self._trial: _Trial | None = None
+        self._try_more = False
+        self._wait, self._next_wait = _FIRST_WAIT, _FIRST_WAIT  # blocks
 
-    def took(self, seconds: float, fresh: int) -> None:
-        """Notes what a batch has taken of the host, without waiting for anything."""
-        if fresh:
-            self._taken.append((int(math.log(fresh, _ALIKE)), fresh, seconds))
-            self._medians = None
+    def took(
+        self, fresh: int, seconds: float, late: bool, step_seconds: float | None = None
+    ) -> None:
+        """Notes that the host was busy with a batch for `seconds` since the running step began.
 
-    def most(self, step_seconds: float) -> int:
-        """The maximum number of fresh examples of a batch during a step of this duration."""
-        if all(seconds <= step_seconds for _, _, seconds in self._taken):
-            return sys.maxsize
-        if self._medians is None:
-            self._medians = self._tally()
-        in_time = [i for i, (_, seconds) in enumerate(self._medians) if seconds <= step_seconds]
-        if not in_time:
-            return self._fewer(self._medians, step_seconds)
-        if in_time[-1] + 1 == len(self._medians):
-            return sys.maxsize
-        (n, seconds), (more, longer) = self._medians[in_time[-1] :][:2]
-        return int(n + (more - n) * (step_seconds - seconds) / (longer - seconds))
+        Args:
+            fresh: its number of fresh examples, at least 1.
+            seconds: without waiting for them.
+            late: whether the step had ended by then.
+            step_seconds: the duration of a step that was seen to end since the last call.
+        """
+        self._block.append((fresh, seconds, late))
+        if step_seconds is not None:
+            self._durations.append(step_seconds)
+        if len(self._block) == _BLOCK:
+            numbers, times, lates = zip(*self._block, strict=True)
+            durations, self._block, self._durations = self._durations, [], []
+            mostly_late = 2 * sum(lates) > _BLOCK
+            self._adjust(
+                statistics.median(numbers), statistics.median(times), mostly_late, durations
+            )
 
-    def _tally(self) -> list[tuple[float, float]]:
-        """Median number of fresh examples, and of seconds, of batches with about as many, in
-        ascending order."""
-        alike: dict[int, tuple[list[int], list[float]]] = {}
-        for kind, fresh, seconds in self._taken:
-            batches = alike.setdefault(kind, ([], []))
-            batches[0].append(fresh)
-            batches[1].append(seconds)
-        return sorted((statistics.median(n), statistics.median(s)) for n, s in alike.values())
+    def _adjust(self, fresh: float, seconds: float, late: bool, durations: list[float]) -> None:
+        """Sets the limit after a block."""
+        if self._trial is not None:
+            self._judge(self._trial, fresh, seconds)
+        elif late and self._wait:
+            self._wait -= 1
+        if late and self._trial is None and not self._wait:
+            self._trial = _Trial(self.most, fresh, seconds)
+            self.most = max(1.0, (1 / _FEWER if self._try_more else _FEWER) * fresh)
+        elif not late and durations and 2 * fresh > self.most:  # not limited by something else
+            room = _STEP_SHARE * statistics.median(durations) / seconds
+            self.most = max(self.most, fresh * min(_MORE, math.sqrt(room)))  # half the way there
 
-    def _fewer(self, medians: list[tuple[float, float]], step_seconds: float) -> int:
-        """A number that may be in time, where none of `medians` has been; at least what takes half
-        a step by itself, since a host that takes longer than a step in any case gains little by
-        handing over less."""
-        fixed, each = 0.0, medians[0][1] / medians[0][0]
-        if len(medians) > 1:
-            each, fixed = statistics.linear_regression(*zip(*medians, strict=True))
-        if each <= 0:
-            return sys.maxsize
-        return max(1, int(max(step_seconds - max(0.0, fixed), step_seconds / 2) / each))
+    def _judge(self, before: _Trial, fresh: float, seconds: float) -> None:
+        """Keeps or takes back what was tried."""
+        more, change = self._try_more, math.log(fresh / before.fresh)
+        power = math.log(seconds / before.seconds) / change if change else 0.0
+        self._trial = None
+        if more and change < _SMALL_CHANGE:  # no more than before are ready
+            self.most, self._try_more = math.inf, False
+        elif power < _WORTHWHILE if more else change < -_SMALL_CHANGE and power > _WORTHWHILE:
+            self._wait = 0
+        else:
+            self.most, self._try_more = before.most, not more and before.most < math.inf
+            self._next_wait = min(_MAX_WAIT, 2 * self._next_wait)
+            self._wait = _FIRST_WAIT if self._try_more else self._next_wait
 
 
 class Pace:
@@ -252,11 +284,11 @@ class Pace:
         self._earliest: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
         self._leads: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
         self._needed_at: float | None = None  # when a call first returned 0 or less
-        self._hand_over = HandOverTimes()
-        # Of the next batch: when the host began it, its fresh examples, and the seconds that it has
-        # waited, in all and since it was needed.
-        self._begun_at: float | None = None
-        self._fresh, self._waited, self._waited_late = 0, 0.0, 0.0
+        # Of the next batch: its fresh examples, the seconds that it has waited for some, and those
+        # of an exchange with other processes.
+        self._fresh, self._waited, self._exchanged = 0, 0.0, 0.0
+        self._limit = FreshLimit()
+        self._seen_duration: float | None = None  # of a step whose end was seen since the last one
 
     def __call__(self) -> float:
         """Seconds to wait before asking again; 0 or less if the batch is needed now."""
@@ -266,35 +298,24 @@ class Pace:
             self._needed_at = now
         return min(left, max(_WAIT_SHARE * left, _MIN_WAIT_SECONDS))
 
-    def most_fresh(self) -> int:
-        if self._begun_at is None:
-            self._begun_at = self._clock()
-            if self._steps and not self._steps[-1].output.is_ready():
-                self._steps[-1].seen_running = True
-        durations = self._durations or self._earliest
-        return self._hand_over.most(statistics.median(durations)) if durations else sys.maxsize
+    def most_fresh(self) -> float:
+        return self._limit.most
 
     def waited(self, seconds: float) -> None:
         self._waited += seconds
-        if self._needed_at is not None:
-            self._waited_late += seconds
 
-    def decided(self, fresh: int) -> None:
-        self._fresh = fresh
+    def decided(self, fresh: int, exchange_seconds: float) -> None:
+        self._fresh, self._exchanged = fresh, exchange_seconds
 
     def dispatched(self, metrics: dict[str, Any]) -> None:
         """Notes that a step has been dispatched; `metrics` will be passed to `fetch`."""
         now = self._clock()
-        needed_at = self._begun_at if self._needed_at is None else self._needed_at
-        if needed_at is not None and self._waited_late <= self._lead():
-            self._note_unseen_end(needed_at, now)  # else it may have been at any time
-        if self._begun_at is not None and self._steps:  # nothing runs during the first batch
-            self._hand_over.took(now - self._begun_at - self._waited, self._fresh)
         if self._needed_at is not None:
+            self._note_unseen_end(self._needed_at, now)
             self._leads.append(now - self._needed_at)
+        self._note_hand_over(now)
         self._steps.append(_Step(metrics["loss"], now))
-        self._needed_at = self._begun_at = None
-        self._waited = self._waited_late = 0.0
+        self._needed_at = None
 
     def fetch(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """The values of a step's metrics; waits for the step, and notes when it ended."""
@@ -347,13 +368,26 @@ class Pace:
         step = self._steps[-1] if self._steps else None
         if step is None or step.end is not None or not step.seen_running:
             return
-        if step.output.is_ready():
+        waited_for_upstream = now - needed_at > 2 * self._lead()
+        if step.output.is_ready() and not waited_for_upstream:
             self._earliest.append((needed_at + now) / 2 - step.start)
+
+    def _note_hand_over(self, now: float) -> None:
+        """Notes how long the host took for the next batch since the running step began."""
+        if self._fresh and self._steps:
+            step = self._steps[-1]
+            seconds = now - step.start - self._waited - self._exchanged
+            if seconds > self._waited:  # else a slow input may be why it is late
+                late = step.output.is_ready()
+                self._limit.took(self._fresh, seconds, late, self._seen_duration)
+                self._seen_duration = None
+        self._fresh, self._waited, self._exchanged = 0, 0.0, 0.0
 
     def _ended(self, step: _Step) -> None:
         now = step.end = self._clock()
-        self._durations.append(now - step.start)
-        self._earliest.append(now - step.start)
+        self._seen_duration = now - step.start
+        self._durations.append(self._seen_duration)
+        self._earliest.append(self._seen_duration)
         for later in self._steps:
             if later is not step:
                 later.start = max(later.start, now)

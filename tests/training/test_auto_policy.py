@@ -1,7 +1,8 @@
 """Runs with echo.policy=auto: recorded decisions, exact replay, resuming, and the loop's pace."""
 
+import math
 import os
-import sys
+import time
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from tests.helpers.runs import (
     stop_at,
 )
 from training import check
-from training.auto_policy import HandOverTimes, Pace
+from training.auto_policy import FreshLimit, Pace
 from training.experiment import make_experiment
 
 AUTO_INSERTIONS = (
@@ -72,38 +73,73 @@ def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
 
 
 class AtMost:
-    """A hand-over that allows so many fresh examples, and what it was told."""
+    """A hand-over that allows these numbers of fresh examples, and what it was told."""
 
-    def __init__(self, most):
-        self.most, self.fresh, self.seconds = most, [], 0.0
-
-    def most_fresh(self):
-        return self.most
+    def __init__(self, *most):
+        self.most, self.fresh, self.seconds, self.waits = iter(most), [], [], 0
 
     def waited(self, seconds):
-        self.seconds += seconds
+        self.waits += 1
 
-    def decided(self, fresh):
+    def decided(self, fresh, exchange_seconds):
         self.fresh.append(fresh)
+        self.seconds.append(exchange_seconds)
+
+    def most_fresh(self):
+        return next(self.most)
 
 
-@pytest.mark.parametrize(("insertion", "buffer"), AUTO_INSERTIONS)
-@pytest.mark.parametrize("streams", [1, 2])
+def limited(config, hand_over, **options):
+    """The batches of a configuration whose fresh examples `hand_over` limits."""
+    source, _, _ = open_data(config)
+    workload = make_experiment(config).program.task.workload
+    policy = AutoStreams(config, lambda: 1.0, hand_over=hand_over, **options)
+    return iter(build.build(config, source, workload, streams=policy))
+
+
+@pytest.mark.parametrize(("insertion", "buffer"), AUTO_INSERTIONS[:2])
+@pytest.mark.parametrize("streams", [1, 2, 4])
 def test_a_batch_has_no_more_fresh_examples_than_the_host_hands_over_in_time(
     insertion, buffer, streams
 ):
-    config = auto(insertion, buffer, echo__streams=streams)
-    source, _, _ = open_data(config)
-    hand_over = AtMost(10)
-    workload = make_experiment(config).program.task.workload
-    policy = AutoStreams(config, lambda: 1.0, hand_over=hand_over)
-    iterator = iter(build.build(config, source, workload, streams=policy))
-    decisions = [next(iterator).decisions for _ in range(5)]
-    rows = 32 // streams
-    most = rows if insertion == "after_batching" else 10 // streams  # whole batches are not split
-    assert decisions == [(rows,) * streams] + [(most,) * streams] * 4
-    assert hand_over.fresh == [sum(numbers) for numbers in decisions]
-    assert hand_over.seconds > 0  # in the exchange at least
+    most = [math.inf, 10, 10, 3, 3, 3, 3, 1, 1, 1]
+    hand_over = AtMost(*most)
+    batches = limited(auto(insertion, buffer, echo__streams=streams), hand_over)
+    decisions = [next(batches).decisions for _ in most]
+    totals = [sum(numbers) for numbers in decisions]
+    assert totals == hand_over.fresh == [32, 32, 10, 10, 3, 3, 3, 3, 1, 1]
+    # In turn, so that none is left behind.
+    sums = np.cumsum(decisions, axis=0)
+    assert (sums.max(axis=1) - sums.min(axis=1)).max() <= 1
+
+
+def test_whole_batches_are_not_limited():
+    insertion, buffer = AUTO_INSERTIONS[2]
+    batches = limited(auto(insertion, buffer), AtMost())
+    assert [next(batches).decisions for _ in range(3)] == [(32,)] * 3
+
+
+def test_a_restored_stream_is_not_limited_by_what_was_allowed_before():
+    config = auto()
+    batches = limited(config, AtMost(*[4] * 5))
+    states = []
+    for _ in range(5):
+        next(batches)
+        states.append(batches.get_state())
+    batches = limited(config, AtMost(*[4] * 5))
+    assert [next(batches).decisions for _ in range(2)] == [(32,), (4,)]
+    batches.set_state(states[4])  # two batches later; 8 fresh examples are allowed there
+    assert next(batches).decisions == (32,)
+
+
+def test_the_exchange_with_other_processes_is_timed():
+    def exchange(contribution):
+        time.sleep(0.02)
+        return [contribution]
+
+    hand_over = AtMost(math.inf)
+    next(limited(auto(), hand_over, exchange=exchange))
+    assert hand_over.seconds[0] >= 0.02
 
 
 @pytest.mark.slow
@@ -410,69 +446,134 @@ def test_waiting_for_upstream_now_and_then_is_not_taken_for_the_hosts_time(monke
 # ---- how many fresh examples the host hands over during a step
 
 
-def taken(hand_over, fixed, each, numbers):
-    """The hand-over after batches with so many fresh examples, which took fixed + each * n."""
-    for n in numbers:
-        hand_over.took(fixed + each * n, n)
-    return hand_over
+class Host:
+    """A host that takes `fixed` + `each` * n seconds for n fresh examples, of which 100 are always
+    ready; a step takes 10 ms."""
+
+    def __init__(self, fixed, each, seed=0, scatter=0.0):
+        self.fixed, self.each = fixed, each
+        self.limit, self.scatter = FreshLimit(), scatter
+        self.draws = np.random.default_rng(seed)
+
+    def took(self, batches):
+        """The mean number of fresh examples, and the mean time from step to step in seconds."""
+        numbers, times = [], []
+        for _ in range(batches):
+            fresh = int(min(100, self.limit.most))
+            seconds = self.fixed + self.each * fresh
+            seconds *= math.exp(self.draws.normal(0, self.scatter)) if self.scatter else 1.0
+            late = seconds > 0.010
+            self.limit.took(fresh, seconds, late, None if late else 0.010)
+            numbers.append(fresh)
+            times.append(max(0.010, seconds))
+        return np.mean(numbers), np.mean(times)
 
 
-def test_as_many_as_fit_into_a_step():
-    most = taken(HandOverTimes(), 0.010, 0.001, [8, 32, 100, 100, 300]).most
-    assert most(0.060) == pytest.approx(50, abs=1)
-    assert most(0.110) == pytest.approx(100, abs=1)
-    assert most(0.250) == pytest.approx(240, abs=1)
-    assert most(0.400) == sys.maxsize  # all have been in time
-    assert HandOverTimes().most(0.001) == sys.maxsize
+@pytest.mark.parametrize("scatter", [0.0, 0.2])
+def test_large_examples_are_limited_to_those_that_fit_into_a_step(scatter):
+    host = Host(fixed=0.001, each=0.0004, scatter=scatter)  # 41 ms for all
+    assert host.took(20)[0] == 100
+    host.took(80)
+    fresh, seconds = host.took(500)
+    assert fresh == pytest.approx((0.95 * 0.010 - 0.001) / 0.0004, rel=0.15)
+    assert seconds < 0.010 * (1.01 if not scatter else 1.15)
 
 
-def test_a_batch_that_was_late_once_does_not_count():
-    hand_over = taken(HandOverTimes(), 0.010, 0.001, [8, 100, 100])
-    hand_over.took(9.0, 100)
-    assert hand_over.most(0.120) == sys.maxsize
+def test_a_host_that_becomes_faster_hands_over_all_again():
+    host = Host(fixed=0.001, each=0.0004)
+    host.took(200)
+    host.each = 0.00001
+    host.took(40)
+    assert host.took(100)[0] == 100
+    host.each = 0.0004
+    host.took(100)
+    assert host.took(100)[0] < 25
 
 
-def test_fewer_are_tried_than_were_ever_late():
-    most = taken(HandOverTimes(), 0.010, 0.001, [50, 50, 50]).most
-    assert most(0.030) == pytest.approx(25, abs=1)  # as if 60 ms for 50 were 30 ms for 25
-    most = taken(HandOverTimes(), 0.010, 0.001, [50, 100]).most
-    assert most(0.030) == pytest.approx(20, abs=1)
+@pytest.mark.parametrize("scatter", [0.0, 0.3])
+def test_a_host_that_is_late_for_other_reasons_hands_over_nearly_all(scatter):
+    host = Host(fixed=0.020, each=0.00001, scatter=scatter)
+    host.took(200)
+    assert host.took(3000)[0] > 95
 
 
-def test_a_host_that_needs_longer_than_a_step_without_them_still_hands_some_over():
-    most = taken(HandOverTimes(), 0.010, 0.001, [8, 64]).most
-    assert most(0.008) == pytest.approx(4, abs=1)  # half a step's worth
-    assert taken(HandOverTimes(), 0.010, 0.0, [8, 64]).most(0.008) == sys.maxsize
+def test_what_takes_longer_than_a_step_by_itself_is_not_all_given_up():
+    """One by one, fresh examples would take five times as long as ten at a time."""
+    host = Host(fixed=0.015, each=0.001)
+    host.took(200)
+    fresh, seconds = host.took(500)
+    assert 10 < fresh < 40
+    assert 1.5 * fresh / seconds > 100 / 0.115  # fresh examples per second, of those without limit
+    assert seconds < 0.115 / 2.5
+
+
+@pytest.mark.parametrize("slow", [{0}, {1, 2}, {5, 25}])
+def test_a_few_slow_batches_change_nothing(slow):
+    limit = FreshLimit()
+    for number in range(100):
+        seconds = 0.5 if number in slow else 0.002
+        limit.took(100, seconds, seconds > 0.010, 0.010)
+        assert limit.most == math.inf
+
+
+def test_a_batch_in_time_is_not_limited_further():
+    host = Host(fixed=0.001, each=0.0004)
+    host.took(200)
+    before = host.limit.most
+    for _ in range(50):
+        host.limit.took(int(before), 0.0099, False, 0.010)
+        assert host.limit.most == before
+
+
+@pytest.mark.parametrize("placement", ["host", "device"])
+def test_a_run_is_limited_if_the_devices_store_the_examples(placement, tmp_path, monkeypatch):
+    took = []
+    monkeypatch.setattr(FreshLimit, "took", lambda self, *batch: took.append(batch))
+    always_four = property(lambda self: 4.0, lambda self, most: None)
+    monkeypatch.setattr(FreshLimit, "most", always_four, raising=False)
+    fields = {"echo__placement": placement, "augment_on": "device", "echo__max_factor": 1000}
+    config = auto(**fields, budget__fresh_examples=128)
+    result = train.train(config, tmp_path / "run")
+    first, *others = recorded(tmp_path / "run")
+    assert first == [32]
+    if placement == "device":
+        assert max(others) == [4]
+        assert result["step"] > 15  # 4 without a limit
+    else:
+        assert not took
 
 
 class Sending(Loop):
-    """Steps of 10 ms; handing over n fresh examples takes `fixed` + `each` * n seconds, and
-    another one becomes ready every `every` seconds, up to `ahead`."""
+    """Steps of 10 ms; handing over n fresh examples takes 1 ms and `each` * n, and another one
+    becomes ready every `every` seconds, up to 100, the size of a batch."""
 
-    def __init__(self, monkeypatch, fixed, each, every=0.0001, ahead=100):
+    def __init__(self, monkeypatch, each, every):
         super().__init__(monkeypatch, 0.0)
-        self.fixed, self.each, self.every, self.ahead = fixed, each, every, ahead
-        self.read = 0
+        self.each, self.every = each, every
+        self.ready, self.read_at = 0.0, 0.0
 
-    def ready(self):
-        return min(self.ahead, int(self.now / self.every) - self.read)
+    def come(self):
+        self.ready = min(100.0, self.ready + (self.now - self.read_at) / self.every)
+        self.read_at = self.now
+        return int(self.ready)
 
     def send(self, least=0):
-        """A step with what is ready, of a batch of 100; returns its number of fresh examples."""
-        begun = self.now
-        most = max(least, min(100, self.pace.most_fresh()))
-        while self.ready() < most and (seconds := self.pace()) > 0:
-            self.now += seconds
-            self.pace.waited(seconds)
-        if self.ready() < least:
-            start, self.now = self.now, (self.read + least) * self.every
-            self.pace.waited(self.now - start)
-        fresh = max(least, min(most, self.ready()))
-        self.read = max(self.read + fresh, int(begun / self.every) - self.ahead)
-        self.pace.decided(fresh)
-        self.lead = self.fixed + self.each * fresh
+        """A step with what is ready, at least `least`; returns its number of fresh examples."""
+        most = int(max(least, min(100, self.pace.most_fresh())))
+        while self.come() < most and (seconds := self.pace()) > 0:
+            self.wait(seconds)
+        while self.come() < least:
+            self.wait(self.every)
+        fresh = min(most, self.come())
+        self.ready -= fresh
+        self.pace.decided(fresh, 0.0)
+        self.lead = 0.001 + self.each * fresh
         self.dispatch()
         return fresh
+
+    def wait(self, seconds):
+        self.now += seconds
+        self.pace.waited(seconds)
 
     def run(self, batches, **options):
         """The mean number of fresh examples, and the device's mean idle time in seconds."""
@@ -481,30 +582,25 @@ class Sending(Loop):
 
 
 def test_the_device_does_not_wait_for_fresh_examples_that_take_longer_than_a_step(monkeypatch):
-    # With all 100, each batch would take 41 ms: 31 ms without a step.
-    loop = Sending(monkeypatch, fixed=0.001, each=0.0004)
-    loop.run(60)
-    fresh, idle = loop.run(90)
-    assert fresh == pytest.approx((0.010 - 0.001) / 0.0004, abs=2)
-    assert idle < 0.0005
-    loop.each = 0.00001  # a faster host: all that becomes ready during a step
-    loop.run(200)
-    fresh, idle = loop.run(90)
-    assert fresh > 95
-    assert idle < 0.0005
-
-
-def test_a_slow_host_hands_all_over_if_that_hardly_takes_longer_than_fewer(monkeypatch):
-    loop = Sending(monkeypatch, fixed=0.015, each=0.00001)
-    loop.run(60)
-    fresh, _ = loop.run(99)  # while one batch after the other is forgotten
-    assert fresh > 95
+    # With all that are ready, each batch would take up to 41 ms: 31 ms without a step.
+    loop = Sending(monkeypatch, each=0.0004, every=0.0002)
+    loop.run(150)
+    fresh, idle = loop.run(300)
+    assert fresh == pytest.approx((0.010 - 0.001) / 0.0004, rel=0.15)
+    assert idle < 0.0002
 
 
 def test_waiting_for_fresh_examples_does_not_count_as_handing_them_over(monkeypatch):
-    loop = Sending(monkeypatch, fixed=0.001, each=0.00001, every=0.010)
-    loop.run(120, least=8)  # each waits for about 80 ms
+    loop = Sending(monkeypatch, each=0.00001, every=0.010)
+    loop.run(200, least=8)  # each waits for about 80 ms
+    assert loop.pace.most_fresh() == math.inf
     loop.every = 0.0001
-    loop.read = int(loop.now / loop.every) - 100
-    fresh, _ = loop.run(5)
-    assert fresh > 90
+    loop.run(5)
+    assert loop.run(20)[0] > 90
+
+
+def test_nothing_is_limited_while_the_input_is_slow(monkeypatch):
+    loop = Sending(monkeypatch, each=0.0001, every=0.002)
+    fresh, _ = loop.run(300)
+    assert fresh == pytest.approx(5, abs=0.2)
+    assert loop.pace.most_fresh() == math.inf
