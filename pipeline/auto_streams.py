@@ -98,7 +98,7 @@ class AutoStreams:
 
     def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
         del number
-        counts = blocks and [_counts(*item) for item in blocks.items()]
+        counts = None if blocks is None else [_counts(*item) for item in blocks.items()]
         start = time.perf_counter()
         everywhere = self._exchange(counts)
         if counts and self._hand_over and self._config.echo.insertion != "after_batching":
