@@ -267,8 +267,7 @@ class OpportunisticIterDataset(_EchoStage):
         limit: returns the maximum number of fresh items to emit up to and including the next batch,
             so that one of several streams does not run ahead. A batch exceeds it only if stored
             items do not suffice. None: no limit.
-        waited: called with the seconds of each wait for a fresh item that was not ready, which
-            `slack` allowed, or for which there were too few stored items.
+        waited: called after each wait for fresh items, with its seconds.
         decisions: the number of fresh items in each batch of an earlier run. The stream repeats
             that run and ends with it.
         earlier: called with the number of a batch, from 0, returns its decision (from 0 to the size

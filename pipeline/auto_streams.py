@@ -19,19 +19,20 @@ from pipeline.streams import concatenate
 
 
 class HandOver(Protocol):
-    """Limits the fresh examples of a batch to those that the host hands over in time."""
+    """Limits the fresh examples of a batch if handing them over takes too long."""
 
     def waited(self, seconds: float) -> None:
-        """The batch has waited for fresh examples."""
+        """Notes that the next batch has waited so long for fresh examples."""
         ...
 
     def decided(self, fresh: int, exchange_seconds: float) -> None:
-        """The batch has so many fresh examples in the streams held here. Exchanging their numbers
-        with other processes took so long."""
+        """Notes the number of fresh examples that the next batch has in the streams held here, and
+        how long it took to exchange it with other processes."""
         ...
 
     def most_fresh(self) -> float:
-        """The maximum number of them in the batch after that."""
+        """The maximum number of fresh examples in the streams held here for the batch after the one
+        that was decided last."""
         ...
 
 
@@ -97,11 +98,10 @@ class AutoStreams:
         return False  # `combine` finds out
 
     def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
-        del number
         counts = None if blocks is None else [_counts(*item) for item in blocks.items()]
         start = time.perf_counter()
         everywhere = self._exchange(counts)
-        if counts and self._hand_over and self._config.echo.insertion != "after_batching":
+        if counts and self._hand_over and self._decides(number - 1):
             fresh = sum(fresh for _, _, fresh in counts)
             self._hand_over.decided(fresh, time.perf_counter() - start)
             self._allow(counts, self._hand_over.most_fresh())
@@ -118,6 +118,11 @@ class AutoStreams:
     def set_state(self, state: dict[str, Any]) -> None:
         self._limit = state.get("limit", sys.maxsize)  # earlier versions saved none
         self._allowed = {}
+
+    def _decides(self, batch: int) -> bool:
+        """Whether the number of fresh examples of a batch, from 0, is decided now, in parts."""
+        repeated = self._decisions is not None or batch in self._earlier
+        return not repeated and self._config.echo.insertion != "after_batching"
 
     def _allow(self, counts: list[list[int]], most: float) -> None:
         """Divides `most` fresh examples of the next batch among the streams held here, in turn: one

@@ -1,8 +1,8 @@
 """Training with echo.policy=auto: times the steps, and records and repeats the decisions.
 
 The echo stage decides per batch how many fresh examples to use: as many as arrive before the device
-needs the batch, but no more than the host can hand over by then. So training has to know when that
-is (`Pace`) and how many those are (`FreshLimit`), to agree on the decisions with the other
+needs the batch, or fewer if handing them over takes too long. So training has to know when that is
+(`Pace`) and how many are too many (`FreshLimit`), to agree on the decisions with the other
 processes, and to record them, so that a run can be repeated exactly.
 """
 
@@ -52,7 +52,6 @@ class AutoPolicy:
     Args:
         config: a resolved configuration.
         copies: the run's diagnostics, which need the decisions.
-        clock: returns seconds; stopped while the run does not train.
 
     Raises:
         InputError: config.echo.replay does not contain the decisions of such a run.
@@ -61,9 +60,9 @@ class AutoPolicy:
     total_steps = horizon_steps = None  # not known in advance
     repeats = True
 
-    def __init__(self, config: ConfigDict, copies: CopyDiagnostics, clock: Callable[[], float]):
+    def __init__(self, config: ConfigDict, copies: CopyDiagnostics):
         self._copies = copies
-        self._pace, self._exchange = Pace(clock), distributed.Exchange()
+        self._pace, self._exchange = Pace(), distributed.Exchange()
         self._earlier: dict[int, list[int]] = {}  # decisions to repeat, by batch number
         self._recorded = 0  # steps whose decisions are in the file already
         self._file: records.LinesWriter | None = None  # in process 0
@@ -190,14 +189,15 @@ class _Trial:
 
 
 class FreshLimit:
-    """Limits the fresh examples of a batch to those that the host hands over during a step.
+    """Limits the fresh examples of a batch if handing them over takes longer than a step.
 
     If the devices store the examples, reading and sending fresh ones is most of what the host does
     for a batch. If they are large, that may take longer than a step. While the host is busy, more
     of them become ready, so batches that took them all would make the devices wait after each step,
     although stored examples could take their place.
 
-    If the host is late with most batches of a block, fewer fresh examples are tried, or more again.
+    If the host is late with most batches of two blocks in succession, fewer fresh examples are
+    tried, or more again. If it is in time, more are taken as long as there is room.
     If the time changes like their number to a power above 0.6, fewer are better: steps per second
     rise more than fresh examples per second fall. Below it, more are. An attempt that does not pay
     is taken back, and the next one waits twice as long, so that a host that is late for other
@@ -241,23 +241,27 @@ class FreshLimit:
         """Sets the limit after a block."""
         if self._trial is not None:
             self._judge(self._trial, fresh, seconds)
-        elif late and self._wait:
+        elif not late:
+            self._wait = max(self._wait, _FIRST_WAIT)
+        elif self._wait:
             self._wait -= 1
         if late and self._trial is None and not self._wait:
             self._trial = _Trial(self.most, fresh, seconds)
             self.most = max(1.0, (1 / _FEWER if self._try_more else _FEWER) * fresh)
-        elif not late and durations and 2 * fresh > self.most:  # not limited by something else
+        elif not late and durations:
             room = _STEP_SHARE * statistics.median(durations) / seconds
-            self.most = max(self.most, fresh * min(_MORE, math.sqrt(room)))  # half the way there
+            base = min(self.most, fresh + 1)  # `fresh` alone would lose the fraction
+            self.most = max(self.most, base * min(_MORE, math.sqrt(room)))  # half the way there
 
     def _judge(self, before: _Trial, fresh: float, seconds: float) -> None:
         """Keeps or takes back what was tried."""
         more, change = self._try_more, math.log(fresh / before.fresh)
         power = math.log(seconds / before.seconds) / change if change else 0.0
+        pays = power < _WORTHWHILE if more else change < -_SMALL_CHANGE and power > _WORTHWHILE
         self._trial = None
         if more and change < _SMALL_CHANGE:  # no more than before are ready
             self.most, self._try_more = math.inf, False
-        elif power < _WORTHWHILE if more else change < -_SMALL_CHANGE and power > _WORTHWHILE:
+        elif pays:
             self._wait = 0
         else:
             self.most, self._try_more = before.most, not more and before.most < math.inf
@@ -377,7 +381,7 @@ class Pace:
         if self._fresh and self._steps:
             step = self._steps[-1]
             seconds = now - step.start - self._waited - self._exchanged
-            if seconds > self._waited:  # else a slow input may be why it is late
+            if seconds > self._waited + self._exchanged:  # else it may be late because of these
                 late = step.output.is_ready()
                 self._limit.took(self._fresh, seconds, late, self._seen_duration)
                 self._seen_duration = None

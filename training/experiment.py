@@ -143,9 +143,7 @@ def _make_experiment(config: ConfigDict) -> Experiment:
     transfer = make_transfer(config, first, workload, mesh, held_streams)
     copies = accounting.copy_diagnostics(config, len(source))
     auto = config.echo.policy == "auto"
-    policy = (
-        AutoPolicy(config, copies, upstream_clock) if auto else FixedPolicy(config, held_streams)
-    )
+    policy = AutoPolicy(config, copies) if auto else FixedPolicy(config, held_streams)
     batches = build.build(
         config, source, workload, held_streams, policy.streams, first, upstream_clock
     )

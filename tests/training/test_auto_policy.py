@@ -76,10 +76,10 @@ class AtMost:
     """A hand-over that allows these numbers of fresh examples, and what it was told."""
 
     def __init__(self, *most):
-        self.most, self.fresh, self.seconds, self.waits = iter(most), [], [], 0
+        self.most, self.fresh, self.seconds = iter(most), [], []
 
     def waited(self, seconds):
-        self.waits += 1
+        pass
 
     def decided(self, fresh, exchange_seconds):
         self.fresh.append(fresh)
@@ -132,12 +132,14 @@ def test_a_restored_stream_is_not_limited_by_what_was_allowed_before():
     assert next(batches).decisions == (32,)
 
 
-def test_the_exchange_with_other_processes_is_timed():
+def test_waits_and_the_exchange_with_other_processes_are_timed():
     def exchange(contribution):
         time.sleep(0.02)
         return [contribution]
 
     hand_over = AtMost(math.inf)
+    streams = AutoStreams(auto(), hand_over=hand_over)
+    assert streams.echo_stage(0).keywords["waited"] == hand_over.waited
     next(limited(auto(), hand_over, exchange=exchange))
     assert hand_over.seconds[0] >= 0.02
 
@@ -479,11 +481,12 @@ def test_large_examples_are_limited_to_those_that_fit_into_a_step(scatter):
     assert seconds < 0.010 * (1.01 if not scatter else 1.15)
 
 
-def test_a_host_that_becomes_faster_hands_over_all_again():
-    host = Host(fixed=0.001, each=0.0004)
+@pytest.mark.parametrize("each", [0.0004, 0.006])  # 21 examples fit into a step, and one
+def test_a_host_that_becomes_faster_hands_over_all_again(each):
+    host = Host(fixed=0.001, each=each)
     host.took(200)
     host.each = 0.00001
-    host.took(40)
+    host.took(150)
     assert host.took(100)[0] == 100
     host.each = 0.0004
     host.took(100)
@@ -514,6 +517,29 @@ def test_a_few_slow_batches_change_nothing(slow):
         seconds = 0.5 if number in slow else 0.002
         limit.took(100, seconds, seconds > 0.010, 0.010)
         assert limit.most == math.inf
+
+
+@pytest.mark.parametrize("number", [2, 3, 5, 8])
+def test_small_numbers_are_found_too(number):
+    host = Host(fixed=0.001, each=0.0085 / (number + 0.2))
+    host.took(300)
+    assert host.took(200)[0] == pytest.approx(number, rel=0.1)
+
+
+def test_single_late_blocks_change_nothing():
+    host = Host(fixed=0.009, each=0.000005)
+    for _ in range(20):
+        host.took(20)
+        for _ in range(10):
+            host.limit.took(int(min(100, host.limit.most)), 0.020, True)
+        assert host.limit.most == math.inf
+
+
+def test_repeated_decisions_are_no_attempts():
+    hand_over = AtMost(4)
+    batches = limited(auto(), hand_over, earlier={0: [32], 1: [5], 2: [6]})
+    assert [next(batches).decisions for _ in range(4)] == [(32,), (5,), (6,), (32,)]
+    assert hand_over.fresh == [32]
 
 
 def test_a_batch_in_time_is_not_limited_further():
@@ -550,7 +576,7 @@ class Sending(Loop):
     def __init__(self, monkeypatch, each, every):
         super().__init__(monkeypatch, 0.0)
         self.each, self.every = each, every
-        self.ready, self.read_at = 0.0, 0.0
+        self.ready, self.read_at, self.exchange_seconds = 0.0, 0.0, 0.0
 
     def come(self):
         self.ready = min(100.0, self.ready + (self.now - self.read_at) / self.every)
@@ -566,7 +592,8 @@ class Sending(Loop):
             self.wait(self.every)
         fresh = min(most, self.come())
         self.ready -= fresh
-        self.pace.decided(fresh, 0.0)
+        self.now += self.exchange_seconds
+        self.pace.decided(fresh, self.exchange_seconds)
         self.lead = 0.001 + self.each * fresh
         self.dispatch()
         return fresh
@@ -597,6 +624,13 @@ def test_waiting_for_fresh_examples_does_not_count_as_handing_them_over(monkeypa
     loop.every = 0.0001
     loop.run(5)
     assert loop.run(20)[0] > 90
+
+
+def test_waiting_for_other_processes_does_not_count_as_handing_over(monkeypatch):
+    loop = Sending(monkeypatch, each=0.00005, every=0.0001)
+    loop.exchange_seconds = 0.015
+    loop.run(300)
+    assert loop.pace.most_fresh() == math.inf
 
 
 def test_nothing_is_limited_while_the_input_is_slow(monkeypatch):
