@@ -197,11 +197,11 @@ class FreshLimit:
     although stored examples could take their place.
 
     If the host is late with most batches of two blocks in succession, fewer fresh examples are
-    tried, or more again. If it is in time, more are taken as long as there is room.
-    If the time changes like their number to a power above 0.6, fewer are better: steps per second
-    rise more than fresh examples per second fall. Below it, more are. An attempt that does not pay
-    is taken back, and the next one waits twice as long, so that a host that is late for other
-    reasons hands over nearly all that are ready.
+    tried, or more again. If it is in time, more are taken as long as there is room. If the time
+    changes like their number to a power above 0.6, fewer are better: steps per second rise more
+    than fresh examples per second fall. Below it, more are. An attempt that does not pay is taken
+    back, and the next one waits twice as long, so that a host that is late for other reasons hands
+    over nearly all that are ready.
 
     Attributes:
         most: the maximum number of fresh examples of the next batch.
@@ -242,7 +242,7 @@ class FreshLimit:
         if self._trial is not None:
             self._judge(self._trial, fresh, seconds)
         elif not late:
-            self._wait = max(self._wait, _FIRST_WAIT)
+            self._wait, self._try_more = max(self._wait, _FIRST_WAIT), False
         elif self._wait:
             self._wait -= 1
         if late and self._trial is None and not self._wait:
