@@ -206,7 +206,7 @@ def _counters(kept: checkpoints.Checkpoints, step: int) -> dict[str, Any]:
 
 
 def _intact(kept: checkpoints.Checkpoints, step: int, read: Callable[[], Any]) -> Any:
-    """What `read` returns of a checkpoint, or, if it is damaged, of the one that it replaced."""
+    """What `read` returns of a checkpoint, or, if it is damaged, of the one it was replacing."""
     try:
         return read()
     except records.Damaged:
