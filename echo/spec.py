@@ -96,8 +96,17 @@ def checked_factors(factors: Any) -> list[int | float]:
         listed = []
     if not listed:
         raise EchoSpecError("factors", factors, "a list of at least one number, such as [1, 2, 4]")
-    plain = [checked_number("factors", factor, 1, MAX_FACTOR) for factor in listed]
-    return [int(factor) if factor.is_integer() else factor for factor in plain]
+    return [comparable_factor("factors", factor) for factor in listed]
+
+
+def comparable_factor(field: str, factor: Any) -> int | float:
+    """An echo factor as a plain number, so that fractions.Fraction(4, 3) and 4/3 are equal.
+
+    Raises:
+        EchoSpecError: not a number, or out of range.
+    """
+    plain = checked_number(field, factor, 1, MAX_FACTOR)
+    return int(plain) if plain.is_integer() else plain
 
 
 def missing_package(name: str, package: str, extra: str) -> ImportError:

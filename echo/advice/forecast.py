@@ -32,12 +32,12 @@ import numpy as np
 from echo.advice.alternatives import COLUMNS
 from echo.spec import (
     MAX_BATCH,
-    MAX_FACTOR,
     MAX_SEED,
     EchoSpecError,
     checked_factors,
     checked_integer,
     checked_number,
+    comparable_factor,
     missing_package,
 )
 
@@ -111,7 +111,7 @@ class Run:
     loss: np.ndarray
 
     def __post_init__(self):
-        checked_number("factor", self.factor, 1, MAX_FACTOR)
+        object.__setattr__(self, "factor", comparable_factor("factor", self.factor))
         arrays = {}
         for name in ("fresh_examples", "steps", "loss"):
             points: Any = getattr(self, name)
@@ -247,9 +247,13 @@ def forecast(
         )
     if not isinstance(prior, Prior | None):
         raise TypeError(f"prior has type {type(prior).__name__}; allowed: a Prior")
-    factors = sorted(checked_factors(step_seconds or factors))
-    for seconds_per_step in (step_seconds or {}).values():
-        checked_number("step_seconds", seconds_per_step, 1e-12, 1e12)
+    step_seconds = {
+        comparable_factor("a factor in step_seconds", factor): checked_number(
+            "step_seconds", seconds_per_step, 1e-12, 1e12
+        )
+        for factor, seconds_per_step in (step_seconds or {}).items()
+    }
+    factors = sorted(step_seconds or checked_factors(factors))
     if input_seconds is not None:
         checked_number("input_seconds", input_seconds, 0.0, 1e12)
     for run in runs:
@@ -290,7 +294,7 @@ def forecast(
     if not caveat and regret <= CLEAR_REGRET:
         following = None
     if following is not None:
-        following = _furthest_behind(runs, factors, following, reached, step_seconds or {})
+        following = _furthest_behind(runs, factors, following, reached, step_seconds)
     return Forecast(cells, factors[best], regret, caveat, following, fit.noise)
 
 

@@ -1,6 +1,7 @@
 """The forecast recovers known laws, predicts a real optimizer, and says when it does not know."""
 
 import dataclasses
+import fractions
 import math
 
 import numpy as np
@@ -164,6 +165,23 @@ def test_seconds_decide_between_factors():
     assert answers[0].factor > answers[1].factor == 2
     for cell in answers[0].cells.values():
         assert cell.seconds == pytest.approx(cell.fresh_examples, rel=1e-6)
+
+
+def test_a_factor_given_as_a_fraction_is_that_of_its_float():
+    fraction = fractions.Fraction(4, 3)
+    run = law_run(1, 2 * law_examples(TARGET, 1))  # reaches the target
+    run = dataclasses.replace(run, steps=run.fresh_examples * 4 / 3 / BATCH)
+    answers = [
+        forecast(
+            [*pilots(), dataclasses.replace(run, factor=factor)],
+            TARGET,
+            batch_size=BATCH,
+            step_seconds={1: 1.0, factor: 0.75, 4: 0.25},
+        )
+        for factor in (4 / 3, fraction)
+    ]
+    assert answers[0] == answers[1]
+    assert answers[1].cells[4 / 3].observed
 
 
 def buffered(run, examples):
@@ -392,6 +410,7 @@ def test_refuses_arrays_that_are_no_curve(arrays, message):
         ({"factors": []}, "factors is .*at least one number"),
         ({"factors": [0.5]}, "factors is 0.5"),
         ({"step_seconds": {1: 0.1, 4: 0.0}}, "step_seconds is 0.0"),
+        ({"step_seconds": {"4": 0.1}}, "a factor in step_seconds is '4'"),
         ({"target": -1.0}, "target is -1.0"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"runs": [Run(1, [0], [0], [2.0])]}, "usable points"),
