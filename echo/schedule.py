@@ -166,13 +166,18 @@ class EchoCursor:
         return self.schedule.admitted(self.position, self.num_fresh)
 
     def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The next n outputs (fewer at the end) as (fresh item, copy number), both int64 [n]."""
+        """The next n outputs (fewer at the end) as (fresh item, copy number), both int64 [n].
+
+        Raises:
+            EchoSpecError: n is not a count.
+        """
         fresh, copy = self.peek(n)
         self.skip(len(fresh))
         return fresh, copy
 
     def peek(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """What `take` would return."""
+        n = checked_integer("n", n, 0, MAX_POSITION)
         start, stop = self._taken, self._taken + n
         if stop > len(self._fresh):
             blocks = [(self._fresh[start:], self._copy[start:])]

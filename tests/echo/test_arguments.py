@@ -247,6 +247,14 @@ def test_an_invalid_state_is_refused_and_changes_nothing(kind):
     other.close()
 
 
+def test_a_cursor_that_refuses_a_count_stays_where_it_is():
+    cursor = echo.EchoSchedule(2).cursor()
+    cursor.peek(8)  # outputs computed ahead, from whose end -1 would count
+    for count in WRONG_COUNTS:
+        refuses(cursor.take, count)
+    assert cursor.position == 0
+
+
 def test_the_largest_seeds_and_factors_work():
     largest = schedule.EchoSchedule(10**6, 4, 2**128 - 1)
     fresh, copies = largest.cursor().take(1000)
