@@ -424,12 +424,10 @@ class BackgroundReader:
             self._futures.append(self._pool.submit(self._read_one))
         if not done_within(seconds, self._futures[0]):
             return None
-        try:
-            items = self._futures[0].result()
-        except Exception:
+        if error := self._futures[0].exception():
             self._discard_read_ahead()  # which has nothing but this error
-            raise
-        self._futures.popleft()
+            raise error
+        items = self._futures.popleft().result()
         if not items:
             self.num_items = self.next_index
             return _NOTHING, []

@@ -404,14 +404,14 @@ def test_an_error_of_the_parent_is_raised_although_repeats_are_left(sequential):
 class Unreliable(Gated):
     """Reading some of the items fails once."""
 
-    def __init__(self, n, failing):
+    def __init__(self, n, failing, error=OSError):
         super().__init__(n)
-        self.come, self.failing = n, set(failing)
+        self.come, self.failing, self.error = n, set(failing), error
 
     def __getitem__(self, index):
         if index in self.failing:
             self.failing.remove(index)
-            raise OSError(f"cannot read {index}")
+            raise self.error(f"cannot read {index}")
         return super().__getitem__(index)
 
 
@@ -428,15 +428,16 @@ def drained(iterator, error):
             assert num_errors < 100
 
 
+@pytest.mark.parametrize("error", [OSError, SystemExit])
 @pytest.mark.parametrize("kind", ["random access", "sequential", "moved on"])
-def test_the_stream_continues_after_errors_of_the_parent(kind):
-    parent = unreliable = Unreliable(20, failing=(0, 6, 7, 19))
+def test_the_stream_continues_after_errors_of_the_parent(kind, error):
+    parent = unreliable = Unreliable(20, failing=(0, 6, 7, 19), error=error)
     if kind == "sequential":
         parent = Sequence(unreliable)
     elif kind == "moved on":  # the parent of `map` has read an item that fails
         parent = grain.MapDataset.range(20).to_iter_dataset().map(unreliable.__getitem__)
     iterator = iter(stage(parent, decisions=[4] * 5))
-    batches, num_errors = drained(iterator, OSError)
+    batches, num_errors = drained(iterator, error)
     iterator.close()
     assert num_errors >= 1 if kind == "random access" else num_errors == 4
     assert [i for batch in batches for i in batch.item["i"].tolist()] == list(range(20))
