@@ -579,6 +579,7 @@ CLAIMS: dict[str, Problems] = {
     "... after batching, as many examples in whole batches": {
         "grid digits": _shuffled("grid/shuffle_digits", _BATCH),
         "logistic": _shuffled("grid/shuffle_logistic", _BATCH),
+        "documents": _shuffled("grid/shuffle_documents", _BATCH),
         "grid sentences": _shuffled("grid/shuffle_sentences", _BATCH),
         "mnist": _shuffled("grid/shuffle_mnist", _BATCH),
         "cells": _shuffled("grid/shuffle_cells", _BATCH, 256),
