@@ -551,7 +551,7 @@ class Fit:
             points += [(run.factor, np.log(level), np.log(n), weight) for level, n in known]
         if len(points) < 2:
             raise ValueError(
-                f"the runs have {len(points)} usable points; allowed: at least two evaluations "
+                f"the number of usable points is {len(points)}; allowed: at least two evaluations "
                 "after the shuffle buffer was filled; run the pilots longer, or evaluate more often"
             )
         factor, level, fresh, weight = np.array(points).T

@@ -251,8 +251,9 @@ def advise(
         shuffle_buffer: examples in the buffer, for its memory.
         workers: threads or processes that your loader runs; 0 = those of a DataLoader (if it has
             none, its reading and the step take turns), otherwise as many as cores.
-        max_workers: the maximum number of workers to recommend; 0 = four times as many as run, and
-            4 for a DataLoader without any. Additional workers are measured as threads.
+        max_workers: the maximum number of workers to recommend, at least as many as run; 0 = four
+            times as many as run, and 4 for a DataLoader without any. Additional workers are
+            measured as threads.
         cores: the number of processor cores; 0 = measured, less the loss under contention between
             stages and step (Timing.under_contention).
         seconds: how long to measure each stage, approximately; at most an hour. A stage whose calls
