@@ -48,8 +48,8 @@ class Case(NamedTuple):
 
 BEFORE, AFTER, BATCHES = "before_augmentation", "after_augmentation", "after_batching"
 CASES = [
-    Case("cifar10"),
-    Case("logistic", streams=2, lanes="apart"),
+    Case("logistic"),
+    Case("cifar10", streams=2, lanes="apart"),
     Case("logistic", streams=2, lanes="stacked"),
     Case("logistic", "fixed", BEFORE, "none", "host", 2, "apart"),
     Case("logistic", "fixed", BEFORE, "none", "host", 1, "stacked"),
