@@ -14,7 +14,7 @@ import numpy as np
 from echo.echo_pass import EchoPass, check_fields
 from echo.readers import SequentialReader
 from echo.schedule import EchoSchedule, FixedOrder
-from echo.spec import MAX_POSITION, checked_integer
+from echo.spec import MAX_POSITION, checked_integer, checked_switch
 from echo.stores import ItemStore
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def echo_iterable(
         reshuffle_each_iteration: whether these choices differ from one pass to the next.
 
     Raises:
-        EchoSpecError: a factor, buffer or seed that is not allowed.
+        EchoSpecError: a factor, buffer, seed, or switch that is not allowed.
         TypeError: `iterable` cannot be iterated over.
     """
     schedule = EchoSchedule(factor, shuffle_buffer, seed)
@@ -74,7 +74,7 @@ class EchoIterable(Iterable[T]):
             )
         self._parent = _Parent(iterable)
         self._schedule = schedule
-        self._reshuffle = reshuffle_each_iteration
+        self._reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
         self.epoch = 0
         self._newest: EchoIterator[T] | None = None
         self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any

@@ -63,6 +63,7 @@ class EchoSchedule:
 
     def num_outputs(self, num_fresh: int) -> int:
         """The number of outputs of `num_fresh` items: floor(num_fresh * e)."""
+        num_fresh = checked_integer("num_fresh", num_fresh, 0, sys.maxsize)
         return num_fresh * self._numerator // self._denominator
 
     def copies(self, start: int, stop: int) -> np.ndarray:

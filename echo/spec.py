@@ -5,6 +5,8 @@ import fractions
 import numbers
 from typing import Any, cast
 
+import numpy as np
+
 INSERTIONS = ("none", "before_augmentation", "after_augmentation", "after_batching")
 """Where an echo stage may be, in the order of the stages; "none" is no echo stage."""
 
@@ -82,6 +84,17 @@ def checked_number(field: str, value: Any, minimum: float, maximum: float) -> fl
         allowed = f"a number of at least {minimum:g} and at most {maximum:g}"
         raise EchoSpecError(field, value, allowed)
     return float(value)
+
+
+def checked_switch(field: str, value: Any) -> bool:
+    """`value` as a bool. The truth of anything else would be a guess: that of "no" is True.
+
+    Raises:
+        EchoSpecError: neither True nor False.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise EchoSpecError(field, value, "True or False")
+    return bool(value)
 
 
 def checked_factors(factors: Any) -> list[int | float]:

@@ -24,7 +24,7 @@ from echo.readers import (
     SequentialReader,
 )
 from echo.schedule import EchoSchedule, FixedOrder
-from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer
+from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer, checked_switch
 from echo.stores import ArrayStore, ItemStore
 from echo.tree import Structure
 
@@ -85,7 +85,7 @@ class _EchoStage(grain.IterDataset, abc.ABC):
             batch_size = checked_integer("batch_size", batch_size, 1, MAX_BATCH)
         self.batch_size = batch_size
         self.outputs = batch_size or 1
-        self.annotate = annotate
+        self.annotate = checked_switch("annotate", annotate)
         self.num_threads = cast(int, read_options.num_threads)
         self.read_ahead = cast(int, read_options.prefetch_buffer_size)
         if not isinstance(placement, str) or placement not in PLACEMENTS:
@@ -202,7 +202,7 @@ class EchoIterDataset(_EchoStage):
             sent to the accelerator once. It requires items of one shape.
 
     Raises:
-        EchoSpecError: a factor, buffer, seed, batch size or placement that is not allowed.
+        EchoSpecError: an argument that is not allowed.
         TypeError: `parent` is not a Grain data set, or `read_options` not a grain.ReadOptions.
     """
 
@@ -223,7 +223,7 @@ class EchoIterDataset(_EchoStage):
     ):
         super().__init__(parent, batch_size, annotate, read_options, placement)
         self.schedule = EchoSchedule(factor, shuffle_buffer, seed)
-        self.drop_remainder = drop_remainder
+        self.drop_remainder = checked_switch("drop_remainder", drop_remainder)
 
     @property
     def round_size(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echo.schedule import EchoSchedule
-from echo.spec import EchoSpecError, checked_integer, missing_package
+from echo.spec import EchoSpecError, checked_integer, checked_switch, missing_package
 
 # TensorFlow counts in 64-bit integers, and squares of the denominator must fit.
 _MAX_DENOMINATOR = 10**9
@@ -35,7 +35,7 @@ def echo(
         reshuffle_each_iteration: whether these choices differ from one pass to the next.
 
     Raises:
-        EchoSpecError: a factor, buffer or seed that is not allowed.
+        EchoSpecError: a factor, buffer, seed, or switch that is not allowed.
         ImportError: TensorFlow is not installed.
     """
     schedule = EchoSchedule(factor, shuffle_buffer, seed)
@@ -45,6 +45,7 @@ def echo(
         allowed = f"at most {_MAX_BUFFER}, for which TensorFlow takes 6 GB"
         raise EchoSpecError("shuffle_buffer", shuffle_buffer, allowed)
     seed = checked_integer("seed", seed, 0, 2**63 - 1)
+    reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
@@ -71,7 +72,7 @@ def echo(
             total = schedule.num_outputs(int(cardinality)) if finite else cardinality
             outputs = outputs.apply(tf.data.experimental.assert_cardinality(total))
         if shuffle_buffer:
-            outputs = outputs.shuffle(shuffle_buffer, seed, reshuffle_each_iteration)
+            outputs = outputs.shuffle(shuffle_buffer, seed, reshuffle)
         return outputs
 
     return apply

@@ -54,6 +54,22 @@ def test_every_stage_checks_factor_buffer_and_seed(stage):
         refuses(STAGES[stage], seed=seed)
 
 
+SWITCHES = {
+    "iterable": "reshuffle_each_iteration",
+    "tf": "reshuffle_each_iteration",
+    "dataset": "drop_remainder",
+    "opportunistic": "annotate",
+}
+
+
+@pytest.mark.parametrize("stage", SWITCHES)
+def test_a_switch_is_true_or_false(stage):
+    make = opportunistic if stage == "opportunistic" else STAGES[stage]
+    for value in ("no", "False", 0, 1, None, [True]):
+        refuses(make, **{SWITCHES[stage]: value})
+    make(**{SWITCHES[stage]: np.bool_(True)})
+
+
 def opportunistic(**settings):
     settings = {"max_factor": 2, "shuffle_buffer": 8} | settings
     return echo.OpportunisticIterDataset(numbers(), **settings)
@@ -73,6 +89,11 @@ def test_grain_stages_check_their_other_arguments():
         refuses(opportunistic, **{name: 1.0}, error=TypeError)
     for decisions in ([-1], [9], [1.5], ["1"], [[1]], 3):
         refuses(opportunistic, decisions=decisions, batch_size=8)
+
+
+def test_outputs_are_counted_for_counts():
+    for count in [x for x in WRONG_COUNTS if x is not None]:
+        refuses(echo.EchoSchedule(2).num_outputs, count)
 
 
 @pytest.mark.parametrize("value", ["gpu", None, 1, ["host"], np.array(["host"])])

@@ -819,7 +819,9 @@ def fits(spec, item):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("annotate", [False, True])
-@pytest.mark.parametrize("batch", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_remainder": 0}])
+@pytest.mark.parametrize(
+    "batch", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_remainder": False}]
+)
 def test_the_element_spec_is_that_of_the_outputs(batch, annotate, placement):
     parent = grain.MapDataset.range(7).map(Pictures())
     given = {"annotate": annotate, "placement": placement}
