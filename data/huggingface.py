@@ -118,6 +118,8 @@ class _Rows(Records):
         record = {name: batch.column(given)[row].as_py() for name, given in columns.items()}
         if "image" in record:
             record["image"] = _encoded(record["image"])
+        if isinstance(record.get("label"), bool):
+            record["label"] = int(record["label"])  # as a copy of the data holds it
         if "objects" in record:
             record["objects"] = _objects(
                 record["objects"], self.layout.object_names, record["image"]
