@@ -232,7 +232,9 @@ def _layout(root: str, shown: str, schema: Any, settings: Settings) -> _Layout:
     object_names = _object_names(schema.field(objects).type) if objects else {}
     if not {"bbox", "label"} <= set(object_names):
         columns.pop("objects", None)
-    if "label" in columns and "objects" not in columns:
+    if "objects" in columns:
+        _check_objects(root, columns["objects"], schema, object_names["label"])
+    elif "label" in columns:
         _check_labels(root, columns["label"], schema)
     return _Layout(columns, features, object_names)
 
@@ -353,10 +355,30 @@ def _check_labels(root: str, column: str, schema: Any) -> None:
         raise _no_classes(column, root, f"is {kind}")
 
 
-def _no_classes(column: str, root: str, problem: str) -> _ColumnError:
+def _check_objects(root: str, column: str, schema: Any, label: str) -> None:
+    """Raises _ColumnError if the type of a column shows that its objects are not in a list, or that
+    their labels, which it calls `label`, are not numbers."""
+    from pyarrow import types
+
+    kind, listed = schema.field(column).type, False
+    while types.is_list(kind) or types.is_large_list(kind):
+        kind, listed = kind.value_type, True
+    kind = kind.field(label).type
+    if not listed and not (types.is_list(kind) or types.is_large_list(kind)):
+        raise _ColumnError(
+            f"column {column!r} of {root} has one object per image; allowed: lists of objects, "
+            "which `dataset.map` makes of them"
+        )
+    kind = kind if listed else kind.value_type
+    if not (types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind)):
+        raise _no_classes(column, root, f"has a field {label!r} of {kind}", "map")
+
+
+def _no_classes(column: str, root: str, problem: str, method: str = "") -> _ColumnError:
+    method = method or f"class_encode_column({column!r})"
     return _ColumnError(
         f"column {column!r} of {root} {problem}; allowed: whole numbers from 0, which "
-        f"`dataset.class_encode_column({column!r})` makes of text"
+        f"`dataset.{method}` makes of text"
     )
 
 
@@ -393,7 +415,7 @@ def _num_classes(
     wrong = [n for n in labels if not isinstance(n, int) or not 0 <= n < MAX_CLASSES]
     if wrong or not labels:
         problem = f"has labels such as {next(iter(wrong), None)!r}"
-        raise _no_classes(column, tree.root, problem)
+        raise _no_classes(column, tree.root, problem, "map" if field == "objects" else "")
     return max(labels) + 1
 
 

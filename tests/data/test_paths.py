@@ -865,6 +865,14 @@ def test_a_file_in_place_of_an_array_is_damage(tmp_path):
             "no column label or objects, but image, fine, coarse; .* 'hf:a.parquet.label=NAME'",
         ),
         ({"image": [tfds_data.png(1)], "label": [0]}, r"labels of two classes .* num_classes 1\)"),
+        (
+            {"image": [tfds_data.png(1)], "objects": [[{"bbox": [0, 0, 1, 1], "category": "cat"}]]},
+            r"'objects' of .* has a field 'category' of string; .* which `dataset\.map` makes",
+        ),
+        (
+            {"image": [tfds_data.png(1)], "objects": [{"bbox": [0, 0, 1, 1], "category": 0}]},
+            "'objects' of .* has one object per image; allowed: lists of objects",
+        ),
         ({"text": ["a"]}, "no images of one size"),
         (
             {"image": [[[0, 255]]], "label": [1]},
