@@ -448,6 +448,10 @@ def test_a_launch_may_find_the_data_elsewhere_and_record_more(tmp_path):
             ["--study=demo", "--config.optimizer.learning_rate=1"],
             "no effect on study 'demo', which searches it; leave it out",
         ),
+        (
+            ["--study=controls", "--config.budget.fresh_examples=6000"],
+            "since baseline_steps_of_e2, before_augmentation_e2_steps_of_baseline set their own;",
+        ),
     ],
 )
 def test_wrong_input_to_the_command(words, says, tmp_path, capsys):
