@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -205,7 +205,9 @@ def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
         path = tree.local(name, settings.cache_dir)
         if name.endswith(".parquet"):
             path = _as_arrow(path, tree.path(name), tree.cache(settings.cache_dir))
-        own_schema, batches = _mapped(path, tree.path(name))
+            own_schema, batches = _mapped(path, os.fspath(path), cache.damaged)
+        else:
+            own_schema, batches = _mapped(path, tree.path(name))
         schema = schema or own_schema
         if not schema.equals(own_schema):
             raise SourceError(
@@ -239,11 +241,13 @@ def _layout(root: str, shown: str, schema: Any, settings: Settings) -> _Layout:
     return _Layout(columns, features, object_names)
 
 
-def _mapped(path: pathlib.Path, shown: str) -> tuple[Any, list[Any]]:
-    """The schema and the record batches of an Arrow file, mapped into memory."""
+def _mapped(
+    path: pathlib.Path, shown: str, described: Callable[[Any, Exception], SourceError] = damaged
+) -> tuple[Any, list[Any]]:
+    """The schema and the record batches of an Arrow file, mapped into memory; see `_damage`."""
     import pyarrow as pa
 
-    with _damage(shown):
+    with _damage(shown, described):
         with path.open("rb") as file:
             file.seek(-len(_END_OF_STREAM), os.SEEK_END)
             complete = file.read() == _END_OF_STREAM
@@ -458,14 +462,16 @@ def _distinct(batches: Iterable[Any], field: str, layout: _Layout) -> set[Any]:
 
 
 @contextlib.contextmanager
-def _damage(shown: str) -> Iterator[None]:
-    """Raises what goes wrong in a file as the error of a damaged one."""
+def _damage(
+    shown: str, described: Callable[[Any, Exception], SourceError] = damaged
+) -> Iterator[None]:
+    """Raises what goes wrong in a file as the error of a damaged one, which `described` makes."""
     try:
         yield
     except SourceError:
         raise
     except Exception as error:  # pyarrow raises many types
-        raise damaged(shown, error) from error
+        raise described(shown, error) from error
 
 
 def _encoded(image: Any) -> Any:

@@ -654,6 +654,18 @@ def test_an_image_that_disappears_is_named(tmp_path):
         source.__getitems__([39, 40, 41])
 
 
+def test_a_damaged_copy_of_a_parquet_file_is_the_file_to_delete(tmp_path):
+    name = write("parquet", tmp_path)
+    splits.open_source(name, "train", str(tmp_path))
+    (copy,) = (tmp_path / "hub" / ".cache").glob("train-*.arrow")
+    copy.write_bytes(copy.read_bytes()[:-100])
+    paths.open_all.cache_clear()
+    with pytest.raises(SourceError, match=rf"^{copy} cannot be used \(.*\); delete it, and it"):
+        splits.open_source(name, "train", str(tmp_path))
+    copy.unlink()
+    splits.open_source(name, "train", str(tmp_path))
+
+
 def test_offsets_that_lead_out_of_an_arrow_file_are_found_when_read(tmp_path):
     name = write("hf", tmp_path)
     path = tmp_path / "saved" / "train" / "data-00001-of-00002.arrow"
