@@ -644,6 +644,18 @@ def test_a_named_pipe_is_refused_and_does_not_block(kind, tmp_path):
         splits.open_source(f"{kind}:{tmp_path}", "train", text="documents")
 
 
+@pytest.mark.parametrize("target", [".", ".."])
+def test_a_link_to_a_directory_that_it_lies_in_is_refused(target, tmp_path):
+    path_data.write_folder(tmp_path / "own", {"": range(9)})
+    (tmp_path / "cat").symlink_to(tmp_path / "own" / "cat")
+    (tmp_path / "own" / "more").symlink_to(tmp_path / "cat")  # an ordinary link
+    assert len(splits.open_source(f"folder:{tmp_path}/own", "train")[0]) == 12
+    paths.open_all.cache_clear()
+    (tmp_path / "own" / "owl" / "loop").symlink_to(target)
+    with pytest.raises(SourceError, match=r"owl/loop is a link to .*own.*; remove the link"):
+        splits.open_source(f"folder:{tmp_path}/own", "train")
+
+
 def test_an_image_that_disappears_is_named(tmp_path):
     source, _ = splits.open_source(write("folder", tmp_path), "train", str(tmp_path))
     path = tmp_path / "pictures" / source[40]["file_name"]
