@@ -2,7 +2,7 @@
 
     python -m data.convert folder:flowers DIR
     python -m data.convert files:corpus DIR --text=documents
-    python -m data.convert 'hf:cifar100?label=fine_label' DIR --name=cifar100
+    python -m data.convert 'hf:cifar100?label=fine_label' DIR --name=fine
 
 SOURCE is a value of config.dataset.name (docs/your_data.md). All its splits are written to
 DIR/NAME, in the same order, so that training on the copy gives the same numbers. Then each record
@@ -36,7 +36,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _SPLIT_NAME = re.compile(r"(?!all$)[\w-]*[^\W_][\w-]*")  # of TFDS, where `all` is every split
 _CHUNK = 256
 _SMALL = 64  # pixels per side, up to which configs/cifar10.py is proposed
-_TAKEN = (*digits.NAMES, *python_text.NAMES)  # which open other data, whatever is in DIR
 
 
 def convert(settings: Settings, directory: pathlib.Path, name: str) -> PathData:
@@ -269,8 +268,11 @@ def main(argv: Sequence[str]) -> int:
         raise cli.InputError(
             f"--name is {name!r}; allowed: small letters, digits, and _, a letter first"
         )
-    if name in _TAKEN:
-        raise cli.InputError(f"--name is {name!r}, which is data of a package; give another --name")
+    if _is_taken(name):
+        raise cli.InputError(
+            f"--name is {name!r}, which is data of a package or a data set that TFDS knows; give "
+            "another --name"
+        )
     directory = cli.expanded(arguments.directory)
     try:
         opened = convert(settings, directory, name)
@@ -287,7 +289,16 @@ def main(argv: Sequence[str]) -> int:
 def _default_name(settings: Settings) -> str:
     stem = pathlib.PurePath(settings.path).stem.lower()
     name = re.sub(r"[^a-z0-9]+", "_", stem).strip("_") or "data"
-    return f"{name}_copy" if name in _TAKEN else name
+    return f"{name}_copy" if _is_taken(name) else name
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a name opens other data, whatever is in DIR: TFDS looks for a data set that it knows
+    by the version and the features in its code."""
+    import tensorflow_datasets as tfds
+
+    known = (*digits.NAMES, *python_text.NAMES, *tfds.list_builders(with_community_datasets=False))
+    return name in known
 
 
 if __name__ == "__main__":

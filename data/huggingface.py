@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,8 @@ class _Rows(Records):
         record = {name: batch.column(given)[row].as_py() for name, given in columns.items()}
         if "image" in record:
             record["image"] = _encoded(record["image"])
+        if isinstance(record.get("label"), bool):
+            record["label"] = int(record["label"])  # as a copy of the data holds it
         if "objects" in record:
             record["objects"] = _objects(
                 record["objects"], self.layout.object_names, record["image"]
@@ -203,7 +205,9 @@ def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
         path = tree.local(name, settings.cache_dir)
         if name.endswith(".parquet"):
             path = _as_arrow(path, tree.path(name), tree.cache(settings.cache_dir))
-        own_schema, batches = _mapped(path, tree.path(name))
+            own_schema, batches = _mapped(path, os.fspath(path), cache.damaged)
+        else:
+            own_schema, batches = _mapped(path, tree.path(name))
         schema = schema or own_schema
         if not schema.equals(own_schema):
             raise SourceError(
@@ -230,16 +234,20 @@ def _layout(root: str, shown: str, schema: Any, settings: Settings) -> _Layout:
     object_names = _object_names(schema.field(objects).type) if objects else {}
     if not {"bbox", "label"} <= set(object_names):
         columns.pop("objects", None)
-    if "label" in columns and "objects" not in columns:
+    if "objects" in columns:
+        _check_objects(root, columns["objects"], schema, object_names["label"])
+    elif "label" in columns:
         _check_labels(root, columns["label"], schema)
     return _Layout(columns, features, object_names)
 
 
-def _mapped(path: pathlib.Path, shown: str) -> tuple[Any, list[Any]]:
-    """The schema and the record batches of an Arrow file, mapped into memory."""
+def _mapped(
+    path: pathlib.Path, shown: str, described: Callable[[Any, Exception], SourceError] = damaged
+) -> tuple[Any, list[Any]]:
+    """The schema and the record batches of an Arrow file, mapped into memory; see `_damage`."""
     import pyarrow as pa
 
-    with _damage(shown):
+    with _damage(shown, described):
         with path.open("rb") as file:
             file.seek(-len(_END_OF_STREAM), os.SEEK_END)
             complete = file.read() == _END_OF_STREAM
@@ -351,10 +359,30 @@ def _check_labels(root: str, column: str, schema: Any) -> None:
         raise _no_classes(column, root, f"is {kind}")
 
 
-def _no_classes(column: str, root: str, problem: str) -> _ColumnError:
+def _check_objects(root: str, column: str, schema: Any, label: str) -> None:
+    """Raises _ColumnError if the type of a column shows that its objects are not in a list, or that
+    their labels, which it calls `label`, are not numbers."""
+    from pyarrow import types
+
+    kind, listed = schema.field(column).type, False
+    while types.is_list(kind) or types.is_large_list(kind):
+        kind, listed = kind.value_type, True
+    kind = kind.field(label).type
+    if not listed and not (types.is_list(kind) or types.is_large_list(kind)):
+        raise _ColumnError(
+            f"column {column!r} of {root} has one object per image; allowed: lists of objects, "
+            "which `dataset.map` makes of them"
+        )
+    kind = kind if listed else kind.value_type
+    if not (types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind)):
+        raise _no_classes(column, root, f"has a field {label!r} of {kind}", "map")
+
+
+def _no_classes(column: str, root: str, problem: str, method: str = "") -> _ColumnError:
+    method = method or f"class_encode_column({column!r})"
     return _ColumnError(
         f"column {column!r} of {root} {problem}; allowed: whole numbers from 0, which "
-        f"`dataset.class_encode_column({column!r})` makes of text"
+        f"`dataset.{method}` makes of text"
     )
 
 
@@ -391,7 +419,7 @@ def _num_classes(
     wrong = [n for n in labels if not isinstance(n, int) or not 0 <= n < MAX_CLASSES]
     if wrong or not labels:
         problem = f"has labels such as {next(iter(wrong), None)!r}"
-        raise _no_classes(column, tree.root, problem)
+        raise _no_classes(column, tree.root, problem, "map" if field == "objects" else "")
     return max(labels) + 1
 
 
@@ -434,14 +462,16 @@ def _distinct(batches: Iterable[Any], field: str, layout: _Layout) -> set[Any]:
 
 
 @contextlib.contextmanager
-def _damage(shown: str) -> Iterator[None]:
-    """Raises what goes wrong in a file as the error of a damaged one."""
+def _damage(
+    shown: str, described: Callable[[Any, Exception], SourceError] = damaged
+) -> Iterator[None]:
+    """Raises what goes wrong in a file as the error of a damaged one, which `described` makes."""
     try:
         yield
     except SourceError:
         raise
     except Exception as error:  # pyarrow raises many types
-        raise damaged(shown, error) from error
+        raise described(shown, error) from error
 
 
 def _encoded(image: Any) -> Any:

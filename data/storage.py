@@ -149,6 +149,8 @@ def _local_tree(path: str) -> Tree:
     try:
         for directory, subdirectories, names in os.walk(path, onerror=_raise, followlinks=True):
             subdirectories[:] = [name for name in subdirectories if name[0] != "."]
+            for name in subdirectories:
+                _check_link(os.path.join(directory, name))
             start = os.path.relpath(directory, path).replace(os.sep, "/")
             names = [name for name in names if name[0] != "."]
             files += [name if start == "." else f"{start}/{name}" for name in names]
@@ -157,6 +159,19 @@ def _local_tree(path: str) -> Tree:
     except OSError as error:
         raise SourceError(f"{path} cannot be read ({reason(error)}); correct the path") from error
     return Tree(path, sorted(files), sorted(empty))
+
+
+def _check_link(directory: str) -> None:
+    """Raises SourceError for a link to a directory that it lies in: the files there would be listed
+    as often as the system follows the link."""
+    if not os.path.islink(directory):
+        return
+    target, place = os.path.realpath(directory), os.path.realpath(os.path.dirname(directory))
+    if os.path.commonpath([target, place]) == target:
+        raise SourceError(
+            f"{directory} is a link to {target}, in which it lies, so that its files would be "
+            "repeated without end; remove the link"
+        )
 
 
 def _remote_tree(url: str) -> Tree:

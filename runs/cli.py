@@ -6,6 +6,7 @@ import difflib
 import errno
 import functools
 import importlib.util
+import inspect
 import os
 import pathlib
 import re
@@ -373,13 +374,19 @@ def load_config(
     """The resolved configuration, and the module that it came from."""
     module, variant = load_module(config_flag)
     file = str(module.__file__)
+    if variant and not _takes(module.get_config, variant):
+        raise InputError(
+            f"--config is {config_flag}, but get_config() of {file} has no variants; leave out "
+            f":{variant}"
+        )
     try:
         with errors_of_file(file):
             config = module.get_config(variant) if variant else module.get_config()
     except InputError as error:
-        if variant and isinstance(error.__cause__, ValueError):
+        if isinstance(error.__cause__, ValueError):
             message = str(error.__cause__)
-            if repr(variant) in message:  # not an error of the file
+            named = repr(variant) if variant else "variant ''"
+            if named in message:  # not an error of the file
                 raise InputError(f"--config is {config_flag}: {message}") from error
         raise
     if not isinstance(config, ml_collections.ConfigDict):
@@ -401,6 +408,15 @@ def load_config(
         )
     override(config, overrides, fields)
     return config, module
+
+
+def _takes(function: Callable[..., Any], argument: Any) -> bool:
+    """Whether a function can be called with one argument."""
+    try:
+        inspect.signature(function).bind(argument)
+    except TypeError:
+        return False
+    return True
 
 
 def unknown_fields(config: Mapping[str, Any], fields: Fields) -> list[str]:

@@ -20,6 +20,7 @@ _OPTIONAL = {
     "score": str,
 }
 _NUMERIC = {field.name for field in base.FIELDS if type(field.default) in (int, float)}
+_BUDGET = "budget.fresh_examples"
 _KINDS = {dict: "a dict", str: "text", int: "a whole number"}
 
 
@@ -82,7 +83,8 @@ def load_study(
 
 
 def check_overrides(study: Study, overrides: Sequence[str]) -> None:
-    """Checks that '--config.FIELD=VALUE' arguments have an effect; raises InputError."""
+    """Checks that '--config.FIELD=VALUE' arguments have an effect, and that of the budget on all
+    conditions, which may have it in proportion; raises InputError."""
     searched = {axis.field for axis in study.space}
     for word in overrides:
         flag = word.partition("=")[0]
@@ -91,12 +93,22 @@ def check_overrides(study: Study, overrides: Sequence[str]) -> None:
             why = "searches it"
         elif all(field in condition.overrides for condition in study.conditions):
             why = "sets it in every condition"
+        elif field == _BUDGET and (own := _with_own_budget(study)):
+            raise cli.InputError(
+                f"{flag} would change the budget of some conditions of study {study.name!r} only, "
+                f"since {', '.join(own)} set their own; leave it out, or define a study of your "
+                "own (docs/studies.md)"
+            )
         else:
             continue
         raise cli.InputError(
             f"{flag} has no effect on study {study.name!r}, which {why}; leave it out, or "
             "define a study of your own (docs/studies.md)"
         )
+
+
+def _with_own_budget(study: Study) -> list[str]:
+    return [condition.name for condition in study.conditions if _BUDGET in condition.overrides]
 
 
 def all_studies(module: Any, variant: str) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ import ml_collections
 from scipy.stats import qmc
 
 from configs import base
+from data.sources import RecordError, SourceError
 from runs import cli, records
 from runs.study import (
     ECHO_SETTINGS,
@@ -181,7 +182,13 @@ def check(study: Study, lanes: int = 1) -> None:
         prepared = make_experiment(trial_config(study, condition, 0, 0))
         dataset = prepared.config.dataset
         if dataset.test_split and dataset.to_json() not in opened:  # read only after training
-            batches_of_test_split(prepared)
+            try:
+                batches_of_test_split(prepared)
+            except (SourceError, RecordError) as error:
+                raise cli.InputError(
+                    f"config.dataset.test_split is {dataset.test_split!r} (allowed: '', for none): "
+                    f"{error}"
+                ) from error
             opened.add(dataset.to_json())
 
 

@@ -25,6 +25,7 @@ from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.definitions import load_study
 from studies.directory import open_study
 from studies.search import _labeled, check_values, point, trial_config
+from tests.helpers import path_data
 from tests.helpers.runs import HANGS, on_each_step
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 from training.experiment import make_experiment
@@ -448,6 +449,10 @@ def test_a_launch_may_find_the_data_elsewhere_and_record_more(tmp_path):
             ["--study=demo", "--config.optimizer.learning_rate=1"],
             "no effect on study 'demo', which searches it; leave it out",
         ),
+        (
+            ["--study=controls", "--config.budget.fresh_examples=6000"],
+            "since baseline_steps_of_e2, before_augmentation_e2_steps_of_baseline set their own;",
+        ),
     ],
 )
 def test_wrong_input_to_the_command(words, says, tmp_path, capsys):
@@ -455,6 +460,20 @@ def test_wrong_input_to_the_command(words, says, tmp_path, capsys):
     assert cli.guarded(sweep.main, words) == cli.WRONG_INPUT
     assert says in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
+
+
+def test_a_damaged_test_split_is_found_before_the_first_trial(tmp_path, capsys):
+    images = path_data.pixels(range(20))
+    labels = np.arange(20) % 2
+    arrays = {"train_x": images, "train_y": labels, "test_x": images[:, :6], "test_y": labels}
+    own = path_data.write_npz(tmp_path / "own.npz", **arrays)
+    data = [f"--config.dataset.name=npz:{own}", "--config.dataset.test_split=test"]
+    splits = [f"--config.dataset.{s}_split=train" for s in ("train", "validation")]
+    words = ["--config=configs/cifar10.py:mini", "--study=demo", "--dry-run", *data, *splits]
+    assert cli.guarded(sweep.main, [*words, "--config.model.depth=0"]) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert error.startswith("error: config.dataset.test_split is 'test' (allowed: '', for none): ")
+    assert "cannot be decoded: an image of (6, 8, 1); those of the data set have (8, 8, 1)" in error
 
 
 def test_labels_of_conditions():

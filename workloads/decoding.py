@@ -6,6 +6,7 @@ per second on one core, best of three, for 254 JPEGs of about 640x480 pixels and
 577, OpenCV 551, imagecodecs 546, Pillow 450, tf.io.decode_jpeg 521.
 """
 
+import contextlib
 import io
 import re
 import struct
@@ -234,5 +235,13 @@ def _other(data: bytes, channels: int) -> np.ndarray:
     except cv2.error as error:
         raise DecodeError(f"damaged image: {error.err}") from error
     if pixels is None:
-        raise DecodeError(f"{len(data)} bytes that are not a complete image of a known format")
+        raise DecodeError(_undecodable(data))
     return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def _undecodable(data: bytes) -> str:
+    """Why OpenCV does not decode an image of a known size."""
+    with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
+        if image.mode in ("I", "F"):
+            return "an image with 32 bits per channel; allowed: 8 or 16"
+    return f"{len(data)} bytes that are not a complete image of a known format"

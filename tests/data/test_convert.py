@@ -208,12 +208,23 @@ def test_nothing_is_left_of_a_copy_that_failed(tmp_path, capsys):
     assert not list((tmp_path / "tfds").iterdir())
 
 
-def test_a_copy_does_not_take_the_name_of_data_of_a_package(tmp_path, capsys):
-    """As the example of docs/your_data.md would: digits.npz."""
+@pytest.mark.parametrize("name", ["digits", "cifar100"])
+def test_a_copy_does_not_take_the_name_of_data_of_a_package(name, tmp_path, capsys):
+    """As the example of docs/your_data.md would, digits.npz, or a data set that TFDS knows."""
     arrays = {"image": path_data.pixels(range(9)), "label": np.arange(9) % 3}
-    own = path_data.write_npz(tmp_path / "digits.npz", **arrays)
+    own = path_data.write_npz(tmp_path / f"{name}.npz", **arrays)
     assert cli.guarded(convert.main, [f"npz:{own}", str(tmp_path / "tfds")]) == cli.OK
-    assert "--config.dataset.name=digits_copy" in capsys.readouterr().out
+    assert f"--config.dataset.name={name}_copy" in capsys.readouterr().out
+
+
+def test_labels_that_are_true_or_false_are_copied(tmp_path):
+    images = path_data.images_table(range(9)).column("image")
+    table = pa.table({"image": images, "label": [number > 3 for number in range(9)]})
+    path_data.write_parquet(tmp_path / "own.parquet", table)
+    converted(f"hf:{tmp_path}/own.parquet", tmp_path / "tfds")
+    copy, info = splits.open_source("copy", "train", str(tmp_path / "tfds"))
+    assert sorted(record["label"] for record in copy) == [0] * 4 + [1] * 5
+    assert info.num_classes == 2
 
 
 def test_a_copy_that_differs_is_found(tmp_path):
@@ -239,6 +250,7 @@ def test_a_copy_that_differs_is_found(tmp_path):
         (["digits", "{}/tfds"], "SOURCE is 'digits'; allowed: folder:PATH"),
         (["folder:{}/own", "{}/tfds", "--name=A b"], "--name is 'A b'; allowed: small letters"),
         (["folder:{}/own", "{}/tfds", "--name=digits"], "'digits', which is data of a package"),
+        (["folder:{}/own", "{}/tfds", "--name=mnist"], "'mnist', which is data of a package"),
         (["folder:{}/own", "s3://bucket/tfds"], "s3://bucket/tfds is a URL; give a directory"),
         (["folder:{}/own", "{}", "--name=own"], "own exists; give another --name or directory"),
         (["folder:{}/own"], "DIR; see python -m data.convert --help"),

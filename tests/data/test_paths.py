@@ -644,6 +644,18 @@ def test_a_named_pipe_is_refused_and_does_not_block(kind, tmp_path):
         splits.open_source(f"{kind}:{tmp_path}", "train", text="documents")
 
 
+@pytest.mark.parametrize("target", [".", ".."])
+def test_a_link_to_a_directory_that_it_lies_in_is_refused(target, tmp_path):
+    path_data.write_folder(tmp_path / "own", {"": range(9)})
+    (tmp_path / "cat").symlink_to(tmp_path / "own" / "cat")
+    (tmp_path / "own" / "more").symlink_to(tmp_path / "cat")  # an ordinary link
+    assert len(splits.open_source(f"folder:{tmp_path}/own", "train")[0]) == 12
+    paths.open_all.cache_clear()
+    (tmp_path / "own" / "owl" / "loop").symlink_to(target)
+    with pytest.raises(SourceError, match=r"owl/loop is a link to .*own.*; remove the link"):
+        splits.open_source(f"folder:{tmp_path}/own", "train")
+
+
 def test_an_image_that_disappears_is_named(tmp_path):
     source, _ = splits.open_source(write("folder", tmp_path), "train", str(tmp_path))
     path = tmp_path / "pictures" / source[40]["file_name"]
@@ -652,6 +664,18 @@ def test_an_image_that_disappears_is_named(tmp_path):
         RecordError, match=rf"^record 40 of split 'train' \({path}\) cannot be read"
     ):
         source.__getitems__([39, 40, 41])
+
+
+def test_a_damaged_copy_of_a_parquet_file_is_the_file_to_delete(tmp_path):
+    name = write("parquet", tmp_path)
+    splits.open_source(name, "train", str(tmp_path))
+    (copy,) = (tmp_path / "hub" / ".cache").glob("train-*.arrow")
+    copy.write_bytes(copy.read_bytes()[:-100])
+    paths.open_all.cache_clear()
+    with pytest.raises(SourceError, match=rf"^{copy} cannot be used \(.*\); delete it, and it"):
+        splits.open_source(name, "train", str(tmp_path))
+    copy.unlink()
+    splits.open_source(name, "train", str(tmp_path))
 
 
 def test_offsets_that_lead_out_of_an_arrow_file_are_found_when_read(tmp_path):
@@ -865,6 +889,14 @@ def test_a_file_in_place_of_an_array_is_damage(tmp_path):
             "no column label or objects, but image, fine, coarse; .* 'hf:a.parquet.label=NAME'",
         ),
         ({"image": [tfds_data.png(1)], "label": [0]}, r"labels of two classes .* num_classes 1\)"),
+        (
+            {"image": [tfds_data.png(1)], "objects": [[{"bbox": [0, 0, 1, 1], "category": "cat"}]]},
+            r"'objects' of .* has a field 'category' of string; .* which `dataset\.map` makes",
+        ),
+        (
+            {"image": [tfds_data.png(1)], "objects": [{"bbox": [0, 0, 1, 1], "category": 0}]},
+            "'objects' of .* has one object per image; allowed: lists of objects",
+        ),
         ({"text": ["a"]}, "no images of one size"),
         (
             {"image": [[[0, 255]]], "label": [1]},

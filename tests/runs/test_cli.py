@@ -144,6 +144,10 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(words, says, tmp_path, c
             ["--config=configs/problems.py:tiny", "--workdir=x"],
             "error: --config is configs/problems.py:tiny: no variant 'tiny'; allowed: digits, ",
         ),
+        (
+            ["--config=configs/problems.py", "--workdir=x"],
+            "error: --config is configs/problems.py: no variant ''; allowed: digits, ",
+        ),
     ],
 )
 def test_wrong_configurations_are_one_sentence(argv, says, capsys):
@@ -357,6 +361,13 @@ def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, says, tmp
     assert says in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_variant_of_a_file_without_variants(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("def get_config():\n    pass\n")
+    words = [f"--config={tmp_path}/mine.py:mini", f"--workdir={tmp_path}/run"]
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    assert "mine.py has no variants; leave out :mini\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a" * 5000 + ".py", "a/" * 2500 + "b.py", "a\0b.py"])

@@ -130,6 +130,14 @@ def test_damaged_images_are_errors(name):
             decode(BAD[name], 3)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_images_of_32_bits_are_refused_as_such(dtype):
+    file = io.BytesIO()
+    Image.fromarray(np.ones((4, 5), dtype)).save(file, "TIFF")
+    with pytest.raises(decoding.DecodeError, match="32 bits per channel; allowed: 8 or 16"):
+        decoding.decode(file.getvalue(), 1)
+
+
 def _claiming(height, width):
     """Files of a few bytes whose headers claim so many pixels."""
 
