@@ -9,7 +9,7 @@ import ml_collections
 
 from pipeline import accounting
 from runs.progress import several
-from runs.study import Study, nested
+from runs.study import Study
 from studies import definitions, search
 
 _WIDTH = 100
@@ -44,7 +44,7 @@ def dry_run(study: Study) -> str:
     ]
     for condition in study.conditions:
         mark = "*" if condition.name == study.baseline else " "
-        steps = accounting.total_steps(search.trial_config(study, condition, 0, 0))
+        steps = max(map(accounting.total_steps, search.longest_trials(study, condition)))
         lines.append(
             f" {mark} {condition.name}: {condition.label}; at most {several(steps, 'step')}"
         )
@@ -73,15 +73,17 @@ def cost(study: Study) -> str:
     """Trials and fresh examples, as far as they are known in advance."""
     searches = len(study.conditions) * study.searches
     budgets = [
-        nested(search.trial_config(study, condition, 0, 0), "budget.fresh_examples")
+        max(config.budget.fresh_examples for config in search.longest_trials(study, condition))
         for condition in study.conditions
     ]
     fresh_examples = sum(budgets) * study.searches * study.trials
+    largest = any(axis.field == "budget.fresh_examples" for axis in study.space)
     return (
         f"{several(len(study.conditions), 'condition')} x {several(study.searches, 'search')} x "
         f"{several(study.trials, 'trial')} = {several(searches * study.trials, 'trial')}, "
         f"diverged ones not counted (at most {several(searches * study.max_trials, 'attempt')}); "
-        f"{fresh_examples:,} fresh examples if each trial uses its whole budget"
+        f"{fresh_examples:,} fresh examples if each trial uses "
+        + ("the largest budget" if largest else "its whole budget")
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ _MAX_CHECKED = 1_000  # planned trials whose whole numbers and choices are check
 
 # Searched fields that leave a trial's batches unchanged, so that lanes can share them.
 _LANE_FIELDS = ("optimizer.", "loss.")
+
+# Fields that decide how many steps and fresh examples a trial has, and may be searched.
+_LENGTH_FIELDS = ("batch_size", "budget.fresh_examples")
 
 # (field, the value that lanes require, why)
 _LANES_REQUIRE = (
@@ -151,6 +155,17 @@ def trial_config(
     """The complete configuration of a trial."""
     hparams = point(study.space, search, trial)
     return _configured(study, study.trial_settings(condition, search, trial, hparams))
+
+
+def longest_trials(study: Study, condition: Condition) -> list[ml_collections.ConfigDict]:
+    """Configurations of a condition that include the trial with the most steps and the one with the
+    most fresh examples: with both ends of the axes that decide these numbers."""
+    ends = {axis.field: _extremes(axis) for axis in study.space if axis.field in _LENGTH_FIELDS}
+    settings = study.trial_settings(condition, 0, 0, point(study.space, 0, 0))
+    return [
+        _configured(study, settings | dict(zip(ends, values, strict=True)))
+        for values in itertools.product(*ends.values())
+    ]
 
 
 def _configured(study: Study, settings: Mapping[str, Any]) -> ml_collections.ConfigDict:

@@ -433,6 +433,14 @@ def get_studies(variant):
     assert "score is 'speed'; allowed: fresh_examples" in says("'baseline'", "{'score': 'speed'}")
     assert "max is missing; a log axis needs it" in says("'baseline'", "{}", '"min": 0.01')
 
+    sizes = (
+        '"min": 0.01, "max": 1.0}, {"field": "batch_size", "scale": "choice", "values": [16, 64]'
+    )
+    budget = ', {"field": "budget.fresh_examples", "scale": "linear", "min": 320, "max": 6400'
+    said = says("'baseline'", "{}", f"{sizes}}}{budget}")
+    assert "at most 400 steps" in said
+    assert "12,800 fresh examples if each trial uses the largest budget" in said
+
 
 @pytest.mark.multiprocess
 def test_workers_know_a_workload_that_the_file_of_the_user_adds(tmp_path):
