@@ -632,6 +632,23 @@ def test_unlike_runs_of_different_conditions_are_a_caveat_and_form_no_pairs(tmp_
         assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number, names
 
 
+def test_runs_of_different_numbers_of_streams_are_a_caveat(tmp_path):
+    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
+    for name, changes in (
+        ("base", {"streams": 1}),
+        ("one", echo | {"streams": 1}),
+        ("four", echo | {"streams": 4, "placement": "device"}),
+    ):
+        write_trial(tmp_path / name, [0.9], settings=config(echo=changes))
+    within = "Runs of one condition differ in more than optimizer and seeds (echo.streams), so"
+    across = "batch size, optimizer, and seeds (echo.streams), so ratios"
+    for names, says in ((["one", "four"], within), (["base", "four"], across)):
+        notes = caveats.find(load.read([tmp_path / name for name in names]))
+        assert sum(says in note for note in notes) == 1
+    notes = caveats.find(load.read([tmp_path / "base", tmp_path / "one"]))
+    assert "echo.streams" not in " ".join(notes)
+
+
 def test_single_runs_of_different_metrics_are_refused(tmp_path):
     other = {"metric": "loss", "value": 1.0, "mode": "below"}
     write_trial(tmp_path / "a", [0.1])
