@@ -512,8 +512,10 @@ def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
     head = ["condition", *SETTINGS, "search", "trial"]
     hparams = list(dict.fromkeys(name for row in rows for name in row["hparams"]))
     hparams = [name for name in hparams if name not in head]  # a searched batch size
-    tail = [name for name in rows[0] if name not in (*head, "hparams")]
+    tail = [name for name in rows[0] if name not in (*head, "hparams", "path")]
     table = pd.DataFrame(complete, columns=[*head, *hparams, *tail])
+    # An Arrow column, which pandas infers for text, cannot hold a name that is not UTF-8.
+    table["path"] = pd.Series([row["path"] for row in rows], dtype=object)
     table = table.astype(dict.fromkeys(_COUNTS, "Int64") | dict.fromkeys(_FLOATS, float))
     table.insert(table.columns.get_loc("model_seed"), "counted", counted(table, study))
     return table

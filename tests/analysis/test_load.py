@@ -1093,6 +1093,17 @@ def test_same_records_give_the_same_files(reported, small_files, tmp_path):
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
+def test_directories_whose_names_are_not_utf_8_have_a_report(coarse_figures, tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    write_trial(tmp_path / name, [0.1, 0.9])
+    write_trial(tmp_path / "b", [0.9], settings=config(batch_size=20))
+    loaded = load.read(tmp_path)
+    assert [os.path.basename(path) for path in loaded.trials["path"]] == ["caf\udce9", "b"]
+    report.write(loaded, tmp_path / "report", tmp_path)
+    trials = pd.read_csv(tmp_path / "report" / "trials.csv")
+    assert trials["path"].tolist() == [r"caf\xe9", "b"]
+
+
 def test_study_record_without_a_key_says_which(small):
     plan = json.loads((small / "study.json").read_text())
     del plan["trials"]
