@@ -372,7 +372,8 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
         if trial.config or trial.metrics or trial.result:
             raise ValueError(f"{records.HPARAMS} is missing")
         hparams = dict.fromkeys(axis.field for axis in study.space)  # only its lock is taken yet
-    hparams = _optimizer_settings(config) if hparams is None else hparams
+    if hparams is None or not study.searches:  # trials of two studies differ in more than they drew
+        hparams = _optimizer_settings(config) | (hparams or {})
     _check_hparams(hparams, study)
     trained_with = origins.of_run(trial.config)
     return {

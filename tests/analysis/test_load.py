@@ -985,6 +985,18 @@ def test_trials_without_their_study_are_a_caveat(tmp_path):
     assert any(says in caveat for caveat in caveats.find(load.read(study)))
 
 
+def test_trials_of_two_studies_form_no_pairs_with_other_optimizers(tmp_path):
+    for name in ("sgd", "again", "adamw"):
+        optimizer = {"name": "adamw" if name == "adamw" else "sgd"}
+        condition = BASELINE if name == "sgd" else BEFORE
+        outcomes = {(condition["name"], 0, trial): [0.9] for trial in range(2)}
+        settings = {"batch_size": 10, "optimizer": optimizer}
+        write_study(tmp_path / name, [condition], outcomes, resolved_config=settings)
+    for other, number in (("again", 2), ("adamw", 0)):
+        loaded = load.read([tmp_path / "sgd" / "baseline", tmp_path / other / "before_e2"])
+        assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number
+
+
 def test_a_trial_with_evaluations_and_without_its_configuration_is_set_aside(tmp_path):
     study = write_study(tmp_path / "study", [BASELINE, BEFORE], SMALL)
     trial = study / "baseline" / "0" / "1"
