@@ -121,7 +121,8 @@ def read(
     """
     read_row = remembered or _trial_row
     single = isinstance(directories, str | os.PathLike)
-    roots = [archive.opened(path) for path in ([directories] if single else directories)]
+    paths = [directories] if single else list(directories)
+    roots = [archive.opened(path) for path in paths]
     for root in roots:
         if not root.is_dir():
             raise InputError(
@@ -130,8 +131,9 @@ def read(
             )
     studies = [root for root in roots if (root / records.STUDY).exists()]
     if studies and len(roots) > 1:
+        path = paths[roots.index(studies[0])]  # not where a packed study was unpacked
         raise InputError(
-            f"{studies[0]} is a study; give one study alone, or several directories of single runs"
+            f"{path} is a study; give one study alone, or several directories of single runs"
         )
     plan = _study(studies[0]) if studies else _runs(roots, target)
     study, places, set_aside, problems, of_runs = plan
@@ -144,7 +146,7 @@ def read(
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not rows:
-        raise InputError(_nothing_in(roots, set_aside))
+        raise InputError(_nothing_in(paths, set_aside))
     return LoadedStudy(study, _table(rows, study), tuple(set_aside), **of_runs)
 
 
@@ -343,8 +345,8 @@ def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
     return [path.parent for path, parts in configs if not ignored & set(parts)]
 
 
-def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> str:
-    where = ", ".join(map(str, roots))
+def _nothing_in(paths: Sequence[str | os.PathLike], set_aside: SetAside) -> str:
+    where = ", ".join(map(str, paths))
     if set_aside:
         path, reason = set_aside[0]
         return (
