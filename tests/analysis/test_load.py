@@ -17,6 +17,7 @@ from analysis import (
     archive,
     caveats,
     figures,
+    gradients,
     load,
     report,
     scores,
@@ -554,6 +555,13 @@ def test_curves_hold_the_validation_records(small):
     assert curve["value"].tolist() == [0.1, 0.3, 0.85, 0.93]
     assert curve["fresh_examples"].tolist() == [100, 200, 300, 400]
     assert curve["step"].tolist() == [20, 40, 60, 80]
+
+
+def test_gradient_statistics_of_no_directory_are_refused(tmp_path):
+    write_trial(tmp_path / "run", [0.9])
+    assert gradients.gradient_statistics(tmp_path / "run").empty
+    with pytest.raises(InputError, match="no such directory"):
+        gradients.gradient_statistics(tmp_path / "rum")
 
 
 def test_single_runs_group_by_echo_settings_and_data_seed(tmp_path):
