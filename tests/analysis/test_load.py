@@ -806,6 +806,19 @@ def test_effect_without_retuning_is_bounded_by_what_its_trial_had_used(tmp_path)
     assert (before["untuned_low"], before["untuned_high"]) == (200 / 400, math.inf)
 
 
+def test_effect_without_retuning_has_a_trial_that_failed_after_an_easier_target(tmp_path):
+    values = {
+        ("baseline", 0, 0): [0.1, 0.7, 0.9],
+        ("before_e2", 0, 0): ([0.7, 0.8], "failed"),
+    }
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], values)
+    for target, effects in ((0.7, (1, 0.5, 0.5)), (0.85, (0,))):
+        loaded = load.read(root, target)
+        _, before = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")
+        names = ["untuned_count", "untuned_low", "untuned_high"]
+        assert tuple(before[name] for name in names)[: len(effects)] == effects
+
+
 def test_latex_shows_hostile_text_literally():
     text = tables.latex(
         ("a_b", "ratio"), [("50% of $x$ & {\\evil}", "≥0.5 [<1, >2]"), ("e = 2", "")]
