@@ -109,7 +109,8 @@ def study_of(
         target=easiest,
         baseline=without_echo[0] if len(without_echo) == 1 else "",
         budget=budgets.pop() if len(budgets) == 1 else None,
-        record=dict(snapshots[0]) | origin,
+        # the oldest, since an earlier protocol has a caveat
+        record=dict(min(snapshots, key=records.schema_version)) | origin,
     )
 
 
