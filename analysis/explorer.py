@@ -103,7 +103,9 @@ def _targets(loaded: LoadedStudy, evaluations: pd.DataFrame) -> list[float]:
 
 def _axes(loaded: LoadedStudy) -> list[Axis]:
     """The axes of the hyperparameters that differ between trials."""
-    names = load.hyperparameters(loaded.trials)
+    # a searched batch size has its column among the settings
+    searched = [axis.field for axis in loaded.study.space if axis.field in loaded.trials]
+    names = dict.fromkeys([*searched, *load.hyperparameters(loaded.trials)])
     varied = [name for name in names if loaded.trials[name].astype(str).nunique() > 1]
     return [_axis(loaded, name) for name in varied]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from runs import records
+from runs.cli import InputError
 
 NAMES = (
     "gradient_squared_norm",
@@ -31,9 +32,15 @@ def gradient_statistics(
         Columns step, fresh_examples, train_seconds, and the statistics that
         training/gradient_statistics.py defines, missing where undefined (a batch without repeats
         has no repeat_loss). No rows if nothing was measured.
+
+    Raises:
+        InputError: no such directory.
     """
-    metrics = records.read_metrics(trial) if isinstance(trial, str | os.PathLike) else trial
-    rows = [record for record in metrics if record.get("split") == records.GRADIENTS]
+    if isinstance(trial, str | os.PathLike):
+        if not os.path.isdir(trial):
+            raise InputError(f"no such directory: {trial}; give the directory of one run")
+        trial = records.read_metrics(trial)
+    rows = [record for record in trial if record.get("split") == records.GRADIENTS]
     frame = pd.DataFrame(rows, columns=["step", "fresh_examples", "train_seconds", *NAMES])
     return frame.astype(dict.fromkeys(NAMES, float))
 

@@ -121,7 +121,8 @@ def read(
     """
     read_row = remembered or _trial_row
     single = isinstance(directories, str | os.PathLike)
-    roots = [archive.opened(path) for path in ([directories] if single else directories)]
+    paths = [directories] if single else list(directories)
+    roots = [archive.opened(path) for path in paths]
     for root in roots:
         if not root.is_dir():
             raise InputError(
@@ -130,8 +131,9 @@ def read(
             )
     studies = [root for root in roots if (root / records.STUDY).exists()]
     if studies and len(roots) > 1:
+        path = paths[roots.index(studies[0])]  # not where a packed study was unpacked
         raise InputError(
-            f"{studies[0]} is a study; give one study alone, or several directories of single runs"
+            f"{path} is a study; give one study alone, or several directories of single runs"
         )
     plan = _study(studies[0]) if studies else _runs(roots, target)
     study, places, set_aside, problems, of_runs = plan
@@ -144,7 +146,7 @@ def read(
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not rows:
-        raise InputError(_nothing_in(roots, set_aside))
+        raise InputError(_nothing_in(paths, set_aside))
     return LoadedStudy(study, _table(rows, study), tuple(set_aside), **of_runs)
 
 
@@ -343,8 +345,8 @@ def _run_directories(root: pathlib.Path) -> list[pathlib.Path]:
     return [path.parent for path, parts in configs if not ignored & set(parts)]
 
 
-def _nothing_in(roots: Sequence[pathlib.Path], set_aside: SetAside) -> str:
-    where = ", ".join(map(str, roots))
+def _nothing_in(paths: Sequence[str | os.PathLike], set_aside: SetAside) -> str:
+    where = ", ".join(map(str, paths))
     if set_aside:
         path, reason = set_aside[0]
         return (
@@ -372,7 +374,8 @@ def _trial_row(place: records.TrialPath, path: pathlib.Path, study: Study) -> di
         if trial.config or trial.metrics or trial.result:
             raise ValueError(f"{records.HPARAMS} is missing")
         hparams = dict.fromkeys(axis.field for axis in study.space)  # only its lock is taken yet
-    hparams = _optimizer_settings(config) if hparams is None else hparams
+    if hparams is None or not study.searches:  # trials of two studies differ in more than they drew
+        hparams = _optimizer_settings(config) | (hparams or {})
     _check_hparams(hparams, study)
     trained_with = origins.of_run(trial.config)
     return {
@@ -512,8 +515,10 @@ def _table(rows: Sequence[Mapping[str, Any]], study: Study) -> pd.DataFrame:
     head = ["condition", *SETTINGS, "search", "trial"]
     hparams = list(dict.fromkeys(name for row in rows for name in row["hparams"]))
     hparams = [name for name in hparams if name not in head]  # a searched batch size
-    tail = [name for name in rows[0] if name not in (*head, "hparams")]
+    tail = [name for name in rows[0] if name not in (*head, "hparams", "path")]
     table = pd.DataFrame(complete, columns=[*head, *hparams, *tail])
+    # An Arrow column, which pandas infers for text, cannot hold a name that is not UTF-8.
+    table["path"] = pd.Series([row["path"] for row in rows], dtype=object)
     table = table.astype(dict.fromkeys(_COUNTS, "Int64") | dict.fromkeys(_FLOATS, float))
     table.insert(table.columns.get_loc("model_seed"), "counted", counted(table, study))
     return table

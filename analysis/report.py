@@ -51,12 +51,15 @@ def write(
     conditions = scores.condition_scores(loaded.trials, study)
     effects = uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study)
     trials = loaded.trials.assign(
-        path=[os.path.relpath(path, root) for path in loaded.trials["path"]]
+        path=[
+            os.fsencode(os.path.relpath(path, root)).decode(errors="backslashreplace")
+            for path in loaded.trials["path"]
+        ]
     )
     files = {
         "scores.csv": conditions.to_csv(index=False).encode(),
         "paired.csv": effects.to_csv(index=False).encode(),
-        "trials.csv": trials.to_csv(index=False).encode(errors="backslashreplace"),  # of paths
+        "trials.csv": trials.to_csv(index=False).encode(),
     }
     for name, head, body in (
         ("scores", tables.columns(conditions, study), tables.condition_rows(conditions, study)),

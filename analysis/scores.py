@@ -293,8 +293,11 @@ def _without_retuning(
     """
     if study.score == SECONDS and is_shared(trials).any():
         return {}
-    # a failed trial does not say what its setting does
-    own, key = matchable(trials, trials["status"].isin(records.FINISHED))
+    ended = trials["status"].isin(records.FINISHED)
+    if not study.scores_values:
+        # other failed trials do not say what their settings do
+        ended |= (trials["status"] == "failed") & trials[REACHED].notna()
+    own, key = matchable(trials, ended)
     baselines = {c.name: study.baseline_of(c) for c in study.conditions}
     own = own.assign(baseline=own["condition"].map(baselines))
     best = leaders(trials, searches)[["condition", *key]]

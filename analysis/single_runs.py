@@ -8,6 +8,7 @@ from typing import Any
 from runs import records
 from runs.cli import InputError
 from runs.study import (
+    ECHO_SETTINGS,
     INSERTIONS,
     Condition,
     Study,
@@ -23,7 +24,9 @@ from runs.study import (
 # How fields begin that may differ between runs: a search tunes them, scores account for them, they
 # tell conditions apart, or they say where the data are augmented, where and how often a run reads
 # and writes files, and what is evaluated after it.
-_MAY_DIFFER = ("optimizer.", "seed.", "echo.", "batch_size", "budget.", "target.")
+_MAY_DIFFER = ("optimizer.", "seed.", "batch_size", "budget.", "target.")
+# Not echo.streams, which no condition tells apart: another number is another order of examples.
+_MAY_DIFFER += (*ECHO_SETTINGS, "echo.placement", "echo.replay")
 _MAY_DIFFER += ("evaluate_every", "checkpoint_every", "log_every", "gradient_statistics_every")
 _MAY_DIFFER += ("dataset.data_dir", "dataset.cache_dir", "dataset.test_split", "augment_on")
 _SPACED_EPOCHS = "dataset.spaced_epochs"
@@ -106,7 +109,8 @@ def study_of(
         target=easiest,
         baseline=without_echo[0] if len(without_echo) == 1 else "",
         budget=budgets.pop() if len(budgets) == 1 else None,
-        record=dict(snapshots[0]) | origin,
+        # the oldest, since an earlier protocol has a caveat
+        record=dict(min(snapshots, key=records.schema_version)) | origin,
     )
 
 

@@ -408,8 +408,8 @@ class Study:
         config: the configuration that all trials start from: a ConfigDict when the study is run,
             the dict in study.json when it is read.
         config_flag: the --config that it came from.
-        record: study.json, as it was read or will be written, or config.json of the first single
-            run; empty before.
+        record: study.json, as it was read or will be written, or config.json of the oldest of the
+            single runs; empty before.
     """
 
     name: str

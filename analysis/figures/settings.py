@@ -63,6 +63,10 @@ def by_setting(
         axes.axhline(level, color=COLORS["none"], lw=1.0, ls=DOTTED, zorder=0, label=label)
     if measure != "best_value":
         axes.set_ylim(0, 1.08 * np.nanmax([*table[f"{measure}_max_low"], 0.0]) or 1)
+    else:  # marks that are moved by points do not widen the axis
+        ends = table[["best_value_min", "best_value_low", "best_value_max_low"]].to_numpy(float)
+        axes.update_datalim([(0.0, value) for value in ends[np.isfinite(ends)]], updatex=False)
+        axes.autoscale_view(scalex=False)
     axes.set_xlabel(LABELS[setting.name])
     axes.set_ylabel(textwrap.fill(measure_label(measure, study), 36))
     format_ticks(axes.yaxis, measure)
@@ -132,7 +136,7 @@ def _draw_ideals(
     axes: Axes, table: pd.DataFrame, measure: str, positions: dict[float, float]
 ) -> None:
     """The baseline's median / e, one line per baseline."""
-    factors = np.linspace(1, max(positions), 200)
+    factors = np.geomspace(1, max(positions), 200)
     logarithmic = positions[max(positions)] != max(positions)
     x = np.log2(factors) if logarithmic else factors
     label = "ideal: baseline / e"

@@ -225,6 +225,16 @@ def test_a_packed_study_is_unpacked_once_and_again_when_it_is_replaced(
     assert before.is_dir()  # an earlier table still refers to it
 
 
+def test_messages_name_packed_studies_by_their_files(tmp_path, capsys):
+    for name in ("a", "b"):  # no trial of either has started
+        archive.pack(write_study(tmp_path / name, [BASELINE], {}), tmp_path / f"{name}.tar.xz")
+    one, other = (str(tmp_path / f"{name}.tar.xz") for name in ("a", "b"))
+    assert run([one, other, f"--out={tmp_path / 'out'}"]) == 2
+    assert f"{one} is a study; give one study alone" in capsys.readouterr().err
+    assert run([one, f"--out={tmp_path / 'out'}"]) == 2
+    assert f"no run records in {one};" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("directory", [".", "..", "baseline/.."])
 def test_the_packed_study_has_the_name_of_its_directory(directory, small, tmp_path, monkeypatch):
     archive.pack(small, tmp_path / "small.tar.xz")

@@ -6,6 +6,7 @@ import pandas.testing
 import pytest
 
 from analysis import explorer, load, report, scores, tables, uncertainty
+from runs import records
 from tests.helpers.written_studies import (
     BASELINE,
     BEFORE,
@@ -328,3 +329,21 @@ def test_texts_of_single_runs_are_choices(tmp_path):
     (axis,) = data["hyperparameters"]
     assert axis == {"label": "name", "log": False, "choices": ["adamw", "nesterov", "sgd"]}
     assert [trial["hyperparameters"] for trial in data["trials"]] == [[0.0], [1.0], [2.0]]
+
+
+def test_a_searched_batch_size_is_a_hyperparameter(tmp_path):
+    space = [{"field": "batch_size", "scale": "linear", "min": 10, "max": 20}]
+    values = {("baseline", 0, trial): [0.5, 0.9] for trial in range(2)}
+    root = write_study(tmp_path / "s", [BASELINE], values, search_space=space)
+    for trial in range(2):
+        path = root / "baseline" / "0" / str(trial)
+        hparams, run = (records.read_json(path / name) for name in ("hparams.json", "config.json"))
+        hparams["hparams"] = {"batch_size": 10 + 10 * trial}
+        run["config"] |= hparams["hparams"]
+        records.write_json(path / "hparams.json", hparams)
+        records.write_json(path / "config.json", run)
+    data = explorer.data(load.read(root))
+    assert data is not None
+    assert [axis["label"] for axis in data["hyperparameters"]] == ["batch size"]
+    assert [trial["hyperparameters"] for trial in data["trials"]] == [[10.0], [20.0]]
+    assert [trial["values"] for trial in data["trials"]] == [["batch size 10"], ["batch size 20"]]

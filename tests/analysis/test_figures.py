@@ -90,6 +90,24 @@ def test_dotted_lines_are_at_the_median_of_the_own_baseline(tmp_path, score):
     assert dotted == ([0.9, 0.9, 0.95, 0.95] if score == "best_value" else [800, 800, 600, 600])
 
 
+def test_best_values_by_factor_are_in_view(tmp_path):
+    conditions = [BASELINE, *(setting(f"e{e}", "before_augmentation", e, 50) for e in (2.0, 4.0))]
+    values = {("baseline", 0, 0): [0.8], ("baseline", 1, 0): [0.82], ("e2.0", 0, 0): [0.85]}
+    root = write_study(tmp_path / "s", conditions, values, score="best_value")
+    (figure,) = figures.results(load.read(root)).values()
+    low, high = figure.axes[0].get_ylim()
+    assert 0.7 < low < 0.8
+    assert 0.85 < high < 0.9
+
+
+def test_ideals_are_those_of_every_factor(tmp_path):
+    conditions = [BASELINE, *(setting(f"e{e}", "before_augmentation", e, 50) for e in (2.0, 1e3))]
+    root = write_study(tmp_path / "s", conditions, {("baseline", 0, 0): [0.1] * 7 + [0.9]})
+    (figure,) = figures.results(load.read(root)).values()
+    (ideal,) = (line for line in figure.axes[0].get_lines() if line.get_color() == style.QUIET)
+    assert np.interp(1.0, *ideal.get_data()) == pytest.approx(400, rel=0.01)  # log2 of e = 2
+
+
 def lines_x(figure):
     return [list(line.get_xdata()) for line in figure.axes[0].get_lines()]
 

@@ -17,6 +17,7 @@ from analysis import (
     archive,
     caveats,
     figures,
+    gradients,
     load,
     report,
     scores,
@@ -556,6 +557,13 @@ def test_curves_hold_the_validation_records(small):
     assert curve["step"].tolist() == [20, 40, 60, 80]
 
 
+def test_gradient_statistics_of_no_directory_are_refused(tmp_path):
+    write_trial(tmp_path / "run", [0.9])
+    assert gradients.gradient_statistics(tmp_path / "run").empty
+    with pytest.raises(InputError, match="no such directory"):
+        gradients.gradient_statistics(tmp_path / "rum")
+
+
 def test_single_runs_group_by_echo_settings_and_data_seed(tmp_path):
     echo = {"insertion": "after_batching", "factor": 4.0, "shuffle_buffer": 0}
     write_trial(tmp_path / "a", [0.1, 0.2, 0.3, 0.9])
@@ -630,6 +638,23 @@ def test_unlike_runs_of_different_conditions_are_a_caveat_and_form_no_pairs(tmp_
         notes = [note for note in caveats.find(loaded) if note.startswith("Conditions differ")]
         assert [says + f" {fields}, so" in note for note in notes] == ([True] if fields else [])
         assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number, names
+
+
+def test_runs_of_different_numbers_of_streams_are_a_caveat(tmp_path):
+    echo = {"insertion": "before_augmentation", "factor": 2.0, "shuffle_buffer": 0}
+    for name, changes in (
+        ("base", {"streams": 1}),
+        ("one", echo | {"streams": 1}),
+        ("four", echo | {"streams": 4, "placement": "device"}),
+    ):
+        write_trial(tmp_path / name, [0.9], settings=config(echo=changes))
+    within = "Runs of one condition differ in more than optimizer and seeds (echo.streams), so"
+    across = "batch size, optimizer, and seeds (echo.streams), so ratios"
+    for names, says in ((["one", "four"], within), (["base", "four"], across)):
+        notes = caveats.find(load.read([tmp_path / name for name in names]))
+        assert sum(says in note for note in notes) == 1
+    notes = caveats.find(load.read([tmp_path / "base", tmp_path / "one"]))
+    assert "echo.streams" not in " ".join(notes)
 
 
 def test_single_runs_of_different_metrics_are_refused(tmp_path):
@@ -779,6 +804,19 @@ def test_effect_without_retuning_is_bounded_by_what_its_trial_had_used(tmp_path)
     _, before = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")
     assert before["untuned_count"] == 1
     assert (before["untuned_low"], before["untuned_high"]) == (200 / 400, math.inf)
+
+
+def test_effect_without_retuning_has_a_trial_that_failed_after_an_easier_target(tmp_path):
+    values = {
+        ("baseline", 0, 0): [0.1, 0.7, 0.9],
+        ("before_e2", 0, 0): ([0.7, 0.8], "failed"),
+    }
+    root = write_study(tmp_path / "s", [BASELINE, BEFORE], values)
+    for target, effects in ((0.7, (1, 0.5, 0.5)), (0.85, (0,))):
+        loaded = load.read(root, target)
+        _, before = scores.condition_scores(loaded.trials, loaded.study).to_dict("records")
+        names = ["untuned_count", "untuned_low", "untuned_high"]
+        assert tuple(before[name] for name in names)[: len(effects)] == effects
 
 
 def test_latex_shows_hostile_text_literally():
@@ -968,6 +1006,18 @@ def test_trials_without_their_study_are_a_caveat(tmp_path):
     assert any(says in caveat for caveat in caveats.find(load.read(study)))
 
 
+def test_trials_of_two_studies_form_no_pairs_with_other_optimizers(tmp_path):
+    for name in ("sgd", "again", "adamw"):
+        optimizer = {"name": "adamw" if name == "adamw" else "sgd"}
+        condition = BASELINE if name == "sgd" else BEFORE
+        outcomes = {(condition["name"], 0, trial): [0.9] for trial in range(2)}
+        settings = {"batch_size": 10, "optimizer": optimizer}
+        write_study(tmp_path / name, [condition], outcomes, resolved_config=settings)
+    for other, number in (("again", 2), ("adamw", 0)):
+        loaded = load.read([tmp_path / "sgd" / "baseline", tmp_path / other / "before_e2"])
+        assert len(uncertainty.pairs(loaded.trials, loaded.study)) == number
+
+
 def test_a_trial_with_evaluations_and_without_its_configuration_is_set_aside(tmp_path):
     study = write_study(tmp_path / "study", [BASELINE, BEFORE], SMALL)
     trial = study / "baseline" / "0" / "1"
@@ -1074,6 +1124,17 @@ def test_same_records_give_the_same_files(reported, small_files, tmp_path):
     report.write(load.read(small_files, target=0.85), tmp_path, small_files)
     for path in reported[1].iterdir():
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
+
+
+def test_directories_whose_names_are_not_utf_8_have_a_report(coarse_figures, tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    write_trial(tmp_path / name, [0.1, 0.9])
+    write_trial(tmp_path / "b", [0.9], settings=config(batch_size=20))
+    loaded = load.read(tmp_path)
+    assert [os.path.basename(path) for path in loaded.trials["path"]] == ["caf\udce9", "b"]
+    report.write(loaded, tmp_path / "report", tmp_path)
+    trials = pd.read_csv(tmp_path / "report" / "trials.csv")
+    assert trials["path"].tolist() == [r"caf\xe9", "b"]
 
 
 def test_study_record_without_a_key_says_which(small):

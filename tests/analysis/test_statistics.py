@@ -489,3 +489,12 @@ def test_single_runs_without_a_horizon_have_that_caveat_too(tmp_path):
         run = tmp_path / str(number) / "run"
         write_trial(run, [0.1, 0.9], settings=config(optimizer=optimizer))
         assert ("earlier protocol" in " ".join(caveats.find(load.read([run])))) == marked
+
+
+def test_one_single_run_without_a_horizon_has_that_caveat_wherever_it_is(tmp_path):
+    new = {"name": "linear", "horizon_fresh_examples": 0}
+    for name, schedule, version in (("a", new, 5), ("b", {"name": "linear"}, 1), ("c", new, 5)):
+        optimizer = {"name": "sgd", "learning_rate": 0.1, "schedule": schedule}
+        settings = config(optimizer=optimizer)
+        write_trial(tmp_path / name, [0.1, 0.9], settings=settings, schema_version=version)
+    assert "earlier protocol" in " ".join(caveats.find(load.read(tmp_path)))
