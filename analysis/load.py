@@ -38,6 +38,9 @@ _COUNTS = ("fresh_examples_to_target", "steps_to_target", "best_fresh_examples")
 _COUNTS += ("steps", "fresh_examples", "model_seed", "lanes", "workers")
 _FLOATS = ("seconds_to_target", "fresh_examples_before_target", "seconds_before_target")
 _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
+# What an evaluation's record has besides its metrics.
+_NO_METRICS = {"step", "fresh_examples", "split", "input_wait_fraction"}
+_NO_METRICS |= {"train_seconds", "wall_seconds"}
 _MAX_NAMED = 12  # trials that are set aside; a study may have thousands
 SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
 # Column names that a hyperparameter may not have; see `load`.
@@ -182,15 +185,23 @@ def read_study(directory: pathlib.Path) -> Study:
 
 def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The validation records of `trials`: condition, label, insertion, factor, search, trial, step,
-    fresh_examples, train_seconds, value (of `metric`; missing if it was not finite)."""
+    fresh_examples, train_seconds, value (of `metric`; missing if it was not finite).
+
+    Raises:
+        InputError: no evaluation has this metric.
+    """
     kept = ["condition", "label", "insertion", "factor", "search", "trial"]
     names = ("step", "fresh_examples", "train_seconds", metric)
-    lengths, columns = [], {name: array.array("d") for name in names}
+    lengths, columns, recorded = [], {name: array.array("d") for name in names}, set()
     for path in trials["path"]:
         evaluations = trial_records.read(path).validation
         lengths.append(len(evaluations))
+        recorded.update(*evaluations[:1])
         for name, column in columns.items():
             column.extend(math.nan if r.get(name) is None else r[name] for r in evaluations)
+    if recorded and metric not in recorded:
+        metrics = ", ".join(sorted(recorded - _NO_METRICS))
+        raise InputError(f"metric is {metric!r}, which no evaluation has; allowed: {metrics}")
     frame = trials[kept].loc[trials.index.repeat(lengths)].reset_index(drop=True)
     values = {name: np.frombuffer(column) for name, column in columns.items()}
     counts = {name: values.pop(name).astype(np.int64) for name in names[:2]}

@@ -133,8 +133,9 @@ def _summary(effects: pd.DataFrame, study: Study) -> str:
         better, worse = uncertainty.verdicts(study)
         if study.higher_is_better:
             better, worse = worse, better
-        verb = {"fewer": "take fewer fresh examples", "faster": "are faster"}
-        does = verb.get(better, f"have a {better} best value")
+        take, are, have = ("takes", "is", "has") if len(effects) == 1 else ("take", "are", "have")
+        verb = {"fewer": f"{take} fewer fresh examples", "faster": f"{are} faster"}
+        does = verb.get(better, f"{have} a {better} best value")
         sentences.append(
             f"With matched seeds, {verdicts.get(better, 0)} of "
             f"{several(len(effects), 'condition')} {does} than the baseline, "

@@ -555,6 +555,8 @@ def test_curves_hold_the_validation_records(small):
     assert curve["value"].tolist() == [0.1, 0.3, 0.85, 0.93]
     assert curve["fresh_examples"].tolist() == [100, 200, 300, 400]
     assert curve["step"].tolist() == [20, 40, 60, 80]
+    with pytest.raises(InputError, match=r"metric is 'acuracy', which no .*; allowed: accuracy"):
+        load.curves(trials, "acuracy")
 
 
 def test_gradient_statistics_of_no_directory_are_refused(tmp_path):
