@@ -35,7 +35,8 @@ def execute(name, parameters, fewer=()):
     (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", ())]
     cell.source = f"import pathlib\n{parameters}"
     where = {"metadata": {"path": str(NOTEBOOKS)}}
-    client = nbclient.NotebookClient(notebook, timeout=HANGS, resources=where)
+    limits = {"timeout": HANGS, "startup_timeout": HANGS}
+    client = nbclient.NotebookClient(notebook, resources=where, **limits)
     return client.execute(env=optimizing()).cells
 
 
