@@ -63,7 +63,10 @@ class EchoSchedule:
 
     def num_outputs(self, num_fresh: int) -> int:
         """The number of outputs of `num_fresh` items: floor(num_fresh * e)."""
-        num_fresh = checked_integer("num_fresh", num_fresh, 0, sys.maxsize)
+        return self._num_outputs(checked_integer("num_fresh", num_fresh, 0, sys.maxsize))
+
+    def _num_outputs(self, num_fresh: int) -> int:
+        """Unchecked, since iteration calls it for each batch."""
         return num_fresh * self._numerator // self._denominator
 
     def copies(self, start: int, stop: int) -> np.ndarray:
@@ -120,7 +123,7 @@ class EchoSchedule:
         if num_outputs == 0:
             return 0
         echoed = num_outputs + self.slots - 1
-        return echoed if num_fresh is None else min(echoed, self.num_outputs(num_fresh))
+        return echoed if num_fresh is None else min(echoed, self._num_outputs(num_fresh))
 
     def _fresh_of(self, echoed) -> Any:
         """The fresh item at an echoed position p (or array): the largest i with floor(i*e) <= p."""
@@ -151,7 +154,7 @@ class EchoCursor:
         self.schedule = schedule
         self.num_fresh = num_fresh
         self.position = position
-        self.total = None if num_fresh is None else schedule.num_outputs(num_fresh)
+        self.total = None if num_fresh is None else schedule._num_outputs(num_fresh)
         if self.total is not None and position > self.total:
             raise ValueError(
                 f"output {position} is beyond the end: {num_fresh} fresh items at factor "
@@ -205,7 +208,7 @@ class EchoCursor:
         if 0 <= position - self.position <= self.schedule.slots:
             return self  # emitting the outputs between is faster than looking back
         oldest = self.schedule.cursor(position, self.num_fresh).oldest()
-        enters = self.schedule.num_outputs(oldest) - self.schedule.slots + 1
+        enters = self.schedule._num_outputs(oldest) - self.schedule.slots + 1
         return self.schedule.cursor(min(max(enters, 0), position), self.num_fresh)
 
     def live(self) -> dict[int, int]:
@@ -223,7 +226,7 @@ class EchoCursor:
         left = dict(zip(items.tolist(), counts.tolist(), strict=True))
         # The newest item may have copies that have not entered the buffer yet.
         newest = schedule._fresh_of(admitted - 1)
-        outside = schedule.num_outputs(newest + 1) - admitted
+        outside = schedule._num_outputs(newest + 1) - admitted
         if outside:
             left[newest] = left.pop(newest, 0) + outside
         return left
@@ -341,7 +344,7 @@ class FixedOrder:
     def _num_settled(self, num_read: int) -> int:
         """The number of batches, at least 1, that consist of the first `num_read` items. They are
         computed together because a numpy call on few outputs is all overhead."""
-        outputs = self._schedule.num_outputs(num_read) - self._schedule.slots + 1
+        outputs = self._schedule._num_outputs(num_read) - self._schedule.slots + 1
         return max(1, min(outputs - self._cursor.position, _BLOCK) // self._size)
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:

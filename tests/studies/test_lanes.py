@@ -13,6 +13,7 @@ from runs.progress import Progress
 from studies import lanes
 from tests.helpers.runs import (
     EIGHT_STEPS,
+    RESNET,
     StopsAt,
     echoing,
     mini,
@@ -38,9 +39,9 @@ def lane_configs(**fields):
     ]
 
 
-def assert_same(one, other):
-    *mine, arrays = numbers(one)
-    *theirs, others = numbers(other)
+def assert_same(one, other, config=None):
+    *mine, arrays = numbers(one, config)
+    *theirs, others = numbers(other, config)
     assert mine == theirs
     assert arrays.keys() == others.keys()
     for name, array in arrays.items():
@@ -64,6 +65,17 @@ def test_a_lane_is_its_own_run_bit_for_bit(alone, tmp_path):
     assert [result["status"] for result in results] == STATUSES
     for together, apart in zip(workdirs, alone, strict=True):
         assert_same(together, apart)
+
+
+@pytest.mark.slow
+def test_batch_statistics_are_a_lanes_own(tmp_path):
+    """Logistic regression, of the other tests, has none."""
+    fields = RESNET | EIGHT_STEPS
+    configs = [mini(**fields, optimizer__learning_rate=rate) for rate in (0.1, 0.001)]
+    lanes.train(configs, [tmp_path / "0", tmp_path / "1"], QUIET)
+    for number, config in enumerate(configs):
+        train.train(config, tmp_path / "alone" / str(number))
+        assert_same(tmp_path / str(number), tmp_path / "alone" / str(number), config)
 
 
 @pytest.mark.slow
