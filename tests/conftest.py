@@ -76,7 +76,11 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """Files without slow tests come last, so that no process is left with a long one at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow = {
+        item.path
+        for item in items
+        if {"slow", "long"} & {mark.name for mark in item.iter_markers()}
+    }
     items.sort(key=lambda item: item.path not in slow)
 
 

@@ -31,7 +31,7 @@ def test_there_are_five_recipes():
     assert set(RECIPES) == {*WRITES, *PRINTS}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("title", sorted({*WRITES, *PRINTS}))
 def test_a_recipe_applies_and_its_command_runs(title, tmp_path):

@@ -96,7 +96,7 @@ def test_a_job_is_queued_again_only_if_it_was_preempted(script, code, submitted,
     assert calls[1:] == (["scontrol requeue 7"] if code == 75 else [])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_the_elements_of_an_array_plan_their_shares_of_a_study(submitted):
     words = (MINI, "--study=demo", "--dry-run")
@@ -109,7 +109,7 @@ def test_the_elements_of_an_array_plan_their_shares_of_a_study(submitted):
     assert "n up to 25, the number of searches" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_two_hosts_train_one_run(submitted, tmp_path):
     port = free_port(range(61_440, 65_536))  # from which JAX takes one by the job's number
@@ -201,7 +201,7 @@ def test_requirements_list_what_the_packages_import():
                 assert names & {n.replace("_", "-") for n in listed}, f"{path}: {module}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_what_the_image_holds_is_enough_to_train(tmp_path):
     for name in copied():

@@ -61,7 +61,7 @@ def first(tmp_path_factory):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.slow
+@pytest.mark.long
 def test_five_minutes(first):
     out, cells = first
     assert len(pictures(cells)) == 2
@@ -71,7 +71,7 @@ def test_five_minutes(first):
     assert "(too few pairs)" in " ".join(printed(cells).split())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_figures_of_a_study(first):
     study = str(first[0] / "study")  # the same one each time
     cells = execute(NAMES[1], f"STUDIES, EASIER = {study!r}, 0.9")
@@ -79,7 +79,7 @@ def test_the_figures_of_a_study(first):
     assert "before augmentation, e = 4" in printed(cells)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_your_own_pipeline():
     cells = execute(NAMES[2], "SECONDS_PER_READ = 0.0001")
     said = printed(cells)
@@ -89,7 +89,7 @@ def test_your_own_pipeline():
     assert "1488 copies" in said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_how_much_to_echo():
     cells = execute(NAMES[3], "PROBLEM, USER, RATIO = 'manual', 0, 16.0")
     assert len(pictures(cells)) == 2

@@ -68,7 +68,7 @@ def test_report_is_printed_and_written(small):
     assert not [path for path in (small / "report").iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_narrow_terminal_shows_every_column(small, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     assert run([str(small)]) == 0

@@ -55,7 +55,7 @@ def test_judging_again_gives_what_reading_at_the_target_gives(study):
         assert judged.study == read.study
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tables_are_those_of_reading_at_each_target(study):
     data = explorer.data(load.read(study))
     assert data is not None
@@ -84,6 +84,7 @@ def test_curves_decide_where_each_trial_reaches_each_target(study):
             assert [hit[0] for hit in hits[:1]] == ([] if pandas.isna(expected) else [expected])
 
 
+@pytest.mark.long
 def test_trials_that_do_not_count_are_named_at_each_target(study):
     data = explorer.data(load.read(study))
     assert data is not None

@@ -264,7 +264,7 @@ _VALUES = st.recursive(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_damage_of_a_trial_leaves_the_others(tmp_path_factory, small_files, data):
@@ -1121,7 +1121,7 @@ def test_report_states_the_protocol(reported):
     assert "notes" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_same_records_give_the_same_files(reported, small_files, tmp_path):
     report.write(load.read(small_files, target=0.85), tmp_path, small_files)
     for path in reported[1].iterdir():

@@ -350,6 +350,7 @@ def test_signs_that_all_point_one_way_bound_no_effect_but_the_intervals(tmp_path
     assert tables.paired_text(effect, loaded.study).startswith("undetermined [-, 0.88")
 
 
+@pytest.mark.long
 def test_every_table_shows_how_few_pairs_an_interval_rests_on(tmp_path):
     # (20, 10) has a sign at both ends. (None, 30) has one from 30/40 on only.
     costs = [(20, 10)] * 6 + [(None, 30)] * 6 + [(None, None)] * 2

@@ -386,6 +386,7 @@ def test_watch_waits_for_a_run_that_was_preempted(tmp_path, capsys, monkeypatch)
     assert [line.split(" | ")[2] for line in lines] == ["0 running", "1 running", "0 running"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hparams", [None, {"optimizer.momentum": None}])
 def test_a_trial_without_hyperparameters_is_analyzed(hparams, tmp_path):
     axis = {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.1, "max": 0.5}

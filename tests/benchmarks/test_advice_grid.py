@@ -13,7 +13,7 @@ def test_a_cell_compares_each_round_with_its_own_prediction():
     assert advice_grid.Cell.from_rounds(slower) == advice_grid.Cell(rate=60.0, ratio=0.9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_grid_reports_each_cell_and_draws(tmp_path, capsys, monkeypatch):
     small = advice_grid.Grid((2,), (1, 2), seconds=0.1, rounds=2, advice_seconds=0.05)
     monkeypatch.setattr(advice_grid, "QUICK", small)

@@ -63,12 +63,14 @@ def test_auto_requests_no_batch_before_the_step_before_it_has_begun():
     assert fresh.max() <= (auto_price.BURST + AHEAD + 1) * BATCH_SIZE
 
 
+@pytest.mark.long
 def test_the_page_is_that_of_the_records():
     saved = json.loads(auto_price.RECORDS.read_text())
     page = auto_price.RECORDS.with_suffix(".md").read_text()
     assert auto_price.report(saved) + "\n" == page
 
 
+@pytest.mark.long
 def test_a_study_that_was_stopped_is_not_collected(tmp_path, monkeypatch):
     monkeypatch.setattr(auto_price.sweep, "run", lambda *_: "preempted")
     with pytest.raises(SystemExit, match="the same command resumes"):
@@ -127,6 +129,7 @@ def _further_study(problem, root, monkeypatch):
     return [condition.name for condition in study.conditions]
 
 
+@pytest.mark.long
 def test_further_seeds_are_new_and_judge_every_cell_again(tmp_path, monkeypatch):
     monkeypatch.setattr(auto_price, "PILOTED", ("digits",))
     runs = {}

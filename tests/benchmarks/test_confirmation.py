@@ -130,6 +130,7 @@ def test_weight_decay_is_tried_at_the_winners_and_at_the_setting_of_no_echoing()
     assert "weight_decay_of_winners" not in catalog.registered(numbers, (16,), 20, winners)
 
 
+@pytest.mark.long
 def test_study_without_axes_runs_and_is_decided(tmp_path):
     plan = study(trials=1, searches=3, axes=(), target__value=0.1)
     assert sweep.run(plan, tmp_path / "study", QUIET) == "finished"

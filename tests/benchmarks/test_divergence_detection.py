@@ -7,7 +7,7 @@ from benchmarks import divergence_detection
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of 1e39
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_finds_with_numpy_where_runs_end(tmp_path, capsys):
     words = ["--workloads=cifar10", "--steps=4", "--momenta=0.9", "--learning_rates=0.01,1e7,1e39"]
     assert divergence_detection.main([*words, f"--out={tmp_path / 'page.md'}"]) == 0

@@ -22,7 +22,7 @@ def run(request, *arguments):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_quick_run_prints_a_table_per_path(request, tmp_path):
     out = tmp_path / "new" / "report.md"
     finished = run(request, "--quick", "--factors=2", "--no-memory", f"--out={out}")
@@ -59,7 +59,7 @@ def test_help_shows_the_commands(capsys):
     assert "--out=results/echo_overhead.md" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["stage", "whole"])
 def test_all_sides_return_the_same_kind_of_batches(path):
     sizes = echo_overhead.QUICK
@@ -112,7 +112,7 @@ def fill(megabytes):
     assert filled[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_increase_is_that_of_the_work():
     assert common.memory_increase(block, fill, 100) == pytest.approx(100e6, rel=0.1)

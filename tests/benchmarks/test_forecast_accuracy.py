@@ -30,6 +30,7 @@ def test_adaptive_pilots_cost_at_most_a_baseline_run(manual):
         assert 0.2 < outcome.cost <= 1
 
 
+@pytest.mark.long
 def test_the_page_counts_the_settings_that_are_judged():
     page = pathlib.Path("results/forecast_accuracy.md").read_text()
     for problem in forecast_accuracy.STUDIES:

@@ -84,6 +84,7 @@ def test_a_regression_does_not_choose_a_factor_whose_pilot_diverged(monkeypatch)
     assert answer == {16.0: 0.5}
 
 
+@pytest.mark.long
 def test_users_of_the_grid_come_with_the_records_of_their_gradients():
     packed = forecast_grid.RESULTS / "digits.tar.xz"
     users = forecast_accuracy.recorded_users("digits", "digits", packed)
@@ -197,6 +198,7 @@ def test_the_medians_of_the_other_seeds_choose_and_predict():
     assert last.factor == 4.0
 
 
+@pytest.mark.long
 def test_the_confirmed_seeds_of_a_problem_have_a_run_at_every_factor(monkeypatch):
     seeds = pilot_seeds.confirmed()["sentences", 32]
     assert [set(one.runs) for one in seeds] == [{1.0, 2.0, 4.0, 16.0}] * 20

@@ -8,6 +8,7 @@ from studies.search import trial_config
 from tests.helpers.written_studies import BASELINE, BEFORE, write_study
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", further_searches.CONDITIONS)
 def test_trials_have_the_settings_of_the_study_with_five_searches(name, tmp_path):
     packed = load.read(f"results/grid/{name}_logistic.tar.xz").trials

@@ -8,7 +8,7 @@ from benchmarks import gradient_statistics_cost
 from tests.helpers.refusals import refusal
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_prints_one_row_per_workload(tmp_path):
     out = tmp_path / "report.md"
     words = ["--size=mini", "--quick", "--batch_size=4", "--workloads=lm1b", f"--out={out}"]

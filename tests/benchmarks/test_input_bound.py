@@ -21,7 +21,7 @@ def test_every_condition_can_be_run_and_does_not_end():
             assert config.budget.fresh_examples > 10**6 * plan.batch_size // 256
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fresh_examples_per_step_are_those_of_the_factor(tmp_path):
     input_bound.write_files(MINI, tmp_path)
     fields = input_bound.conditions(MINI)["e = 4 after augmentation"]
@@ -36,6 +36,7 @@ def decoding_threads():
     return map_datasets.CORES
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
 def test_a_process_decodes_on_as_many_cores_as_it_is_given():
     before = os.sched_getaffinity(0)

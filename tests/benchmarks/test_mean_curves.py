@@ -275,6 +275,7 @@ PAGE = mean_curves.RESULTS / "mean_curves.md"
 TITLE = "## What the intervals cover"
 
 
+@pytest.mark.long
 def test_the_page_follows_from_the_stored_curves(tmp_path, monkeypatch):
     monkeypatch.setattr(mean_curves, "_covers", lambda accuracies, level: ["-"] * 4)  # takes long
     mean_curves.main([f"--out={tmp_path / 'mean_curves.md'}"])

@@ -7,7 +7,7 @@ from benchmarks import bursty, real_data_curves, sweep_throughput
 SMALL = ["--steps=2", "--rounds=1", "--width=4"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("benchmark", "flags", "title"),
     [

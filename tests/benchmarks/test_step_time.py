@@ -29,7 +29,7 @@ step_time.main(sys.argv[1:])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_quick_run_without_optional_packages_prints_a_row_per_workload(tmp_path):
     out = tmp_path / "new" / "report.md"
     argv = ["--size=mini", "--quick", "--batch_size=4", "--workloads=lm1b", f"--out={out}"]
@@ -48,7 +48,7 @@ def test_quick_run_without_optional_packages_prints_a_row_per_workload(tmp_path)
     assert "PyTorch is not installed here" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", ["full", "mini"])
 @pytest.mark.parametrize("name", step_time.CONFIGS)
 def test_batches_fit_the_loss(name, size):

@@ -14,7 +14,7 @@ from benchmarks.torture import damages, endings, ledger
 from tests.helpers.runs import run_command
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_a_few_cases_cause_no_fault(tmp_path):
     results = tmp_path / "results.jsonl"

@@ -14,7 +14,7 @@ from runs.study import nested
 from training import check
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_follows_from_the_runs_and_starting_again_trains_nothing(
     tmp_path, capsys, monkeypatch
 ):

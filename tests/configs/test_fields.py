@@ -240,7 +240,7 @@ PREPARED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("flag", PREPARED)
 def test_values_within_ranges_are_prepared_or_refused_in_a_sentence(flag, tmp_path, monkeypatch):
     """On a simulated machine of 2 GiB, so that every machine refuses the same values."""

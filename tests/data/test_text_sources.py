@@ -148,6 +148,7 @@ def _cached_in_a_process(directory, barrier, queue):
     queue.put(vocabulary.cached(source, about(), directory).fingerprint)
 
 
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_two_processes_at_once_share_one_vocabulary(tmp_path):
     context = multiprocessing.get_context("spawn")

@@ -135,7 +135,7 @@ def test_the_commands_on_folders_suit_a_cpu_and_each_other():
         assert trained[name] == measured[name]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[1:3]))
 def test_a_command_of_the_page_runs(command, data, capsys):
     script, *words = command[1:] if command[1] != "-m" else command[2:]

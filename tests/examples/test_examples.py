@@ -26,7 +26,7 @@ def job_of(name):
     return importlib.import_module(f"examples.{name}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", JOBS)
 def test_the_job_reaches_a_low_target_with_echo_and_without(name, url):
     job = job_of(name)
@@ -83,7 +83,7 @@ def test_a_row_has_means_and_intervals_over_the_seeds():
     assert cells[5] == "10, 22"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_the_command_runs_the_jobs_and_replaces_the_table(tmp_path, capsys):
     page = tmp_path / "page.md"

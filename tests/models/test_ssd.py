@@ -36,7 +36,7 @@ def test_feature_maps_and_outputs_at_300_pixels():
     assert (offsets.shape, logits.shape) == ((2, 8732, 4), (2, 8732, 81))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("image_size", [32, 64, 96, 160, 250, 300, 321, 512])
 def test_maps_outputs_and_boxes_agree_at_every_image_size(image_size):
     model = abstract(num_classes=3, image_size=image_size, width=4)

@@ -201,7 +201,7 @@ print("ends")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
 def test_pipelines_of_one_process_do_not_wait_for_each_other_on_one_core(tmp_path):
     input_bound.write_files(input_bound.Plan(size="mini", files=80), tmp_path)

@@ -399,7 +399,7 @@ def test_a_run_continues_without_its_terminal(tmp_path):
     assert records.read_json(tmp_path / "run" / records.RESULT)["status"] == "exhausted"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["--help"], ["--evaluate", "nowhere"]])
 def test_output_that_cannot_be_written_changes_no_exit_code(arguments):
@@ -502,7 +502,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     assert said[0].startswith(f"error: no space is left on the disk of {small / 'run'}, or your ")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_limit_that_only_tensorboard_exceeds_costs_its_file_alone(tmp_path):
     """Its file is the largest. The run has more to record than fits into a pipe that nobody
     reads."""

@@ -272,7 +272,7 @@ def stop_both(both, workdir):
     assert records.read_json(workdir / records.CONFIG)["hardware"]["processes"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_two_processes_stop_together_and_one_process_resumes(
     two_processes, tmp_path, uninterrupted
@@ -509,6 +509,7 @@ distributed.initialize()
 """
 
 
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_a_process_that_waits_for_the_others_says_so(two_processes):
     two_processes(["-c", ALONE], ["-c", ""])  # of two runs, each without its other process

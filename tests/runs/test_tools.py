@@ -312,6 +312,7 @@ def test_launches_that_copy_the_same_file_do_not_damage_the_copy(tmp_path, monke
     assert os.listdir(copy) == ["metrics"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_checkpoint_that_is_saved_again_replaces_its_copy(tmp_path, resumed):
     run, copy = (

@@ -111,7 +111,7 @@ def kill(process):
     os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 @needs_proc
 def test_workers_write_what_one_process_writes_even_if_one_is_killed(alone, tmp_path):
@@ -120,6 +120,7 @@ def test_workers_write_what_one_process_writes_even_if_one_is_killed(alone, tmp_
     assert_same_trials(tmp_path / "study", alone)
 
 
+@pytest.mark.long
 @pytest.mark.multiprocess
 @needs_proc
 def test_ctrl_c_does_not_interrupt_the_imports_of_a_worker(tmp_path):
@@ -196,7 +197,7 @@ def test_a_trial_that_finished_before_its_last_worker_was_killed_is_not_given_up
     assert load.read(tmp_path / "study").trials["status"].tolist() == ["exhausted"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 @needs_proc
 def test_stopped_workers_save_and_resume(alone, tmp_path):

@@ -126,7 +126,7 @@ def test_a_pilot_stopped_during_an_evaluation_has_not_ended(tmp_path, monkeypatc
     assert records_of(pilot) == records_of(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pilots_are_runs_cut_off_and_continue_after_an_interruption(tmp_path):
     interrupted = make(tmp_path / "pilots", limit=0.25)
     with on_each_step(stop_at_call(3)), pytest.raises(train.Preempted):

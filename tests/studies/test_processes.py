@@ -31,7 +31,7 @@ def sweep_words(outdir, *more, **fields):
     return [*words, *flags(config), *more]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_lanes_of_two_processes_save_at_the_same_time(two_processes, tmp_path):
     often = {"checkpoint_every_fresh_examples": 320}
@@ -45,7 +45,7 @@ def test_lanes_of_two_processes_save_at_the_same_time(two_processes, tmp_path):
     assert [result["status"] for result in results] == ["exhausted"] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_a_trial_that_fails_in_one_process_ends_the_sweep_in_all(two_processes, tmp_path):
     words = sweep_words(tmp_path / "study", upstream__timeout=3.0)
@@ -72,7 +72,7 @@ if os.environ["JAX_PROCESS_ID"] == "1":  # whenever it looks, any wait is over
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_processes_start_a_held_trial_at_the_same_time_whatever_their_clocks(
     two_processes, tmp_path

@@ -20,7 +20,7 @@ from workloads.small_images import SmallImageClassification
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of ENDLESS
 
-WAYS = ("alone", "lanes", "stacked")
+WAYS = ("alone", "lanes", pytest.param("stacked", marks=pytest.mark.long))
 
 # Infinite in float32: the first update leaves no parameter finite; the first loss is normal.
 ENDLESS = 1e39
@@ -55,7 +55,7 @@ def assert_diverged(result, workdir, step, why):
     assert latest_step(workdir) == (step - 1 or None)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_recorded_trials_recover_from_less_than_the_bound_and_only_on_the_convex_problem():
     """The numbers in the comment on MAX_LOSS_RATIO and on docs/claims_evidence.md, from every
     packed study of the grid."""
@@ -112,7 +112,7 @@ def test_parameters_and_the_bound_on_the_loss(way, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["alone", "stacked"])
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]])
 def test_a_gradient_that_is_not_finite_beside_a_finite_loss(way, tmp_path, monkeypatch):
     original = SmallImageClassification.loss
 

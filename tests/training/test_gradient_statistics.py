@@ -116,7 +116,7 @@ def test_equal_halves_give_the_estimates_of_mccandlish(population):
     assert float(found["gradient_noise_trace"]) == pytest.approx(trace, rel=1e-4)
 
 
-@pytest.fixture(params=["cifar10", "transformer", "ssd"])
+@pytest.fixture(params=["cifar10", "transformer", pytest.param("ssd", marks=pytest.mark.long)])
 def shipped(request, monkeypatch):
     """(name, parameters, batch, a function of both for each kind of loss)."""
     monkeypatch.setitem(STAGES, 10, SHORT_STAGES[10])
@@ -219,7 +219,7 @@ ON = {"gradient_statistics_every_steps": 2}
 @pytest.mark.parametrize(
     "condition",
     [
-        echoing("none", 0),
+        pytest.param(echoing("none", 0), marks=pytest.mark.long),
         echoing("before_augmentation", 100),
         echoing("after_augmentation", 0),
         echoing("after_batching", 4),

@@ -15,7 +15,7 @@ from training import sharding
 from training import step as steps
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*step_time.CONFIGS, "imagenet-augment"])
 def test_steps_lower_for_cuda(name, monkeypatch):
     case = tpu_compile.CASES[name]

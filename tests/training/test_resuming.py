@@ -154,8 +154,13 @@ def fail(step):
         raise RuntimeError("the power went")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def param(case):
+    """Networks, which take long to trace and compile, are in the long tests."""
+    mark = pytest.mark.slow if case.workload == "logistic" else pytest.mark.long
+    return pytest.param(case, marks=mark, id="-".join(map(str, case)))
+
+
+@pytest.mark.parametrize("case", map(param, CASES))
 def test_an_interrupted_run_ends_like_one_that_was_not(case, tmp_path):
     runs = configs(case, tmp_path)
     whole, interrupted = ([tmp_path / name / str(n) for n in range(len(runs))] for name in "ab")

@@ -300,7 +300,7 @@ def test_the_full_configuration_is_the_studys():
     assert (config.target.metric, config.target.value) == ("mAP", 0.24)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_mini_trains_and_records_cocos_metrics(tmp_path, monkeypatch):
     # fewer scenes to compose and to score, and one block per stage: a third of the time
     monkeypatch.setitem(digits.NUM_SCENES, "validation", 40)

@@ -198,6 +198,7 @@ def test_fused_decoding_gives_the_crops_that_the_canvas_gives(spaced_epochs):
         assert difference_BxHxWxC.mean() < 12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fuses", [False, True])
 def test_no_batch_waits_for_the_compiler(fuses):
     """Batches of 40 are read in chunks of 32 and 8 records."""
@@ -419,7 +420,7 @@ def test_wrong_values_are_refused_in_a_sentence(field, value, says):
         make_experiment(mini(**{field: value}))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_mini_trains_alike_on_host_and_device(tmp_path):
     fields = echoing("before_augmentation", 20, factor=1.5)
     losses = {}

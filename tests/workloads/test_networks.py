@@ -46,7 +46,7 @@ def test_a_resnet_normalizes_the_configured_groups_apart(choose, shape, depth):
     assert {norm.group_size for norm in norms} == {8}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bfloat16_starts_near_float32(tmp_path):
     losses = {}
     for dtype in ("float32", "bfloat16"):

@@ -43,7 +43,7 @@ def the_pages_commands():
     return [words for b in pages.blocks(PAGE) if not b.language for words in pages.commands(b.code)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_workload_of_the_page_trains_and_is_searched_as_the_page_says(added):
     training, sweeping, analyzing = the_pages_commands()[:3]
     assert pages.run(training) == cli.OK
