@@ -561,7 +561,8 @@ CLAIMS: dict[str, Problems] = {
         "sentences": _tolerance("sentences_factor", 32, 64),
         **_on_grids(_tolerance),
     },
-    "Larger batches help batch echoing: 32 over 16, cells 16 over 8 (fig. 7)": {
+    "Larger batches help batch echoing: e = 2, twice the size (fig. 7)": {
+        "documents": _larger_batches("grid/batch_size_documents", 16, 8),
         "grid digits": _larger_batches("grid/batch_size_digits", 32, 16),
         "logistic": _larger_batches("grid/batch_size_logistic", 32, 16),
         "grid sentences": _larger_batches("grid/batch_size_sentences", 32, 16),
