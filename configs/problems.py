@@ -10,8 +10,9 @@ English sentences with those of `lm1b`; technical documents with those of `c4`).
 `photographs`, `sentences`, and `documents` are below one pass over the data, so that every fresh
 example is new to the network.
 
-Each problem is a shipped mini except for the fields set here. Search spaces are wider than those of
-the minis, whose ends held some optima. Targets follow the rule in the protocol.
+Each problem is a shipped mini except for the fields set here. Search spaces, except that of
+`cells`, are wider than those of the minis, whose ends held some optima. Targets follow the rule in
+the protocol.
 """
 
 import dataclasses

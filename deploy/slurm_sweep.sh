@@ -21,6 +21,8 @@
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?submit this file with sbatch --array=0-N}"
 python=${PYTHON:-.venv/bin/python}
+# Since Slurm 22.05, srun does not take it from the job, and may give a process one core.
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 shard=$((${SLURM_ARRAY_TASK_ID:?submit this file with sbatch --array=0-N} - SLURM_ARRAY_TASK_MIN))
 
 code=0

@@ -21,6 +21,8 @@
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?submit this file with sbatch}"
 python=${PYTHON:-.venv/bin/python}
+# Since Slurm 22.05, srun does not take it from the job, and may give a process one core.
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
 code=0
 # Each process reads streams of its own. A larger number in the arguments replaces this one.

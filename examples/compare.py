@@ -27,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOBS = ("torch_jpegs", "grain_jpegs", "jax_arrays")
 HEADER = ("job", "advice", "seconds without echo", "with echo", "speedup", "steps")
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"
+_TABLE = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 
 
 class Pair(NamedTuple):
@@ -88,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", default=",".join(JOBS), help="default: %(default)s")
     parser.add_argument("--seeds", type=int, default=5, help="seeds per job (default 5)")
     parser.add_argument("--target", type=float, default=0.95, help="accuracy (default 0.95)")
-    parser.add_argument("--files-per-second", type=float, default=250, help="default: %(default)s")
+    parser.add_argument(
+        "--files-per-second", type=slow_storage.rate, default=250, help="default: %(default)s"
+    )
     parser.add_argument(
         "--seconds", type=float, default=1, help="advice: seconds per stage (default 1)"
     )
@@ -99,8 +102,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     jobs = arguments.jobs.split(",")
     if wrong := set(jobs) - set(JOBS):
         parser.error(f"--jobs is {','.join(sorted(wrong))}; allowed: {', '.join(JOBS)}")
-    if arguments.seeds < 1 or not 0 < arguments.target <= 1 or arguments.files_per_second <= 0:
-        parser.error("allowed: --seeds from 1, --target above 0, to 1, --files-per-second above 0")
+    if arguments.seeds < 1:
+        parser.error(f"--seeds is {arguments.seeds}; allowed: 1 or more")
+    if not 0 < arguments.target <= 1:
+        parser.error(f"--target is {arguments.target:g}; allowed: above 0, up to 1")
+    if not 1e-6 <= arguments.seconds <= 3600:
+        parser.error(f"--seconds is {arguments.seconds:g}; allowed: 1e-6 to 3600")
+    for path in arguments.out:
+        if not (path.is_file() and _TABLE.search(path.read_text(encoding="utf-8"))):
+            parser.error(f"--out is {path}; allowed: files with {BEGIN.strip()} and {END.strip()}")
     if "torch_jpegs" in jobs and importlib.util.find_spec("torch") is None:
         parser.error("torch_jpegs needs PyTorch; pip install torch, or give the other --jobs")
     with slow_storage.serve(arguments.files_per_second) as url:
@@ -113,10 +123,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 pairs[job].append(Pair(results[False], results[True]))
     text = table([row(job, said[job], pairs[job]) for job in jobs])
     print(text, end="")
-    pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
     for path in arguments.out:
         page = path.read_text(encoding="utf-8")
-        page = re.sub(pattern, lambda _: BEGIN + text + END, page, flags=re.DOTALL)
+        page = _TABLE.sub(lambda _: BEGIN + text + END, page)
         path.write_text(page, encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ class GhostBatchNorm(nnx.Module):
 
     With `group_size` 0 the whole batch is one group: ordinary batch normalization. Otherwise
     examples 0..group_size-1 are normalized together, then the next `group_size`, and so on (Hoffer
-    et al. 2017, section 3); a batch smaller than a group is one group. Grouping only reshapes the
+    et al. 2017, algorithm 1); a batch smaller than a group is one group. Grouping only reshapes the
     batch axis, so a batch that is sharded into whole groups is normalized without communication
     between devices.
 

@@ -16,7 +16,7 @@ import sys
 import pytest
 
 import sweep
-from configs import base
+from configs import base, problems
 from runs import cli, records
 from tests.helpers.runs import HANGS, ROOT, SHRUNK
 
@@ -50,6 +50,7 @@ def submitted(tmp_path):
             "PYTHON": python,
             "SLURM_SUBMIT_DIR": str(ROOT),
             "SLURM_JOB_ID": "7",
+            "SLURM_CPUS_PER_TASK": "8",
             "SLURM_NTASKS": "1",
             **variables,
         }
@@ -94,6 +95,15 @@ def test_a_job_is_queued_again_only_if_it_was_preempted(script, code, submitted,
     done, calls = submitted(script, python=str(tmp_path / "python"), **array(0, 0, 1))
     assert done.returncode == code
     assert calls[1:] == (["scontrol requeue 7"] if code == 75 else [])
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_process_gets_the_cores_of_the_job(script, submitted, tmp_path):
+    """From Slurm 22.05 on, srun reads SRUN_CPUS_PER_TASK and not the job's variable."""
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$SRUN_CPUS_PER_TASK cores"\n')
+    (tmp_path / "python").chmod(0o755)
+    done, _ = submitted(script, python=str(tmp_path / "python"), **array(0, 0, 1))
+    assert done.stdout == "8 cores\n"
 
 
 @pytest.mark.long
@@ -185,7 +195,8 @@ def test_the_image_installs_what_make_installs_and_holds_every_package():
     assert int(low) <= int(re.search(r"^FROM python:3\.(\d+)-slim$", text, re.M)[1]) <= int(high)
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     commands = {path.name for path in ROOT.glob("*.py")}
-    assert copied() == packages - {"examples"} | commands | {"requirements.txt"}
+    read = {"requirements.txt", str(problems.WINNERS.relative_to(ROOT))}
+    assert copied() == packages - {"examples"} | commands | read
 
 
 def test_requirements_list_what_the_packages_import():
@@ -205,6 +216,7 @@ def test_requirements_list_what_the_packages_import():
 @pytest.mark.multiprocess
 def test_what_the_image_holds_is_enough_to_train(tmp_path):
     for name in copied():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     fields = [f"--config.{name}={value}" for name, value in SHRUNK.items()]

@@ -96,8 +96,9 @@ def decode_at(
 ) -> np.ndarray:
     """An image at the given (height, width), resized bilinearly; see `resize` for `into`.
 
-    A JPEG is first decoded at 1/2, 1/4, or 1/8 of its size if it stays large enough, so that the
-    bilinear step reduces each side by less than half, for JPEGs of up to 16 times the given size.
+    A JPEG is first decoded at 1/2, 1/4, or 1/8 of its size if both sides stay large enough. The
+    bilinear step then reduces each side by less than half, or only one of them if the proportions
+    change a lot, for JPEGs of up to 16 times the given size.
     """
     height, width = size(image)
     factor = _largest_factor(lambda f: height >= f * shape[0] and width >= f * shape[1])

@@ -96,11 +96,31 @@ def test_the_command_runs_the_jobs_and_replaces_the_table(tmp_path, capsys):
     assert page.read_text() == f"before\n{compare.BEGIN}{printed}{compare.END}after\n"
 
 
-@pytest.mark.parametrize("words", [["--jobs=x"], ["--seeds=0"], ["--target=2"]])
-def test_wrong_arguments_are_refused(words, capsys):
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("--jobs=x", "--jobs is x; allowed: torch_jpegs"),
+        ("--seeds=0", "--seeds is 0; allowed: 1 or more"),
+        ("--target=2", "--target is 2; allowed: above 0"),
+        ("--seconds=0", "--seconds is 0; allowed: 1e-6 to 3600"),
+        ("--files-per-second=nan", "'nan' files per second; allowed: a number above 0"),
+        ("--out=missing.md", "--out is missing.md; allowed: files with <!-- table -->"),
+        (f"--out={compare.__file__}", "compare.py; allowed: files with <!-- table -->"),
+    ],
+)
+def test_wrong_arguments_are_refused(word, says, capsys):
+    """Before anything is measured."""
     with pytest.raises(SystemExit, match="2"):
-        compare.main(words)
-    assert "allowed: " in capsys.readouterr().err
+        compare.main([word])
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rate", ["0", "nan", "inf", "fast"])
+def test_storage_is_not_served_at_an_impossible_rate(rate, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["slow_storage", rate])
+    with pytest.raises(SystemExit, match="2"):
+        slow_storage.main()
+    assert f"{rate!r} files per second; allowed: a number above 0" in capsys.readouterr().err
 
 
 def test_the_job_of_pytorch_is_refused_without_it(monkeypatch, capsys):

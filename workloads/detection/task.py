@@ -23,8 +23,9 @@ from workloads.networks import Network
 # Liu et al. 2016, section 2.2: at most three negatives per positive, the hardest ones.
 _NEGATIVES_PER_POSITIVE = 3
 
-# Liu et al. 2016, section 3.1: scores of at least 0.01, suppression at IoU 0.45 among the best 200
-# of each class (400 in the authors' code). COCO evaluates 100 detections per image.
+# Liu et al. 2016, section 3.7: scores of at least 0.01, suppression at IoU 0.45. As in the MLPerf
+# training benchmark, the best 200 of each class take part (400 in the authors' code). COCO
+# evaluates 100 detections per image.
 _MIN_SCORE, _SUPPRESSION_IOU, _CANDIDATES, _DETECTIONS = 0.01, 0.45, 200, 100
 
 _MIN_SIZE = 32  # pixels: the network reduces images to an eighth, then five times by half
