@@ -20,6 +20,7 @@ import functools
 import math
 import pathlib
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -709,32 +710,45 @@ PROBLEMS += tuple(_GRIDS)
 Cells = Mapping[str, Mapping[str, Cell]]
 
 
+def on_several_problems(cells: Cells) -> Cells:
+    """The claims judged on at least three problems, without the further tests of them."""
+    return {
+        claim: problems
+        for claim, problems in cells.items()
+        if len(problems) >= 3 and not claim.startswith("...")
+    }
+
+
 def draw(cells: Cells) -> Figure:
-    """A row per claim and a column per problem; the color is the verdict, the line the interval."""
-    figure = Figure(figsize=(18.4, 0.52 * len(cells) + 1.2), layout="constrained")
+    """A row per claim and a column per problem; the color is the verdict, the line the interval.
+
+    It has the proportions of a slide, which about nine claims fill.
+    """
+    figure = Figure(figsize=(12.8, 7.2), layout="constrained")
     axes = figure.add_subplot()
     for row, problems in enumerate(cells.values()):
         for name, cell in problems.items():
             column, color = PROBLEMS.index(name), COLORS[cell.verdict]
             axes.add_patch(_box(column, row, color))
-            text, height = f"{cell}", row - 0.2
-            if cell.differs:  # with signs, it is too long for a line, and has no axis below it
-                text, height = text.replace(" ", "\n", 1), row
-            axes.text(column, height, text, ha="center", va="center", fontsize=8.2)
-            if cell.differs:
+            text = f"{cell}".replace(" ", "\n", 1)
+            if cell.differs:  # a difference is not drawn, and its signs take more room
+                axes.text(column, row, text, ha="center", va="center", fontsize=7.8)
                 continue
-            middle = _position(column, 1.0)
-            axes.plot([middle, middle], [row + 0.05, row + 0.4], color="black", lw=0.6, ls=":")
+            axes.text(column, row - 0.2, text, ha="center", va="center", fontsize=9)
+            middle, line = _position(column, 1.0), row + 0.28
+            axes.plot([middle] * 2, [line - 0.15, line + 0.15], color="black", lw=0.6, ls=":")
             if not math.isnan(cell.low):
                 ends = [_position(column, end) for end in (cell.low, cell.high)]
-                axes.plot(ends, [row + 0.22] * 2, color=color, lw=2.5, solid_capstyle="butt")
+                axes.plot(ends, [line] * 2, color=color, lw=2.5, solid_capstyle="butt")
             if not math.isnan(cell.effect):
-                axes.plot(_position(column, cell.effect), row + 0.22, "o", ms=5, color=color)
+                axes.plot(_position(column, cell.effect), line, "o", ms=5, color=color)
     axes.set_xlim(-0.5, len(PROBLEMS) - 0.5)
     axes.set_ylim(len(cells) - 0.5, -0.5)
     axes.set_xticks(range(len(PROBLEMS)), PROBLEMS)
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(cells)), list(cells), fontsize=10)
+    # no line ends within "e = 4"
+    labels = [textwrap.fill(claim.replace(" = ", "\xa0=\xa0"), 30) for claim in cells]
+    axes.set_yticks(range(len(cells)), labels, fontsize=10)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     for verdict, color in COLORS.items():
@@ -815,7 +829,8 @@ def report(cells: Cells, further_cells: Cells) -> str:
             "of an axis in two or more searches (a fifth of the further ones): a wider search "
             "might make them better.",
             common.markdown_table(header, rows),
-            "![Effect, interval, and verdict of every claim on every problem](claims.png)",
+            "The figure has the claims that are judged on at least three problems.",
+            "![Effect, interval, and verdict of each of these claims on each problem](claims.png)",
         ]
     )
 
@@ -830,7 +845,8 @@ def main(argv: list[str] | None = None) -> None:
         for claims in (CLAIMS, FURTHER)
     )
     newest = {claim: own | further_cells.get(claim, {}) for claim, own in cells.items()}
-    common.publish(report(cells, further_cells), options.out, lambda: draw(newest))
+    drawn = on_several_problems(newest)
+    common.publish(report(cells, further_cells), options.out, lambda: draw(drawn))
 
 
 if __name__ == "__main__":
