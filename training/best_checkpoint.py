@@ -79,10 +79,12 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
 
 
 def _without_training(config: ConfigDict) -> ConfigDict:
-    """The configuration without what only training examples need: their upstream, the decisions
-    that were replayed, the memory of a buffer."""
+    """The configuration without what only training needs: the examples' upstream, the decisions
+    that were replayed, the memory of a buffer, a schedule, whose horizon may be less than a batch
+    without echoing."""
     streams, default = config.echo.streams, base.get_config()
     config.upstream, config.echo = default.upstream, default.echo
+    config.optimizer.schedule = default.optimizer.schedule
     config.echo.streams = streams  # which may have to suit the number of processes
     config.budget.fresh_examples = max(config.budget.fresh_examples, config.batch_size)  # a step
     return config
