@@ -233,6 +233,16 @@ def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
     assert not (workdir / records.EVALUATION).exists()
 
 
+@pytest.mark.parametrize("rate", [1e39, 0.1])  # it diverges at once, or is stopped
+def test_a_run_that_was_never_evaluated_has_no_best_checkpoint(rate, tmp_path, capsys):
+    config = mini(optimizer__learning_rate=rate)
+    train.train(config, tmp_path / "run", on_step=stop_at(2))
+    assert evaluate(tmp_path / "run") == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert "no best checkpoint, since no evaluation has given a finite accuracy; resume" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
