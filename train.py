@@ -33,6 +33,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--workdir", type=cli.directory, help="the run's directory; run the same command to resume")
     add(
         "--evaluate",
+        type=cli.directory,
         metavar="WORKDIR",
         help="instead of training: evaluate a run's best checkpoint (so far, if it was "
         "interrupted) on its validation split, and on its test split if it has one; writes "
@@ -565,7 +566,7 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     """Runs the command; returns its exit code."""
     arguments, overrides = parse(argv)
     if arguments.evaluate:
-        return _evaluate(pathlib.Path(arguments.evaluate), overrides)
+        return _evaluate(arguments.evaluate, overrides)
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
     distributed.initialize()
     progress = Progress(quiet=not distributed.is_first())

@@ -319,6 +319,7 @@ def load_module(config_flag: str) -> tuple[types.ModuleType, str]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look up postponed annotations
     with errors_of_file(path):
         spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):

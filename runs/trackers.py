@@ -91,6 +91,7 @@ class TensorBoard(Observer):
     def __init__(self, run: Tracked):
         self._run = run
         self._writer: Any = None
+        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it reports every NaN
 
     def start(self, fresh_examples: int) -> None:
         directory = self._run.workdir / records.TENSORBOARD

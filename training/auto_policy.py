@@ -110,24 +110,30 @@ class AutoPolicy:
 
 
 def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
-    """The decisions in config.echo.replay, in examples, int64 [steps, streams]; None if unset."""
-    path = config.echo.replay
-    if not path:
+    """The decisions in config.echo.replay, in examples, int64 [steps, streams]; None if unset. All
+    processes use those that process 0 reads."""
+    if not config.echo.replay:
         return None
+    return np.asarray(distributed.decided_by_first(lambda: _read_replay(config)), np.int64)
+
+
+def _read_replay(config: ConfigDict) -> list[list[int]]:
+    """The fresh examples of each stream in config.echo.replay, for each step."""
+    path = cli.expanded(config.echo.replay)
     try:
         lines = records.read_lines(path)
         if not lines:
             raise ValueError("it is empty")
-        _check_version(pathlib.Path(path).with_name(records.CONFIG))
+        _check_version(path.with_name(records.CONFIG))
         for step, line in enumerate(lines, start=1):
             _check_decision(config, step, line)
-        return np.asarray([line["fresh"] for line in lines], np.int64)
+        return [line["fresh"] for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise cli.InputError(
-            f"config.echo.replay is {path!r}, which contains no decisions of a run with batch_size="
-            f"{config.batch_size} and echo.streams={config.echo.streams} ({error}); allowed: "
-            f"{records.DECISIONS} of a run with echo.policy=auto and schema version "
-            f"{records.SCHEMA_VERSION}"
+            f"config.echo.replay is {config.echo.replay!r}, which contains no decisions of a run "
+            f"with batch_size={config.batch_size} and echo.streams={config.echo.streams} "
+            f"({error}); allowed: {records.DECISIONS} of a run with echo.policy=auto and schema "
+            f"version {records.SCHEMA_VERSION}"
         ) from error
 
 

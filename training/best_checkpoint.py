@@ -79,10 +79,12 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
 
 
 def _without_training(config: ConfigDict) -> ConfigDict:
-    """The configuration without what only training examples need: their upstream, the decisions
-    that were replayed, the memory of a buffer."""
+    """The configuration without what only training needs: the examples' upstream, the decisions
+    that were replayed, the memory of a buffer, a schedule, whose horizon may be less than a batch
+    without echoing."""
     streams, default = config.echo.streams, base.get_config()
     config.upstream, config.echo = default.upstream, default.echo
+    config.optimizer.schedule = default.optimizer.schedule
     config.echo.streams = streams  # which may have to suit the number of processes
     config.budget.fresh_examples = max(config.budget.fresh_examples, config.batch_size)  # a step
     return config
@@ -175,6 +177,11 @@ def _best(
     kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
     steps = kept.steps()
     best = _best_step(kept, steps, value)
+    if best == -1 or (value and value["value"] is None):
+        raise cli.InputError(
+            f"the run in {workdir} has no best checkpoint, since no evaluation has given a finite "
+            f"{experiment.target.metric}; resume it if it was interrupted, or give another run"
+        )
     if best is None or best not in steps:
         raise cli.InputError(
             f"the run in {workdir} kept no evaluated checkpoint that is intact; train with a "
@@ -193,7 +200,8 @@ def _best(
 def _best_step(
     kept: checkpoints.Checkpoints, steps: Sequence[int], best: dict[str, Any] | None
 ) -> int | None:
-    """The best step according to the newest intact checkpoint; None if that contradicts `best`."""
+    """The best step according to the newest intact checkpoint, -1 if it knows of none; None if that
+    contradicts `best`."""
     for step in steps:
         with contextlib.suppress(records.Damaged):
             counters = _intact(kept, step, functools.partial(_counters, kept, step))

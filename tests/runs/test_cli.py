@@ -363,6 +363,17 @@ def test_an_error_in_a_configuration_file_is_shown_with_its_line(text, says, tmp
     assert not (tmp_path / "run").exists()
 
 
+def test_a_configuration_file_may_postpone_its_annotations(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\nimport dataclasses\nfrom configs import cifar10\n"
+        "@dataclasses.dataclass\nclass Settings:\n    batch_size: int = 16\n"
+        "def get_config():\n    config = cifar10.get_config('mini')\n"
+        "    config.batch_size = Settings().batch_size\n    return config\n"
+    )
+    config, _ = cli.load_config(str(tmp_path / "mine.py"), [], base.FIELDS)
+    assert config.batch_size == 16
+
+
 def test_a_variant_of_a_file_without_variants(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def get_config():\n    pass\n")
     words = [f"--config={tmp_path}/mine.py:mini", f"--workdir={tmp_path}/run"]

@@ -21,6 +21,7 @@ from tests.helpers.runs import (
     HANGS,
     INSERTIONS_AND_BUFFERS,
     ROOT,
+    decisions_file,
     echoing,
     flags,
     mini,
@@ -343,6 +344,32 @@ def test_two_processes_decide_together_and_one_replays_their_decisions(two_proce
     np.testing.assert_allclose(
         *([r["loss"] for r in run[:5]] for run in (first, second)), rtol=2e-4
     )
+
+
+REPLAYED_ELSEWHERE = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+import train
+from runs import cli
+os.chdir(f"{sys.argv[1]}/{os.environ['JAX_PROCESS_ID']}")
+sys.exit(cli.guarded(train.main, sys.argv[2:]))
+"""
+
+
+@pytest.mark.multiprocess
+def test_all_processes_replay_the_decisions_that_process_0_reads(two_processes, tmp_path):
+    """The other one has no such file, as on a machine with disks of its own."""
+    for index in (0, 1):
+        (tmp_path / str(index)).mkdir()
+    decisions = [[16, 16], [0, 16], [16, 0], [8, 8]]
+    decisions_file(tmp_path / "0" / "decisions", decisions)
+    config = deciding(budget__fresh_examples=320, echo__replay="decisions")
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(config)]
+    both = two_processes(["-c", REPLAYED_ELSEWHERE, str(tmp_path), *words])
+    errors = errors_of(both)
+    assert [process.returncode for process in both] == [cli.OK] * 2, errors
+    replayed = records.read_lines(tmp_path / "run" / records.DECISIONS)
+    assert [line["fresh"] for line in replayed[: len(decisions)]] == decisions
 
 
 @pytest.mark.slow

@@ -37,6 +37,13 @@ def content(directory):
     }
 
 
+def test_tensorboard_says_nothing_of_numbers_that_are_not_finite(tmp_path, caplog):
+    config = mini(optimizer__learning_rate=1e39, log_every_steps=1)
+    assert train.train(config, tmp_path / "run")["status"] == "diverged"
+    assert records.read_metrics(tmp_path / "run")[-1]["learning_rate"] is None
+    assert not [record for record in caplog.records if record.name.startswith("tensorboardX")]
+
+
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory):
     """A run with a profile and a mirror, stopped and resumed; its directory and the mirror's."""

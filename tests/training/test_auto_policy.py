@@ -288,6 +288,12 @@ def test_recorded_decisions_are_replayed_if_the_buffer_is_smaller_than_a_batch(t
     make_experiment(auto(buffer=16, echo__replay=replay))
 
 
+def test_decisions_to_replay_may_lie_in_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    decisions_file(tmp_path / "decisions", [[32], [16]])
+    make_experiment(auto(echo__replay="~/decisions"))
+
+
 def test_decisions_of_other_steps_or_parts_of_batches_are_wrong_input(tmp_path):
     path = tmp_path / "decisions"
     path.write_text('{"step": 1, "fresh": [32]}\n{"step": 1, "fresh": [32]}\n')

@@ -81,6 +81,15 @@ def test_an_evaluation_needs_nothing_of_echoing(finished, monkeypatch):
     assert evaluate(finished) == cli.OK
 
 
+def test_an_evaluation_needs_no_schedule(finished):
+    """Without echoing, a horizon that echoing makes batches of may be less than one batch."""
+    config = records.read_json(finished / records.CONFIG)
+    config["config"]["echo"] |= {"insertion": "before_augmentation", "factor": 4.0}
+    config["config"]["optimizer"]["schedule"]["horizon_fresh_examples"] = 16
+    records.write_json(finished / records.CONFIG, config)
+    assert evaluate(finished) == cli.OK
+
+
 def test_an_evaluation_at_the_end_alone_is_kept_with_its_checkpoint(tmp_path):
     """The budget's last step is due for saving before it is evaluated."""
     config = mini(evaluate_every_fresh_examples=0, checkpoint_every_fresh_examples=640)
@@ -224,6 +233,16 @@ def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
     assert not (workdir / records.EVALUATION).exists()
 
 
+@pytest.mark.parametrize("rate", [1e39, 0.1])  # it diverges at once, or is stopped
+def test_a_run_that_was_never_evaluated_has_no_best_checkpoint(rate, tmp_path, capsys):
+    config = mini(optimizer__learning_rate=rate)
+    train.train(config, tmp_path / "run", on_step=stop_at(2))
+    assert evaluate(tmp_path / "run") == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert "no best checkpoint, since no evaluation has given a finite accuracy; resume" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -232,6 +251,8 @@ def test_what_cannot_be_evaluated_is_one_sentence(damage, finished, capsys):
         (["--config.prefetch=0"], "config.prefetch cannot be given with --evaluate"),
         (["--config.mesh.data=64"], "config.mesh is data=64"),
         (["--profile=1:2", "--mirror=there"], "nothing to follow; leave out --mirror, --profile;"),
+        (["--evaluate=", "--config=x", "--workdir=y"], "directory to write to is empty; give one"),
+        (["--evaluate=s3://bucket/run"], "s3://bucket/run is a URL; give a directory"),
         (["--tracker=none"], "--evaluate trains nothing to follow; leave out --tracker;"),
         (["--tracker=tensorboard"], "nothing to follow; leave out --tracker;"),  # the default
     ],
