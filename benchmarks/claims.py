@@ -140,7 +140,9 @@ def at_winners(study: str, own: tuple[str, str], base: tuple[str, str]) -> Calla
 
     def cell() -> Cell:
         effect, below, above = _matched_ratio(study, own, base)
-        return _cell(effect, "", below, above)
+        judged = _cell(effect, "", below, above)
+        pairs = min(len(_pairs(study, *sides)) for sides in (own, base))
+        return _sized_by_interval(judged, pairs)
 
     return cell
 
@@ -228,7 +230,8 @@ def by_mean_curves(design: mean_curves.Design, claim: str) -> Callable[[], Cell]
         if ratio is None:
             return Cell(math.nan, math.nan, math.nan, "", "undecided")
         value = ratio.value if math.isfinite(ratio.value) else math.nan
-        return Cell(value, ratio.low, ratio.high, "", ratio.verdict)
+        judged = Cell(value, ratio.low, ratio.high, "", ratio.verdict)
+        return _sized_by_interval(judged, min(map(len, measured.accuracies.values())))
 
     return cell
 
@@ -341,6 +344,14 @@ def _sizes(study: str, *conditions: str) -> tuple[str, str]:
         return "-", _size(deciding_sizes.needed(*tuned), so_far[1])
     sizes = (deciding_sizes.needed(*ratios) for ratios in (bounds.ratio(*ends), tuned))
     return tuple(map(_size, sizes, so_far))
+
+
+def _sized_by_interval(cell: Cell, so_far: int) -> Cell:
+    """The cell with the pairs, or runs, that would decide it, if it is undecided."""
+    if cell.verdict != "undecided":
+        return cell
+    size = _size(deciding_sizes.by_interval(cell.low, cell.high, so_far), so_far)
+    return dataclasses.replace(cell, sizes=(size, "-"))
 
 
 def _sizes_of_values(
@@ -809,7 +820,7 @@ def report(cells: Cells, further_cells: Cells) -> str:
             "are judged by it instead of asking that all searches agree. The figure has them in "
             "place of the earlier ones.",
             "Of weight decay on sentences, each side has its best hyperparameters without it "
-            "(`weight_decay_of_winners`), so only matched seeds count, and no size is given.",
+            "(`weight_decay_of_winners`), so only matched seeds count.",
             "p is that of the sign test; Holm's method adjusts it for the problems of the claim, "
             "which no verdict does.",
             "Two columns say how large a study of what is undecided would have to be: the pairs "
@@ -823,8 +834,11 @@ def report(cells: Cells, further_cells: Cells) -> str:
             "changed by factors of 0.4 to 2.9. "
             "Searches are resampled from the study's trials; with three or fewer, their number is "
             "rough, as it is for seconds, which only the five searches tell. For Agarwal et al., "
-            "pairs are runs. What is decided has no size, and ratios of ratios have no pairs, "
-            "since no sign test decides them.",
+            "pairs are runs. No sign test decides curves averaged over seeds, whose pairs are "
+            "seeds, and weight decay on sentences: their sizes suppose intervals that narrow like "
+            "1 / sqrt(number), and that the settings stay. What is decided has no size, other "
+            "ratios of ratios have no pairs, and neither has a size where the median of the ratios "
+            "is only a bound, as of seconds on documents and of e = 16 on the manual.",
             "The last column names the conditions whose best trials lie within 5% of the same end "
             "of an axis in two or more searches (a fifth of the further ones): a wider search "
             "might make them better.",

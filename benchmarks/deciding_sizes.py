@@ -4,7 +4,7 @@ The smallest ratio of interest is RATIO. Its size is the number of ratios with w
 at SIGNIFICANCE finds it with a probability of POWER, if ratios scatter around it as the known ones
 do around their own median. So the size does not depend on the effect that was seen, only on its
 scatter, and nothing is assumed of the scatter's form. For differences, the caller says which is the
-smallest of interest.
+smallest of interest. Where no sign test decides, `by_interval` takes an interval instead.
 """
 
 import math
@@ -50,6 +50,23 @@ def needed(lows: ArrayLike, highs: ArrayLike, difference: float | None = None) -
     informative = (right + wrong) / (2 * np.size(lows))
     signs = _signs(right / (right + wrong))
     return math.ceil(signs / informative) if math.isfinite(signs) else math.inf
+
+
+def by_interval(low: float, high: float, so_far: int) -> float:
+    """The number of runs after which the interval of a ratio would exclude 1 with a probability of
+    POWER, if the ratio were RATIO and the interval's width in logarithms fell like 1 / sqrt(runs).
+    Infinite beyond LARGEST, NaN if an end of the interval is not known.
+
+    Args:
+        low, high: the 95% interval of the ratio, as it is.
+        so_far: the runs that it comes from.
+    """
+    if not 0 < low <= high < math.inf:
+        return math.nan
+    excluded = stats.norm.ppf(1 - SIGNIFICANCE / 2)
+    error = math.log(high / low) / (2 * excluded)  # the standard error of the logarithm
+    runs = so_far * ((excluded + stats.norm.ppf(POWER)) * error / math.log(RATIO)) ** 2
+    return math.ceil(runs) if runs <= LARGEST else math.inf
 
 
 def _signs(right: float) -> float:

@@ -83,3 +83,24 @@ def test_resampled_searches_score_their_best_trial_and_are_censored_together():
     assert (own == 10).mean() == pytest.approx(5 / 9, abs=0.03)
     np.testing.assert_array_equal(own_low, np.where(np.isinf(own), 100, own))
     np.testing.assert_array_equal(base_low, np.where(np.isinf(base), 100, base))
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.3])
+def test_size_by_an_interval_finds_a_tenth_as_often_as_it_says(spread):
+    """Simulated means of logarithms, whose standard error is known."""
+    half = stats.norm.ppf(0.975) * spread / math.sqrt(20)
+    size = deciding_sizes.by_interval(math.exp(0.5 - half), math.exp(0.5 + half), 20)
+    rng = np.random.default_rng(1)
+
+    def found_in(number):
+        logs = math.log(deciding_sizes.RATIO) + spread * rng.standard_normal((4_000, number))
+        return np.mean(logs.mean(axis=1) + stats.norm.ppf(0.975) * spread / number**0.5 < 0)
+
+    assert found_in(int(size)) > deciding_sizes.POWER - 0.03
+    assert found_in(int(size) - 1) < deciding_sizes.POWER + 0.03
+
+
+def test_an_open_interval_has_no_size_and_a_wide_one_none_that_is_feasible():
+    assert math.isnan(deciding_sizes.by_interval(0, 1.2, 20))
+    assert math.isnan(deciding_sizes.by_interval(0.5, math.inf, 20))
+    assert deciding_sizes.by_interval(0.01, 50, 20) == math.inf
