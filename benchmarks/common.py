@@ -222,7 +222,7 @@ def arguments(
     parser = bare_parser(name, doc)
     parser.add_argument(
         "--out",
-        type=pathlib.Path,
+        type=page,
         metavar="FILE",
         help="also write the report to FILE, and its figure, if any, beside it",
     )
@@ -260,6 +260,18 @@ def number(low: float, high: float = math.inf) -> Callable[[str], float]:
     return parse
 
 
+def page(text: str) -> pathlib.Path:
+    """Parses a file that can be written, so that hours of measuring are not lost; an argparse
+    type."""
+    path = pathlib.Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"got {text!r}, a directory; allowed: files")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise argparse.ArgumentTypeError(f"got {text!r}, but {above} is a file; allowed: files")
+    return path
+
+
 def one_of(allowed: Collection[str]) -> Callable[[str], str]:
     """Parses one of the `allowed` names; an argparse type."""
 
@@ -289,6 +301,12 @@ def overridden(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
     for name, value in fields.items():
         cli.set_field(config, name, value, base.FIELDS)
     return config
+
+
+def command(main: Callable[[], Any]) -> None:
+    """Runs a benchmark and exits. Wrong input that it meets later, such as a data set that is not
+    prepared, is one sentence, too, with exit code 2."""
+    sys.exit(cli.guarded(lambda _: main() or cli.OK))
 
 
 # --- reports

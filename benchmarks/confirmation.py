@@ -345,6 +345,8 @@ def main(argv: list[str] | None = None) -> None:
     if options.choose:
         packed = {name: options.records / f"{name}.tar.xz" for name in names}
         grids = {name: load.read(path) for name, path in packed.items() if path.exists()}
+        if not grids:
+            parser.error(f"--records: {options.records} has no packed study of the grid")
         records.write_json(
             options.records / problems.WINNERS.name,
             {name: winners(grid) for name, grid in grids.items()},
@@ -359,6 +361,8 @@ def main(argv: list[str] | None = None) -> None:
         before = options.records / f"{PREFIX}{name}_search_0.tar.xz"
         if before.exists():
             earlier[name] = load.read(before)
+    if not studies:
+        parser.error(f"--records: {options.records} has no packed confirmation")
     common.publish(report(studies, earlier), options.out)
 
 

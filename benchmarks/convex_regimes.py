@@ -351,11 +351,14 @@ def draw(table: pd.DataFrame) -> Figure:
 def main(argv: list[str] | None = None) -> None:
     full = Plan()
     parser = common.arguments(__spec__.name, __doc__, full, QUICK, runs="runs of each pair")
-    parser.add_argument("--further", action="store_true", help="only more seeds of one pair")
+    about = f"only {len(FURTHER[-1])} more seeds of one pair"
+    parser.add_argument("--further", action="store_true", help=about)
     options = parser.parse_args(argv)
     *_, seeds = FURTHER
     if options.further:
         plan = common.plan(options, dataclasses.replace(full, runs=len(seeds)), QUICK)
+        if plan.runs > len(seeds):
+            parser.error(f"--runs={plan.runs}; allowed: at most {len(seeds)} with --further")
         runs = measure_further(pd.read_csv(RUNS), seeds[: plan.runs])
         common.publish(report_further(runs), options.out)
     else:

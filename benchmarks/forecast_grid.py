@@ -329,6 +329,8 @@ def main(argv: list[str] | None = None) -> None:
         for name in PROBLEMS
         if (packed := options.records / f"{name}.tar.xz").exists()
     }
+    if not grids:
+        parser.error(f"--records: {options.records} has no packed study of {', '.join(PROBLEMS)}")
     common.publish(report(grids), options.out, lambda: draw(grids))
 
 

@@ -6,10 +6,11 @@
 
 All sides read the same encoded files from memory, take the same random crops (precomputed for
 tf.data and PyTorch, drawn from keys at run time by this pipeline), resize them bilinearly to 224 x
-224, mirror half of them, and return batches of 64 uint8 images, with one worker per core. tf.data
-uses `decode_and_crop_jpeg`. nvImageCodec (pip install nvidia-nvimgcodec-cu12) decodes only the
-crop, on the host. The PyTorch side is a DataLoader whose worker processes decode and crop with
-Pillow, like torchvision by default. Sides whose packages are not installed are left out.
+224, mirror half of them, and return batches of 64 uint8 images, with one worker per core, at most
+the 16 of this pipeline. tf.data uses `decode_and_crop_jpeg`. nvImageCodec (pip install
+nvidia-nvimgcodec-cu12) decodes only the crop, on the host. The PyTorch side is a DataLoader whose
+worker processes decode and crop with Pillow, like torchvision by default. Sides whose packages are
+not installed are left out.
 
 "decoding alone" decodes whole images in one thread per core and discards them.
 
@@ -43,7 +44,6 @@ from ml_collections import ConfigDict
 from benchmarks import common
 from configs import imagenet
 from data import sources, splits
-from echo.threads import usable_cores
 from pipeline import build, map_datasets
 from workloads import decoding, large_images
 
@@ -79,11 +79,10 @@ def main(argv: list[str] | None = None) -> None:
         seconds="seconds per side and round",
     )
     parser.add_argument("--data", default="", help="a TFDS data set of JPEGs (default: made here)")
-    parser.add_argument("--cores", type=int, default=usable_cores())
     options = parser.parse_args(argv)
     plan = common.plan(options, Plan(), QUICK)
     files = load(options.data, plan.files)
-    sides = make_sides(files, options.cores)
+    sides = make_sides(files, map_datasets.CORES)
     common.progress(f"{len(files)} files, {np.mean([len(f) for f in files]) / 1e3:.0f} kB each")
     differences = {
         name: difference(files, next(iterator)) if name != COLORS else None
@@ -366,7 +365,7 @@ def report(
         "How much does the input pipeline of photographs add to decoding? Measured by "
         "`python -m benchmarks.input_throughput` on " + common.machine(PACKAGES),
         common.markdown_table(header, rows),
-        f"{len(files)} files of {data}, {size:.0f} kB on average; {options.cores} workers; "
+        f"{len(files)} files of {data}, {size:.0f} kB on average; {map_datasets.CORES} workers; "
         f"median (smallest to largest) of {plan.rounds} interleaved rounds of {plan.seconds:g} s. "
         "The ratios compare CPU time within a round.",
     ]
@@ -374,4 +373,4 @@ def report(
 
 
 if __name__ == "__main__":
-    main()
+    common.command(main)

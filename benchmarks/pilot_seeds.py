@@ -91,7 +91,8 @@ def train(outdir: pathlib.Path) -> None:
         baseline=next(iter(conditions)),
         config_flag="configs/problems.py:logistic",
     )
-    sweep.run(study, outdir, Progress())
+    if sweep.run(study, outdir, Progress()) != "finished":
+        raise SystemExit("stopped; the same command resumes")
     write_curves(outdir)
 
 

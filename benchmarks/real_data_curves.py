@@ -105,7 +105,7 @@ def unigram_loss(name: str) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.bare_parser(__spec__.name, __doc__)
-    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="draw the curves")
+    parser.add_argument("--out", type=common.page, metavar="FILE", help="draw the curves")
     parser.add_argument("--references", action="store_true", help="print the reference values")
     options = parser.parse_args(argv)
     if not (options.out or options.references):
@@ -120,4 +120,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    common.command(main)

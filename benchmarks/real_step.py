@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import math
 import pathlib
-import statistics
 import tempfile
 import time
 from typing import Any, NamedTuple
@@ -74,14 +73,22 @@ def one_round(plan: Plan, placement: str, number: int) -> dict[grid.Factor, Shar
     speeds = common.in_shuffled_order(
         plan.factors, lambda factor: trained(plan, placement, factor, limit), number
     )
-    last = trained(plan, placement, STORED)
-    highest, cpu = (statistics.mean(pair) for pair in zip(first, last, strict=True))
-    shares = {}
+    return shares(plan, first, speeds, trained(plan, placement, STORED))
+
+
+def shares(
+    plan: Plan, first: Speed, speeds: dict[grid.Factor, Speed], last: Speed
+) -> dict[grid.Factor, Share]:
+    """The speeds of a round over their bounds; `first` and `last` are those with batches in
+    memory, of which the first set the limit of the upstream."""
+    highest = (first.rate + last.rate) / 2
+    cpu = (first.cpu_seconds + last.cpu_seconds) / 2
+    of_factors = {}
     for factor, speed in speeds.items():
         supply = plan.ratio if isinstance(factor, str) else min(factor, plan.ratio)
         bound = min(highest, supply / plan.ratio * first.rate)
-        shares[factor] = Share(speed.rate / bound, speed.cpu_seconds / cpu)
-    return shares
+        of_factors[factor] = Share(speed.rate / bound, speed.cpu_seconds / cpu)
+    return of_factors
 
 
 def trained(
@@ -178,7 +185,7 @@ class StoredBatches(grain.IterDataset):
 def table(plan: Plan, rounds: list[dict[grid.Factor, Share]]) -> str:
     rows = []
     for factor in plan.factors:
-        rates, cpus = zip(*(shares[factor] for shares in rounds), strict=True)
+        rates, cpus = zip(*(of_factors[factor] for of_factors in rounds), strict=True)
         rate, cpu = common.Spread(rates), common.Spread(cpus)
         name = factor if isinstance(factor, str) else f"e = {factor}"
         rows.append([name, f"{rate:.2f}", f"{cpu:.2f}"])

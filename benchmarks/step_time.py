@@ -289,7 +289,8 @@ def step_arguments(name: str, doc: str | None) -> argparse.ArgumentParser:
     parser = common.arguments(name, doc, Rounds(), QUICK, rounds=rounds, seconds=seconds)
     common.add_list(parser, "--workloads", common.one_of(CONFIGS), ",".join(CONFIGS))
     parser.add_argument("--size", choices=("full", "mini"), help="default: mini on a CPU")
-    parser.add_argument("--batch_size", type=int, default=0, help="0 = the configuration's")
+    about = "0 = the configuration's"
+    parser.add_argument("--batch_size", type=common.number(0), default=0, help=about)
     return parser
 
 

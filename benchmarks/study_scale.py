@@ -306,7 +306,10 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     if options.keep:
-        options.keep.mkdir(parents=True)
+        try:
+            options.keep.mkdir(parents=True)
+        except OSError as error:
+            parser.error(f"--keep: {error}; allowed: a directory that does not exist yet")
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for size in options.sizes:

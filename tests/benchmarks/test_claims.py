@@ -167,6 +167,14 @@ def test_the_rules_of_the_convex_problem_take_whole_intervals_and_both_slopes():
         assert claims.convex_slopes(4, 256, steep, flat)().verdict == verdict
 
 
+def test_a_claim_names_the_factors_whose_learning_rate_is_the_smallest_tried():
+    at_end = "e = {} at batch size 4: min of learning rate".format
+    assert claims.convex(4, 64, 16, bound=0.8, below=False)().bounded == at_end(64)
+    assert claims.convex_slopes(4, 256, -0.7, -0.3)().bounded == f"{at_end(32)}; {at_end(64)}"
+    further = claims.convex(256, 4, 1, bound=0.35, below=True, page="convex_further")()
+    assert further.bounded == "-"
+
+
 def test_a_condition_is_bounded_by_two_winners_at_one_end():
     text = claims._bounded("grid/controls_logistic", "baseline_steps_of_e2")
     assert text == "baseline_steps_of_e2: min of learning rate in 3 of 5"

@@ -11,6 +11,7 @@ import pytest
 
 import echo
 from benchmarks import convex_regimes
+from tests.helpers.refusals import refusal
 
 
 @pytest.mark.slow
@@ -52,6 +53,12 @@ def test_the_times_of_learning_rates_bracket_the_threshold():
     for number, below in ((before, False), (at, True)):
         trained = convex_regimes.train(weights, rates[1:], 0, 0, number, 4, batch_size=16)
         assert (convex_regimes.loss(trained)[0] <= convex_regimes.THRESHOLD) == below
+
+
+def test_no_more_further_runs_than_were_registered(monkeypatch, capsys):
+    monkeypatch.setattr(convex_regimes, "FURTHER", (256, (1, 4), range(2_000, 2_001)))
+    sentence = refusal(convex_regimes.main, ["--further", "--runs=2"], capsys)
+    assert sentence == "--runs=2; allowed: at most 1 with --further"
 
 
 @pytest.mark.slow

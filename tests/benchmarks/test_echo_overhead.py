@@ -2,12 +2,21 @@
 
 import argparse
 import dataclasses
+import runpy
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks import common, echo_overhead
+from benchmarks import (
+    common,
+    confirmation,
+    echo_overhead,
+    forecast_grid,
+    input_throughput,
+    real_data_curves,
+    study_scale,
+)
 from tests.helpers.refusals import refusal
 from tests.helpers.runs import HANGS
 
@@ -158,3 +167,60 @@ def test_flags_override_the_plan(argv, plan):
 def test_wrong_values_of_flags_are_refused(parse, wrong):
     with pytest.raises(argparse.ArgumentTypeError, match=f"got '{wrong}'; allowed: "):
         parse(wrong)
+
+
+@pytest.mark.parametrize("benchmark", [echo_overhead, real_data_curves])
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(
+    benchmark, tmp_path, capsys
+):
+    (tmp_path / "file").write_text("")
+    sentence = refusal(benchmark.main, [f"--out={tmp_path}"], capsys)
+    assert sentence.endswith(f"got '{tmp_path}', a directory; allowed: files")
+    sentence = refusal(benchmark.main, [f"--out={tmp_path}/file/new/page.md"], capsys)
+    assert sentence.endswith(f"but {tmp_path}/file is a file; allowed: files")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["wall_time", "--problem=sentences"],
+        ["decaying_factors", "--problem=sentences", "--train={}"],
+        ["mean_curves", "--problem=cells", "--train={}"],
+        ["input_throughput", "--data=coco_mini"],
+        ["real_data_curves", "--references"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_data_that_are_not_prepared_are_one_sentence(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    name, *flags = [word.format(tmp_path / "train") for word in words]
+    monkeypatch.setattr(sys, "argv", [name, *flags])
+    monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)
+    with pytest.raises(SystemExit) as exit_info:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: data set ")
+    assert f"is not prepared in {tmp_path / 'data'}" in error
+
+
+def test_studies_are_not_mixed_with_what_a_directory_holds(tmp_path, capsys):
+    sentence = refusal(study_scale.main, [f"--keep={tmp_path}"], capsys)
+    assert sentence.endswith("allowed: a directory that does not exist yet")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "flags"),
+    [(confirmation, []), (confirmation, ["--choose"]), (forecast_grid, ["--quick"])],
+)
+def test_a_directory_without_records_is_one_sentence(benchmark, flags, tmp_path, capsys):
+    sentence = refusal(benchmark.main, [*flags, f"--records={tmp_path}"], capsys)
+    assert sentence.startswith(f"--records: {tmp_path} has no packed ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_flag_gives_the_other_sides_another_number_of_workers(capsys):
+    with pytest.raises(SystemExit):
+        input_throughput.main(["--help"])
+    assert "--cores" not in capsys.readouterr().out

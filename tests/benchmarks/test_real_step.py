@@ -1,6 +1,7 @@
 """The benchmark of the training loop on the cores that its input uses."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -19,6 +20,20 @@ def test_each_cell_is_a_valid_run_that_does_not_end(placement, factor):
     steps = experiment.policy.total_steps
     assert steps is None or steps > 10**5
     assert (config.echo.insertion == "none") == (factor in (1, real_step.STORED))
+
+
+def test_shares_are_of_what_the_upstream_and_the_cores_allow():
+    first, last = real_step.Speed(12.0, 0.3, 512.0), real_step.Speed(8.0, 0.1, math.nan)
+    speeds: dict = {
+        2: real_step.Speed(3.0, 0.5, 256.0),  # the upstream allows 2/6 of 12 steps per second
+        8: real_step.Speed(9.0, 0.4, 64.0),  # the cores give 10, the mean of 12 and 8
+        "auto": real_step.Speed(5.0, 0.2, 100.0),
+    }
+    shares = real_step.shares(real_step.Plan(ratio=6.0), first, speeds, last)
+    np.testing.assert_allclose([share.rate for share in shares.values()], [0.75, 0.9, 0.5])
+    np.testing.assert_allclose([share.cpu for share in shares.values()], [2.5, 2.0, 1.0])
+    page = real_step.table(real_step.Plan(factors=(2, 8, "auto")), [shares, shares])
+    assert "| e = 2 | 0.75 (0.75 to 0.75) | 2.50 (2.50 to 2.50) |" in page
 
 
 def test_stored_batches_come_again_and_again():

@@ -94,6 +94,8 @@ def test_peak_is_that_of_the_longest_prefix(kind, tera):
     assert step_time.peak_flops(kind) == (tera and tera * 1e12)
 
 
-@pytest.mark.parametrize("wrong", ["--workloads=resnet", "--rounds=0", "--seconds=-1"])
+@pytest.mark.parametrize(
+    "wrong", ["--workloads=resnet", "--rounds=0", "--seconds=-1", "--batch_size=-1"]
+)
 def test_wrong_input_exits_with_one_sentence(wrong, capsys):
     assert "; allowed: " in refusal(step_time.main, [wrong], capsys)
