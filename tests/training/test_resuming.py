@@ -160,7 +160,7 @@ def param(case):
     return pytest.param(case, marks=mark, id="-".join(map(str, case)))
 
 
-@pytest.mark.parametrize("case", map(param, CASES))
+@pytest.mark.parametrize("case", [param(case) for case in CASES])
 def test_an_interrupted_run_ends_like_one_that_was_not(case, tmp_path):
     runs = configs(case, tmp_path)
     whole, interrupted = ([tmp_path / name / str(n) for n in range(len(runs))] for name in "ab")
