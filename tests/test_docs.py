@@ -86,10 +86,9 @@ def executed_here(page, language):
 
 
 def pages_with(language):
+    marks = {page: [pytest.mark.long] for page in PAGES if page != "README.md"}
     if language:
-        marks = {"docs/pytorch.md": pytest.mark.extras}
-    else:  # commands that train
-        marks = {page: pytest.mark.long for page in PAGES if page != "README.md"}
+        marks["docs/pytorch.md"] = [pytest.mark.extras]
     found = [page for page in PAGES if executed_here(page, language)]
     return [pytest.param(page, marks=marks.get(page, ())) for page in found]
 

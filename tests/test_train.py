@@ -123,7 +123,7 @@ signals.exit_command(cli.guarded(train.main, sys.argv[2:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("when", "fields"),

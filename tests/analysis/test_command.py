@@ -121,7 +121,7 @@ def test_help_explains_the_command():
         assert word in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_closed_pipe_is_not_an_error(small):
     process = forked.start(["-m", "analysis", str(small)], dict(os.environ))
     process.stdout.close()

@@ -69,7 +69,7 @@ def test_tables_are_those_of_reading_at_each_target(study):
         assert shown == tables_at(study, target["value"], data["measures"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_curves_decide_where_each_trial_reaches_each_target(study):
     data = explorer.data(load.read(study))
     for target in data["targets"]:

@@ -1086,7 +1086,7 @@ def reported(small_files, tmp_path_factory):
     return loaded, out, report.write(loaded, out, small_files)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_csv_tables_read_back_as_they_were(reported):
     loaded, out, _ = reported
     back = pd.read_csv(out / "scores.csv")

@@ -249,7 +249,7 @@ def test_runs_are_paired_only_with_runs_of_the_same_optimizer(tmp_path):
     assert row["untuned_count"] == 1  # the baseline's best run has learning rate 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("coarse_figures")
 @pytest.mark.parametrize(("mode", "best"), [("above", 0.8), ("below", 0.3)])
 def test_study_of_final_quality_scores_best_values(tmp_path, mode, best):
@@ -299,7 +299,7 @@ class _Images(html.parser.HTMLParser):
             self.others.append(tag)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_html_report_is_self_contained(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "FORMATS", {"png": report.FORMATS["png"]})
     conditions = [BASELINE, BEFORE | {"label": "<b>bold</b> | e"}]

@@ -239,6 +239,7 @@ print(json.dumps(numbers(iterator)))
 """
 
 
+@pytest.mark.long
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(("kind", "batch_size"), [("map", 3), ("sequential", None)])
 def test_another_process_resumes_between_copies(kind, batch_size):

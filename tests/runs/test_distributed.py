@@ -96,7 +96,7 @@ def test_a_launcher_with_a_number_that_is_none_starts_a_single_process():
 
 
 # 102: slots that four streams cannot share evenly; 699: streams of different lengths
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("insertion", "buffer", "budget"),
     [(*case, 699) for case in INSERTIONS_AND_BUFFERS] + [("before_augmentation", 102, 640)],
@@ -315,7 +315,7 @@ def deciding(**fields):
     return mini(**settings | fresh | fields, echo__streams=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_two_processes_decide_together_and_one_replays_their_decisions(two_processes, tmp_path):
     device = {"echo__placement": "device", "augment_on": "device"}
@@ -372,7 +372,7 @@ def test_all_processes_replay_the_decisions_that_process_0_reads(two_processes, 
     assert [line["fresh"] for line in replayed[: len(decisions)]] == decisions
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_a_process_whose_input_fails_ends_all(two_processes, tmp_path):
     stall = {"upstream__stall_every_seconds": 1.0, "upstream__stall_seconds": 1000.0}

@@ -271,7 +271,7 @@ def command_line(plan, outdir, *more):
     return [*words, f"--trials={plan.trials}", f"--outdir={outdir}", *flags(plan.config), *more]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_two_launches_on_one_directory_share_the_work(tmp_path, monkeypatch):
     directory, progress = tmp_path / "study", RecordedProgress()
@@ -443,6 +443,7 @@ def get_studies(variant):
     assert "12,800 fresh examples if each trial uses the largest budget" in said
 
 
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_workers_know_a_workload_that_the_file_of_the_user_adds(tmp_path):
     file = tmp_path / "mine.py"

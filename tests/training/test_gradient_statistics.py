@@ -116,7 +116,7 @@ def test_equal_halves_give_the_estimates_of_mccandlish(population):
     assert float(found["gradient_noise_trace"]) == pytest.approx(trace, rel=1e-4)
 
 
-@pytest.fixture(params=["cifar10", "transformer", pytest.param("ssd", marks=pytest.mark.long)])
+@pytest.fixture(params=["cifar10", "transformer", "ssd"])
 def shipped(request, monkeypatch):
     """(name, parameters, batch, a function of both for each kind of loss)."""
     monkeypatch.setitem(STAGES, 10, SHORT_STAGES[10])
@@ -137,7 +137,7 @@ def shipped(request, monkeypatch):
     return request.param, params, data, called(workload.loss), called(workload.row_losses)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_add_up_to_the_loss_and_groups_of_them_have_their_own_gradients(shipped):
     """Of each shipped network, also with batch normalization: each group's explicit gradient."""
     name, params, data, loss, row_losses = shipped

@@ -21,7 +21,7 @@ def train_records(workdir):
     return [r for r in records.read_metrics(workdir) if r["split"] == "train"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("insertion", "buffer"),
     [("before_augmentation", 100), ("after_augmentation", 0), ("after_batching", 4)],

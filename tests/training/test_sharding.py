@@ -27,14 +27,14 @@ def eight(tmp_path_factory):
     return found, directory / "run"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("choice", ["replicated", "fsdp"])
 def test_eight_devices_give_the_losses_of_one_on_images(eight, choice):
     one = sharding_worker.cifar("replicated")["losses"]
     np.testing.assert_allclose(eight[0]["cifar"][choice]["losses"], one, rtol=2e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("network", ["transformer", "vit"])
 def test_eight_devices_give_the_losses_of_one_with_sharded_layers(eight, network):
     one = getattr(sharding_worker, network)("replicated", 1, 1)["losses"]
@@ -42,13 +42,13 @@ def test_eight_devices_give_the_losses_of_one_with_sharded_layers(eight, network
         np.testing.assert_allclose(found["losses"], one, rtol=2e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_eight_devices_give_the_gradient_statistics_of_one(eight):
     one = sharding_worker.statistics("replicated")
     assert eight[0]["statistics"] == pytest.approx(one, rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tensor_splits_heads_hidden_units_and_vocabulary_over_two(eight):
     shards = eight[0]["transformer"]["tensor"]["shards"]
     layer = "params/layers/0"
@@ -68,7 +68,7 @@ def test_tensor_splits_heads_hidden_units_and_vocabulary_over_two(eight):
         assert shards[trace] == shards[name]  # the optimizer's state lies with its parameter
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_devices_exchange_what_the_sharding_says(eight):
     found = eight[0]
     assert found["cifar"]["replicated"]["collectives"] == ["all-reduce"]
@@ -78,7 +78,7 @@ def test_devices_exchange_what_the_sharding_says(eight):
     assert found["vit"]["tensor"]["collectives"] == ["all-reduce"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_nonfinite_value_on_one_device_is_known_to_all(eight):
     found = eight[0]
     for run in (*found["cifar"].values(), *found["transformer"].values()):
@@ -86,7 +86,7 @@ def test_a_nonfinite_value_on_one_device_is_known_to_all(eight):
     assert found["spoiled"] == [0, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("network", ["cifar", "transformer"])
 def test_fsdp_holds_an_eighth_of_every_large_array_on_each_device(eight, network):
     shards = eight[0][network]["fsdp"]["shards"]
@@ -100,7 +100,7 @@ def test_fsdp_holds_an_eighth_of_every_large_array_on_each_device(eight, network
     assert large >= 4  # parameters, and as many traces of the optimizer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_items_kept_on_eight_devices_give_the_bytes_and_losses_of_the_host(eight):
     host, device = (eight[0]["placement"][where] for where in ("host", "device"))
     assert device["images"] == host["images"]
@@ -110,7 +110,7 @@ def test_items_kept_on_eight_devices_give_the_bytes_and_losses_of_the_host(eight
     np.testing.assert_allclose(host["losses"], one["losses"], rtol=2e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_store_is_sharded_like_its_batches_and_nothing_crosses_devices(eight):
     item = 2 * 3 * 4
     over_eight, over_four = eight[0]["stores"]
@@ -121,7 +121,7 @@ def test_a_store_is_sharded_like_its_batches_and_nothing_crosses_devices(eight):
     assert over_eight["collectives"] == over_four["collectives"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, uninterrupted):
     found, workdir = eight
     assert found["stopped"] == "preempted"

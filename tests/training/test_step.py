@@ -224,7 +224,7 @@ def _losses(workdir):
     return [r["loss"] for r in records.read_metrics(workdir) if r["split"] == "train"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bfloat16_activations_keep_float32_parameters_and_learn_alike(uninterrupted):
     exact = _losses(uninterrupted(mini(**RESNET, log_every_steps=1)))
     coarse = _losses(uninterrupted(mini(**RESNET, log_every_steps=1, dtype="bfloat16")))

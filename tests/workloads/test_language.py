@@ -309,7 +309,7 @@ def test_a_test_split_of_text_is_cut_by_the_vocabulary_of_the_training_split(mod
         assert sum(map(len, shown)) == 21
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("module", [lm1b, common_crawl])
 def test_validation_covers_every_example_once(module):
     config = small(module)

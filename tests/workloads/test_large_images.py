@@ -74,7 +74,7 @@ def test_cropping_is_jaxs_and_opencvs_bilinear_resize(box, out):
     np.testing.assert_array_equal(mirrored, mine[:, ::-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("out", [8, 24])
 def test_the_host_crops_as_jax_does(channels, out):
