@@ -99,6 +99,9 @@ from training.step import Rows
 # Called with the number of steps that a run has taken, after each of them.
 OnStep = Callable[[int], None]
 
+# Iterators that could not be closed, since their threads wait; kept until the process ends.
+_waiting_iterators: list[Any] = []
+
 
 class Diverged(Exception):
     """The run has diverged; the message says how."""
@@ -334,9 +337,13 @@ class _Run:
             last_to_first.callback(self.policy.close)
 
     def _close_input(self) -> None:
-        # Grain waits for its threads, which may wait for a source that does not answer.
-        with contextlib.suppress(signals.WaitEnded), signals.ending_waits():
-            self.iterator.close()
+        # Grain waits for its threads, which may wait for a source that does not answer. It would
+        # wait again when the iterator is deleted.
+        try:
+            with signals.ending_waits():
+                self.iterator.close()
+        except signals.WaitEnded:
+            _waiting_iterators.append(self.iterator)
 
     # Steps of the loop, in its order.
 

@@ -92,11 +92,13 @@ def test_a_stop_during_an_evaluation_saves_and_the_evaluation_is_done_again(
 
 
 # A command whose source stops answering after a number of training examples, and that is stopped
-# then, or once it has waited for a while.
+# then, or once it has waited for a while. "closing": whenever an iterator is closed, it waits for its
+# thread, as with Python 3.13; earlier versions wait once.
 UNANSWERED = """
 import os, signal, sys, threading, time
 import train
 from data.sources import ArraySource
+from grain._src.python.dataset.transformations.prefetch import ThreadPrefetchDatasetIterator
 from runs import cli, signals
 
 answer, answered, hung = ArraySource.__getitems__, [], threading.Event()
@@ -112,13 +114,15 @@ def read(source, indices):
 def stop():
     hung.wait()
     waited = 0
-    while sys.argv[1] == "waiting" and waited < 20:
+    while sys.argv[1] != "reading" and waited < 20:
         time.sleep(0.01)
         waited = waited + 1 if signals._waiting else 0
     os.kill(os.getpid(), signal.SIGTERM)
 
 ArraySource.__getitems__ = read
 threading.Thread(target=stop, daemon=True).start()
+if sys.argv[1] == "closing":
+    ThreadPrefetchDatasetIterator.close = lambda iterator: threading.Event().wait()
 signals.exit_command(cli.guarded(train.main, sys.argv[2:]))
 """
 
@@ -131,6 +135,7 @@ signals.exit_command(cli.guarded(train.main, sys.argv[2:]))
         ("reading", {"prefetch": 0}),
         ("waiting", {"prefetch": 0}),
         ("waiting", echoing("before_augmentation", 100)),
+        ("closing", echoing("before_augmentation", 100)),
         ("waiting", echoing("after_batching", 4) | {"prefetch": 0}),
         ("waiting", echoing("before_augmentation", 0, factor=1) | {"echo__policy": "auto"}),
     ],
