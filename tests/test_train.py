@@ -92,8 +92,8 @@ def test_a_stop_during_an_evaluation_saves_and_the_evaluation_is_done_again(
 
 
 # A command whose source stops answering after a number of training examples, and that is stopped
-# then, or once it has waited for a while. "closing": whenever an iterator is closed, it waits for its
-# thread, as with Python 3.13; earlier versions wait once.
+# then, or once it has waited for a while. "closing": each time that an iterator is closed, it waits
+# for its thread, as with Python 3.13; earlier versions wait once.
 UNANSWERED = """
 import os, signal, sys, threading, time
 import train
