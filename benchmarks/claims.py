@@ -623,6 +623,7 @@ CLAIMS: dict[str, Problems] = {
     },
     "Best value in a budget no worse, before augmentation (fig. 9; a difference)": {
         "documents": against_none("grid/quality_documents", _BEFORE),
+        "photographs": against_none("grid/quality_photographs", _BEFORE),
         "grid digits": against_none("grid/quality_digits", _BEFORE),
         "logistic": against_none("grid/quality_logistic", _BEFORE),
         "grid sentences": against_none("grid/quality_sentences", _BEFORE),
