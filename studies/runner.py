@@ -154,13 +154,19 @@ class _Launch:
             )
         )
         if result:
-            queue.end(trial, result["status"])
-            self._study_progress.trial_ended(queue.condition, result["status"], trained=False)
+            self._count(queue, trial, result, trained=False)
         return bool(result)
+
+    def _count(self, queue: SearchQueue, trial: int, result: dict[str, Any], trained: bool) -> None:
+        """Counts a trial that has ended; `trained` is false if an earlier or another launch trained
+        it."""
+        queue.end(trial, result["status"])
+        self._study_progress.trial_ended(queue.condition, result["status"], trained)
 
     def _unit_ended(self, unit: Unit, outcome: Outcome | None) -> None:
         queue = self._queues[unit.condition, unit.search]
         results = {} if outcome is None else outcome.checked()
+        trained = () if outcome is None else outcome.trained
         for note in () if outcome is None else outcome.notes:
             self._progress.say(note)
         for trial in unit.trials:
@@ -173,6 +179,8 @@ class _Launch:
                 queue.hold(trial, _HELD_SECONDS)
             elif result["status"] == "preempted":
                 queue.postpone(trial)
+            elif trial not in trained:  # another launch finished it just before this one locked it
+                self._count(queue, trial, result, trained=False)
             else:
                 self._trial_ended(queue, unit, trial, result)
 
@@ -194,8 +202,7 @@ class _Launch:
     def _trial_ended(
         self, queue: SearchQueue, unit: Unit, trial: int, result: dict[str, Any]
     ) -> None:
-        queue.end(trial, result["status"])
-        self._study_progress.trial_ended(unit.condition, result["status"], trained=True)
+        self._count(queue, trial, result, trained=True)
         point = search.point(self._study.space, unit.search, trial)
         values = ", ".join(f"{name.rpartition('.')[2]} {_short(x)}" for name, x in point.items())
         ending = f"{self._study_progress} {unit.label(trial)}: {_ending(result)}"

@@ -55,12 +55,14 @@ class Outcome:
 
     Attributes:
         results: by trial number; HELD for trials of another process.
+        trained: the trials that this unit trained; another launch finished the others.
         notes: sentences for the person who runs the study.
         error, kind: an error's message and the name of its class, or of InputError if it is one;
             None and '' without an error.
     """
 
     results: dict[int, dict[str, Any]]
+    trained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
     kind: str = ""
@@ -101,11 +103,12 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
             lambda: _claim(study, unit, study_dir, held_locks)
         )
         results = {int(trial): result for trial, result in known.items()}
-        to_train = [trial for trial in unit.trials if trial not in results]
+        to_train = tuple(trial for trial in unit.trials if trial not in results)
         while True:
             try:
                 trained = _train(study, unit, to_train, study_dir, progress)
-                return Outcome(results | dict(zip(to_train, trained, strict=True)), tuple(notes))
+                results |= zip(to_train, trained, strict=True)
+                return Outcome(results, to_train, tuple(notes))
             except resuming.NothingToResume as error:
                 moved_to = distributed.decided_by_first(
                     functools.partial(_set_aside, error.workdir)

@@ -24,7 +24,7 @@ from studies.definitions import load_study
 from studies.executors import InProcessExecutor, PoolExecutor
 from studies.ray_executor import RayExecutor
 from studies.runner import MAX_WORKER_FAILURES, run
-from studies.trial import Unit
+from studies.trial import Unit, run_unit
 from tests.helpers import forked
 from tests.helpers.runs import HANGS, ROOT, flags, mini
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
@@ -296,6 +296,22 @@ def test_two_launches_on_one_directory_share_the_work(tmp_path, monkeypatch):
     ]
     assert all(trained)
     assert len(set(trained[0] + trained[1])) == len(trained[0] + trained[1]) == 8
+
+
+def test_a_trial_that_another_launch_finishes_meanwhile_is_not_reported_again(tmp_path):
+    """Between the look at its records and its lock, the launch that held it may have ended it."""
+
+    class Late(InProcessExecutor):
+        def submit(self, unit, label):
+            if unit.search == 0:
+                assert run_unit(self._study, unit, self._study_dir, QUIET).trained == unit.trials
+            super().submit(unit, label)
+
+    progress = RecordedProgress()
+    assert run(study(trials=1, searches=2), tmp_path / "study", progress, Late) == "finished"
+    lines = [line for line in progress.lines if "best" in line]
+    assert len(lines) == 2
+    assert all("search 1, trial 0: " in line for line in lines)
 
 
 def test_shards_cover_the_study_without_overlap(tmp_path):
