@@ -1,8 +1,9 @@
 """The auto order: fresh items that are ready first, then stored ones, least repeated first.
 
-How many fresh items each batch takes is its *decision*. Decisions depend on time. Given the
-decisions, the order is a pure function of its settings. A batch waits for fresh items rather than
-contain an item twice.
+Stored items that a recent batch contains come last, so that the copies of an item are spread over
+as many batches as the store has room for. How many fresh items each batch takes is its *decision*.
+Decisions depend on time. Given the decisions, the order is a pure function of its settings. A batch
+waits for fresh items rather than contain an item twice.
 """
 
 import base64
@@ -19,8 +20,9 @@ import numpy as np
 from echo.order import Emission, Intake
 from echo.spec import MAX_BUFFER, MAX_FACTOR, MAX_POSITION, EchoSpecError, checked_integer
 
-# Separates copy counts from item numbers in a sort key.
+# Separates copy counts from item numbers in a sort key, and batches from copy counts in another.
 _MAX_ITEMS = 2**40
+_MAX_COPIES = 2**20
 
 
 class Repeats:
@@ -44,7 +46,7 @@ class Repeats:
         self.capacity = checked_integer("shuffle_buffer", capacity, 1, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
         self.batches, self.admitted = 0, 0
-        self._items, self._emitted = np.zeros((2, 0), np.int64)
+        self._items, self._emitted, self._last = np.zeros((3, 0), np.int64)
 
     @property
     def settings(self) -> str:
@@ -62,12 +64,13 @@ class Repeats:
         """These settings at another position; `stored` as `stored()` returns it."""
         other = Repeats(self.max_factor, self.capacity, self.seed)
         other.batches, other.admitted = batches, admitted
-        other._items, other._emitted = stored
+        other._items, other._emitted, other._last = stored
         return other
 
     def stored(self) -> np.ndarray:
-        """The stored items in ascending order, and how often each was emitted, int64 [2, n]."""
-        return np.stack([self._items, self._emitted])
+        """The stored items in ascending order, how often each was emitted, and the last batch that
+        contains it, from 0: int64 [3, n]."""
+        return np.stack([self._items, self._emitted, self._last])
 
     def take(self, fresh: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The next batch of `size` rows, beginning with the next `fresh` items.
@@ -78,7 +81,7 @@ class Repeats:
         Raises:
             ValueError: the stored items have too few copies left.
         """
-        items, emitted = self._items, self._emitted.copy()
+        items, emitted, last = self._items, self._emitted.copy(), self._last.copy()
         indices, copies = [], []
         missing = size - fresh
         draws = self._draws(len(items) if missing else 0)
@@ -91,27 +94,33 @@ class Repeats:
                     f"ones have {copies_left} copies left, which is too few; decisions "
                     "can be replayed only with the settings under which they were made"
                 )
-            chosen = open_items[_first_by(emitted[open_items], draws[open_items], missing)]
+            # Items that rested as long as the store has room for precede others, which follow in
+            # the order of their last batches.
+            rested = np.minimum(self.batches - last[open_items], self.capacity // size)
+            order = emitted[open_items] - rested * _MAX_COPIES
+            chosen = open_items[_first_by(order, draws[open_items], missing)]
             indices.append(items[chosen])
             copies.append(emitted[chosen])
             emitted[chosen] += 1
+            last[chosen] = self.batches
             missing -= len(chosen)
         new = np.arange(self.admitted, self.admitted + fresh)
+        new_rows = np.stack([new, np.ones_like(new), np.full_like(new, self.batches)])
+        dropped = self._keep(np.concatenate([np.stack([items, emitted, last]), new_rows], axis=1))
         self.batches, self.admitted = self.batches + 1, self.admitted + fresh
-        dropped = self._keep(np.concatenate([items, new]), np.concatenate([emitted, new * 0 + 1]))
         copies = [np.zeros(fresh, np.int64), *copies]
         return np.concatenate([new, *indices]), np.concatenate(copies), dropped
 
-    def _keep(self, items: np.ndarray, emitted: np.ndarray) -> np.ndarray:
+    def _keep(self, stored: np.ndarray) -> np.ndarray:
         """Stores the items with copies left, up to the capacity, and returns the other ones with
         copies left: the most repeated items, and of equals the oldest."""
-        live = emitted < self.max_factor
-        items, emitted = items[live], emitted[live]
+        stored = stored[:, stored[1] < self.max_factor]
+        items, emitted, _ = stored
         surplus = len(items) - self.capacity
         kept = np.ones(len(items), bool)
         if surplus > 0:
             kept[np.argpartition(items - emitted * _MAX_ITEMS, surplus - 1)[:surplus]] = False
-        self._items, self._emitted = items[kept], emitted[kept]
+        self._items, self._emitted, self._last = stored[:, kept]
         return items[~kept]
 
     def _draws(self, n: int) -> np.ndarray:
@@ -216,7 +225,7 @@ class AutoOrder:
         return np.full(len(fresh), self._repeats.max_factor)
 
     def pending(self) -> dict[int, int]:
-        items, emitted = self._repeats.stored()
+        items, emitted, _ = self._repeats.stored()
         return dict(zip(items.tolist(), (self._repeats.max_factor - emitted).tolist(), strict=True))
 
     def oldest(self) -> int:
@@ -294,18 +303,20 @@ class AutoOrder:
         return int(self._decisions[batch])
 
     def _checked_stored(self, state: dict[str, Any]) -> np.ndarray:
-        """The stored items of a state, and how often each was emitted, int64 [2, n]."""
+        """The stored items of a state, as `Repeats.stored` returns them."""
         max_factor = self._repeats.max_factor
         try:
             stored = _unpack(state["stored"], self._repeats.capacity)
         except (TypeError, ValueError, binascii.Error, zlib.error) as error:
             raise ValueError(f"the state's stored items cannot be read: {error}") from error
-        items, emitted = stored
+        items, emitted, last = stored
         ascending = (np.diff(items, prepend=-1) > 0).all() and (items < state["admitted"]).all()
-        if not (ascending and ((emitted > 0) & (emitted < max_factor)).all()):
+        possible = (emitted > 0) & (emitted < max_factor) & (last >= 0) & (last < state["batches"])
+        if not (ascending and possible.all()):
             raise ValueError(
                 f"the state's stored items are not ascending numbers below {state['admitted']}, "
-                f"each emitted less than {max_factor} times; take the state from an equal stage"
+                f"each emitted less than {max_factor} times and in one of {state['batches']} "
+                "batches; take the state from an equal stage"
             )
         return stored
 
@@ -340,8 +351,11 @@ def checked_decisions(decisions: Sequence[int], size: int) -> np.ndarray:
     return array
 
 
+_ROWS = 3  # of what `Repeats.stored` returns
+
+
 def _pack(stored: np.ndarray) -> str:
-    """int64 [2, n], ascending numbers and small ones, as text: up to three bytes per item."""
+    """int64 [3, n] as text: up to three bytes per item."""
     steps = stored.copy()
     steps[:, 1:] -= stored[:, :-1]  # np.diff with `prepend` takes several times as long
     # A state is taken before each batch. The default level takes five times as long.
@@ -351,8 +365,8 @@ def _pack(stored: np.ndarray) -> str:
 def _unpack(text: str, capacity: int) -> np.ndarray:
     """The inverse of `_pack`, for at most `capacity` items: damaged text must not fill memory."""
     decompressor = zlib.decompressobj()
-    max_bytes = 2 * np.dtype(np.int64).itemsize * capacity
+    max_bytes = _ROWS * np.dtype(np.int64).itemsize * capacity
     content = decompressor.decompress(base64.b64decode(text, validate=True), max_bytes + 1)
     if not decompressor.eof or len(content) > max_bytes:
         raise ValueError(f"not complete, or more than {capacity} items")
-    return np.frombuffer(content, np.int64).reshape(2, -1).cumsum(axis=1)
+    return np.frombuffer(content, np.int64).reshape(_ROWS, -1).cumsum(axis=1)

@@ -32,6 +32,7 @@ class Reference:
     def __init__(self, max_factor, capacity, seed):
         self.max_factor, self.capacity, self.seed = max_factor, capacity, seed
         self.store, self.next_fresh, self.batches = {}, 0, 0  # store: item -> copies so far
+        self.last = {}  # item -> the last batch that contains it
 
     def take(self, fresh, size):
         key = self.seed + (self.batches << 64)
@@ -45,12 +46,15 @@ class Reference:
             if not new:
                 in_batch.clear()
                 new = open_
-            item = min(new, key=lambda item: (self.store[item], draw_of[item]))
+            item = min(
+                new, key=lambda item: (-self.rested(item, size), self.store[item], draw_of[item])
+            )
             in_batch.add(item)
             batch.append((item, self.store[item]))
             self.store[item] += 1
         for i in range(fresh):
             self.store[self.next_fresh + i] = 1
+        self.last |= {item: self.batches for item, _ in batch}
         self.store = {item: n for item, n in self.store.items() if n < self.max_factor}
         while len(self.store) > self.capacity:
             most = max(self.store.values())
@@ -58,6 +62,10 @@ class Reference:
         self.next_fresh += fresh
         self.batches += 1
         return batch
+
+    def rested(self, item, size):
+        """Batches since the last one with the item, as far as the store has room for them."""
+        return min(self.batches - self.last[item], self.capacity // size)
 
 
 @st.composite
@@ -84,7 +92,9 @@ def test_batches_are_those_of_the_reference(case):
         index, copy, dropped = repeats.take(fresh, size)
         batch = list(zip(index.tolist(), copy.tolist(), strict=True))
         assert batch == reference.take(fresh, size)
-        assert dict(repeats.stored().T.tolist()) == reference.store
+        numbers, emitted, last = repeats.stored().tolist()
+        assert dict(zip(numbers, emitted, strict=True)) == reference.store
+        assert last == [reference.last[item] for item in numbers]
         assert len(reference.store) <= capacity
         spent = {item for item, n in batch if n == max_factor - 1}
         new = set(range(repeats.admitted - fresh, repeats.admitted))
@@ -94,6 +104,19 @@ def test_batches_are_those_of_the_reference(case):
     assert len(set(outputs)) == len(outputs)
     assert all(n == 0 or (item, n - 1) in outputs for item, n in outputs)
     assert all(n < max_factor for _, n in outputs)
+
+
+@pytest.mark.parametrize(("size", "capacity"), [(32, 256), (1, 9)])
+def test_copies_are_spread_over_as_many_batches_as_are_stored(size, capacity):
+    """Half of each batch is fresh, as behind a constant upstream with R = 2."""
+    repeats, last, distances = Repeats(8, capacity, seed=0), {}, []
+    for batch in range(20 * capacity // size):
+        fresh = min(size, max(size - len(repeats), (size + batch % 2) // 2))
+        for item in repeats.take(fresh, size)[0].tolist():
+            if item in last and batch > 10 * capacity // size:
+                distances.append(batch - last[item])
+            last[item] = batch
+    assert min(distances) >= capacity // size
 
 
 def items(n):
@@ -524,7 +547,7 @@ def test_sequential_read_ahead_is_bounded_in_bytes(first_bytes, read_ahead, monk
 def test_without_batches_items_may_differ_in_shape():
     parent = grain.MapDataset.range(3).map(lambda i: np.arange(i))
     got = list(stage(parent, batch_size=None, decisions=[1, 0, 1, 0, 1]))
-    assert [int(x.copy) for x in got] == [0, 1, 0, 1, 0]
+    assert [int(x.copy) for x in got] == [0, 1, 0, 2, 0]
     assert all(x.item.tolist() == list(range(int(x.index))) for x in got)
     got[0].item.resize(9, refcheck=False)  # a copy of its own
 
