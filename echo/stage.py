@@ -244,11 +244,11 @@ class OpportunisticIterDataset(_EchoStage):
     This is the stage of `echo.policy=auto`.
 
     Fresh items that are ready fill a batch first, in order. Stored ones, least repeated first, fill
-    the rest, up to `max_factor` copies of each. Items of the last `shuffle_buffer // batch_size - 1`
-    batches come after all others, those of the latest batch at the end, so that copies are spread
-    over as many batches as the buffer has room for. A batch contains no item twice: if the stored
-    items do not suffice, it waits for more fresh ones. With fast input the output is exactly the
-    parent in batches.
+    the rest, up to `max_factor` copies of each. Items of recent batches, one
+    fewer than the buffer has room for, come after all others, latest last, so that copies are
+    spread. A batch contains no item twice: if the stored items do not
+    suffice, it waits for more fresh ones. With fast input the output is exactly the parent in
+    batches.
 
     The stream ends when less than a batch of fresh items is left. Do not put a prefetch thread
     after it: it would request, and so decide, a batch before it is required.
