@@ -71,7 +71,7 @@ def test_the_command_displays_what_it_measures(monkeypatch, capsys):
     assert (log.level, log.propagate, log.handlers) == (logging.NOTSET, True, [])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slow_upstream_is_recognized():
     config = mini(upstream__examples_per_second=20)  # 1.6 s per batch; a step takes milliseconds
     advice = advise.advise(config, seconds=0.1)

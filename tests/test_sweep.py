@@ -542,6 +542,7 @@ def _opens(outdir, barrier, trials):
             os.getpid = real
 
 
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_concurrent_first_launches_create_one_study(tmp_path):
     context = multiprocessing.get_context("forkserver")

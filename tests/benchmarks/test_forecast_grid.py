@@ -167,7 +167,7 @@ def test_the_page_counts_what_diverged_runs_exclude():
     assert "1 of 6 for trial 6, 3 of 6 for trial 8, all for the others" in text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_curves_of_a_study_that_was_stopped_replace_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(pilot_seeds.sweep, "run", lambda *_: "preempted")
     with pytest.raises(SystemExit, match="the same command resumes"):

@@ -25,7 +25,7 @@ def test_there_is_a_weight_for_each_pixel_channel_and_class_and_a_bias_for_each_
     np.testing.assert_array_equal(logits, np.zeros((4, 10)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_full_batch_gradient_descent_ends_at_scikit_learns_optimum():
     decay = 0.01
     config = mini(

@@ -105,7 +105,7 @@ for group_size in (0, 2, 4):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_whole_groups_on_a_device_need_no_communication():
     result = subprocess.run(
         [sys.executable, "-c", SHARDED],

@@ -470,7 +470,7 @@ print("ends")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_program_that_ends_waits_for_no_chunk_of_a_source_that_hangs():
     ended = forked.run(["-c", _STUCK_CHUNKS], dict(os.environ), HANGS)
     assert (ended.returncode, ended.stdout) == (0, "ends\n")

@@ -481,6 +481,7 @@ print("equal")
 """
 
 
+@pytest.mark.long
 @pytest.mark.multiprocess
 def test_arrays_that_processes_share_have_the_checksums_of_whole_ones(two_processes):
     """Their sums wait for one another, which must not fill up what a device runs at once."""

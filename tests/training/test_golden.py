@@ -32,7 +32,7 @@ def found():
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", TOLERANCES)
 def test_the_first_steps_are_those_of_pytorch(name, found):
     (loss_tolerance, tolerance), ours, wanted = TOLERANCES[name], found[name], GOLDEN[name]
