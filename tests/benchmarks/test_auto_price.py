@@ -102,15 +102,15 @@ def test_report_takes_the_best_factor_of_each_cell(monkeypatch):
     runs["e4"] = [[50, 50, "reached"]] * 9 + [[None, 1000, "diverged"]]
     for cell in auto_price.auto_cells():
         runs[auto_price.auto_name(*cell)] = [[50, 50, "reached"]] * 10
-    cell = auto_price.measured("digits", 2, "constant", 4, runs)
+    cell = auto_price.measured("digits", 2, "constant", 8, runs)
     assert cell.factor == 4
     assert cell.ratio < 1.2
     assert cell.missed == 1
-    slow = auto_price.measured("digits", 16, "constant", 4, runs)
+    slow = auto_price.measured("digits", 16, "constant", 8, runs)
     assert slow.factor == 16  # the same steps at every factor, but e = 16
     saved = {"steps": dict.fromkeys(auto_price.PROBLEMS, runs)}
     text = auto_price.report(json.loads(json.dumps(saved)))
-    assert "| digits, R = 2, constant | 4 | 4 |" in text
+    assert "| digits, R = 2, constant | 8 | 4 |" in text
 
 
 def _further_study(problem, root, monkeypatch):
@@ -142,3 +142,15 @@ def test_further_seeds_are_new_and_judge_every_cell_again(tmp_path, monkeypatch)
     met = [float(line.split("|")[6]) <= auto_price.GOAL for line in table.splitlines()[2:]]
     assert f"{sum(met)} of 6 cells" in about
     assert 0 < sum(met) < 6
+
+
+@pytest.mark.long
+def test_spread_copies_are_compared_with_the_medians_of_before(tmp_path, monkeypatch):
+    names = _further_study("digits", tmp_path, monkeypatch)
+    runs = {name: [[100, 100, "reached"]] * 40 for name in names}
+    monkeypatch.setattr(auto_price, "PILOTED", ("digits",))
+    now = [cell.auto for _, cell in auto_price._further_cells({"digits": runs})]
+    monkeypatch.setattr(auto_price, "_CLOSE_COPIES", {"digits": [2 * median for median in now]})
+    assert "is 0.500 of what it was (geometric means: digits 0.500)" in auto_price.spread_copies(
+        {"digits": runs}
+    )
