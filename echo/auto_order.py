@@ -24,6 +24,8 @@ from echo.spec import MAX_BUFFER, MAX_FACTOR, MAX_POSITION, EchoSpecError, check
 _MAX_ITEMS = 2**40
 _MAX_COPIES = 2**20
 
+_ROWS = 3  # of what `Repeats.stored` returns
+
 
 class Repeats:
     """The items that are stored for repeating, and how often each has been emitted.
@@ -31,7 +33,7 @@ class Repeats:
     Args:
         max_factor: the maximum number of copies of an item.
         capacity: the maximum number of items that stay stored.
-        seed: seeds the choice between equally repeated items.
+        seed: seeds the choice between items of equal rank.
 
     Attributes:
         batches: batches so far.
@@ -46,7 +48,7 @@ class Repeats:
         self.capacity = checked_integer("shuffle_buffer", capacity, 1, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
         self.batches, self.admitted = 0, 0
-        self._items, self._emitted, self._last = np.zeros((3, 0), np.int64)
+        self._items, self._emitted, self._last = np.zeros((_ROWS, 0), np.int64)
 
     @property
     def settings(self) -> str:
@@ -349,9 +351,6 @@ def checked_decisions(decisions: Sequence[int], size: int) -> np.ndarray:
             "decisions", decisions, f"integers from 0 to {size}, one for each batch"
         )
     return array
-
-
-_ROWS = 3  # of what `Repeats.stored` returns
 
 
 def _pack(stored: np.ndarray) -> str:

@@ -244,11 +244,10 @@ class OpportunisticIterDataset(_EchoStage):
     This is the stage of `echo.policy=auto`.
 
     Fresh items that are ready fill a batch first, in order. Stored ones, least repeated first, fill
-    the rest, up to `max_factor` copies of each. Items of recent batches, one
-    fewer than the buffer has room for, come after all others, latest last, so that copies are
-    spread. A batch contains no item twice: if the stored items do not
-    suffice, it waits for more fresh ones. With fast input the output is exactly the parent in
-    batches.
+    the rest, up to `max_factor` copies of each. Items of recent batches, one fewer than the buffer
+    has room for, come after all others, latest last, so that copies are spread. A batch contains no
+    item twice: if the stored items do not suffice, it waits for more fresh ones. With fast input
+    the output is exactly the parent in batches.
 
     The stream ends when less than a batch of fresh items is left. Do not put a prefetch thread
     after it: it would request, and so decide, a batch before it is required.
@@ -260,7 +259,7 @@ class OpportunisticIterDataset(_EchoStage):
             first, with ties broken by age, oldest first. It should be at least `batch_size`: a
             batch repeats at most as many items as are stored, and waits for the rest.
         batch_size: examples per batch, of one shape; None emits items one by one.
-        seed: seeds the choice between such items.
+        seed: seeds the choice between items of equal rank.
         annotate: whether to emit `Echoed` tuples. The number of rows whose copy is 0 is the batch's
             decision.
         read_options: threads and read-ahead, in items; both at least 1.
