@@ -48,6 +48,14 @@ Fixed before the first run:
   which do not change, keep their runs. The rule stays if, over the twelve cells with the 40 further
   seeds, the geometric mean of the new median time over the old one is below 1, and below 1.02 on
   each problem.
+* Added when all of these had been seen: if all copies are emitted, as where R is at least
+  `max_factor`, `auto` holds back a reserve, without which each example is used up as soon as it
+  comes (`Repeats.rationed` in echo/auto_order.py). The reserve was chosen among ten rules, with
+  seeds from 1,000 on, behind upstreams of R = 16. Where decisions stay the same, so do runs; all
+  others of `auto` are trained again. It stays if, over the four cells at R = 16 with the 40 further
+  seeds, the geometric mean of the new median time over the old one is below 1, and below 1.02 on
+  each problem. With the same seeds from 1,000 on, 10 copies were tried as the default at R = 16
+  (worse on the sentences), and a buffer of 512 examples (no clear gain); both were dropped.
 * By wall clock: digits at R = 6, constant and bursty, and sentences at R = 6, constant; five of the
   seeds; `auto` with its default, the best fixed factor, and no echoing, in shuffled order, behind a
   rate limit that makes the upstream R times slower than the measured step.

@@ -3,13 +3,14 @@
 Stored items that a recent batch contains come last, so that the copies of an item are spread over
 as many batches as the store has room for. How many fresh items each batch takes is its *decision*.
 Decisions depend on time. Given the decisions, the order is a pure function of its settings. A batch
-waits for fresh items rather than contain an item twice.
+waits for fresh items rather than contain an item twice, or use up those in store.
 """
 
 import base64
 import binascii
 import collections
 import copy
+import math
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -68,6 +69,26 @@ class Repeats:
         other.batches, other.admitted = batches, admitted
         other._items, other._emitted, other._last = stored
         return other
+
+    def required(self, size: int) -> int:
+        """The fresh items without which the next batch of `size` rows contains an item twice."""
+        return max(0, size - len(self))
+
+    def rationed(self, size: int) -> int:
+        """The fresh items, at most `size`, without which the next batch uses up too many copies.
+
+        If fresh items are so slow that all copies are emitted, each item would be used up as soon
+        as it comes, few would be stored, and copies would follow each other closely. So the items
+        so far, less a reserve, must have copies for every batch so far and the next one. The
+        reserve is half a batch and an eighth of the items so far, at most half the store: if each
+        has half of its copies left, these items fill the store. While fewer copies are emitted, no
+        batch waits for the reserve, not even if there are no fresh items for a long time.
+        """
+        if not self.admitted:
+            return 0
+        reserve = min(size / 2 + self.admitted / 8, self.capacity / 2)
+        emitted = (self.batches + 1) * size
+        return min(size, max(0, math.ceil(emitted / self.max_factor + reserve) - self.admitted))
 
     def stored(self) -> np.ndarray:
         """The stored items in ascending order, how often each was emitted, and the last batch that
@@ -258,9 +279,10 @@ class AutoOrder:
     def _decide(self, intake: Intake) -> int:
         """The number of fresh items that the next batch takes; all of them have been read."""
         admitted = self._repeats.admitted
-        minimum, maximum = max(0, self._size - len(self._repeats)), self._size
+        required, maximum = self._repeats.required(self._size), self._size
         if self._limit is not None:
-            maximum = min(maximum, max(minimum, self._limit() - admitted))
+            maximum = min(maximum, max(required, self._limit() - admitted))
+        minimum = min(maximum, max(required, self._repeats.rationed(self._size)))
         decision = self._earlier_decision()
         if decision is not None:
             minimum = maximum = decision

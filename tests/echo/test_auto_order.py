@@ -1,4 +1,4 @@
-"""The auto order: its outputs given the decisions, and that it waits only when it must.
+"""The auto order: its outputs given the decisions, and that it waits only when it should.
 
 A decision of the stage never makes a batch contain an item twice. Recorded ones may, so the order
 that follows from decisions is tested with such decisions, too.
@@ -322,26 +322,75 @@ def test_applied_plans_give_the_batches_of_the_host_stage(sequential, case, stop
 
 
 @pytest.mark.parametrize("sequential", [False, True])
-def test_it_waits_only_when_too_few_items_are_stored(sequential):
+def test_it_waits_only_for_the_items_that_a_batch_should_have(sequential):
     waited = []
     options = {"max_factor": 3, "shuffle_buffer": 8, "waited": waited.append}
     with Run(100, sequential, **options) as run:
         assert run.next(come=4).index.tolist() == [0, 1, 2, 3]
-        assert sorted(run.next().index.tolist()) == [0, 1, 2, 3]
-        assert run.next().index.tolist()[0] in (0, 1, 2, 3)
         waited.clear()
-        # the 4 items have no copies left, and 3 fresh items are too few for a batch
+        run.want = 0  # from now on, each batch is required at once
+        # Two batches are 8 copies. Without a reserve of 2.5 items, 5 items have 7 copies, 6 have 10.
         said = run.request()
-        for come in (4, 7):
+        for come in (4, 5):
             run.gated.release(come)
             until_it_waits(said, come)
-        run.gated.release(8)
-        assert said.get(timeout=HANGS).result().index.tolist() == [4, 5, 6, 7]
-        batch = run.next(come=9)  # a new item comes first
-        assert batch.index.tolist()[0] == 8
-        assert set(batch.index.tolist()[1:]) < {4, 5, 6, 7}
-        assert len(waited) >= 2  # for what came at 4 and at 7
+        run.gated.release(6)
+        batch = said.get(timeout=HANGS).result()
+        assert batch.index.tolist()[:2] == [4, 5]  # new items come first
+        assert set(batch.index.tolist()[2:]) < {0, 1, 2, 3}
+        assert len(waited) >= 2  # for what came at 4 and at 5
         assert min(waited) > 0
+
+
+def simulated(interval, num_items, max_factor, capacity, size, slow_from=None):
+    """Batches behind an item every `interval` steps' time, and, from item `slow_from` on, ten times
+    as slow: (index, steps' time waited, items stored before)."""
+    waits = np.full(num_items, interval)
+    waits[slow_from if slow_from is not None else num_items :] *= 10
+    arrivals = np.cumsum(waits)
+    repeats, now, batches = Repeats(max_factor, capacity, seed=0), 0.0, []
+    while repeats.admitted + size <= num_items:
+        fresh = np.searchsorted(arrivals, now, side="right") - repeats.admitted
+        least = max(repeats.required(size), repeats.rationed(size))
+        due = arrivals[repeats.admitted + least - 1] if least > fresh else now
+        stored = len(repeats)
+        index, *_ = repeats.take(int(min(size, max(fresh, least))), size)
+        batches.append((index, due - now, stored))
+        now = max(now, due) + 1
+    return batches
+
+
+def distances(batches):
+    """How many batches apart the copies of an item are, from the middle of the run on."""
+    last, apart = {}, []
+    for number, (index, *_) in enumerate(batches):
+        for item in index.tolist():
+            if item in last and number > len(batches) / 2:
+                apart.append(number - last[item])
+            last[item] = number
+    return apart
+
+
+@pytest.mark.parametrize(("max_factor", "ratio"), [(2, 2), (2, 9), (8, 8), (8, 20)])
+def test_copies_are_spread_even_if_all_of_them_are_emitted(max_factor, ratio):
+    size, capacity, num_items = 32, 256, 4000
+    batches = simulated(ratio / size, num_items, max_factor, capacity, size)
+    apart = distances(batches)
+    assert np.median(apart) >= capacity // size
+    assert min(apart) >= 3
+    # All copies are emitted but those of the reserve, which is half the store.
+    assert len(batches) * size >= max_factor * (num_items - size - capacity / 2)
+
+
+@pytest.mark.parametrize("max_factor", [2, 8])
+def test_the_whole_store_bridges_a_stall_if_copies_are_left_over(max_factor):
+    """No batch waits for the reserve then."""
+    ratio, slow_from, size, capacity = 0.8 * max_factor, 1500, 32, 256
+    batches = simulated(ratio / size, 2000, max_factor, capacity, size, slow_from)
+    waits = [(index.max(), stored) for index, waited, stored in batches if waited > 0]
+    assert waits[0] == (size - 1, 0)
+    assert waits[1][0] > slow_from
+    assert waits[1][1] < size  # too few for a batch
 
 
 def test_no_batch_contains_an_item_twice():
@@ -377,12 +426,16 @@ def test_with_fast_input_it_is_the_parent_in_batches(sequential, num_items):
 def test_bursts_fill_batches_and_repeats_bridge_stalls(comes, max_factor, capacity):
     with Run(10_000, max_factor=max_factor, shuffle_buffer=capacity) as run:
         come, num_copies = 0, {}
-        for more in comes:
+        for number, more in enumerate(comes, 1):
             come += more
             order = run.iterator._pass.order
             admitted, stored = order.admitted, len(order.pending())
             ready = min(4, come - admitted)
-            come += max(0, 4 - ready - stored)  # otherwise it would have to wait
+            # otherwise it would have to wait
+            come += max(0, 4 - ready - stored)
+            reserve = min(2 + admitted / 8, capacity / 2) if admitted else 0
+            while come - admitted < 4 and (come - reserve) * max_factor < 4 * number:
+                come += 1
             batch = run.next(come)
             assert len(set(batch.index.tolist())) == 4
             fresh = int((batch.copy == 0).sum())
