@@ -246,8 +246,10 @@ class OpportunisticIterDataset(_EchoStage):
     Fresh items that are ready fill a batch first, in order. Stored ones, least repeated first, fill
     the rest, up to `max_factor` copies of each. Items of recent batches, one fewer than the buffer
     has room for, come after all others, latest last, so that copies are spread. A batch contains no
-    item twice: if the stored items do not suffice, it waits for more fresh ones. With fast input
-    the output is exactly the parent in batches.
+    item twice: if the stored items do not suffice, it waits for more fresh ones. If the input is so
+    slow that all copies are emitted, batches wait a little earlier, for a reserve of up to half the
+    buffer: otherwise each item would be used up as soon as it comes, and its copies would follow
+    each other closely. With fast input the output is exactly the parent in batches.
 
     The stream ends when less than a batch of fresh items is left. Do not put a prefetch thread
     after it: it would request, and so decide, a batch before it is required.
@@ -267,7 +269,7 @@ class OpportunisticIterDataset(_EchoStage):
             0 or less if it is required now. None: it is always required at once.
         limit: returns the maximum number of fresh items to emit up to and including the next batch,
             so that one of several streams does not run ahead. A batch exceeds it only if stored
-            items do not suffice. None: no limit.
+            items do not suffice, not for the reserve. None: no limit.
         waited: called after each wait for fresh items, with its seconds.
         decisions: the number of fresh items in each batch of an earlier run. The stream repeats
             that run and ends with it.

@@ -145,12 +145,13 @@ def test_further_seeds_are_new_and_judge_every_cell_again(tmp_path, monkeypatch)
 
 
 @pytest.mark.long
-def test_spread_copies_are_compared_with_the_medians_of_before(tmp_path, monkeypatch):
+def test_auto_is_compared_with_the_medians_of_earlier_versions(tmp_path, monkeypatch):
     names = _further_study("digits", tmp_path, monkeypatch)
     runs = {name: [[100, 100, "reached"]] * 40 for name in names}
     monkeypatch.setattr(auto_price, "PILOTED", ("digits",))
-    now = [cell.auto for _, cell in auto_price._further_cells({"digits": runs})]
-    monkeypatch.setattr(auto_price, "_CLOSE_COPIES", {"digits": [2 * median for median in now]})
-    assert "is 0.500 of what it was (geometric means: digits 0.500)" in auto_price.spread_copies(
-        {"digits": runs}
-    )
+    now = np.asarray([cell.auto for _, cell in auto_price._further_cells({"digits": runs})])
+    earlier = {"close copies": {"digits": 8 * now}, "no reserve": {"digits": 4 * now}}
+    monkeypatch.setattr(auto_price, "_EARLIER", earlier)
+    text = auto_price.earlier_versions({"digits": runs})
+    assert "the twelve cells is 0.500 (digits 0.500) of what it was" in text
+    assert "it is 0.250 (digits 0.250) of that in the four cells at R = 16" in text

@@ -329,7 +329,7 @@ def test_it_waits_only_for_the_items_that_a_batch_should_have(sequential):
         assert run.next(come=4).index.tolist() == [0, 1, 2, 3]
         waited.clear()
         run.want = 0  # from now on, each batch is required at once
-        # Two batches are 8 copies. Without a reserve of 2.5 items, 5 items have 7 copies, 6 have 10.
+        # Two batches are 8 copies. Less a reserve of 2.5 items, 5 items have 7 copies, 6 have 10.
         said = run.request()
         for come in (4, 5):
             run.gated.release(come)
