@@ -13,7 +13,7 @@ from echo.diagnostics import CopyDiagnostics, Stream
 from echo.readers import max_chunk_size
 from pipeline import epoch_repeats
 from pipeline.map_datasets import derived_seed
-from runs.study import default_buffer, default_max_factor
+from runs.study import augments_repeats, default_buffer, default_max_factor
 
 # (batch number from 0, copy numbers of its rows int64 [b]) -> whether an earlier row, of this batch
 # or of one before, contains the same example, bool [b]
@@ -128,7 +128,8 @@ def stage_settings(config: ConfigDict, stream: int) -> dict[str, Any]:
 
 def max_factor(config: ConfigDict) -> int:
     """The maximum number of copies of a fresh item with echo.policy=auto."""
-    return config.echo.max_factor or default_max_factor(config.batch_size)
+    default = default_max_factor(config.batch_size, augments_repeats(config))
+    return config.echo.max_factor or default
 
 
 def echo_seed(config: ConfigDict, stream: int) -> int:

@@ -32,8 +32,9 @@ from typing import IO, Any
 # 4: the default of echo.max_factor is a quarter of the batch size (3: an eighth).
 # 5: colors on the host are distorted by another library, within one gray level.
 # 6: echo.policy=auto spreads the copies of an example over more batches.
+# 7: the default of echo.max_factor is half of the batch size where each repeat is augmented anew.
 # Older records remain readable and are never resumed.
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"

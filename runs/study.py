@@ -11,6 +11,7 @@ import pathlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from runs import records
@@ -288,7 +289,8 @@ class Condition:
         policy = settings.get("echo.policy", "fixed")
         factor = float(settings.get("echo.max_factor" if policy == "auto" else "echo.factor", 1))
         if policy == "auto" and not factor:
-            factor = float(default_max_factor(batch_size or 1, schema_version))
+            augmented = augments_repeats(config, overrides)
+            factor = float(default_max_factor(batch_size or 1, augmented, schema_version))
         buffer = int(settings.get("echo.shuffle_buffer", 0))
         if schema_version == 1 and insertion != "after_batching":
             buffer *= int(settings.get("echo.streams", 1))
@@ -309,15 +311,35 @@ class Condition:
         return tuple((k, str(v)) for k, v in self.overrides.items() if k not in _SETTINGS)
 
 
-def default_max_factor(batch_size: int, schema_version: int = records.SCHEMA_VERSION) -> int:
+def default_max_factor(
+    batch_size: int, augmented: bool, schema_version: int = records.SCHEMA_VERSION
+) -> int:
     """The maximum copies of an item under echo.policy=auto where echo.max_factor is 0.
 
     Up to so many, a repeat was usually worth its step (docs/auto.md). With the law of
     docs/forecast.md the best factor is proportional to the batch size.
+
+    Args:
+        augmented: whether every repeat is augmented anew.
     """
     if schema_version < 3:
         return 16
-    return max(2, batch_size // (8 if schema_version == 3 else 4))
+    if schema_version == 3:
+        return max(2, batch_size // 8)
+    return max(2, batch_size // (2 if augmented and schema_version > 6 else 4))
+
+
+def augments_repeats(config: Any, overrides: Mapping[str, Any] = MappingProxyType({})) -> bool:
+    """Whether a nested configuration with overrides augments each copy of an example anew."""
+
+    def value(name: str) -> Any:
+        return overrides.get(name, nested(config, name))
+
+    if value("echo.insertion") != "before_augmentation":
+        return False
+    if value("workload") == "cifar10":
+        return bool(value("augmentation.pad") or value("augmentation.flip"))
+    return value("workload") in ("imagenet", "coco")  # which always crop at random
 
 
 def default_buffer(insertion: str, batch_size: int) -> int:

@@ -100,7 +100,7 @@ def test_report_takes_the_best_factor_of_each_cell(monkeypatch):
     monkeypatch.setattr(auto_price, "PROBLEMS", {"digits": ("", 0.97, BUDGET)})
     runs = {f"e{e}": [[100, 100, "reached"]] * 10 for e in auto_price.FACTORS}
     runs["e4"] = [[50, 50, "reached"]] * 9 + [[None, 1000, "diverged"]]
-    for cell in auto_price.auto_cells():
+    for cell in auto_price.auto_cells("digits"):
         runs[auto_price.auto_name(*cell)] = [[50, 50, "reached"]] * 10
     cell = auto_price.measured("digits", 2, "constant", 8, runs)
     assert cell.factor == 4
@@ -136,7 +136,7 @@ def test_further_seeds_are_new_and_judge_every_cell_again(tmp_path, monkeypatch)
     for name in _further_study("digits", tmp_path, monkeypatch):
         steps = 150 if name.startswith("auto") else 100
         runs[name] = [[steps, steps, "reached"]] * 40
-    runs["auto_r2_constant_m8"] = [[90, 90, "reached"]] * 40
+    runs["auto_r2_constant_m16"] = [[90, 90, "reached"]] * 40
     about, table = auto_price.further_seeds({"digits": runs})
     assert table.count("\n| digits") == 6
     met = [float(line.split("|")[6]) <= auto_price.GOAL for line in table.splitlines()[2:]]
@@ -149,9 +149,12 @@ def test_auto_is_compared_with_the_medians_of_earlier_versions(tmp_path, monkeyp
     names = _further_study("digits", tmp_path, monkeypatch)
     runs = {name: [[100, 100, "reached"]] * 40 for name in names}
     monkeypatch.setattr(auto_price, "PILOTED", ("digits",))
-    now = np.asarray([cell.auto for _, cell in auto_price._further_cells({"digits": runs})])
+    cells = auto_price._further_cells({"digits": runs}, auto_price.QUARTER)
+    now = np.asarray([cell.auto for _, cell in cells])
     earlier = {"close copies": {"digits": 8 * now}, "no reserve": {"digits": 4 * now}}
     monkeypatch.setattr(auto_price, "_EARLIER", earlier)
     text = auto_price.earlier_versions({"digits": runs})
     assert "the twelve cells is 0.500 (digits 0.500) of what it was" in text
     assert "it is 0.250 (digits 0.250) of that in the four cells at R = 16" in text
+    # as many steps with more copies, which come sooner
+    assert "over the six cells of digits, the ratio is 0.8" in text

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import train
+from configs import cifar10, coco, common_crawl, imagenet, lm1b
 from data.splits import open_data
 from pipeline import accounting, build
 from pipeline.auto_streams import AutoStreams
@@ -231,14 +232,41 @@ def test_without_further_settings_it_stores_eight_batches_and_repeats_by_batch_s
     config = mini(echo__policy="auto", echo__insertion=insertion, echo__max_factor=0)
     check.check(config)
     assert accounting.buffer_slots(config, 0) == slots
-    copies = {
-        n: accounting.max_factor(auto(echo__max_factor=0, batch_size=n)) for n in (8, 32, 256)
+    configs = {
+        n: auto("after_augmentation", echo__max_factor=0, batch_size=n) for n in (4, 32, 256)
     }
-    assert copies == {8: 2, 32: 8, 256: 64}
+    copies = {n: accounting.max_factor(config) for n, config in configs.items()}
+    assert copies == {4: 2, 32: 8, 256: 64}
     assert accounting.max_factor(auto(echo__max_factor=3)) == 3
     for version, factor in ((2, 16), (3, 4), (4, 8)):  # records keep the default of their version
         assert Condition.of("auto", {}, config, schema_version=version).factor == factor
-    assert Condition.of("auto", {}, config).label.endswith("e ≤ 8")
+    augmented = insertion == "before_augmentation"
+    assert Condition.of("auto", {}, config).label.endswith(f"e ≤ {16 if augmented else 8}")
+
+
+@pytest.mark.parametrize(
+    ("module", "fields", "anew"),
+    [
+        (cifar10, {}, True),
+        (cifar10, {"augmentation.flip": False}, True),
+        (cifar10, {"augmentation.pad": 0, "augmentation.flip": False}, False),
+        (cifar10, {"echo.insertion": "after_augmentation"}, False),
+        (cifar10, {"echo.insertion": "after_batching"}, False),
+        (imagenet, {}, True),
+        (coco, {}, True),
+        (lm1b, {}, False),
+        (common_crawl, {}, False),
+    ],
+)
+def test_the_default_allows_twice_the_copies_if_each_is_augmented_anew(module, fields, anew):
+    """In a run, and in a condition of a study, which may set the fields that decide it."""
+    config = module.get_config("mini")
+    config.batch_size = 32
+    fields = {"echo.policy": "auto", "echo.insertion": "before_augmentation"} | fields
+    assert Condition.of("auto", fields, config).factor == (16 if anew else 8)
+    assert Condition.of("auto", fields, config, schema_version=6).factor == 8
+    config.update_from_flattened_dict(fields)
+    assert accounting.max_factor(config) == (16 if anew else 8)
 
 
 @pytest.mark.parametrize(
