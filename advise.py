@@ -266,7 +266,7 @@ def _echoing(config: ConfigDict, advice: Advice) -> dict[str, Any]:
     """The fields of the recommended echoing; under `auto` it sets the maximum factor."""
     fields: dict[str, Any] = {"dataset.spaced_epochs": 1, "echo.insertion": advice.insertion}
     if config.echo.policy == "auto":
-        if config.echo.max_factor:  # 0 follows from the batch size
+        if config.echo.max_factor:  # 0 follows from the batch size and the augmentation
             fields["echo.max_factor"] = max(config.echo.max_factor, math.ceil(advice.factor))
     else:
         fields["echo.factor"] = float(advice.factor)

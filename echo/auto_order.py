@@ -3,7 +3,8 @@
 Stored items that a recent batch contains come last, so that the copies of an item are spread over
 as many batches as the store has room for. How many fresh items each batch takes is its *decision*.
 Decisions depend on time. Given the decisions, the order is a pure function of its settings. A batch
-waits for fresh items rather than contain an item twice, or use up those in store.
+waits for fresh items rather than contain an item twice, or, if all copies are emitted, use up its
+reserve.
 """
 
 import base64
@@ -39,6 +40,8 @@ class Repeats:
     Attributes:
         batches: batches so far.
         admitted: fresh items taken so far.
+        kept_all_since: the value of `admitted` after the last eviction of an item with copies left.
+        evicted: copies that such items had left and that `rationed` no longer counts on.
 
     Raises:
         EchoSpecError: a value that is not allowed; the message names it.
@@ -48,7 +51,7 @@ class Repeats:
         self.max_factor = checked_integer("max_factor", max_factor, 1, MAX_FACTOR)
         self.capacity = checked_integer("shuffle_buffer", capacity, 1, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
-        self.batches, self.admitted = 0, 0
+        self.batches, self.admitted, self.kept_all_since, self.evicted = 0, 0, 0, 0
         self._items, self._emitted, self._last = np.zeros((_ROWS, 0), np.int64)
 
     @property
@@ -63,10 +66,13 @@ class Repeats:
         """The earliest item that later batches may contain."""
         return int(self._items[0]) if len(self._items) else self.admitted
 
-    def at(self, batches: int, admitted: int, stored: np.ndarray) -> "Repeats":
+    def at(
+        self, batches: int, admitted: int, kept_all_since: int, evicted: int, stored: np.ndarray
+    ) -> "Repeats":
         """These settings at another position; `stored` as `stored()` returns it."""
         other = Repeats(self.max_factor, self.capacity, self.seed)
         other.batches, other.admitted = batches, admitted
+        other.kept_all_since, other.evicted = kept_all_since, evicted
         other._items, other._emitted, other._last = stored
         return other
 
@@ -81,14 +87,18 @@ class Repeats:
         as it comes, few would be stored, and copies would follow each other closely. So the items
         so far, less a reserve, must have copies for every batch so far and the next one. The
         reserve is half a batch and an eighth of the items so far, at most half the store: if each
-        has half of its copies left, these items fill the store. While fewer copies are emitted, no
-        batch waits for the reserve, not even if there are no fresh items for a long time.
+        has half of its copies left, these items fill the store.
+
+        Copies of evicted items count as left, so after fast input, which evicts many, the whole
+        store bridges a stall without a reserve. Only if the store runs out, and as many items as it
+        holds have come since the last eviction, the input has become slow, and they no longer
+        count. (Behind bursts, which evict items time and again, a reserve would evict more.)
         """
         if not self.admitted:
             return 0
         reserve = min(size / 2 + self.admitted / 8, self.capacity / 2)
-        emitted = (self.batches + 1) * size
-        return min(size, max(0, math.ceil(emitted / self.max_factor + reserve) - self.admitted))
+        spent = (self.batches + 1) * size + self.evicted
+        return min(size, max(0, math.ceil(spent / self.max_factor + reserve) - self.admitted))
 
     def stored(self) -> np.ndarray:
         """The stored items in ascending order, how often each was emitted, and the last batch that
@@ -131,6 +141,11 @@ class Repeats:
         new_rows = np.stack([new, np.ones_like(new), np.full_like(new, self.batches)])
         dropped = self._keep(np.concatenate([np.stack([items, emitted, last]), new_rows], axis=1))
         self.batches, self.admitted = self.batches + 1, self.admitted + fresh
+        if len(dropped):
+            self.kept_all_since = self.admitted
+        elif len(self) < size and self.admitted - self.kept_all_since >= self.capacity:
+            left = int((self.max_factor - self._emitted).sum())
+            self.evicted = self.max_factor * self.admitted - self.batches * size - left
         copies = [np.zeros(fresh, np.int64), *copies]
         return np.concatenate([new, *indices]), np.concatenate(copies), dropped
 
@@ -258,6 +273,8 @@ class AutoOrder:
         return {
             "batches": self._repeats.batches,
             "admitted": self._repeats.admitted,
+            "kept_all_since": self._repeats.kept_all_since,
+            "evicted": self._repeats.evicted,
             "stored": _pack(self._repeats.stored()),
             "settings": self._repeats.settings,
         }
@@ -271,7 +288,10 @@ class AutoOrder:
         batches = checked_integer("batches", state["batches"], 0, MAX_POSITION)
         max_admitted = MAX_POSITION if num_items is None else num_items
         admitted = checked_integer("admitted", state["admitted"], 0, max_admitted)
-        repeats = self._repeats.at(batches, admitted, self._checked_stored(state))
+        since = checked_integer("kept_all_since", state["kept_all_since"], 0, admitted)
+        most = self._repeats.max_factor * admitted
+        evicted = checked_integer("evicted", state["evicted"], 0, most)
+        repeats = self._repeats.at(batches, admitted, since, evicted, self._checked_stored(state))
         order = copy.copy(self)
         order._repeats = repeats
         return order

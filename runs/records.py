@@ -32,7 +32,8 @@ from typing import IO, Any
 # 4: the default of echo.max_factor is a quarter of the batch size (3: an eighth).
 # 5: colors on the host are distorted by another library, within one gray level.
 # 6: echo.policy=auto spreads the copies of an example over more batches.
-# 7: the default of echo.max_factor is half of the batch size where each repeat is augmented anew.
+# 7: the default of echo.max_factor is half of the batch size where each repeat is augmented anew;
+# echo.policy=auto may hold a reserve of copies back (so did the last commits of version 6).
 # Older records remain readable and are never resumed.
 SCHEMA_VERSION = 7
 

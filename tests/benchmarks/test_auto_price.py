@@ -155,6 +155,6 @@ def test_auto_is_compared_with_the_medians_of_earlier_versions(tmp_path, monkeyp
     monkeypatch.setattr(auto_price, "_EARLIER", earlier)
     text = auto_price.earlier_versions({"digits": runs})
     assert "the twelve cells is 0.500 (digits 0.500) of what it was" in text
-    assert "it is 0.250 (digits 0.250) of that in the four cells at R = 16" in text
+    assert "it is 0.250 (digits 0.250) of that in the four cells at R = 16, with 8 copies" in text
     # as many steps with more copies, which come sooner
     assert "over the six cells of digits, the ratio is 0.8" in text
