@@ -353,6 +353,7 @@ def test_a_damaged_config_is_one_sentence(tmp_path, content, uninterrupted):
 def test_decisions_after_the_last_checkpoint_are_repeated_before_new_ones(tmp_path):
     """As after a kill: what was decided since the checkpoint comes again, and so do its numbers."""
     settings = echoing("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
+    settings["echo__max_factor"] = 1000  # enough for the steps before the rest arrives
     config = mini(**settings, log_every_steps=1)
     workdir, resumed = tmp_path / "run", tmp_path / "resumed"
     words = ["--late=100:20", "--config=configs/cifar10.py:mini", f"--workdir={workdir}"]

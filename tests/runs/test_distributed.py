@@ -311,6 +311,7 @@ def test_two_processes_stop_together_and_one_process_resumes(
 def deciding(**fields):
     """Fields that shrink a run with echo.policy=auto of two streams."""
     settings = echoing("before_augmentation", 50, factor=1) | {"echo__policy": "auto"}
+    settings["echo__max_factor"] = 1000  # enough for the steps before the rest arrives
     fresh = {"evaluate_every_fresh_examples": 0, "log_every_steps": 1}
     return mini(**settings | fresh | fields, echo__streams=2)
 

@@ -37,7 +37,8 @@ AUTO_INSERTIONS = (
 
 def auto(insertion="before_augmentation", buffer=128, **fields):
     settings = {"echo__insertion": insertion, "echo__shuffle_buffer": buffer}
-    return mini(echo__policy="auto", **settings, **fields)
+    settings["echo__max_factor"] = 1000  # enough for the steps before late examples arrive
+    return mini(**settings | {"echo__policy": "auto"} | fields)
 
 
 @pytest.mark.parametrize(("insertion", "buffer"), AUTO_INSERTIONS)
