@@ -62,7 +62,8 @@ Fixed before the first run:
   and forecast_accuracy.md at R = 16: on the five problems that augment (digits, older digits,
   mnist, cells, photographs), 16 copies have a median of at most that of a quarter. The 40 further
   seeds of the digits are trained with 16 copies, and judge it: it becomes the default only if the
-  mean log ratio over the six cells is smaller than with 8.
+  mean log ratio over the six cells is smaller than with 8. (At R = 2, no example has 8 copies, so
+  both limits give the same batches, and the saved runs with 16 are those with 8.)
 * By wall clock: digits at R = 6, constant and bursty, and sentences at R = 6, constant; five of the
   seeds; `auto` with its default, the best fixed factor, and no echoing, in shuffled order, behind a
   rate limit that makes the upstream R times slower than the measured step.

@@ -128,8 +128,9 @@ def stage_settings(config: ConfigDict, stream: int) -> dict[str, Any]:
 
 def max_factor(config: ConfigDict) -> int:
     """The maximum number of copies of a fresh item with echo.policy=auto."""
-    default = default_max_factor(config.batch_size, augments_repeats(config))
-    return config.echo.max_factor or default
+    if config.echo.max_factor:
+        return config.echo.max_factor
+    return default_max_factor(config.batch_size, augments_repeats(config))
 
 
 def echo_seed(config: ConfigDict, stream: int) -> int:
