@@ -4,6 +4,7 @@ import io
 import struct
 
 import cv2
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -194,6 +195,17 @@ def test_the_record_that_cannot_be_decoded_is_named():
     read = map_datasets.Read(source, seed=0, num_fresh=20, decode=decode)
     with pytest.raises(map_datasets.RecordError, match=r"record 13 .*13.* cannot be decoded"):
         read.stacked_items(range(20))
+
+
+@pytest.mark.parametrize("use_ipp", [True, False])
+@pytest.mark.parametrize("shape", [(256, 384), (100, 700)])
+def test_both_routines_resize_to_one_gray_level(monkeypatch, use_ipp, shape):
+    monkeypatch.setattr(decoding, "_USE_IPP", use_ipp)
+    pixels = with_pillow(encoded())
+    wanted = jax.image.resize(pixels.astype(np.float32), (*shape, 3), "bilinear", antialias=False)
+    difference = abs(decoding.resize(pixels, shape) - np.round(wanted))
+    assert difference.max() <= 1
+    assert (difference == 0).mean() > 0.8
 
 
 def test_resizing_changes_no_setting_of_the_thread():

@@ -276,7 +276,7 @@ def test_the_host_distorts_colors_as_the_device_does():
     on_device = jax.jit(workload.augment)(data, 0, index.astype(np.uint32), copy.astype(np.uint32))
     assert on_host.keys() == on_device.keys() == {"image"}
     difference = abs(np.asarray(on_device["image"]).astype(int) - on_host["image"])
-    assert difference.mean() < 0.1
+    assert difference.mean() < 0.3  # resizing differs by 1 in up to a tenth of the pixels
     assert difference.max() <= 8  # contrast and saturation multiply a difference of 1
     assert on_host["image"].mean((1, 2, 3)).std() > 5
 
