@@ -29,7 +29,7 @@ from echo.spec import MAX_BUFFER, MAX_POSITION, MAX_SEED, checked_integer, exact
 
 # Outputs computed in one vectorized block. Larger blocks amortize numpy's call overhead; the
 # outputs do not depend on it.
-_BLOCK = 4096
+_BLOCK = 16384
 
 _MAX_INT64 = np.iinfo(np.int64).max
 _NO_ITEMS = np.empty(0, np.int64)
