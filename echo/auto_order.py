@@ -26,6 +26,8 @@ from echo.spec import MAX_BUFFER, MAX_FACTOR, MAX_POSITION, EchoSpecError, check
 _MAX_ITEMS = 2**40
 _MAX_COPIES = 2**20
 
+_MAX_INT64 = np.iinfo(np.int64).max
+
 _ROWS = 3  # of what `Repeats.stored` returns
 
 
@@ -119,8 +121,9 @@ class Repeats:
         missing = size - fresh
         draws = self._draws(len(items) if missing else 0)
         while missing:  # once, unless a replayed decision makes the batch contain an item twice
-            open_items = np.flatnonzero(emitted < self.max_factor)
-            if not len(open_items):
+            is_open = emitted < self.max_factor
+            num_open = np.count_nonzero(is_open)
+            if not num_open:
                 copies_left = int((self.max_factor - self._emitted).sum())
                 raise ValueError(
                     f"batch {self.batches} of {size} takes {fresh} fresh items, and the stored "
@@ -129,9 +132,9 @@ class Repeats:
                 )
             # Items that rested as long as the store has room for precede others, which follow in
             # the order of their last batches.
-            rested = np.minimum(self.batches - last[open_items], self.capacity // size)
-            order = emitted[open_items] - rested * _MAX_COPIES
-            chosen = open_items[_first_by(order, draws[open_items], missing)]
+            rested = np.minimum(self.batches - last, self.capacity // size)
+            order = np.where(is_open, emitted - rested * _MAX_COPIES, _MAX_INT64)
+            chosen = _first_by(order, draws, min(missing, num_open))
             indices.append(items[chosen])
             copies.append(emitted[chosen])
             emitted[chosen] += 1
@@ -152,13 +155,14 @@ class Repeats:
     def _keep(self, stored: np.ndarray) -> np.ndarray:
         """Stores the items with copies left, up to the capacity, and returns the other ones with
         copies left: the most repeated items, and of equals the oldest."""
-        stored = stored[:, stored[1] < self.max_factor]
+        stored = stored.compress(stored[1] < self.max_factor, axis=1)  # faster than an index
         items, emitted, _ = stored
-        surplus = len(items) - self.capacity
         kept = np.ones(len(items), bool)
-        if surplus > 0:
-            kept[np.argpartition(items - emitted * _MAX_ITEMS, surplus - 1)[:surplus]] = False
-        self._items, self._emitted, self._last = stored[:, kept]
+        if (surplus := len(items) - self.capacity) > 0:
+            keys = items - emitted * _MAX_ITEMS  # all different
+            kept = keys > np.partition(keys, surplus - 1)[surplus - 1]
+            stored = stored.compress(kept, axis=1)
+        self._items, self._emitted, self._last = stored
         return items[~kept]
 
     def _draws(self, n: int) -> np.ndarray:
