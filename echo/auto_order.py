@@ -11,6 +11,7 @@ import base64
 import binascii
 import collections
 import copy
+import functools
 import math
 import time
 import zlib
@@ -27,6 +28,10 @@ _MAX_ITEMS = 2**40
 _MAX_COPIES = 2**20
 
 _MAX_INT64 = np.iinfo(np.int64).max
+
+# A state is taken before each batch, and packing the stored items takes as long as choosing from
+# them. So a state has those before one of the last batches, up to so many, and the decisions since.
+_PACK_EVERY = 32
 
 _ROWS = 3  # of what `Repeats.stored` returns
 
@@ -122,7 +127,7 @@ class Repeats:
         draws = self._draws(len(items) if missing else 0)
         while missing:  # once, unless a replayed decision makes the batch contain an item twice
             is_open = emitted < self.max_factor
-            num_open = np.count_nonzero(is_open)
+            num_open = int(np.count_nonzero(is_open))
             if not num_open:
                 copies_left = int((self.max_factor - self._emitted).sum())
                 raise ValueError(
@@ -247,6 +252,8 @@ class AutoOrder:
     ):
         self._repeats, self._size = repeats, size
         self._following = repeats  # after the batch that `next` has returned
+        self._packed = _Packed(repeats)
+        self._since: list[int] = []  # decisions after `_packed`
         self._slack, self._limit, self._waited = slack, limit, waited
         self._decisions, self._earlier = decisions, earlier
 
@@ -261,7 +268,10 @@ class AutoOrder:
         return Emission(index[None], copies[None], dropped)
 
     def emitted(self, n: int) -> None:
+        self._since.append(self._following.admitted - self._repeats.admitted)
         self._repeats = self._following
+        if len(self._since) == _PACK_EVERY:
+            self._packed, self._since = _Packed(self._repeats), []
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         return np.full(len(fresh), self._repeats.max_factor)
@@ -274,20 +284,24 @@ class AutoOrder:
         return self._repeats.oldest()
 
     def get_state(self) -> dict[str, Any]:
+        """The position of this order, in JSON: `Repeats` before an earlier batch, and the decisions
+        since then. The position follows from them."""
+        before = self._packed.repeats
         return {
-            "batches": self._repeats.batches,
-            "admitted": self._repeats.admitted,
-            "kept_all_since": self._repeats.kept_all_since,
-            "evicted": self._repeats.evicted,
-            "stored": _pack(self._repeats.stored()),
-            "settings": self._repeats.settings,
+            "batches": before.batches,
+            "admitted": before.admitted,
+            "kept_all_since": before.kept_all_since,
+            "evicted": before.evicted,
+            "stored": self._packed.stored,
+            "since": " ".join(map(str, self._since)),  # a list would change the state's structure
+            "settings": self._settings,
         }
 
     def at(self, state: dict[str, Any], num_items: int | None) -> "AutoOrder":
-        if state["settings"] != self._repeats.settings:
+        if state["settings"] != self._settings:
             raise ValueError(
                 f"the state is of a stage with {state['settings']}, this one has "
-                f"{self._repeats.settings}; restore it into an equal stage"
+                f"{self._settings}; restore it into an equal stage"
             )
         batches = checked_integer("batches", state["batches"], 0, MAX_POSITION)
         max_admitted = MAX_POSITION if num_items is None else num_items
@@ -297,8 +311,20 @@ class AutoOrder:
         evicted = checked_integer("evicted", state["evicted"], 0, most)
         repeats = self._repeats.at(batches, admitted, since, evicted, self._checked_stored(state))
         order = copy.copy(self)
-        order._repeats = repeats
+        order._packed, order._since = _Packed(repeats), self._checked_since(state)
+        order._repeats = copy.copy(repeats)
+        try:
+            for decision in order._since:
+                order._repeats.take(decision, self._size)
+        except ValueError as error:
+            raise ValueError(f"the state's decisions cannot be repeated: {error}") from error
+        if order.admitted > max_admitted:
+            raise EchoSpecError("since", state["since"], f"up to {max_admitted} items in all")
         return order
+
+    @property
+    def _settings(self) -> str:
+        return f"{self._repeats.settings}, batch size {self._size}"
 
     def _decide(self, intake: Intake) -> int:
         """The number of fresh items that the next batch takes; all of them have been read."""
@@ -326,10 +352,11 @@ class AutoOrder:
         def wait(seconds: float | None) -> None:
             """Waits up to `seconds` for an item; reads what is ready then."""
             start = time.perf_counter()
-            intake.read(admitted + maximum, seconds)
+            came = intake.read(admitted + maximum, seconds)
             if self._waited is not None:
                 self._waited(time.perf_counter() - start)
-            read()
+            if came:
+                read()
 
         read()
         while ready() < maximum and not ended() and self._slack and (left := self._slack()) > 0:
@@ -349,6 +376,14 @@ class AutoOrder:
         if batch == len(self._decisions):
             raise StopIteration
         return int(self._decisions[batch])
+
+    def _checked_since(self, state: dict[str, Any]) -> list[int]:
+        """The decisions of a state."""
+        text = state["since"]
+        numbers = text.split() if isinstance(text, str) else ["not text"]
+        if len(numbers) >= _PACK_EVERY or not all(map(str.isdecimal, numbers)):
+            raise EchoSpecError("since", text, f"fewer than {_PACK_EVERY} numbers, as text")
+        return checked_decisions([int(number) for number in numbers], self._size).tolist()
 
     def _checked_stored(self, state: dict[str, Any]) -> np.ndarray:
         """The stored items of a state, as `Repeats.stored` returns them."""
@@ -399,11 +434,22 @@ def checked_decisions(decisions: Sequence[int], size: int) -> np.ndarray:
     return array
 
 
+class _Packed:
+    """A position of `Repeats`, whose stored items are packed once, when a state needs them."""
+
+    def __init__(self, repeats: Repeats):
+        self.repeats = repeats
+
+    @functools.cached_property
+    def stored(self) -> str:
+        return _pack(self.repeats.stored())
+
+
 def _pack(stored: np.ndarray) -> str:
     """int64 [3, n] as text: up to three bytes per item."""
     steps = stored.copy()
     steps[:, 1:] -= stored[:, :-1]  # np.diff with `prepend` takes several times as long
-    # A state is taken before each batch. The default level takes five times as long.
+    # The default level takes five times as long.
     return base64.b64encode(zlib.compress(steps.tobytes(), level=2)).decode()
 
 

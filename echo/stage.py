@@ -395,8 +395,8 @@ class _EchoIterator(grain.DatasetIterator):
         Raises:
             ValueError: the state is of a stage with another factor, buffer or seed, or over another
                 kind of parent, or its position is beyond the parent's end. This iterator remains at
-                its position. Other data of sufficient length, or another batch size, is not
-                detected.
+                its position. Other data of sufficient length is not detected, and another batch
+                size only by an `OpportunisticIterDataset`.
         """
         self._pass.set_state(state)
 

@@ -30,7 +30,7 @@ from training.stepper import Stepper
 
 # A step may end before it is expected to, so the input asks again after this share of the time
 # left, and not sooner than this: asking takes CPU time, which a step on the host needs.
-_WAIT_SHARE = 0.5
+_WAIT_SHARE = 0.75
 _MIN_WAIT_SECONDS = 0.001
 
 _REMEMBERED_STEPS = 33

@@ -226,6 +226,7 @@ WRONG_STATES = {
     "next_index": [-1, 30, 2**70, None, "0"],
     "schedule": [None, "3, 5, 0", 7],
     "settings": [None, "max_factor 4", 7],
+    "since": [None, 7, "1.5", "-1", "x", "4 x", "10000", "0 " * 31, "4 " * 31, "4 " * 32],
     "stored": [
         None,
         7,

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import echo
-from echo import readers
+from echo import auto_order, readers
 from echo.auto_order import AutoOrder, Repeats
 from echo.gather_plan import NOWHERE
 from tests.helpers.runs import HANGS
@@ -181,6 +181,25 @@ def test_the_stage_emits_what_was_decided_and_resumes_anywhere(sequential, case)
                 assert_equal(next(again), batch)
             again.set_state(states[start])
             assert json.loads(json.dumps(again.get_state())) == states[start]
+    iterator.close()
+
+
+def test_a_state_taken_between_two_packings_leads_to_the_same_batches(monkeypatch):
+    monkeypatch.setattr(auto_order, "_PACK_EVERY", 3)
+    decisions = [4, 2, 0, 3, 1, 4, 0, 2]
+    dataset = stage(items(40), 3, 6, 4, decisions=decisions)
+    iterator, states, batches = iter(dataset), [], []
+    for _ in decisions:
+        states.append(iterator.get_state())
+        batches.append(next(iterator))
+    assert [state["since"] for state in states[:5]] == ["", "4", "4 2", "", "3"]
+    assert [state["batches"] for state in states] == [0, 0, 0, 3, 3, 3, 6, 6]
+    for start, state in enumerate(states):
+        again = iter(dataset)
+        again.set_state(state)
+        assert again.get_state() == state
+        for batch in batches[start:]:
+            assert_equal(next(again), batch)
     iterator.close()
 
 
@@ -730,7 +749,8 @@ def test_numpy_integers_of_its_functions_leave_the_state_json(limit, earlier):
     for admitted in (4, 6):
         order.next(intake)
         order.emitted(4)
-        assert json.loads(json.dumps(order.get_state()))["admitted"] == admitted
+        assert order.admitted == admitted
+        assert json.loads(json.dumps(order.get_state())) == order.get_state()
 
 
 @pytest.mark.parametrize("decision", [-1, 5, 4.0, True])
