@@ -195,6 +195,16 @@ def test_the_table_of_results_names_the_machines_that_its_pages_name():
         assert (machines.strip() == "-") == (not re.search("EPYC|Xeon", named)), name
 
 
+def test_every_page_of_seconds_says_what_changed():
+    sections = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("\n## ")
+    timed = [s for s in sections if s.startswith(("How much time", "How fast is the code"))]
+    pages = re.findall(r"^\| \[[^]]+\]\(([^)#]+)\)", "\n".join(timed), re.MULTILINE)
+    assert len(pages) >= 18
+    for name in pages:
+        page = (ROOT / "results" / name).read_text(encoding="utf-8")
+        assert page.count("\n## What changed\n") == 1, name
+
+
 def test_every_figure_is_shown_on_a_page_or_in_a_notebook():
     shown = {
         (source.parent / link).resolve()
