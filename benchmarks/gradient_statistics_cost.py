@@ -1,7 +1,7 @@
 """Cost of gradient statistics relative to the training step, by workload.
 
     python -m benchmarks.gradient_statistics_cost                a GPU or TPU: full size, bfloat16
-    python -m benchmarks.gradient_statistics_cost --size=mini    a CPU: minutes
+    python -m benchmarks.gradient_statistics_cost --size=mini    a CPU: five minutes
 
 The step is that of benchmarks.step_time, interleaved with the statistics of the same batch, half
 of which is marked as repeats. The share is the time of the statistics over that of the steps

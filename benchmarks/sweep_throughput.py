@@ -1,6 +1,6 @@
 """Trials per hour of lanes, which share one input pipeline, behind a slow upstream.
 
-    python -m benchmarks.sweep_throughput
+    python -m benchmarks.sweep_throughput --out=results/sweep_throughput.md     five minutes
 
 The upstream delivers a fixed number of examples per second to all processes together. Trials in
 separate processes share it and finish no sooner together than one after another, so one lane stands
