@@ -30,7 +30,7 @@ _MAX_COPIES = 2**20
 _MAX_INT64 = np.iinfo(np.int64).max
 
 # A state is taken before each batch, and packing the stored items takes as long as choosing from
-# them. So a state has those before one of the last batches, up to so many, and the decisions since.
+# them. So a state has those of fewer than so many batches ago, and the decisions since.
 _PACK_EVERY = 32
 
 _ROWS = 3  # of what `Repeats.stored` returns
@@ -164,7 +164,7 @@ class Repeats:
         items, emitted, _ = stored
         kept = np.ones(len(items), bool)
         if (surplus := len(items) - self.capacity) > 0:
-            keys = items - emitted * _MAX_ITEMS  # all different
+            keys = items - emitted * _MAX_ITEMS  # all different, like the items
             kept = keys > np.partition(keys, surplus - 1)[surplus - 1]
             stored = stored.compress(kept, axis=1)
         self._items, self._emitted, self._last = stored
@@ -252,8 +252,8 @@ class AutoOrder:
     ):
         self._repeats, self._size = repeats, size
         self._following = repeats  # after the batch that `next` has returned
-        self._packed = _Packed(repeats)
-        self._since: list[int] = []  # decisions after `_packed`
+        self._snapshot = _Snapshot(repeats)
+        self._since: list[int] = []  # decisions after `_snapshot`
         self._slack, self._limit, self._waited = slack, limit, waited
         self._decisions, self._earlier = decisions, earlier
 
@@ -268,10 +268,12 @@ class AutoOrder:
         return Emission(index[None], copies[None], dropped)
 
     def emitted(self, n: int) -> None:
-        self._since.append(self._following.admitted - self._repeats.admitted)
-        self._repeats = self._following
-        if len(self._since) == _PACK_EVERY:
-            self._packed, self._since = _Packed(self._repeats), []
+        snapshot = self._snapshot
+        since = [*self._since, self._following.admitted - self._repeats.admitted]
+        if len(since) >= _PACK_EVERY:
+            snapshot, since = _Snapshot(self._following), []
+        # All at once: an interrupt between two of them would leave a state of no position.
+        self._repeats, self._snapshot, self._since = self._following, snapshot, since
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         return np.full(len(fresh), self._repeats.max_factor)
@@ -286,13 +288,13 @@ class AutoOrder:
     def get_state(self) -> dict[str, Any]:
         """The position of this order, in JSON: `Repeats` before an earlier batch, and the decisions
         since then. The position follows from them."""
-        before = self._packed.repeats
+        before = self._snapshot.repeats
         return {
             "batches": before.batches,
             "admitted": before.admitted,
             "kept_all_since": before.kept_all_since,
             "evicted": before.evicted,
-            "stored": self._packed.stored,
+            "stored": self._snapshot.stored,
             "since": " ".join(map(str, self._since)),  # a list would change the state's structure
             "settings": self._settings,
         }
@@ -306,12 +308,12 @@ class AutoOrder:
         batches = checked_integer("batches", state["batches"], 0, MAX_POSITION)
         max_admitted = MAX_POSITION if num_items is None else num_items
         admitted = checked_integer("admitted", state["admitted"], 0, max_admitted)
-        since = checked_integer("kept_all_since", state["kept_all_since"], 0, admitted)
+        kept = checked_integer("kept_all_since", state["kept_all_since"], 0, admitted)
         most = self._repeats.max_factor * admitted
         evicted = checked_integer("evicted", state["evicted"], 0, most)
-        repeats = self._repeats.at(batches, admitted, since, evicted, self._checked_stored(state))
+        repeats = self._repeats.at(batches, admitted, kept, evicted, self._checked_stored(state))
         order = copy.copy(self)
-        order._packed, order._since = _Packed(repeats), self._checked_since(state)
+        order._snapshot, order._since = _Snapshot(repeats), self._checked_since(state)
         order._repeats = copy.copy(repeats)
         try:
             for decision in order._since:
@@ -319,7 +321,10 @@ class AutoOrder:
         except ValueError as error:
             raise ValueError(f"the state's decisions cannot be repeated: {error}") from error
         if order.admitted > max_admitted:
-            raise EchoSpecError("since", state["since"], f"up to {max_admitted} items in all")
+            raise ValueError(
+                f"{order.admitted} items had been taken when the state was taken, but the parent "
+                f"has {max_admitted}; restore it over the same data"
+            )
         return order
 
     @property
@@ -380,10 +385,13 @@ class AutoOrder:
     def _checked_since(self, state: dict[str, Any]) -> list[int]:
         """The decisions of a state."""
         text = state["since"]
-        numbers = text.split() if isinstance(text, str) else ["not text"]
-        if len(numbers) >= _PACK_EVERY or not all(map(str.isdecimal, numbers)):
-            raise EchoSpecError("since", text, f"fewer than {_PACK_EVERY} numbers, as text")
-        return checked_decisions([int(number) for number in numbers], self._size).tolist()
+        allowed = f"fewer than {_PACK_EVERY} numbers from 0 to {self._size}, as text"
+        if not isinstance(text, str) or not all(map(str.isdecimal, numbers := text.split())):
+            raise EchoSpecError("since", text, allowed)
+        since = list(map(int, numbers))
+        if len(since) >= _PACK_EVERY or max(since, default=0) > self._size:
+            raise EchoSpecError("since", text, allowed)
+        return since
 
     def _checked_stored(self, state: dict[str, Any]) -> np.ndarray:
         """The stored items of a state, as `Repeats.stored` returns them."""
@@ -434,7 +442,7 @@ def checked_decisions(decisions: Sequence[int], size: int) -> np.ndarray:
     return array
 
 
-class _Packed:
+class _Snapshot:
     """A position of `Repeats`, whose stored items are packed once, when a state needs them."""
 
     def __init__(self, repeats: Repeats):

@@ -28,10 +28,10 @@ cv2.setNumThreads(1)
 def _is_amd() -> bool:
     """Whether AMD made the processor."""
     try:
-        vendor = pathlib.Path("/proc/cpuinfo").read_text()
+        processor = pathlib.Path("/proc/cpuinfo").read_text()
     except OSError:  # not Linux
-        vendor = platform.processor()
-    return "AuthenticAMD" in vendor
+        processor = platform.processor()
+    return "AuthenticAMD" in processor
 
 
 # Intel's routines, which OpenCV contains, resize twice as fast as its own on an Intel Xeon. On an

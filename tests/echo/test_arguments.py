@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo import schedule
+from echo import auto_order, schedule
 from echo.advice import forecast
 
 WRONG_COUNTS = [1.5, -1, 2**70, 10**6000, None, "1", True, math.nan, math.inf, np.float32(1), [1]]
@@ -214,8 +214,9 @@ def stages():
     }
 
 
-def packed(items, emitted):
-    return base64.b64encode(zlib.compress(np.diff([items, emitted], prepend=0).tobytes())).decode()
+def packed(items, emitted, last=None):
+    rows = [items, emitted, last or [0] * len(items)]
+    return base64.b64encode(zlib.compress(np.diff(rows, prepend=0).tobytes())).decode()
 
 
 WRONG_STATES = {
@@ -240,13 +241,19 @@ WRONG_STATES = {
         packed([0, 99], [1, 1]),
         packed([0, 1], [0, 1]),
         packed([0, 1], [3, 1]),
+        packed([0, 1], [1, 1], [0, 3]),
+        packed([0, 1], [1, 1], [0, -1]),
         packed(list(range(6)), [1] * 6),
     ],
+    "kept_all_since": [-1, 41, 1.5, None],
+    "evicted": [-1, 10**9, 1.5, None],
 }
 
 
+@pytest.mark.parametrize("pack_every", [1, 32])  # with stored items, and with decisions
 @pytest.mark.parametrize("kind", stages())
-def test_an_invalid_state_is_refused_and_changes_nothing(kind):
+def test_an_invalid_state_is_refused_and_changes_nothing(monkeypatch, kind, pack_every):
+    monkeypatch.setattr(auto_order, "_PACK_EVERY", pack_every)
     iterator, other = iter(stages()[kind]), iter(stages()[kind])
     for _ in range(3):
         next(iterator)

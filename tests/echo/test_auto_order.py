@@ -184,10 +184,12 @@ def test_the_stage_emits_what_was_decided_and_resumes_anywhere(sequential, case)
     iterator.close()
 
 
-def test_a_state_taken_between_two_packings_leads_to_the_same_batches(monkeypatch):
+@pytest.mark.parametrize("sequential", [False, True])
+def test_a_state_taken_between_two_snapshots_leads_to_the_same_batches(monkeypatch, sequential):
     monkeypatch.setattr(auto_order, "_PACK_EVERY", 3)
     decisions = [4, 2, 0, 3, 1, 4, 0, 2]
-    dataset = stage(items(40), 3, 6, 4, decisions=decisions)
+    parent = items(40).to_iter_dataset() if sequential else items(40)
+    dataset = stage(parent, 3, 6, 4, decisions=decisions)
     iterator, states, batches = iter(dataset), [], []
     for _ in decisions:
         states.append(iterator.get_state())
@@ -197,9 +199,41 @@ def test_a_state_taken_between_two_packings_leads_to_the_same_batches(monkeypatc
     for start, state in enumerate(states):
         again = iter(dataset)
         again.set_state(state)
-        assert again.get_state() == state
-        for batch in batches[start:]:
+        for later, batch in zip(states[start:], batches[start:], strict=True):
+            own = again.get_state()
+            for name in ("batches", "admitted", "kept_all_since", "evicted", "stored", "since"):
+                assert own[name] == later[name]
             assert_equal(next(again), batch)
+        again.close()
+    iterator.close()
+
+
+def test_an_interrupt_never_leaves_a_state_of_no_position(monkeypatch):
+    def interrupt(repeats):
+        raise KeyboardInterrupt
+
+    order, intake = AutoOrder(Repeats(3, 6, 1), 4, None, None, None, None), ReadsTooMuch()
+    with monkeypatch.context() as patch:
+        patch.setattr(auto_order, "_PACK_EVERY", 2)
+        order.next(intake)
+        order.emitted(4)
+        before = order.get_state()
+        order.next(intake)
+        patch.setattr(auto_order, "_Snapshot", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            order.emitted(4)
+    assert order.get_state() == before
+
+
+def test_a_state_of_another_batch_size_or_of_more_data_is_refused():
+    iterator = iter(stage(items(40), batch_size=4, decisions=[4, 4, 4]))
+    for _ in range(3):
+        next(iterator)
+    state = iterator.get_state()
+    with pytest.raises(ValueError, match=r"batch size 4.*batch size 5"):
+        iter(stage(items(40), batch_size=5)).set_state(state)
+    with pytest.raises(ValueError, match=r"12 items had been taken .* the parent has 10;"):
+        iter(stage(items(10), batch_size=4)).set_state(state)
     iterator.close()
 
 
@@ -744,7 +778,8 @@ class ReadsTooMuch:
     ("limit", "earlier"),
     [(lambda: np.int64(6), None), (None, lambda batch: np.arange(4, 0, -2)[batch])],
 )
-def test_numpy_integers_of_its_functions_leave_the_state_json(limit, earlier):
+def test_numpy_integers_of_its_functions_leave_the_state_json(monkeypatch, limit, earlier):
+    monkeypatch.setattr(auto_order, "_PACK_EVERY", 1)
     order, intake = AutoOrder(Repeats(3, 6, 1), 4, None, limit, None, earlier), ReadsTooMuch()
     for admitted in (4, 6):
         order.next(intake)

@@ -201,11 +201,22 @@ def test_the_record_that_cannot_be_decoded_is_named():
 @pytest.mark.parametrize("shape", [(256, 384), (100, 700)])
 def test_both_routines_resize_to_one_gray_level(monkeypatch, use_ipp, shape):
     monkeypatch.setattr(decoding, "_USE_IPP", use_ipp)
+    settings = []
+    monkeypatch.setattr(cv2.ipp, "setUseIPP_NotExact", _recorded(settings))
     pixels = with_pillow(encoded())
     wanted = jax.image.resize(pixels.astype(np.float32), (*shape, 3), "bilinear", antialias=False)
     difference = abs(decoding.resize(pixels, shape) - np.round(wanted))
     assert difference.max() <= 1
     assert (difference == 0).mean() > 0.8
+    assert settings == [use_ipp, False]
+
+
+def _recorded(settings, set_it=cv2.ipp.setUseIPP_NotExact):
+    def set_and_record(flag):
+        settings.append(flag)
+        set_it(flag)
+
+    return set_and_record
 
 
 def test_resizing_changes_no_setting_of_the_thread():
