@@ -185,7 +185,7 @@ class RateLimiter:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        self.limits, self._clock, self._sleep = limits, clock, sleep
+        self._limits, self._clock, self._sleep = limits, clock, sleep
         self._latency_rng = np.random.default_rng([limits.seed, 0])
         self._stall_rng = np.random.default_rng([limits.seed, 1])
         self._transfer_lock = threading.Lock()  # held by the request whose records are passing
@@ -196,7 +196,7 @@ class RateLimiter:
     def passed(self, sizes: Sequence[int]) -> Iterator[None]:
         """Yields once for each record of a request, when it has passed; `sizes` are their bytes."""
         with self._latency_lock:
-            latency = self._varied(self.limits.latency_seconds, self._latency_rng)
+            latency = self._varied(self._limits.latency_seconds, self._latency_rng)
         if latency:
             self._sleep(latency)
         with self._transfer_lock:
@@ -209,7 +209,7 @@ class RateLimiter:
         if self._free_at == -math.inf:
             self._free_at, self._stall = now, self._stall_after(now)
         start = max(self._free_at, now - _CREDIT_SECONDS)
-        self._free_at = self._end_of_transfer(start, self.limits.transfer_seconds(size))
+        self._free_at = self._end_of_transfer(start, self._limits.transfer_seconds(size))
         if self._free_at - now > _MIN_SLEEP_SECONDS:
             self._sleep(self._free_at - now)
 
@@ -224,13 +224,13 @@ class RateLimiter:
         return start + seconds
 
     def _stall_after(self, moment: float) -> tuple[float, float]:
-        if not self.limits.stall_seconds:
+        if not self._limits.stall_seconds:
             return math.inf, math.inf
-        start = moment + self._varied(self.limits.stall_every_seconds, self._stall_rng)
-        return start, start + self.limits.stall_seconds
+        start = moment + self._varied(self._limits.stall_every_seconds, self._stall_rng)
+        return start, start + self._limits.stall_seconds
 
     def _varied(self, seconds: float, rng: np.random.Generator) -> float:
-        return seconds * (1 + self.limits.jitter * rng.uniform(-1, 1))
+        return seconds * (1 + self._limits.jitter * rng.uniform(-1, 1))
 
 
 class SlowSource(Source):
@@ -250,10 +250,8 @@ class SlowSource(Source):
         return len(self._source)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        records, sizes = self._source.__getitems__(indices), [0] * len(indices)
-        if self._limiter.limits.bytes_per_second:  # counting takes a third of the limiter's time
-            sizes = [record_bytes(record) for record in records]
-        for _ in self._limiter.passed(sizes):
+        records = self._source.__getitems__(indices)
+        for _ in self._limiter.passed([record_bytes(record) for record in records]):
             self._arrived()
         return records
 
