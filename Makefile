@@ -109,8 +109,8 @@ clean:
 	rm -rf $(VENV) $(DEMO)
 
 $(VENV)/.installed: requirements.txt
-	$(PYTHON) -c "import sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13), \
-	'Python 3.11, 3.12 or 3.13 is needed, this is %d.%d; try make PYTHON=python3.12' % sys.version_info[:2]"
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed, \
+	this is %d.%d; try make PYTHON=python3.13' % sys.version_info[:2])"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
