@@ -79,7 +79,6 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.sweep_throughput
 	$(BIN)/python -m benchmarks.divergence_detection
 	$(BIN)/python -m benchmarks.coverage
-	$(BIN)/python -m benchmarks.forecast_accuracy
 
 # Each process and each search would compile again.
 grid confirmation: export JAX_COMPILATION_CACHE_DIR ?= $(GRID)/compiled

@@ -2,19 +2,14 @@
 
     python advise.py --config=configs/cifar10.py:mini
     python advise.py --config=configs/imagenet.py --plot=advice.png
-    python advise.py --config=configs/lm1b.py --pilot=DIR
 
-It reads and decodes real examples and runs real training steps, about a second per stage. Without
---pilot it writes the plot and, like training, caches of the data (the vocabulary and piece counts
-of text, Arrow files of Parquet, copies of a bucket), in dataset.cache_dir or next to the data.
+It reads and decodes real examples and runs real training steps, about a second per stage. It
+writes the plot and, like training, caches of the data (the vocabulary and piece counts of text,
+Arrow files of Parquet, copies of a bucket), in dataset.cache_dir or next to the data.
 
 R is the time that the input takes for a batch of fresh examples, divided by the time of a step. If
 R is above 1, the step waits for its input, and echoing by a factor of up to R costs no time.
 `echo.advise` does the same for your own pipeline.
-
-How much a repeat is worth depends on the training run. --pilot finds out: it trains with your
-hyperparameters at a few factors, for as short a time as possible, and forecasts the fresh examples
-and seconds to the target for every factor. Run the same command again to continue.
 """
 
 if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled during them
@@ -34,7 +29,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from configs import base
+from configs import base, catalog
 from runs import cli
 
 
@@ -45,32 +40,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
     add("--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)")
     add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
-    add("--pilot", type=cli.directory, metavar="DIR", help="train short pilots in DIR, see above")
-    add(
-        "--pilot-limit",
-        type=float,
-        metavar="RUNS",
-        help="limit on the training time of all pilots together, in multiples of one run without "
-        "echoing (default 1)",
-    )
-    add("--pilot-seeds", type=int, metavar="N", help="pilots (seeds) per factor (default 2)")
     arguments, overrides = cli.parse(parser, argv)
     cli.config_file(arguments.config)
     if not 0 < arguments.seconds <= 3600:
         raise cli.InputError(
             f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
         )
-    for name, default in (("pilot_limit", 1.0), ("pilot_seeds", 2)):
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, default)
-        elif not arguments.pilot:
-            raise cli.InputError(f"--{name.replace('_', '-')} is given without --pilot=DIR; add it")
-    if not 0 < arguments.pilot_limit <= 100:
-        raise cli.InputError(
-            f"--pilot-limit is {arguments.pilot_limit:g}; allowed: a number above 0, to 100"
-        )
-    if not 1 <= arguments.pilot_seeds <= 100:
-        raise cli.InputError(f"--pilot-seeds is {arguments.pilot_seeds}; allowed: 1 to 100")
     if arguments.plot:
         _check_plot(pathlib.Path(arguments.plot))
     return arguments, overrides
@@ -105,18 +80,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-import train
 from data.sources import RecordError, UpstreamError
 from echo import threads
-from echo.advice import forecast
 from echo.advice.alternatives import time_text
 from echo.advice.recommend import FACTORS, Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
-from runs import distributed, signals, terminal, workdirs
+from runs import distributed, signals, terminal
 from runs.progress import Progress
-from studies import pilots
 from training import check, memory, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Program
@@ -128,6 +100,13 @@ STAGE_BEFORE = {
     "after_augmentation": "augment",
     "after_batching": "batch",
 }
+
+# Batches that the shuffle buffer holds if the configuration has none: without one, all copies of an
+# example are in the same batch.
+DEFAULT_BUFFER_BATCHES = 4
+
+# A factor of 1 with a shuffle buffer would still fill the buffer, and only auto may replay.
+WITHOUT_ECHOING = catalog.BASELINE["baseline"] | {"echo.policy": "fixed", "echo.replay": ""}
 
 
 def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = FACTORS) -> Advice:
@@ -154,7 +133,7 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
 def without_echoing(config: ConfigDict) -> ConfigDict:
     """A copy in which nothing is echoed, so that the step augments if the devices do."""
     config = copy.deepcopy(config)
-    config.update_from_flattened_dict(pilots.WITHOUT_ECHOING)
+    config.update_from_flattened_dict(WITHOUT_ECHOING)
     return config
 
 
@@ -236,9 +215,7 @@ def allowed_insertions(config: ConfigDict) -> dict[str, str]:
 def buffer_examples(config: ConfigDict) -> int:
     """Examples in the shuffle buffer; in the one that is recommended if there is none."""
     unit = _buffer_unit(config, config.echo.insertion)
-    return accounting.shuffle_buffer(config) * unit or (
-        pilots.DEFAULT_BUFFER_BATCHES * config.batch_size
-    )
+    return accounting.shuffle_buffer(config) * unit or (DEFAULT_BUFFER_BATCHES * config.batch_size)
 
 
 def _buffer_unit(config: ConfigDict, insertion: str | None) -> int:
@@ -252,7 +229,7 @@ def settings(config: ConfigDict, advice: Advice) -> list[str]:
         return []
     lines = [f"In flags: {_flags(config, _echoing(config, advice)) or 'as configured'}"]
     if advice.movable == "augment":
-        flags = _flags(config, {"augment_on": "device"} | pilots.WITHOUT_ECHOING)
+        flags = _flags(config, {"augment_on": "device"} | WITHOUT_ECHOING)
         lines.append(f"Or with augmentation on the accelerator: {flags}")
     if "before_augmentation" not in allowed_insertions(config):
         lines += [
@@ -303,80 +280,6 @@ def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
         for field, value in fields.items()
         if cli.get_field(config, field) != value
     )
-
-
-def _piloted(config: ConfigDict, insertion: str, existing_buffer: int = 0) -> ConfigDict:
-    """The configuration of pilots at an insertion point, with a shuffle buffer: that of `config`,
-    or else that of existing pilots."""
-    has_buffer = accounting.shuffle_buffer(config) > 0
-    slots = (
-        existing_buffer if existing_buffer and not has_buffer else _buffer_slots(config, insertion)
-    )
-    config = copy.deepcopy(config)
-    if config.echo.insertion == "none":
-        config.dataset.spaced_epochs, config.echo.insertion = 1, insertion
-    config.echo.shuffle_buffer = slots
-    return config
-
-
-def continued(config: ConfigDict, arguments: argparse.Namespace) -> ConfigDict:
-    """The configuration that continues the pilots in --pilot; `config` itself if there are none.
-
-    Where `config` echoes nowhere, it follows the pilots that exist: another measurement could
-    recommend another insertion point.
-
-    Raises:
-        cli.InputError: they are pilots of another configuration.
-    """
-    existing = pilots.recorded(arguments.pilot)
-    echoing = [there["echo"] for (factor, _), there in existing.items() if factor > 1]
-    if not echoing:
-        return config
-    there = echoing[0]
-    if config.echo.insertion != "none":
-        used = _piloted(config, config.echo.insertion)
-    elif there["insertion"] in STAGE_BEFORE:
-        used = _piloted(config, there["insertion"], there["shuffle_buffer"])
-        unit = "batches" if used.echo.insertion == "after_batching" else "examples"
-        Progress().say(
-            f"echoing {used.echo.insertion.replace('_', ' ')} with a shuffle buffer of "
-            f"{used.echo.shuffle_buffer:,} {unit}, like the pilots in {arguments.pilot}"
-        )
-    else:
-        return config
-    pilots.check_same(used, arguments.pilot, arguments.pilot_seeds)
-    return used
-
-
-def run_pilots(
-    config: ConfigDict, advice: Advice, arguments: argparse.Namespace, progress: Progress
-) -> tuple[ConfigDict, pilots.Answer] | None:
-    """The configuration of the pilots, and the answer that follows from them; None if echoing
-    cannot help.
-
-    The pilots echo where the configuration does, or else where the advice recommends it.
-
-    Raises:
-        cli.InputError: pilots that cannot be run.
-        train.Preempted: the process was asked to stop.
-    """
-    insertion = config.echo.insertion if config.echo.insertion != "none" else advice.insertion
-    if insertion is None:
-        return None
-    config = _piloted(config, insertion)
-    points = {point.name: point for point in advice.points}
-    if config.echo.insertion not in points:
-        check.check_insertion(config, config.echo.insertion)
-    point = points[config.echo.insertion]
-    return config, pilots.Pilots(
-        config,
-        point.step_seconds,
-        point.ratio,
-        arguments.pilot,
-        arguments.pilot_seeds,
-        arguments.pilot_limit,
-        progress,
-    ).run()
 
 
 class _LastMessage(logging.Handler):
@@ -449,47 +352,11 @@ def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
     distributed.check_devices()
-    if arguments.pilot:  # before the minute that measuring takes
-        pilots.target_loss(config)
-        workdirs.check_apart(arguments.pilot, config, "--pilot")
-        pilots.check_directory(arguments.pilot)
-    used = continued(config, arguments) if arguments.pilot else config
     with _measurement_shown():
-        advice = advise(used, arguments.seconds, forecast.FACTORS if arguments.pilot else FACTORS)
-    flags = [] if arguments.pilot else settings(config, advice)
-    terminal.write("\n\n".join(map(str, (advice, *flags))))
+        advice = advise(config, arguments.seconds)
+    terminal.write("\n\n".join(map(str, (advice, *settings(config, advice)))))
     if arguments.plot:
         plot(advice, pathlib.Path(arguments.plot))
-    return _report_pilots(config, used, advice, arguments) if arguments.pilot else cli.OK
-
-
-def _report_pilots(
-    config: ConfigDict, used: ConfigDict, advice: Advice, arguments: argparse.Namespace
-) -> int:
-    """Runs the pilots of `used`, and prints the flags that make `config` follow them."""
-    progress = Progress()
-    try:
-        result = run_pilots(used, advice, arguments, progress)
-    except train.Preempted:
-        progress.say(f"stopped; run the same command again to continue in {arguments.pilot}")
-        return cli.PREEMPTED
-    finally:
-        progress.close()
-    if result is None:
-        terminal.write("\nNo pilots were run, since echoing would not help here.")
-        return cli.OK
-    used, answer = result
-    names = ("dataset.spaced_epochs", "echo.insertion", "echo.shuffle_buffer")
-    fields = {name: cli.get_field(used, name) for name in names}
-    factor = answer.forecast.factor
-    if factor == 1:
-        fields |= pilots.WITHOUT_ECHOING
-    else:
-        name = "echo.max_factor" if config.echo.policy == "auto" else "echo.factor"
-        fields[name] = type(cli.get_field(config, name))(factor)
-        fields["evaluate_every_fresh_examples"] = pilots.cadence(used, factor)
-    flags = _flags(config, fields)
-    terminal.write(f"\n{answer}\n\nIn flags: {flags or 'as configured'}")
     return cli.OK
 
 

@@ -1,7 +1,6 @@
 """What `auto` costs compared with the best fixed factor, behind constant and bursty upstreams.
 
     python -m benchmarks.auto_price --train=out/auto_price    half an hour; resumes
-    python -m benchmarks.auto_price --pilots=out/auto_pilots  ten minutes; quiet machine; resumes
     python -m benchmarks.auto_price --further=out/auto_further  an hour; resumes
     python -m benchmarks.auto_price --wall=out/auto_wall      20 minutes; quiet machine
     python -m benchmarks.auto_price --out=results/auto_price.md
@@ -26,8 +25,7 @@ Fixed before the first run:
   test. The goal is a bound of at most 1.10. A run that did not reach the target has the time of its
   budget as a lower bound, and so does one that diverged; the table counts such runs.
 * Added when the digits had been run, and before its own first run: `auto` with the `max_factor`
-  that `advise.py --pilot` recommends, from pilots with the hyperparameters of e = 4, two seeds
-  each, in the time of one run without echoing, behind a rate limit that sets R.
+  that pilots recommended, with a forecast that no longer exists (docs/claims.md).
 * Added when all of these had been seen: a maximum of 8 copies, a quarter of the batch size, as a
   candidate for the default; and `logistic` of the grid with its winners, without pilots, which had
   not been seen. A quarter becomes the default only if it has the smaller mean log ratio there. (It
@@ -58,8 +56,8 @@ Fixed before the first run:
   (worse on the sentences), and a buffer of 512 examples (no clear gain); both were dropped.
 * Added when all of these had been seen: a default of half of the batch size, 16, where every repeat
   is augmented anew, as on the digits. Without augmentation, as on the sentences and on logistic
-  regression, it stays a quarter. The reasons are the ten seeds above, and results/forecast_grid.md
-  and forecast_accuracy.md at R = 16: on the five problems that augment (digits, older digits,
+  regression, it stays a quarter. The reasons are the ten seeds above, and the
+  pages of the forecast at R = 16: on the five problems that augment (digits, older digits,
   mnist, cells, photographs), 16 copies have a median of at most that of a quarter. The 40 further
   seeds of the digits are trained with 16 copies, and judge it: it becomes the default only if the
   mean log ratio over the six cells is smaller than with 8. (At R = 2, no example has 8 copies, so
@@ -93,9 +91,7 @@ from echo.schedule import EchoSchedule
 from pipeline import accounting
 from runs import records
 from runs.progress import Progress
-from studies.pilots import Pilots
 from studies.search import SEEDS_PER_SEARCH, make_study
-from training.experiment import make_experiment
 
 FACTORS = (1, 2, 4, 8, 16)
 RATIOS = (2, 6, 16)
@@ -353,30 +349,6 @@ def run_study(
     )
     if sweep.run(study, root / name, Progress()) != "finished":
         raise SystemExit("stopped; the same command resumes")
-
-
-def run_pilots(problem: str, root: pathlib.Path) -> dict[str, int]:
-    """By R, as text, the maximum number of copies from pilots; trains `auto` with those for which
-    `run_problem` has not."""
-    config, fields = configuration(problem), fixed_fields(4) | tuned(problem)[4]
-    step_seconds = wall_time.seconds_per_step(
-        wall_time.Plan(batch_size=BATCH_SIZE),
-        common.overridden(config, fields),
-        root / f"{problem}_step",
-    )
-    factors = {}
-    for ratio in RATIOS:
-        limit = {"upstream.examples_per_second": BATCH_SIZE / (ratio * step_seconds)}
-        own = make_experiment(common.overridden(config, fields | limit)).config
-        seconds = {float(e): step_seconds * max(1.0, ratio / e) for e in FACTORS}
-        where = root / f"{problem}_{ratio}"
-        answer = Pilots(own, seconds, ratio, where, 2, 1.0, Progress(quiet=True)).run()
-        common.progress(f"{problem}, R = {ratio}: {answer.forecast}")
-        factors[f"{ratio}"] = max(2, round(answer.forecast.factor))
-    done = set(auto_cells(problem))
-    if cells := [cell for cell in auto_cells(problem, factors) if cell not in done]:
-        run_study(problem, root, problem, auto_conditions(problem, root, cells))
-    return factors
 
 
 def collect(
@@ -731,7 +703,6 @@ def wall_table(cells: list[dict[str, Any]]) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--train", type=pathlib.Path, metavar="DIR", help="train in DIR")
-    parser.add_argument("--pilots", type=pathlib.Path, metavar="DIR", help="run pilots in DIR")
     parser.add_argument("--further", type=pathlib.Path, metavar="DIR", help="train further seeds")
     parser.add_argument("--wall", type=pathlib.Path, metavar="DIR", help="measure by wall clock")
     options = parser.parse_args(argv)
@@ -742,10 +713,6 @@ def main(argv: list[str] | None = None) -> None:
         steps = saved.setdefault("steps", {})
         for problem, runs in collect(options.train).items():  # keeps those that pilots added
             steps[problem] = steps.get(problem, {}) | runs
-    if options.pilots:
-        saved["pilots"] = {name: run_pilots(name, options.pilots) for name in PILOTED}
-        for problem, runs in collect(options.pilots).items():
-            saved["steps"][problem] |= runs
     if options.further:
         for problem in PILOTED:
             run_further(problem, options.further)
@@ -753,7 +720,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.wall:
         saved["wall"] = run_wall(options.wall, saved["steps"])
         saved["machine"] = common.machine(["jax", "grain", "numpy"])
-    if options.train or options.pilots or options.further or options.wall:
+    if options.train or options.further or options.wall:
         RECORDS.write_text(json.dumps(saved) + "\n")
     common.publish(report(saved), options.out)
 

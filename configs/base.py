@@ -316,7 +316,7 @@ FIELDS = (
         "echo.max_factor",
         0,
         "auto: maximum copies of a fresh item; 0 = a quarter of the batch size, half of it if each "
-        "copy is augmented anew, at least 2 (advise.py --pilot finds a value for your run)",
+        "copy is augmented anew, at least 2",
         Range(0, MAX_FACTOR),
     ),
     Field(

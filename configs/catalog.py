@@ -115,6 +115,13 @@ def of(numbers: Numbers) -> Studies:
             "searches": demo_searches,
         }
         | numbers.demo_changes,
+        "pilot": {
+            "about": "A few trials of e = 1, 4, and 16: how much is a repeat worth here?",
+            "conditions": BASELINE
+            | {f"before_augmentation_e{e}": _at(numbers, _INSERTIONS[0], e) for e in (4, 16)},
+            "trials": 4,
+            "searches": 1,
+        },
         "insertion": {
             "about": "Figure 4: every insertion point at e = 2, compared with no echoing.",
             "conditions": BASELINE | twice,

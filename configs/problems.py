@@ -2,8 +2,8 @@
 
     python sweep.py --config=configs/problems.py:digits --study=grid --outdir=DIR
 
-The variants are `digits`, `mnist`, `photographs`, `cells`, `sentences`, `documents`, `logistic`,
-and, set aside for the forecast, `manual` and `jpeg_digits`. `photographs`, `cells`, `sentences`,
+The variants are `digits`, `mnist`, `photographs`, `cells`, `sentences`, `documents`, and
+`logistic`. `photographs`, `cells`, `sentences`,
 and `documents` read `cifar10_jpeg`, `bccd`, `lm_books`, and `lm_docs` from $TFDS_DATA_DIR (CIFAR-10
 recompressed as JPEG; microscope photographs of blood cells with the features of `coco/2017`;
 English sentences with those of `lm1b`; technical documents with those of `c4`). The budgets of
@@ -22,7 +22,7 @@ from typing import Any
 
 import ml_collections
 
-from configs import catalog, cifar10, coco, common_crawl, imagenet, lm1b
+from configs import catalog, cifar10, coco, common_crawl, lm1b
 
 _RATE_AND_MOMENTUM = (
     {"field": "optimizer.learning_rate", "scale": "log", "min": 0.003, "max": 3.0},
@@ -169,17 +169,6 @@ PROBLEMS = {
         factors=(2, 4, 8, 16),
         trials=16,
         augments=False,
-    ),
-    "manual": Problem(
-        lm1b,
-        {"target.value": 3.9, "budget.fresh_examples": 10_000},
-        _RATE_AND_MOMENTUM,
-        augments=False,
-    ),
-    "jpeg_digits": Problem(
-        imagenet,
-        {"model.width": 4, "target.value": 0.9, "budget.fresh_examples": 12_000},
-        _DECAYING,
     ),
 }
 

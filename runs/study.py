@@ -316,8 +316,7 @@ def default_max_factor(
 ) -> int:
     """The maximum copies of an item under echo.policy=auto where echo.max_factor is 0.
 
-    Up to so many, a repeat was usually worth its step (docs/auto.md). With the law of
-    docs/forecast.md the best factor is proportional to the batch size.
+    Up to so many, a repeat was usually worth its step (docs/auto.md).
 
     Args:
         augmented: whether every repeat is augmented anew.

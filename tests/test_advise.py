@@ -261,7 +261,7 @@ def test_wrong_input_is_one_sentence(arguments, message, capsys, monkeypatch):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
-@pytest.mark.parametrize("flag", ["--plot=/proc/a.png", "--pilot=/proc/a"])
+@pytest.mark.parametrize("flag", ["--plot=/proc/a.png"])
 def test_a_directory_in_which_nothing_can_be_written_is_refused_at_once(flag, capsys, monkeypatch):
     monkeypatch.setattr(advise, "advise", None)  # nothing is measured
     assert cli.guarded(advise.main, ["--config=configs/cifar10.py:mini", flag]) == cli.WRONG_INPUT

@@ -1,7 +1,6 @@
-"""The notebooks run from a clean checkout, on mini studies; they are kept with their outputs."""
+"""The notebooks run from a clean checkout, on mini studies."""
 
 import collections
-import dataclasses
 import pathlib
 import re
 
@@ -9,8 +8,6 @@ import nbclient
 import nbformat
 import pytest
 
-from echo.advice.cost_model import StageTime, Timing
-from echo.advice.recommend import conclude
 from tests.helpers.runs import HANGS, optimizing
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
@@ -60,7 +57,6 @@ def first(tmp_path_factory):
     return out, execute(NAMES[0], parameters, FEWER)
 
 
-@pytest.mark.multiprocess
 @pytest.mark.long
 def test_five_minutes(first):
     out, cells = first
@@ -68,7 +64,6 @@ def test_five_minutes(first):
     assert "1,600 fresh examples, 50 steps" in printed(cells)
     assert "1,600 fresh examples, 100 steps" in printed(cells)
     assert len(list(out.glob("study/*/0/0/result.json"))) == 5
-    assert "(too few pairs)" in " ".join(printed(cells).split())
 
 
 @pytest.mark.long
@@ -90,38 +85,17 @@ def test_your_own_pipeline():
 
 
 @pytest.mark.long
-def test_how_much_to_echo():
-    cells = execute(NAMES[3], "PROBLEM, USER, RATIO = 'manual', 0, 16.0")
-    assert len(pictures(cells)) == 2
-    assert "chosen: e = " in printed(cells)
-
-
-def test_the_stored_verdicts_are_not_noise():
-    lines = printed(read(NAMES[0]).cells).splitlines()
-    verdicts = [
-        line.split()[-1] for line in lines if line.split()[-1:] in (["fewer"], ["undecided"])
-    ]
-    assert verdicts == ["fewer"] * 4
-
-
-def test_the_stored_report_is_that_of_the_present_advice():
-    """Up to numbers: titles, columns, and the sentence on memory."""
-    time = StageTime("read", 1e-3, 0.0, 1e-3)
-    timing = Timing((time,), (), dataclasses.replace(time, name="step"), 32, workers=1, cores=1)
-    report = conclude(timing, {"after read": "read"}, {"read": 300}, shuffle_buffer=256)
-    stored = printed(read(NAMES[2]).cells).splitlines()
-    for title, header, _ in report.tables():
-        place = stored.index(title.replace("with 1 worker", "with 4 workers"))
-        assert stored[place + 1].split() == " ".join(header).split()
-    assert any(line.startswith("The shuffle buffer takes up to") for line in stored)
+def test_how_much_to_echo(tmp_path):
+    fewer = ("--config.target.value=0.2", *FEWER)
+    cells = execute(NAMES[3], f"TRIALS, OUT = 1, pathlib.Path({str(tmp_path / 'p')!r})", fewer)
+    assert len(pictures(cells)) == 1
+    assert len(re.findall(r"^e = +(?:1|4|16): ", printed(cells), re.MULTILINE)) == 3
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_can_be_read_without_running_it(name):
+def test_a_notebook_is_valid_and_small(name):
     notebook = read(name)
     nbformat.validate(notebook)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert not [o for o in outputs(cells) if o.output_type == "error" or o.get("name") == "stderr"]
-    assert len(pictures(cells)) == dict(zip(NAMES, (2, 10, 0, 2), strict=True))[name]
-    assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < 1_000_000
+    assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < 100_000 or name == NAMES[1]
+    if name != NAMES[1]:
+        assert not outputs(notebook.cells)

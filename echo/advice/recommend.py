@@ -74,8 +74,9 @@ _CONTENDED = (
     "prediction."
 )
 _WORTH = (
-    "A repeated example may be worth less than a fresh one: compare runs by fresh examples to the "
-    "target."
+    "A repeat may be worth less than a fresh example: on seven small problems, e = 2, 4, and 16 "
+    "needed 0.49 to 0.93, 0.21 to 0.57, and 0.06 to 0.57 of the fresh examples. Compare short runs "
+    "by fresh examples to the target."
 )
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import echo
-from echo.advice import forecast, profile, recommend
+from echo.advice import profile, recommend
 from echo.advice.alternatives import TOLERANCE, rate, time_text
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import FACTORS, conclude
@@ -999,32 +999,6 @@ def test_a_generator_that_ends_during_the_measurement_is_refused_for_a_list():
     batches = (np.zeros((8, 2)) for _ in range(3))
     with pytest.raises(ValueError, match=r"has type generator, ended after 3 .*a list of batches"):
         echo.advise(batches, len, batch_size=8)
-
-
-def pilot(factor, losses):
-    fresh = BATCH * np.arange(1, len(losses) + 1)
-    return forecast.Run(factor, fresh, np.arange(1, len(losses) + 1) * factor, losses)
-
-
-@pytest.mark.parametrize(
-    ("losses", "expected"),
-    [
-        ([1.5, 2, 3], True),
-        ([0.1, 0.2, 0.3, 0.29], True),
-        ([3, 2, 1.5], False),
-        ([3, 4, 2.9, 3.5], False),  # it has fallen
-        ([2.30, 2.31, 2.32], False),  # noise
-        ([1.5, 3], False),  # too few to tell
-    ],
-)
-def test_a_forecast_has_a_caveat_about_a_pilot_whose_loss_rises(losses, expected):
-    pytest.importorskip("scipy", reason="pip install .[forecast]")
-    runs = [pilot(1, losses), pilot(4, [3, 2, 1, 0.9])]
-    answer = forecast.forecast(runs, 0.05, batch_size=BATCH)
-    assert ("of a pilot with e = 1 rises from" in answer.caveat) == expected
-    if expected:
-        assert f"rises from {losses[0]:g} to {losses[-1]:g}, and the forecast" in answer.caveat
-        assert "Not enough evidence: the loss of a pilot" in str(answer)
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,10 @@ import pytest
 
 import echo
 from echo import auto_order, schedule
-from echo.advice import forecast
 
 WRONG_COUNTS = [1.5, -1, 2**70, 10**6000, None, "1", True, math.nan, math.inf, np.float32(1), [1]]
 WRONG_FACTORS = [math.nan, math.inf, 0, 0.5, -1, 1e7, "1e400", "1e999999999", "x", "1/0", "", None]
 WRONG_FACTORS += [True, [2], 10**6000, "9" * 5000, "9" * 5000 + "/1", object(), np.eye(3)]
-
-RUN = forecast.Run(4, [100, 200], [12.5, 25], [2.0, 1.0])
 
 
 def refuses(function, *arguments, error=echo.EchoSpecError, **named):
@@ -165,41 +162,6 @@ def test_advise_takes_any_iterable_of_factors_of_any_kind():
 def test_advise_adds_the_factor_1():
     advice = echo.advise([("read", abs)], abs, batch_size=1, seconds=0.01, factors=[4, 2])
     assert list(advice.points[0].step_seconds) == [1, 4, 2]
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong", "error"),
-    [
-        ("runs", [None, 5, RUN, [{}]], TypeError),
-        ("runs", [[]], ValueError),
-        ("target", [0, -1, math.nan, math.inf, None, "1"], echo.EchoSpecError),
-        ("batch_size", [0, *WRONG_COUNTS], echo.EchoSpecError),
-        ("seed", [-1, 1.5, None, "1"], echo.EchoSpecError),
-        ("factors", [4, None, "12", [], [0], [1, "2"], [math.nan]], echo.EchoSpecError),
-        ("step_seconds", [{"1": 1.0, 2: 1.0}, {1: math.nan}, {1: 0}, {1: None}], ValueError),
-        ("step_seconds", [5, [1, 2]], TypeError),
-        ("prior", [5, {}], TypeError),
-    ],
-)
-def test_forecast_checks_its_arguments(name, wrong, error):
-    for value in wrong:
-        refuses(
-            forecast.forecast,
-            **{"runs": [RUN, RUN], "target": 0.5, "batch_size": 32} | {name: value},
-            error=error,
-        )
-
-
-def test_the_parts_of_a_forecast_check_their_numbers():
-    for points in ("abc", ["a"], [1j], [[1], [1, 2]], None, 5):
-        refuses(forecast.Run, 4, points, [1], [1], error=ValueError)
-    for wrong in ((1, 2), (1, 2, 3, 4, math.nan), 5, None):
-        refuses(forecast.Prior, mean=wrong)
-        refuses(forecast.Prior, sd=wrong)
-    for wrong in (-1, 0, math.nan, None):
-        refuses(forecast.Prior, sd=(1, 1, 1, 1, wrong))
-        refuses(forecast.Prior, noise=wrong)
-        refuses(forecast.Prior, widening=wrong)
 
 
 def stages():

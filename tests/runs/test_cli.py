@@ -193,7 +193,6 @@ def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupt
             ["--config=configs/cifar10.py:mini", "--study=demo", "--outdir=~/run"],
             "outdir",
         ),
-        (advise.parse, ["--config=configs/cifar10.py", "--pilot=~/run"], "pilot"),
         (analysis.parse, ["study", "--out=~/run"], "out"),
     ],
 )
