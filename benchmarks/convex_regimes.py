@@ -38,7 +38,7 @@ from scipy import stats
 
 from analysis import bounds, uncertainty
 from benchmarks import common
-from data import digits
+from data import packaged
 
 THRESHOLD = 0.3  # of the training loss, in nats
 RATES = tuple(float(rate) for rate in 0.01 * 10 ** (np.arange(61) / 20))
@@ -68,7 +68,9 @@ QUICK = Plan(batch_sizes=(16,), factors=(1, 4), runs=2)
 @functools.cache
 def examples() -> tuple[np.ndarray, np.ndarray]:
     """Pixels in [0, 1] with a constant 1 appended, (5000, 785), and one-hot labels (5000, 10)."""
-    parts = [digits.open_source("mnist_5k", split)[0] for split in ("train", "validation", "test")]
+    parts = [
+        packaged.open_source("mnist_5k", split)[0] for split in ("train", "validation", "test")
+    ]
     records = [part[i] for part in parts for i in range(len(part))]
     pixels = np.stack([record["image"].reshape(-1) for record in records]) / 255
     labels = np.array([record["label"] for record in records])

@@ -1,9 +1,8 @@
 """Steps per second over a grid of upstreams and echo factors: the pipeline, the loop, the tables.
 
 The digits mini is read through the real pipeline and echoed before augmentation. Its upstream is
-`limited` (a rate limit in this process), `http` (the same limit on a server in another process), or
-`cpu` (hashing, on the cores that everything else needs too). A step takes a fixed time, like a step
-on an accelerator.
+`limited` (a rate limit) or `cpu` (hashing, on the cores that everything else needs too). A step
+takes a fixed time, like a step on an accelerator.
 """
 
 import collections
@@ -25,7 +24,7 @@ from pipeline.map_datasets import CORES
 from training.experiment import Experiment
 from training.transfer import make_transfer
 
-UPSTREAMS = ("limited", "http", "cpu")
+UPSTREAMS = ("limited", "cpu")
 FACTORS = (1, 2, 3, 4, 5, 6, 8)
 STEP_SECONDS = 0.016  # of the step that takes a fixed time
 MAX_FACTOR = 16  # of `auto`: steps per second count, whatever a repeat is worth
@@ -56,7 +55,6 @@ def configuration(
     )
     if upstream != "cpu":
         config.upstream.examples_per_second = config.batch_size / (ratio * STEP_SECONDS)
-        config.upstream.http = upstream == "http"
     return config
 
 

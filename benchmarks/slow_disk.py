@@ -19,7 +19,7 @@ from typing import Any
 
 import cv2
 
-from data import digits
+from data import packaged
 from runs.cli import InputError
 
 _GROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
@@ -79,7 +79,7 @@ class SlowDisk:
 
 
 def _write_images(root: pathlib.Path, split: str) -> None:
-    source, _ = digits.open_source("digits", split)
+    source, _ = packaged.open_source("digits", split)
     for number in range(len(source)):
         record = source[number]
         path = root / str(record["label"]) / f"{number:04}.png"

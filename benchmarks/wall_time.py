@@ -1,7 +1,6 @@
 """Seconds to the target behind an upstream that is R times slower than the step (figure 5).
 
     python -m benchmarks.wall_time --out=results/wall_time.md     an hour and a half
-    python -m benchmarks.wall_time --http --out=results/wall_time_http.md    the same over HTTP
     python -m benchmarks.wall_time --disk=out/images --out=results/wall_time_disk.md
                                         half an hour; Linux, root, and cgroup v1 (slow_disk.py)
     python -m benchmarks.wall_time --augmentation --out=results/wall_time_augmentation.md
@@ -13,12 +12,11 @@
     python -m benchmarks.wall_time --quick                        a one-minute smoke run
 
 ResNet-8 on the digits mini, batches of 512, echoed before augmentation. The training step is the
-real one; a rate limit on reading sets R, with `--http` on records that a server in another process
-sends. With `--disk`, every image is a file on a disk whose reads per second the kernel limits, and
-there are fewer conditions. Each factor is tuned by several quasi-random searches, and so is `auto`,
-which is given neither R nor e, and has a buffer twice as large. Factors are searched without the
-limit, because fresh examples and steps to the target do not depend on it, and several trials at a
-time; they are ranked by the timing model.
+real one; a rate limit on reading sets R. With `--disk`, every image is a file on a disk whose reads
+per second the kernel limits, and there are fewer conditions. Each factor is tuned by several quasi-
+random searches, and so is `auto`, which is given neither R nor e, and has a buffer twice as large.
+Factors are searched without the limit, because fresh examples and steps to the target do not depend
+on it, and several trials at a time; they are ranked by the timing model.
 
 With `--augmentation`, the limit is on the examples that the host augments, as if that were
 expensive, and the conditions are others: no echoing, e = 4 at each insertion point, and no echoing
@@ -88,7 +86,6 @@ class Plan:
     target: float = 0.97
     timed_steps: int = 100  # of each of the runs that measure a step
     depth: int = 8  # of the ResNet; 0 is logistic regression
-    http: bool = False  # whether another process serves the records
     disk: pathlib.Path | None = None  # where the images are files on a disk that is slowed down
     # Whether augmentation is slow, and not reading. `factors` and `on_device` do not count then.
     augmentation: bool = False
@@ -241,7 +238,7 @@ def configuration(plan: Plan) -> ConfigDict:
 def upstream(plan: Plan, rate: float) -> dict[str, Any]:
     if plan.augmentation:
         return {"upstream.augmented_examples_per_second": rate}
-    return {"upstream.examples_per_second": rate, "upstream.http": plan.http}
+    return {"upstream.examples_per_second": rate}
 
 
 def run_searches(
@@ -425,8 +422,6 @@ def report(
     """(text, (condition, speedup) of every condition)."""
     lines, ratios, number = [], [], "{:.2f}".format
     behind, ideal, flag = "an upstream", "min(e, R)", ""
-    if plan.http:
-        behind, flag = "an HTTP upstream", " --http"
     limit, slower = f"the upstream delivers {tuned.rate:.0f} examples per second.", plan.ratio
     if plan.disk:
         behind, flag = "a slow disk", f" --disk={plan.disk}"
@@ -591,7 +586,6 @@ def main(argv: list[str] | None = None) -> None:
         budget="fresh examples per trial",
     )
     slow = parser.add_mutually_exclusive_group()
-    slow.add_argument("--http", action="store_true", help="read from a server in another process")
     slow.add_argument(
         "--disk", type=pathlib.Path, metavar="DIR", help="read image files in DIR, on a slow disk"
     )

@@ -342,12 +342,6 @@ FIELDS = (
         Range(0.01, 1e12, zero=True),
     ),
     Field(
-        "upstream.bytes_per_second",
-        0.0,
-        "rate limit on the bytes of records before decoding; 0 = none",
-        Range(1.0, 1e15, zero=True),
-    ),
-    Field(
         "upstream.latency_seconds",
         0.0,
         "latency of each request for a chunk of records",
@@ -370,19 +364,6 @@ FIELDS = (
         0.0,
         "rate limit on examples that are augmented on the host; 0 = none",
         Range(0.01, 1e12, zero=True),
-    ),
-    Field("upstream.jitter", 0.0, "share by which latencies and times between stalls vary", _SHARE),
-    Field(
-        "upstream.http",
-        False,
-        "read records from another process over HTTP; the limits apply after it",
-        SWITCH,
-    ),
-    Field(
-        "upstream.timeout",
-        0.0,
-        "seconds without an example after which a run fails; 0 = none",
-        Range(0.001, 1e6, zero=True),
     ),
     # devices and seeds
     Field("prefetch", 2, "batches prepared ahead of the step; 0 = none", Range(0, 1024)),

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data import digits, paths, python_text, splits
+from data import packaged, paths, splits
 from data.path_data import PathData, Settings, canonical_split, main_split
 from data.sources import FileSource, RecordError, Source, SourceError, reason
 from runs import cli, terminal
@@ -297,7 +297,7 @@ def _is_taken(name: str) -> bool:
     by the version and the features in its code."""
     import tensorflow_datasets as tfds
 
-    known = (*digits.NAMES, *python_text.NAMES, *tfds.list_builders(with_community_datasets=False))
+    known = (*packaged.NAMES, *tfds.list_builders(with_community_datasets=False))
     return name in known
 
 

@@ -4,10 +4,8 @@ import abc
 import bisect
 import dataclasses
 import hashlib
-import importlib.util
 import itertools
 import operator
-import pathlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -227,13 +225,3 @@ def check_split(name: str, split: str, splits: Collection[str]) -> None:
 def fingerprint(*parts: bytes) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of the concatenated parts."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
-
-
-def sample_data() -> pathlib.Path:
-    """The folder of scikit-learn's sample data. The package is not imported: that takes seconds."""
-    spec = importlib.util.find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise SourceError(
-            "the digits ship with scikit-learn, which is not installed; pip install scikit-learn"
-        )
-    return pathlib.Path(spec.submodule_search_locations[0]) / "datasets"

@@ -5,7 +5,7 @@ from typing import Any
 
 import ml_collections
 
-from data import digits, paths, python_text, text_sources, tfds, throttle
+from data import packaged, paths, text_sources, tfds, throttle
 from data.path_data import Settings
 from data.sources import DatasetInfo, RecordError, Source, SourceError
 
@@ -73,7 +73,7 @@ def open_source(
     """The raw records of a split, and what is known of the data set.
 
     Args:
-        name: one of digits.NAMES or python_text.NAMES, KIND:PATH (see paths.py), or a data set that
+        name: one of packaged.NAMES, KIND:PATH (see paths.py), or a data set that
             TFDS has prepared as array_record.
         split: in TFDS's notation: 'train', 'train[:90%]', 'validation'.
         data_dir: where TFDS looks; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets. A relative path
@@ -84,10 +84,8 @@ def open_source(
         SourceError: there is no such data set or split, or one of its files is missing or damaged.
         RecordError: one of the first images of a data set by path cannot be read.
     """
-    if name in digits.NAMES:
-        return digits.open_source(name, split)
-    if name in python_text.NAMES:
-        return python_text.open_source(name, split)
+    if name in packaged.NAMES:
+        return packaged.open_source(name, split)
     if paths.is_path(name):
         return paths.open_source(split, data_dir, Settings(name, text, cache_dir))
     paths.check_name(name)

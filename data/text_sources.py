@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 
-from data import cache, paths, python_text, tfds, vocabulary
+from data import cache, packaged, paths, tfds, vocabulary
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
 from data.vocabulary import BEGIN, END, Vocabulary
 from echo.threads import usable_cores
@@ -216,7 +216,7 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
     """By default a directory next to the data; None for text that ships with Python."""
     if dataset.cache_dir:
         return cli.expanded(dataset.cache_dir)
-    if dataset.name in python_text.NAMES:
+    if dataset.name in packaged.TEXTS:
         return None
     if paths.is_path(dataset.name):
         directory = paths.directory(dataset.name, dataset.data_dir)

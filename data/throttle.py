@@ -1,10 +1,9 @@
-"""Input made slow on purpose: rates, latency, stalls, a connection over HTTP, and a timeout.
+"""Input made slow on purpose: a rate, latency, and stalls.
 
 Echoing is for storage that is slower than the accelerator. Here the speed of the storage is a
 setting, so that claims about wall-clock time can be tested on any machine.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import math
@@ -15,10 +14,8 @@ from typing import Any
 
 import jax
 import ml_collections
-import numpy as np
 
-from data import http_source
-from data.sources import Source, UpstreamError
+from data.sources import Source
 
 # A sleep takes slightly longer than requested. The limiter catches up by at most this much unused
 # time, which keeps its average rate. Short waits accumulate: each sleep takes CPU time, which
@@ -28,54 +25,36 @@ _MIN_SLEEP_SECONDS = 0.005
 _ROUNDING_SECONDS = 1e-9  # of sums of floats
 
 
-class Stalled(UpstreamError):
-    """No example has arrived for longer than config.upstream.timeout."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """How slow an upstream is; 0 = unlimited, or off.
 
     Attributes:
-        examples_per_second, bytes_per_second: rates, shared by all concurrent requests.
+        examples_per_second: rate, shared by all concurrent requests.
         latency_seconds: latency of each request; concurrent requests wait concurrently.
         stall_every_seconds, stall_seconds: time between two stalls, and their length.
-        jitter: share in [0, 1] by which latencies and times between stalls vary.
-        seed: seed of the variation.
     """
 
     examples_per_second: float = 0.0
-    bytes_per_second: float = 0.0
     latency_seconds: float = 0.0
     stall_every_seconds: float = 0.0
     stall_seconds: float = 0.0
-    jitter: float = 0.0
-    seed: int = 0
 
     @property
-    def none(self) -> bool:
-        """Whether nothing is limited."""
-        return self == Limits(jitter=self.jitter, seed=self.seed)
+    def transfer_seconds(self) -> float:
+        """Seconds that a record takes at this rate."""
+        return 1 / self.examples_per_second if self.examples_per_second else 0.0
 
-    def transfer_seconds(self, size: int) -> float:
-        """Seconds that a record of `size` bytes takes at these rates."""
-        of_bytes = size / self.bytes_per_second if self.bytes_per_second else 0.0
-        of_example = 1 / self.examples_per_second if self.examples_per_second else 0.0
-        return max(of_bytes, of_example)
-
-    def seconds_of(self, size: int) -> float:
-        """Seconds that a request for one record of `size` bytes takes, without jitter."""
-        transfer = self.transfer_seconds(size)
-        stalls = transfer // self.stall_every_seconds if self.stall_every_seconds else 0
-        return self.latency_seconds + transfer + stalls * self.stall_seconds
+    @property
+    def record_seconds(self) -> float:
+        """Seconds that a request for one record takes, including latency and stalls."""
+        every = self.stall_every_seconds
+        stalls = self.transfer_seconds // every if every else 0
+        return self.latency_seconds + self.transfer_seconds + stalls * self.stall_seconds
 
     def shared_by(self, processes: int) -> "Limits":
         """The limits of each of several processes that read at the same rate."""
-        return dataclasses.replace(
-            self,
-            examples_per_second=self.examples_per_second / processes,
-            bytes_per_second=self.bytes_per_second / processes,
-        )
+        return dataclasses.replace(self, examples_per_second=self.examples_per_second / processes)
 
 
 class StoppableClock:
@@ -132,9 +111,8 @@ class StoppableClock:
 
 def limits(config: ml_collections.ConfigDict) -> Limits:
     """The limits of config.upstream on the training examples that this process reads."""
-    fields = {field.name for field in dataclasses.fields(Limits)} - {"seed"}
-    settings = {name: config.upstream[name] for name in fields}
-    return Limits(**settings, seed=config.seed.data).shared_by(jax.process_count())
+    settings = {field.name: config.upstream[field.name] for field in dataclasses.fields(Limits)}
+    return Limits(**settings).shared_by(jax.process_count())
 
 
 def throttled(
@@ -145,19 +123,10 @@ def throttled(
     Args:
         clock: times the limits; None = a clock that is never stopped.
     """
-    upstream, slow, timer = config.upstream, limits(config), clock or StoppableClock()
-
-    def open_slow(arrived: Callable[[], None]) -> Source:
-        opened = source
-        if upstream.http:
-            opened = http_source.HttpSource(config.dataset.to_dict(), arrived, source.where)
-        if slow.none:
-            return opened
-        return SlowSource(opened, RateLimiter(slow, timer, timer.sleep), arrived)
-
-    if upstream.timeout:
-        return TimeoutSource(open_slow, upstream.timeout, timer)
-    return open_slow(lambda: None)
+    slow, timer = limits(config), clock or StoppableClock()
+    if slow == Limits():
+        return source
+    return SlowSource(source, RateLimiter(slow, timer, timer.sleep))
 
 
 def augmentation_limiter(
@@ -186,64 +155,46 @@ class RateLimiter:
         sleep: Callable[[float], None] = time.sleep,
     ):
         self._limits, self._clock, self._sleep = limits, clock, sleep
-        self._latency_rng = np.random.default_rng([limits.seed, 0])
-        self._stall_rng = np.random.default_rng([limits.seed, 1])
-        self._transfer_lock = threading.Lock()  # held by the request whose records are passing
-        self._latency_lock = threading.Lock()
+        self._lock = threading.Lock()  # held by the request whose records are passing
         self._free_at = -math.inf  # when the last record has passed
-        self._stall = (math.inf, math.inf)  # start and end of the next stall
+        self._stall_at = math.inf  # when the next stall begins
 
-    def passed(self, sizes: Sequence[int]) -> Iterator[None]:
-        """Yields once for each record of a request, when it has passed; `sizes` are their bytes."""
-        with self._latency_lock:
-            latency = self._varied(self._limits.latency_seconds, self._latency_rng)
-        if latency:
-            self._sleep(latency)
-        with self._transfer_lock:
-            for size in sizes:
-                self._wait_for(size)
+    def passed(self, records: int) -> Iterator[None]:
+        """Yields once for each of the `records` of a request, when it has passed."""
+        if self._limits.latency_seconds:
+            self._sleep(self._limits.latency_seconds)
+        with self._lock:
+            for _ in range(records):
+                self._wait()
                 yield
 
-    def _wait_for(self, size: int) -> None:
+    def _wait(self) -> None:
         now = self._clock()
         if self._free_at == -math.inf:
-            self._free_at, self._stall = now, self._stall_after(now)
+            self._free_at = now
+            if self._limits.stall_seconds:
+                self._stall_at = now + self._limits.stall_every_seconds
         start = max(self._free_at, now - _CREDIT_SECONDS)
-        self._free_at = self._end_of_transfer(start, self._limits.transfer_seconds(size))
+        self._free_at = self._end_of_transfer(start, self._limits.transfer_seconds)
         if self._free_at - now > _MIN_SLEEP_SECONDS:
             self._sleep(self._free_at - now)
 
     def _end_of_transfer(self, start: float, seconds: float) -> float:
         """When a transfer of `seconds` that begins at `start` ends, including stalls."""
-        while start + seconds > self._stall[0]:
-            stall_start, stall_end = self._stall
+        while start + seconds > self._stall_at:
+            stall_end = self._stall_at + self._limits.stall_seconds
             if start < stall_end:
-                seconds -= max(0.0, stall_start - start)
+                seconds -= max(0.0, self._stall_at - start)
                 start = stall_end
-            self._stall = self._stall_after(stall_end)
+            self._stall_at = stall_end + self._limits.stall_every_seconds
         return start + seconds
-
-    def _stall_after(self, moment: float) -> tuple[float, float]:
-        if not self._limits.stall_seconds:
-            return math.inf, math.inf
-        start = moment + self._varied(self._limits.stall_every_seconds, self._stall_rng)
-        return start, start + self._limits.stall_seconds
-
-    def _varied(self, seconds: float, rng: np.random.Generator) -> float:
-        return seconds * (1 + self._limits.jitter * rng.uniform(-1, 1))
 
 
 class SlowSource(Source):
-    """A source whose records pass a rate limiter.
+    """A source whose records pass a rate limiter."""
 
-    Args:
-        arrived: called whenever a record arrives.
-    """
-
-    def __init__(
-        self, source: Source, limiter: RateLimiter, arrived: Callable[[], None] = lambda: None
-    ):
-        self._source, self._limiter, self._arrived = source, limiter, arrived
+    def __init__(self, source: Source, limiter: RateLimiter):
+        self._source, self._limiter = source, limiter
         self.where = source.where
 
     def __len__(self) -> int:
@@ -251,71 +202,6 @@ class SlowSource(Source):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         records = self._source.__getitems__(indices)
-        for _ in self._limiter.passed([record_bytes(record) for record in records]):
-            self._arrived()
+        for _ in self._limiter.passed(len(records)):
+            pass
         return records
-
-
-class TimeoutSource(Source):
-    """A source that raises Stalled when no record has arrived for `timeout` seconds.
-
-    Each request runs on its own daemon thread, which is abandoned after a timeout, since the
-    request may never return.
-
-    Args:
-        open_source: opens the source; its argument is to be called whenever a record arrives.
-        timeout: seconds.
-        clock: returns seconds.
-    """
-
-    def __init__(
-        self,
-        open_source: Callable[[Callable[[], None]], Source],
-        timeout: float,
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self._timeout, self._clock = timeout, clock
-        self._arrived()
-        self._source = open_source(self._arrived)
-        self.where = self._source.where
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        start = self._clock()
-        request = _in_daemon_thread(self._source.__getitems__, indices)
-        while not request.done():
-            left = max(start, self._last_arrival) + self._timeout - self._clock()
-            if left <= 0:
-                raise Stalled(
-                    f"no example has arrived from upstream for {self._timeout:g} s "
-                    f"(config.upstream.timeout) while waiting for record {indices[0]} and "
-                    f"{len(indices) - 1} others of the training split"
-                )
-            concurrent.futures.wait([request], left)
-        self._arrived()
-        return request.result()
-
-    def _arrived(self) -> None:
-        self._last_arrival = self._clock()
-
-
-def _in_daemon_thread(function: Callable, argument: Any) -> concurrent.futures.Future:
-    future: concurrent.futures.Future = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function(argument))
-        except BaseException as error:  # raised by future.result()
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="upstream", daemon=True).start()
-    return future
-
-
-def record_bytes(value: Any) -> int:
-    """Bytes of a record, or of a field of one, as read from the source."""
-    if isinstance(value, dict):
-        return sum(map(record_bytes, value.values()))
-    return len(value) if isinstance(value, bytes | str) else np.asarray(value).nbytes

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data import digits
+from data import packaged
 from data.throttle import Limits, RateLimiter
 
 SIDE = 32  # pixels of the images that the networks take
@@ -67,7 +67,7 @@ def decode(jpeg: bytes) -> np.ndarray:
 @functools.cache
 def local(split: str) -> tuple[np.ndarray, np.ndarray]:
     """A split, read without the server: images, uint8 [N, SIDE, SIDE], and labels, int64 [N]."""
-    source, _ = digits.open_source("digits_jpeg", split)
+    source, _ = packaged.open_source("digits_jpeg", split)
     records = source.__getitems__(range(len(source)))
     images_NxHxW = np.stack([decode(record["image"]) for record in records])
     return images_NxHxW, np.asarray([record["label"] for record in records])
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         record = self.records[int(self.path.strip("/"))]
-        for _ in self.limiter.passed([len(record["image"])]):
+        for _ in self.limiter.passed(1):
             self.send_response(200)
             self.send_header("Content-Length", str(len(record["image"])))
             self.send_header("X-Label", str(record["label"]))
@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files_per_second", type=rate)
     limits = Limits(examples_per_second=parser.parse_args().files_per_second)
-    source, _ = digits.open_source("digits_jpeg", "train")
+    source, _ = packaged.open_source("digits_jpeg", "train")
     _Handler.records = source.__getitems__(range(len(source)))
     _Handler.limiter = RateLimiter(limits)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)

@@ -19,7 +19,6 @@ import train
 from analysis import load
 from analysis.__main__ import main as analyze
 from configs import cifar10, coco, common_crawl, imagenet, lm1b, vit
-from data import http_source
 from runs import cli, environment, records
 from runs.study import MAX_TRIALS_FACTOR, Axis, condition_label
 from studies.definitions import load_study
@@ -152,11 +151,6 @@ def test_finished_trials_are_kept_and_a_study_can_grow(tmp_path):
     sweep.run(study(trials=2), outdir, QUIET)
     assert {p: p.read_bytes() for p in first.rglob("*") if p.is_file()} == before
     assert (outdir / "baseline" / "0" / "1" / records.RESULT).exists()
-
-
-def test_a_study_is_opened_without_a_server_of_its_examples(tmp_path, monkeypatch):
-    monkeypatch.setattr(http_source, "start_server", None)
-    assert not open_study(study(upstream__http=True), tmp_path)
 
 
 def test_a_study_never_shrinks(tmp_path):

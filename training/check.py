@@ -141,18 +141,17 @@ def held_streams(config: ConfigDict, held_rows: range) -> range:
     return range(held_rows.start // rows, held_rows.stop // rows)
 
 
-def check_speed(limits: Limits, record_bytes: int) -> None:
-    """Checks that a record of `record_bytes` bytes passes a throttled upstream in a sensible time.
+def check_speed(limits: Limits) -> None:
+    """Checks that a record passes a throttled upstream in a sensible time.
 
     Raises:
         ConfigError: it does not.
     """
-    seconds = limits.seconds_of(record_bytes)
+    seconds = limits.record_seconds
     if seconds > MAX_RECORD_SECONDS:
         raise ConfigError(
-            f"config.upstream lets a record of {record_bytes:,} bytes pass in {seconds:.3g} "
-            f"seconds; allowed: {MAX_RECORD_SECONDS} seconds at most, by higher limits or fewer "
-            "and shorter stalls"
+            f"config.upstream lets a record pass in {seconds:.3g} seconds; allowed: "
+            f"{MAX_RECORD_SECONDS} seconds at most, by a higher rate or fewer and shorter stalls"
         )
 
 

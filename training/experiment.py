@@ -17,7 +17,7 @@ import workloads
 from configs import base
 from data.sources import DatasetInfo, RecordError, Source, UpstreamError
 from data.splits import open_data, open_splits
-from data.throttle import StoppableClock, limits, record_bytes
+from data.throttle import StoppableClock, limits
 from echo.diagnostics import CopyDiagnostics
 from pipeline import accounting, build
 from pipeline.evaluation import EvaluationBatch, decode_for_evaluation, evaluation_batches
@@ -122,9 +122,7 @@ def _make_experiment(config: ConfigDict) -> Experiment:
     upstream_clock = StoppableClock()
     source, held_out, info = open_data(config, upstream_clock)
     _check_same_everywhere(config, info, len(source), len(held_out))
-    speed = limits(config)
-    if len(held_out) and not speed.none:
-        check.check_speed(speed, record_bytes(held_out[0]))
+    check.check_speed(limits(config))
 
     # Devices: this process holds some rows of each batch, which some streams fill.
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)

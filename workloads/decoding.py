@@ -8,9 +8,7 @@ per second on one core, best of three, for 254 JPEGs of about 640x480 pixels and
 
 import contextlib
 import io
-import platform
 import re
-import struct
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,21 +21,6 @@ from PIL import Image
 # The pipeline already decodes on one thread per core.
 cv2.setNumThreads(1)
 
-
-def _is_amd() -> bool:
-    """Whether AMD made the processor."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            processor = file.read(1024)  # the first core; all of them may take long
-    except OSError:  # not Linux
-        processor = platform.processor()
-    return "AuthenticAMD" in processor
-
-
-# Intel's routines, which OpenCV contains, resize twice as fast as its own on an Intel Xeon. On an
-# AMD EPYC, whose gather instructions are slow, they take 1.5 times as long.
-_USE_IPP = not _is_amd()
-
 # Reductions for which libjpeg-turbo has vector code; others are slower than no reduction.
 _FACTORS = (8, 4, 2)
 
@@ -49,8 +32,6 @@ _HARMLESS = re.compile(r"extraneous bytes before marker")
 # first; this is also Pillow's default limit.
 MAX_PIXELS = 178_956_970
 
-_PNG = b"\x89PNG\r\n\x1a\n"
-
 
 class DecodeError(ValueError):
     """The data are not a complete image; the message gives the reason."""
@@ -58,10 +39,7 @@ class DecodeError(ValueError):
 
 def size(image: bytes | np.ndarray) -> tuple[int, int]:
     """(height, width) of an image, from its header alone; raises DecodeError as `decode` does."""
-    if isinstance(image, np.ndarray):
-        return image.shape[0], image.shape[1]
-    header = _jpeg_header(image)
-    return _check_size(header[0] if header else _claimed_size(image))
+    return image.shape[:2] if isinstance(image, np.ndarray) else _header(image)[0]
 
 
 def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndarray:
@@ -79,15 +57,15 @@ def decode(image: bytes | np.ndarray, channels: int, factor: int = 1) -> np.ndar
     """
     if isinstance(image, np.ndarray):
         return image
-    header = _jpeg_header(image)
-    if header is None:
+    (height, width), colorspace = _header(image)
+    if not colorspace:
         return _other(image, channels)
-    (height, width), colorspace = _check_size(header[0]), header[1]
     if colorspace in ("CMYK", "YCCK"):
-        _jpeg(image, "CMYK", 0, 0)  # only for its errors: OpenCV recovers silently
+        _jpeg(image, "CMYK")  # only for its errors: OpenCV recovers silently
         return _other(image, channels)
     # simplejpeg takes the smallest size that is at least the requested one.
-    return _jpeg(image, {1: "GRAY", 3: "RGB"}[channels], -(-height // factor), -(-width // factor))
+    smallest = {"min_height": -(-height // factor), "min_width": -(-width // factor)}
+    return _jpeg(image, {1: "GRAY", 3: "RGB"}[channels], **smallest)
 
 
 def decode_within(
@@ -165,18 +143,10 @@ def resize(
     """Bilinear, sampled at half-pixel centers without prefilter, as in tf.image.resize.
 
     The result is written to `into`, uint8 [*shape, C], if that is given. A pixel may differ by one
-    gray level from the result in floating point, and so between processors of Intel and AMD.
+    gray level from the result in floating point.
     """
     if pixels_HxWxC.shape[:2] != shape:
-        # It is a setting of the thread, in which a data set may resize too, and must give the same
-        # pixels as ever.
-        cv2.ipp.setUseIPP_NotExact(_USE_IPP)
-        try:
-            resized = cv2.resize(
-                pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR
-            )
-        finally:
-            cv2.ipp.setUseIPP_NotExact(False)
+        resized = cv2.resize(pixels_HxWxC, shape[::-1], dst=into, interpolation=cv2.INTER_LINEAR)
         if resized is into:
             return resized
         pixels_HxWxC = resized.reshape(*shape, -1)  # OpenCV drops an axis of length 1
@@ -190,75 +160,50 @@ def _largest_factor(allowed: Callable[[int], bool]) -> int:
     return next((factor for factor in _FACTORS if allowed(factor)), 1)
 
 
-def _jpeg_header(data: bytes) -> tuple[tuple[int, int], str] | None:
-    """((height, width), color space); None for data that simplejpeg does not support: other
-    formats, and JPEGs with unusual subsampling. Raises DecodeError for what is not bytes."""
+def _header(data: bytes) -> tuple[tuple[int, int], str]:
+    """((height, width), color space) from a header; the color space is '' for what simplejpeg does
+    not support: other formats, and JPEGs with unusual subsampling."""
     if not isinstance(data, bytes):
         raise DecodeError(f"{type(data).__name__} instead of an encoded image")
-    if data[:3] != b"\xff\xd8\xff":
-        return None
-    try:
-        height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-        return (int(height), int(width)), space
-    except (ValueError, KeyError):
-        return None
-
-
-def _check_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Returns (height, width); raises DecodeError if the image is too large."""
-    height, width = size
+    height, width, space = 0, 0, ""
+    if data[:3] == b"\xff\xd8\xff":
+        with contextlib.suppress(ValueError, KeyError):
+            rows, columns, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+            height, width = int(rows), int(columns)
+    if not space:
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                width, height = image.size
+        except Image.DecompressionBombError:
+            width = height = MAX_PIXELS
+        except Exception as error:  # the readers of many formats raise many types
+            raise DecodeError(_incomplete(data)) from error
     if height * width > MAX_PIXELS:
-        raise DecodeError(_too_many_pixels(f"an image of {height:,} x {width:,} pixels"))
-    return size
+        raise DecodeError(f"an image of more than {MAX_PIXELS:,} pixels, which is the maximum")
+    return (height, width), space
 
 
-def _too_many_pixels(image: str) -> str:
-    return f"{image} is too large, by its header; allowed: up to {MAX_PIXELS:,} pixels"
-
-
-def _claimed_size(data: bytes) -> tuple[int, int]:
-    """(height, width) from the header of an image that simplejpeg does not support."""
-    if data[: len(_PNG)] == _PNG and len(data) >= 24:
-        width, height = struct.unpack(">II", data[16:24])  # 1 us; Pillow takes 25
-        return height, width
+def _jpeg(data: bytes, colorspace: str, **smallest: Any) -> np.ndarray:
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            return image.height, image.width
-    except Image.DecompressionBombError as error:
-        raise DecodeError(_too_many_pixels("an image")) from error
-    except Exception as error:  # the readers of many formats raise many types
-        raise DecodeError(
-            f"{len(data)} bytes that are not a complete image of a known format"
-        ) from error
-
-
-def _jpeg(data: bytes, colorspace: str, min_height: int, min_width: int) -> np.ndarray:
-    options: dict[str, Any] = {"min_height": min_height, "min_width": min_width}
-    try:
-        return simplejpeg.decode_jpeg(data, colorspace, **options)
+        return simplejpeg.decode_jpeg(data, colorspace, **smallest)
     except ValueError as error:
         if not _HARMLESS.search(str(error)):
             raise DecodeError(f"damaged JPEG: {error}") from error
         warnings.warn(f"JPEG decoded despite an error: {error}", RuntimeWarning, stacklevel=2)
-        return simplejpeg.decode_jpeg(data, colorspace, strict=False, **options)
+        return simplejpeg.decode_jpeg(data, colorspace, strict=False, **smallest)
 
 
 def _other(data: bytes, channels: int) -> np.ndarray:
     flag = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}[channels]
     flag |= cv2.IMREAD_IGNORE_ORIENTATION  # also ignored for JPEGs
-    _check_size(_claimed_size(data))
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
     except cv2.error as error:
         raise DecodeError(f"damaged image: {error.err}") from error
     if pixels is None:
-        raise DecodeError(_undecodable(data))
+        raise DecodeError(_incomplete(data))
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-def _undecodable(data: bytes) -> str:
-    """Why OpenCV does not decode an image of a known size."""
-    with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
-        if image.mode in ("I", "F"):
-            return "an image with 32 bits per channel; allowed: 8 or 16"
-    return f"{len(data)} bytes that are not a complete image of a known format"
+def _incomplete(data: bytes) -> str:
+    return f"{len(data)} bytes that are not a complete image of 8 or 16 bits per channel"

@@ -4,7 +4,7 @@ import pathlib
 import pytest
 
 from benchmarks import slow_disk
-from data import digits
+from data import packaged
 from runs.cli import InputError
 
 GROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
@@ -24,7 +24,7 @@ def test_reading_an_image_is_one_read_of_a_limited_disk(tmp_path):
             limits = (group / "blkio.throttle.read_iops_device").read_text().split()
             assert limits[1:] == ["1000"]
             paths = sorted((tmp_path / "train").rglob("*.png"))
-            source, _ = digits.open_source("digits", "train")
+            source, _ = packaged.open_source("digits", "train")
             assert len(paths) == len(source)
             before = _num_reads(group, limits[0])
             for path in paths[:100]:
@@ -46,7 +46,7 @@ def test_no_limit_remains_if_the_images_cannot_be_written(tmp_path):
 
 
 def test_an_image_that_cannot_be_written_is_named(tmp_path):
-    source, _ = digits.open_source("digits", "train")
+    source, _ = packaged.open_source("digits", "train")
     path = tmp_path / str(source[0]["label"]) / "0000.png"
     path.mkdir(parents=True)
     with pytest.raises(InputError, match=r"0000\.png cannot be written; give a directory"):

@@ -88,20 +88,6 @@ def test_the_page_of_a_slow_augmentation():
     assert "Choi et al." not in page
 
 
-def test_http_is_in_the_configurations_and_on_the_page():
-    plan = wall_time.Plan(http=True, searches=1, seeds=1)
-    chosen = wall_time.conditions(plan)
-    for condition in chosen:
-        overrides = condition.overrides | wall_time.upstream(plan, 2_500.0)
-        config = common.overridden(wall_time.configuration(plan), overrides)
-        check.check(config)
-        assert config.upstream.http
-    tuned = wall_time.Tuned({}, Counter(), step_seconds=0.03, rate=2_500.0)
-    page, _ = wall_time.report(plan, {c.label: [[_reached(4.0)]] for c in chosen}, tuned)
-    assert page.startswith("# Seconds to 97% behind an HTTP upstream with R = 6\n")
-    assert "`python -m benchmarks.wall_time --http`" in page
-
-
 def test_the_page_gives_bounds_where_runs_missed_the_target():
     plan = wall_time.Plan(factors=(1, 2), on_device=(), searches=5, seeds=2)
     reached = {"seconds_to_target": 2.0, "train_seconds": 2.0, "fresh_examples": 9, "step": 3}

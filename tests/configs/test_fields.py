@@ -201,10 +201,8 @@ PREPARED = {
         "echo.placement": ["device"],
         "echo.streams": ["1024", "32"],
         "upstream.examples_per_second": ["1e12"],
-        "upstream.bytes_per_second": ["1e15"],
         "upstream.stall_seconds": ["1"],
         "upstream.stall_every_seconds": ["1"],
-        "upstream.timeout": ["1e6"],
         "augment_on": ["device"],
         "prefetch": ["0", "1024"],
         "mesh.data": ["65536"],
@@ -297,10 +295,8 @@ NEAR_THE_LIMITS = [
             "echo__factor": 1.000001,
             "echo__shuffle_buffer": 2**40,
             "upstream__examples_per_second": 1e12,
-            "upstream__bytes_per_second": 1e15,
             "upstream__stall_every_seconds": 1e6,
             "upstream__stall_seconds": 1e6,
-            "upstream__timeout": 1e6,
             "seed__data": 2**32 - 1,
             "seed__model": 2**32 - 1,
         },
@@ -334,7 +330,6 @@ def test_a_field_deleted_by_a_configuration_file_is_named():
 
 UPSTREAM = [
     {"upstream__examples_per_second": 0.01, "upstream__latency_seconds": 600.0},
-    {"upstream__bytes_per_second": 1.0, "dataset__name": "digits_jpeg", "workload": "imagenet"},
     {
         "upstream__examples_per_second": 0.01,
         "upstream__stall_every_seconds": 0.001,
@@ -345,7 +340,7 @@ UPSTREAM = [
 
 @pytest.mark.parametrize("fields", UPSTREAM, ids=lambda fields: "-".join(fields))
 def test_an_upstream_that_takes_minutes_per_record_is_refused(fields):
-    with pytest.raises(cli.InputError, match=r"^config\.upstream lets a record of .* pass in"):
+    with pytest.raises(cli.InputError, match=r"^config\.upstream"):
         make_experiment(mini(**fields))
 
 

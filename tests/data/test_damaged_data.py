@@ -6,12 +6,9 @@ import os
 import pathlib
 import re
 import shutil
-import socketserver
 import subprocess
-import threading
+import zlib
 
-import cv2
-import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,8 +17,8 @@ from hypothesis import strategies as st
 import train
 import workloads
 from configs import base, lm1b
-from data import cache, http_source, splits
-from data.sources import RecordError, SourceError, UpstreamError
+from data import cache, splits
+from data.sources import RecordError, SourceError
 from pipeline import evaluation
 from pipeline.map_datasets import Read
 from runs import cli
@@ -270,7 +267,8 @@ def _swapped(path, content):
 # --- records
 
 PNG = tfds_data.png(0)
-BOMB = PNG[:16] + (40_000).to_bytes(4, "big") * 2 + PNG[24:]  # the header's width and height
+BOMB = PNG[:16] + (40_000).to_bytes(4, "big") * 2 + PNG[24:29]  # the header's width and height
+BOMB += zlib.crc32(BOMB[12:29]).to_bytes(4, "big") + PNG[33:]
 
 # Fields of a record, or its bytes, and what the sentence says.
 DAMAGED_RECORDS = {
@@ -282,7 +280,7 @@ DAMAGED_RECORDS = {
     "half an image": ({"image": PNG[:60], "label": 1}, "not a complete image"),
     "numbers for an image": ({"image": [1, 2, 3], "label": 1}, "cannot be read"),
     "another size": ({"image": tfds_data.png(0, 9), "label": 1}, r"an image of \(9, 9, 1\)"),
-    "too many pixels": ({"image": BOMB, "label": 1}, "40,000 x 40,000 pixels is too large"),
+    "too many pixels": ({"image": BOMB, "label": 1}, "more than 178,956,970 pixels"),
     "a label of 2^40": ({"image": PNG, "label": 2**40}, "label 1099511627776; allowed: 0 to 9"),
     "a label of -2": ({"image": PNG, "label": -2}, "label -2; allowed: 0 to 9"),
     "two labels": ({"image": PNG, "label": [1, 2]}, "cannot be read"),
@@ -508,76 +506,3 @@ def test_cached_files_have_checksums_that_sha256sum_verifies(talk):
     sums = sorted(path.name for path in (talk / "text").glob("*.sha256"))
     assert len(sums) == 3
     subprocess.run(["sha256sum", "--check", "--strict", *sums], cwd=talk / "text", check=True)
-
-
-# --- the HTTP upstream
-
-BODY = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s"
-
-
-def _frame(content):
-    frame = len(content).to_bytes(http_source.LENGTH_BYTES, "big") + content
-    return BODY % (len(frame), frame)
-
-
-GARBAGE = {
-    "nothing": b"",
-    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n",
-    "an empty answer": BODY % (0, b""),
-    "a page": BODY % (6, b"<html>"),
-    "a frame of 4 GB": BODY % (4, b"\xff\xff\xff\xff"),
-    "an unfinished answer": BODY % (1000, b"\0\0\0\x09"),
-    "no msgpack": _frame(b"\xc1\xff\xff"),
-    "a list": _frame(msgpack.packb([1, 2])),
-    "a broken array": _frame(b"\x81\xa1x\xc7\x03\x01\xff\xff\xff"),
-    "an error that is not text": b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\n\xff\xfe",
-}
-
-
-@pytest.mark.parametrize("what", GARBAGE)
-def test_an_upstream_that_answers_garbage_is_one_sentence(what, monkeypatch):
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self):
-            length = 0
-            while line := self.rfile.readline().strip():
-                if line.lower().startswith(b"content-length:"):
-                    length = int(line.split(b":")[1])
-            self.rfile.read(length)
-            self.wfile.write(GARBAGE[what])
-
-    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
-        hello = json.dumps({"port": server.server_address[1], "length": 9})
-        monkeypatch.setattr(http_source, "start_server", lambda _: _echo(hello))
-        source = http_source.HttpSource({}, where="record {} of FILE".format)
-        with pytest.raises(UpstreamError) as caught:
-            source[5]
-        server.shutdown()
-    assert "HTTP upstream" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert "record 5" in str(caught.value) or "500" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "hello", ["", "a library says hello", "3", "{}", '{"port": "x"}', "[" * 9999]
-)
-def test_an_upstream_that_does_not_report_its_port_is_wrong_input(hello, monkeypatch):
-    monkeypatch.setattr(http_source, "start_server", lambda _: _echo(hello))
-    with pytest.raises(SourceError, match="the HTTP upstream cannot serve the training split: "):
-        http_source.HttpSource({})
-
-
-def _echo(line):
-    return subprocess.Popen(["echo", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-@pytest.mark.multiprocess
-def test_a_damaged_record_is_named_through_the_http_upstream(pictures):
-    _with_record(pictures, "train", 40, b"\xff")
-    _with_record(pictures, "test", 0, {"image": PNG, "label": 1})
-    source, _, _ = splits.open_data(config_of(pictures, upstream__http=True))
-    named = rf"record 40 of split 'train' \({pictures / SECOND}, its record 8\)"
-    with pytest.raises(UpstreamError, match=f"{named} cannot be read"):
-        source.__getitems__([3, 40])
-    assert re.fullmatch(named, source.where(40))
-    assert cv2.imdecode(np.frombuffer(source[3]["image"], np.uint8), 0).shape == (8, 8)

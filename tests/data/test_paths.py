@@ -18,7 +18,7 @@ import workloads
 from configs import base, coco, lm1b
 from data import folder, paths, splits, storage, text_files
 from data.path_data import split_named
-from data.sources import RecordError, SourceError, UpstreamError
+from data.sources import RecordError, SourceError
 from pipeline.map_datasets import Read, record_numbers
 from runs import cli
 from studies import runner
@@ -1152,27 +1152,3 @@ def test_text_trains_and_its_vocabulary_lies_beside_it(kind, text, tmp_path):
         cli.set_field(config, field, value, base.FIELDS)
     assert train.train(config, tmp_path / "run")["status"] == "exhausted"
     assert [path.suffix for path in (tmp_path / "data" / "text").glob("vocab*.model")]
-
-
-@pytest.mark.slow
-def test_records_are_served_over_http(tmp_path):
-    name = write("folder", tmp_path)
-    config = config_of(tmp_path, name, upstream__http=True)
-    local, _ = splits.open_source(name, "train", str(tmp_path))
-    served, _, _ = splits.open_data(config)
-    assert served.__getitems__([3, 59]) == local.__getitems__([3, 59])
-    assert served.where(3) == local.where(3)
-
-
-@pytest.mark.slow
-def test_files_with_names_of_any_bytes_are_served_over_http(tmp_path):
-    name = write("folder", tmp_path)
-    for path in [*(tmp_path / "pictures").rglob("*.png")]:
-        path.rename(path.with_name(f"{path.stem}\udcff.png"))  # the byte 0xff
-    local, _ = splits.open_source(name, "train", str(tmp_path))
-    served, _, _ = splits.open_data(config_of(tmp_path, name, upstream__http=True))
-    name = local[3]["file_name"]
-    assert served[3] == local[3] | {"file_name": name.replace("\udcff", "\\udcff")}
-    (tmp_path / "pictures" / name).unlink()
-    with pytest.raises(UpstreamError, match=r"answers 500: record 3 .*\\udcff\.png\) cannot be"):
-        served[3]

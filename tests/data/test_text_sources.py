@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from configs import base, common_crawl, lm1b
-from data import cache, paths, python_text, sources, splits, text_sources, vocabulary
+from data import cache, packaged, paths, sources, splits, text_sources, vocabulary
 from data.sources import ArraySource, RecordError, SourceError
 from data.vocabulary import BEGIN, END, UNKNOWN
 from tests.helpers.runs import HANGS
@@ -165,10 +165,10 @@ def test_two_processes_at_once_share_one_vocabulary(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", python_text.NAMES)
+@pytest.mark.parametrize("name", packaged.TEXTS)
 def test_pythons_training_text_does_not_occur_in_validation(name):
-    train, info = python_text.open_source(name, "train")
-    held_out, again = python_text.open_source(name, "validation")
+    train, info = packaged.open_source(name, "train")
+    held_out, again = packaged.open_source(name, "validation")
     assert info == again
     texts = [[r["text"] for r in s.__getitems__(range(len(s)))] for s in (train, held_out)]
     parts = [
@@ -332,7 +332,7 @@ def test_the_shipped_configurations_select_text(module):
     assert isinstance(full, ConfigDict)
     assert (full.dataset.vocabulary_size, full.batch_size, full.target.value) == (32_000, 1024, 3.9)
     assert full.dataset.text == mini.dataset.text
-    assert mini.dataset.name in python_text.NAMES
+    assert mini.dataset.name in packaged.TEXTS
     with pytest.raises(ValueError, match="no variant 'large'; allowed: mini"):
         module.get_config("large")
     assert sources.DatasetInfo("a", "1", "f", None, None).vocabulary_size is None

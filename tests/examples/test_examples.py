@@ -58,7 +58,7 @@ def test_what_advice_says_is_put_in_words(name, url):
 
 @pytest.mark.slow
 def test_storage_serves_every_digit_once_at_a_limited_rate(url):
-    source, _ = slow_storage.digits.open_source("digits_jpeg", "train")
+    source, _ = slow_storage.packaged.open_source("digits_jpeg", "train")
     for index in (0, 7, slow_storage.NUM_TRAIN - 1):
         (record,) = source.__getitems__([index])
         assert slow_storage.get(f"{url}/{index}") == (record["image"], record["label"])

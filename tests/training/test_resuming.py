@@ -13,7 +13,7 @@ import pytest
 
 import train
 from configs import base, cifar10, coco, lm1b, vit
-from data import digits
+from data import packaged
 from models.resnet_imagenet import STAGES, BasicBlock
 from runs import cli
 from runs.progress import Progress
@@ -136,7 +136,7 @@ def configs(case, directory):
 @pytest.fixture(autouse=True)
 def few_scenes_and_layers(monkeypatch):
     """Fewer scenes to compose and to score, and one block per stage: a third of the time."""
-    monkeypatch.setitem(digits.NUM_SCENES, "validation", 40)
+    monkeypatch.setitem(packaged.NUM_SCENES, "validation", 40)
     monkeypatch.setitem(STAGES, 18, (BasicBlock, (1, 1, 1, 1)))
 
 

@@ -13,7 +13,7 @@ from pycocotools.cocoeval import COCOeval
 import train
 import workloads
 from configs import coco
-from data import digits, sources, splits
+from data import packaged, sources, splits
 from models.resnet_imagenet import STAGES, BasicBlock
 from models.ssd import default_boxes
 from runs import cli, records
@@ -303,7 +303,7 @@ def test_the_full_configuration_is_the_studys():
 @pytest.mark.long
 def test_the_mini_trains_and_records_cocos_metrics(tmp_path, monkeypatch):
     # fewer scenes to compose and to score, and one block per stage: a third of the time
-    monkeypatch.setitem(digits.NUM_SCENES, "validation", 40)
+    monkeypatch.setitem(packaged.NUM_SCENES, "validation", 40)
     monkeypatch.setitem(STAGES, 18, (BasicBlock, (1, 1, 1, 1)))
     config = mini(**echoing("before_augmentation", 20, factor=2))
     assert train.train(config, tmp_path)["status"] == "exhausted"

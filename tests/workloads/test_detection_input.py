@@ -9,7 +9,7 @@ from PIL import Image
 
 import workloads
 from configs import imagenet
-from data import digits, splits
+from data import packaged, splits
 from data.sources import RecordError, Source
 from pipeline import map_datasets
 from runs import cli
@@ -178,10 +178,10 @@ def test_the_fingerprint_of_scenes_is_that_of_their_digits_and_photographs(monke
         return splits.open_source("digit_scenes", "train")[1].fingerprint
 
     seen = {scenes()}
-    monkeypatch.setattr(digits, "photographs", lambda: (b"a", b"b"))
+    monkeypatch.setattr(packaged, "photographs", lambda: (b"a", b"b"))
     seen.add(scenes())
-    images, labels, _ = digits._digits()
-    monkeypatch.setattr(digits, "_digits", lambda: (images, labels, "of other digits"))
+    images, labels, _ = packaged.digits()
+    monkeypatch.setattr(packaged, "digits", lambda: (images, labels, "of other digits"))
     seen.add(scenes())
     assert len(seen) == 3
 
