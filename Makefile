@@ -69,8 +69,8 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.echo_overhead
 	$(BIN)/python -m benchmarks.echo_grid
 	$(BIN)/python -m benchmarks.input_throughput
-	$(BIN)/python -m benchmarks.step_time
-	$(BIN)/python -m benchmarks.gradient_statistics_cost
+	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.step --beside=statistics
 	$(BIN)/python -m benchmarks.advice_grid
 	$(BIN)/python -m benchmarks.efficiency
 	$(BIN)/python -m benchmarks.real_step

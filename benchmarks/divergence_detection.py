@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 
 import train
 from benchmarks import common
-from benchmarks.step_time import CONFIGS
+from benchmarks.step import CONFIGS
 from training import divergence, optimizer
 from training.experiment import make_experiment
 

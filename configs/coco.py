@@ -8,7 +8,7 @@ Other data sets with the same features need only --config.dataset.name=NAME; the
 is read from them. Full size requires accelerators and enough host cores to decode about 1,100
 photographs per second. Neither its time nor its score has been measured here; the target is what
 the paper's baseline reached, quoted from memory. By arithmetic, a step takes 91.5 GFLOP per image
-(benchmarks/step_time.py counts them) and 100 epochs 1.1e18 FLOP: 3 hours at 100 TFLOP/s, a fifth of
+(benchmarks/step.py counts them) and 100 epochs 1.1e18 FLOP: 3 hours at 100 TFLOP/s, a fifth of
 the peak of a TPU v3-8 (8 x 61.5).
 
 From the paper: SSD, batch size 256, heavy-ball momentum, linear warmup, then two step decays. From

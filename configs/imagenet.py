@@ -12,7 +12,7 @@ specify them: budget, weight decay, crops of 8 to 100% of the area at 224 pixels
 search ranges, which follow Shallue et al. (2018).
 
 Full size has not been run here, so the target has not been verified. By arithmetic, a step takes
-23.7 GFLOP per image (benchmarks/step_time.py counts them), so 90 epochs of 1,281,167 images take
+23.7 GFLOP per image (benchmarks/step.py counts them), so 90 epochs of 1,281,167 images take
 2.7e18 FLOP: 7.6 hours at 100 TFLOP/s, or 4,200 images per second to read and decode.
 
 The canvas of 384 pixels is our choice: a typical ImageNet photograph of 500 x 375 is reduced to

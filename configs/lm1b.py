@@ -19,7 +19,7 @@ here changes theirs.
 Without augmentation, echo.insertion=before_augmentation and after_augmentation give the same
 batches; both are allowed, and studies use the first. Full size (35 million parameters) requires an
 accelerator and has not been run here. By arithmetic, a step takes 13.8 GFLOP per sentence
-(benchmarks/step_time.py counts them), and 30 million sentences 4.1e17 FLOP: 2.3 hours at 50
+(benchmarks/step.py counts them), and 30 million sentences 4.1e17 FLOP: 2.3 hours at 50
 TFLOP/s. The vocabulary is trained once, in a few minutes, and cached next to the data.
 
 The mini has 512 pieces and 2 layers of 64. Its validation split has a unigram entropy of 5.0 nats.

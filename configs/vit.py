@@ -13,7 +13,7 @@ fixed positions, average pooling, and gradients clipped at a global norm of 1, n
 here. The target of 65% is our choice and has not been verified.
 
 Full size has not been run here. By arithmetic, a step takes 27.8 GFLOP per image
-(benchmarks/step_time.py counts them), so 90 epochs of 1,281,167 images take 3.2e18 FLOP: 8.9 hours
+(benchmarks/step.py counts them), so 90 epochs of 1,281,167 images take 3.2e18 FLOP: 8.9 hours
 at 100 TFLOP/s.
 
 The mini's crops of 24 pixels are 36 patches. It reaches 0.85 after about 60% of its budget.

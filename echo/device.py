@@ -301,7 +301,7 @@ def _take(leaf: jax.Array, rows_SxN: jax.Array) -> jax.Array:
 
 
 # On a TPU a scatter or gather of large items copies the whole store, if it compiles at all. Slices
-# are copied alone (results/tpu_compile.md).
+# are copied alone (results/step.md).
 
 
 def _place_one_by_one(leaf: jax.Array, rows_SxK: jax.Array, items: jax.Array) -> jax.Array:

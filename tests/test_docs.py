@@ -184,7 +184,7 @@ def test_the_table_of_results_names_the_machines_that_its_pages_name():
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8").partition("## Studies")[0]
     row = r"^\| \[[^]]+\]\(([^)#]+)\) \|[^|]+\|([^|]+)\| (`[0-9a-f]{7}`|-) \|[^|]+\|$"
     rows = re.findall(row, text, re.MULTILINE)
-    assert len(rows) == len(re.findall(r"^\| \[[^]]+\]\([^#]", text, re.MULTILINE)) >= 25
+    assert len(rows) == len(re.findall(r"^\| \[[^]]+\]\([^#]", text, re.MULTILINE)) >= 10
     for name, machines, _ in rows:
         page = ROOT / "results" / name
         named = page.read_text(encoding="utf-8")
@@ -193,16 +193,6 @@ def test_the_table_of_results_names_the_machines_that_its_pages_name():
         for machine in ("EPYC", "Xeon"):
             assert machine not in named or machine in machines, (name, machines)
         assert (machines.strip() == "-") == (not re.search("EPYC|Xeon", named)), name
-
-
-def test_every_page_of_seconds_says_what_changed():
-    sections = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("\n## ")
-    timed = [s for s in sections if s.startswith(("How much time", "How fast is the code"))]
-    pages = re.findall(r"^\| \[[^]]+\]\(([^)#]+)\)", "\n".join(timed), re.MULTILINE)
-    assert len(pages) >= 18
-    for name in pages:
-        page = (ROOT / "results" / name).read_text(encoding="utf-8")
-        assert page.count("\n## What changed\n") == 1, name
 
 
 def test_every_figure_is_shown_on_a_page_or_in_a_notebook():

@@ -238,7 +238,7 @@ class Program:
         the parameters are split, instead of by examples. In a function that is differentiated, this
         makes the gradients whole, and the compiler finds out where each device needs its own part
         only. Asked for parts, it scatters the gradient of an embedding once for each group of
-        positions (results/tpu_compile.md).
+        positions (results/step.md).
         """
         if self.task.sharding != "fsdp":
             return params

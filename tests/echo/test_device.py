@@ -353,7 +353,7 @@ def test_rows_copied_one_by_one_are_those_of_a_scatter_and_of_a_gather():
 
 @pytest.mark.parametrize(("side", "sliced"), [(8, False), (256, True)])
 def test_large_items_are_sliced_on_a_tpu_and_only_there(side, sliced):
-    """In the lowered programs; benchmarks/tpu_compile.py compiles them."""
+    """In the lowered programs; benchmarks/tpu.py compiles them."""
     store = DeviceStore(np.zeros((side, side, 3), np.uint8), 20, 4)
     stored = jax.ShapeDtypeStruct((1, 20, *device._in_row((side, side, 3))), np.uint8)
     items = jax.ShapeDtypeStruct((1, 4, side, side, 3), np.uint8)

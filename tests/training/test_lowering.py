@@ -9,7 +9,8 @@ import dataclasses
 import jax
 import pytest
 
-from benchmarks import step_time, tpu_compile
+from benchmarks import step as step_time
+from benchmarks import tpu
 from models import resnet_imagenet
 from training import sharding
 from training import step as steps
@@ -18,12 +19,12 @@ from training import step as steps
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*step_time.CONFIGS, "imagenet-augment"])
 def test_steps_lower_for_cuda(name, monkeypatch):
-    case = tpu_compile.CASES[name]
-    if tpu_compile.configuration(case, 1).model.layers > 2:
+    case = tpu.CASES[name]
+    if tpu.configuration(case, 1).model.layers > 2:
         case = dataclasses.replace(case, fields=(*case.fields, ("model.layers", 2)))
     for depth, (block, blocks) in resnet_imagenet.STAGES.items():
         two = tuple(min(number, 2) for number in blocks)
         monkeypatch.setitem(resnet_imagenet.STAGES, depth, (block, two))
-    task, arguments = tpu_compile.step(case, sharding.make_mesh(1, 1))
+    task, arguments = tpu.step(case, sharding.make_mesh(1, 1))
     exported = jax.export.export(steps.Program(task)._train, platforms=["cuda"])(*arguments)
     assert exported.platforms == ("cuda",)

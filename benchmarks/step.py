@@ -1,7 +1,8 @@
-"""Speed of the training step of every workload, compared with PyTorch on the same device.
+"""Speed of the training step of every workload, beside PyTorch or beside its gradient statistics.
 
-    python -m benchmarks.step_time --out=results/step_time.md     a GPU or TPU: full size, bfloat16
-    python -m benchmarks.step_time --size=mini --quick            a CPU: minutes, or seconds
+    python -m benchmarks.step --out=results/step.md     a GPU or TPU: full size, bfloat16
+    python -m benchmarks.step --size=mini --quick       a CPU: minutes, or seconds
+    python -m benchmarks.step --beside=statistics       the cost of gradient statistics
 
 Random, already augmented batches lie on the device. The step is that of train.py: forward,
 backward, optimizer. It requires only jax, flax, optax, and ml-collections. Where PyTorch is
@@ -12,7 +13,8 @@ batch (ours ghost batches, as configured), and its loss holds all logits at once
 
 Model FLOPs are those of the step as written, as counted by XLA before optimization, so
 rematerialized operations do not count. Utilization is their rate over the device's peak for dense
-bfloat16 matrix products.
+bfloat16 matrix products. Gradient statistics are of the same batch, half of which is marked as
+repeats; in a run the device also idles while their values are fetched.
 """
 
 import argparse
@@ -179,14 +181,30 @@ def model_flops(task: steps.Task, arguments: Any) -> float:
         return program.lower_train(*shapes).cost_analysis()["flops"]
 
 
+def statistics_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side:
+    """The gradient statistics of a batch, compiled."""
+    mesh = sharding.make_mesh(1, 1)
+    task = steps.Task(workloads.make(config, info), config.optimizer.name, False, mesh)
+    program, rows = steps.Program(task), np.arange(config.batch_size, dtype=np.uint32)
+    state = program.init(0)
+    inputs, repeated = sharding.put_batch(mesh, ((batch, rows, rows), rows % 2 == 0))
+    compiled = program.compile_statistics(state, inputs, repeated, np.uint32(0))
+    held: list[Any] = [None]
+
+    def measure() -> None:
+        held[:] = [compiled(state.params, state.model_state, inputs, repeated, np.uint32(0))]
+
+    return Side(measure, lambda: jax.block_until_ready(held), None)
+
+
 def torch_side(config: ConfigDict, info: Any, batch: dict[str, np.ndarray]) -> Side | None:
     """The PyTorch step; None if PyTorch is not installed or has no such network here."""
     only_ours = config.workload == "coco" or config.model.name == "vit"
     if only_ours or not importlib.util.find_spec("torch"):
         return None
-    from benchmarks import step_time_torch
+    from benchmarks import step_torch
 
-    return Side(*step_time_torch.prepare(config, info, batch))
+    return Side(*step_torch.prepare(config, info, batch))
 
 
 def measure(side: Side, items: int, seconds: float) -> Callable[[], float]:
@@ -212,60 +230,77 @@ def measure(side: Side, items: int, seconds: float) -> Callable[[], float]:
     return items_per_second
 
 
-def measured_row(name: str, options: argparse.Namespace) -> list[str]:
-    """The table row of one workload."""
-    common.progress(f"{name}: compiling")
-    config = configuration(name, options.size, options.batch_size)
-    info = data_set(name, options.size, config)
-    batch = random_batch(config, info)
-    side, flops = jax_side(config, info, batch)
-    sides = {"jax": side, "torch": torch_side(config, info, batch)}
-    items = config.batch_size * (config.dataset.sequence_length if config.dataset.text else 1)
-    spreads = common.interleaved(
-        {k: measure(s, items, options.seconds) for k, s in sides.items() if s}, options.rounds
-    )
-    speed, torch_speed = spreads["jax"], spreads.get("torch")
-    torch_memory = sides["torch"].gigabytes if sides["torch"] else None
-    peak, rate = peak_flops(jax.devices()[0].device_kind), flops * speed.median / items
-    return [
-        f"{name}, batch {config.batch_size}",
-        f"{speed:,.0f} {'tokens' if config.dataset.text else 'images'}",
-        f"{torch_speed:,.0f}" if torch_speed else "-",
-        f"{speed.median / torch_speed.median:.2f}" if torch_speed else "-",
-        f"{items / speed.median * 1e3:,.1f}",
-        f"{side.gigabytes:.3g}",
-        f"{torch_memory:.3g}" if torch_memory else "-",
-        f"{rate / 1e12:.3g}",
-        f"{rate / peak:.1%}" if peak else "-",
-    ]
-
-
 def peak_flops(kind: str) -> float | None:
     """Peak FLOP/s of a jax.Device.device_kind; None if it is not in the table, like all CPUs."""
     prefixes = [name for name in PEAKS if kind.startswith(name)]
     return PEAKS[max(prefixes, key=len)] if prefixes else None
 
 
+# --- the table
+
+_SPEED = ("workload", "JAX, per second", "PyTorch", "JAX / PyTorch", "ms per step", "GB")
+HEADERS = {
+    "pytorch": (*_SPEED, "GB, PyTorch", "model TFLOP/s", "of the peak"),
+    "statistics": ("workload", "ms per step", "ms per statistics", "in steps"),
+}
+
+
+def measured_row(name: str, options: argparse.Namespace) -> list[str]:
+    """The table row of one workload."""
+    common.progress(f"{name}: compiling")
+    config = configuration(name, options.size, options.batch_size)
+    info = data_set(name, options.size, config)
+    batch = random_batch(config, info)
+    ours, flops = jax_side(config, info, batch)
+    make_other = torch_side if options.beside == "pytorch" else statistics_side
+    other = make_other(config, info, batch)
+    items = config.batch_size * (config.dataset.sequence_length if config.dataset.text else 1)
+    sides = {"ours": ours} | ({"other": other} if other else {})
+    spreads = common.interleaved(
+        {key: measure(side, items, options.seconds) for key, side in sides.items()}, options.rounds
+    )
+    workload = f"{name}, batch {config.batch_size}"
+    if options.beside == "statistics":
+        return [workload, *statistics_cells(spreads["ours"], spreads["other"], items)]
+    speed, torch_speed = spreads["ours"], spreads.get("other")
+    peak, rate = peak_flops(jax.devices()[0].device_kind), flops * speed.median / items
+    return [
+        workload,
+        f"{speed:,.0f} {'tokens' if config.dataset.text else 'images'}",
+        f"{torch_speed:,.0f}" if torch_speed else "-",
+        f"{speed.median / torch_speed.median:.2f}" if torch_speed else "-",
+        f"{items / speed.median * 1e3:,.1f}",
+        f"{ours.gigabytes:.3g}",
+        f"{other.gigabytes:.3g}" if other and other.gigabytes else "-",
+        f"{rate / 1e12:.3g}",
+        f"{rate / peak:.1%}" if peak else "-",
+    ]
+
+
+def statistics_cells(step: common.Spread, statistics: common.Spread, items: int) -> list[str]:
+    """Milliseconds of both, and how many steps the statistics take, from items per second."""
+    step_ms, statistics_ms = (1e3 * items / side.median for side in (step, statistics))
+    ratios = [a / b for a, b in zip(step.values, statistics.values, strict=True)]
+    in_steps = f"{statistics_ms / step_ms:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return [f"{step_ms:,.1f}", f"{statistics_ms:,.1f}", in_steps]
+
+
 def report(options: argparse.Namespace) -> str:
     """The report as Markdown."""
     kind = jax.devices()[0].device_kind
-    header = ["workload", "JAX, per second", "PyTorch", "JAX / PyTorch", "ms per step", "GB"]
-    header += ["GB, PyTorch", "model TFLOP/s", "of the peak"]
-    table = common.markdown_table(
-        header, [measured_row(name, options) for name in options.workloads]
-    )
     peak = peak_flops(kind)
-    peak_note = f"{peak / 1e12:,.0f} TFLOP/s" if peak else "unknown"
-    notes = [
-        f"One {kind}, {options.size} size, {'bfloat16' if _accelerated() else 'float32'}; peak: "
-        f"{peak_note}. Median (smallest to largest) of {options.rounds} interleaved rounds of "
-        f"{options.seconds:g} s. {common.machine(['jax', 'flax', 'torch'])}",
-    ]
-    if not importlib.util.find_spec("torch"):
-        notes.append("PyTorch is not installed here, so it is left out.")
-    elif not _accelerated():
-        notes.append("PyTorch runs without torch.compile here.")
-    return "\n\n".join([*notes, table])
+    rows = [measured_row(name, options) for name in options.workloads]
+    without = [] if importlib.util.find_spec("torch") else ["PyTorch is not installed here."]
+    return "\n\n".join(
+        [
+            f"One {kind}, {options.size} size, {'bfloat16' if _accelerated() else 'float32'}; "
+            f"peak: {f'{peak / 1e12:,.0f} TFLOP/s' if peak else 'unknown'}. Median (smallest to "
+            f"largest) of {options.rounds} interleaved rounds of {options.seconds:g} s. "
+            + common.machine(["jax", "flax", "torch"]),
+            *without,
+            common.markdown_table(HEADERS[options.beside], rows),
+        ]
+    )
 
 
 def _accelerated() -> bool:
@@ -273,37 +308,27 @@ def _accelerated() -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounds:
+class Plan:
     """How long is measured."""
 
     rounds: int = 5
     seconds: float = 2.0  # per side and round
 
 
-QUICK = Rounds(rounds=1, seconds=0.1)
-
-
-def step_arguments(name: str, doc: str | None) -> argparse.ArgumentParser:
-    """The parser of a benchmark that measures training steps."""
-    rounds, seconds = "number of rounds", "seconds per side and round"
-    parser = common.arguments(name, doc, Rounds(), QUICK, rounds=rounds, seconds=seconds)
-    common.add_list(parser, "--workloads", common.one_of(CONFIGS), ",".join(CONFIGS))
-    parser.add_argument("--size", choices=("full", "mini"), help="default: mini on a CPU")
-    about = "0 = the configuration's"
-    parser.add_argument("--batch_size", type=common.number(0), default=0, help=about)
-    return parser
-
-
-def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parses the command line and fills in the defaults that depend on it."""
-    options = parser.parse_args(argv)
-    options.size = options.size or ("full" if _accelerated() else "mini")
-    vars(options).update(dataclasses.asdict(common.plan(options, Rounds(), QUICK)))
-    return options
+QUICK = Plan(rounds=1, seconds=0.1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(step_arguments(__spec__.name, __doc__), argv)
+    rounds, seconds = "number of rounds", "seconds per side and round"
+    parser = common.arguments(__spec__.name, __doc__, Plan(), QUICK, rounds=rounds, seconds=seconds)
+    common.add_list(parser, "--workloads", common.one_of(CONFIGS), ",".join(CONFIGS))
+    parser.add_argument("--beside", choices=HEADERS, default="pytorch", help="the other side")
+    parser.add_argument("--size", choices=("full", "mini"), help="default: mini on a CPU")
+    about = "0 = the configuration's"
+    parser.add_argument("--batch_size", type=common.number(0), default=0, help=about)
+    options = parser.parse_args(argv)
+    options.size = options.size or ("full" if _accelerated() else "mini")
+    vars(options).update(dataclasses.asdict(common.plan(options, Plan(), QUICK)))
     common.publish(report(options), options.out)
     return 0
 

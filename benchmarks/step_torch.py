@@ -1,4 +1,4 @@
-"""The PyTorch side of benchmarks/step_time.py: ResNets and a Transformer of equal sizes."""
+"""The PyTorch side of benchmarks/step.py: ResNets and a Transformer of equal sizes."""
 
 from typing import Any
 
