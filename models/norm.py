@@ -1,13 +1,20 @@
-"""Batch normalization over groups of examples, used by all convolutional networks."""
+"""Batch normalization over groups of examples, used by all convolutional networks; precision."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.precision import at_least_float32
-
 _MOMENTUM = 0.9  # share of the running statistics that each step keeps
 _EPSILON = 1e-5  # added to the variance
+
+
+def at_least_float32(x: jax.Array) -> jax.Array:
+    """Converts bfloat16 and float16 to float32; returns float32 and float64 unchanged.
+
+    Training never uses float64 (which requires `jax_enable_x64`). Comparisons of a network with
+    another implementation do, to avoid float32 rounding.
+    """
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 class GhostBatchNorm(nnx.Module):

@@ -1,16 +1,19 @@
-"""Residual networks for small images (CIFAR), and the blocks shared by all residual networks."""
+"""Residual networks: for small images (CIFAR), for large ones (ResNet-18, -34, -50), backbones."""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.norm import GhostBatchNorm
-from models.precision import at_least_float32
+from models.norm import GhostBatchNorm, at_least_float32
 
 # Fan-out preserves the variance of the gradients (He et al. 2015, section 2.2), as in the published
 # code of residual networks. Defined at module level so that equal networks have equal graph
 # definitions: an initializer created in a constructor would differ between instances.
 CONV_INIT = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
+# Goyal et al. 2017, section 5.1, as are the zero scales at the end of the residual branches.
+HEAD_INIT = nnx.initializers.normal(0.01)
 
 
 class ConvNorm(nnx.Module):
@@ -93,6 +96,43 @@ class BasicBlock(nnx.Module):
         return jnp.pad(x_BxHxWxC, ((0, 0), (0, 0), (0, 0), (0, self.zero_channels)))
 
 
+class Bottleneck(nnx.Module):
+    """1x1, 3x3, and 1x1 convolution with a shortcut (He et al. 2016, figure 5, right).
+
+    The 3x3 convolution has the stride ("v1.5"); in the paper the first 1x1 has it. `common`:
+    arguments of every `ConvNorm`.
+    """
+
+    expansion = 4  # output channels of the block / `features`
+
+    def __init__(
+        self,
+        in_features: int,
+        features: int,
+        *,
+        stride: int = 1,
+        last_scale: float = 1.0,
+        **common,
+    ):
+        out_features = features * self.expansion
+        self.conv1 = ConvNorm(in_features, features, kernel=1, **common)
+        self.conv2 = ConvNorm(features, features, stride=stride, **common)
+        self.conv3 = ConvNorm(features, out_features, kernel=1, initial_scale=last_scale, **common)
+        self.projection = (
+            ConvNorm(in_features, out_features, kernel=1, stride=stride, **common)
+            if stride > 1 or in_features != out_features
+            else None
+        )
+
+    def __call__(self, x_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:
+        y_BxHxWxC = nnx.relu(self.conv1(x_BxHxWxC, train=train))
+        y_BxHxWxC = nnx.relu(self.conv2(y_BxHxWxC, train=train))
+        y_BxHxWxC = self.conv3(y_BxHxWxC, train=train)
+        if self.projection is not None:
+            x_BxHxWxC = self.projection(x_BxHxWxC, train=train)
+        return nnx.relu(y_BxHxWxC + x_BxHxWxC)
+
+
 class CifarResNet(nnx.Module):
     """Residual network for small images (He et al. 2016, section 4.2): ResNet-20, -32, -44, ...
 
@@ -143,3 +183,120 @@ class CifarResNet(nnx.Module):
             x_BxHxWxC = block(x_BxHxWxC, train=train)
         features_BxC = at_least_float32(x_BxHxWxC).mean(axis=(1, 2))
         return self.head(features_BxC)
+
+
+# depth: type of the blocks, number of them in each stage (He et al. 2016, table 1)
+STAGES = {
+    18: (BasicBlock, (2, 2, 2, 2)),
+    34: (BasicBlock, (3, 4, 6, 3)),
+    50: (Bottleneck, (3, 4, 6, 3)),
+}
+
+
+class ResNetBackbone(nnx.Module):
+    """The convolutional part of a residual network, which returns the output of each stage.
+
+    Args:
+        depth: 18 or 34 (basic blocks) or 50 (bottlenecks), by the names of the whole networks.
+        width: channels inside the blocks of the first stage, doubled in each later one.
+        in_channels: channels of the images.
+        stage_strides: stride of each stage; fewer than four strides leave out the last stages.
+        stem: "imagenet" = 7x7 convolution and 3x3 max pooling, each of stride 2;
+            "cifar" = one 3x3 convolution of stride 1, for images of about 64 pixels and less.
+        ghost_batch_size: examples normalized together; 0 = the whole batch.
+        dtype: dtype of the convolutions and activations; parameters are float32.
+        rngs: source of the initial weights (stream `params`).
+    """
+
+    def __init__(
+        self,
+        *,
+        depth: int,
+        width: int = 64,
+        in_channels: int = 3,
+        stage_strides: Sequence[int] = (1, 2, 2, 2),
+        stem: str = "imagenet",
+        ghost_batch_size: int = 0,
+        dtype: jnp.dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        if depth not in STAGES:
+            raise ValueError(f"depth must be one of {sorted(STAGES)}, got {depth}")
+        if stem not in ("imagenet", "cifar"):
+            raise ValueError(f'stem must be "imagenet" or "cifar", got {stem!r}')
+        common = {"ghost_batch_size": ghost_batch_size, "dtype": dtype, "rngs": rngs}
+        self.max_pools = stem == "imagenet"
+        kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
+        self.stem = ConvNorm(in_channels, width, kernel=kernel, stride=stride, **common)
+        block_type, blocks_per_stage = STAGES[depth]
+        stages, in_features, features = [], width, width
+        for stride, blocks in zip(stage_strides, blocks_per_stage, strict=False):
+            stages.append(_stage(block_type, blocks, in_features, features, stride, **common))
+            in_features, features = features * block_type.expansion, features * 2
+        self.stages = nnx.List(stages)
+        self.out_features = in_features
+
+    def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> list[jax.Array]:
+        """Returns the feature map x_BxHxWxC of each stage, in `dtype`. `train` as in the norm."""
+        x_BxHxWxC = nnx.relu(self.stem(images_BxHxWxC, train=train))
+        if self.max_pools:
+            x_BxHxWxC = nnx.max_pool(x_BxHxWxC, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))  # pyright: ignore[reportArgumentType]
+        feature_maps = []
+        for blocks in self.stages:
+            for block in blocks:
+                x_BxHxWxC = block(x_BxHxWxC, train=train)
+            feature_maps.append(x_BxHxWxC)
+        return feature_maps
+
+
+class ImageNetResNet(nnx.Module):
+    """Residual network for classification: `ResNetBackbone`, average pooling, a linear layer.
+
+    Depth 50 is ResNet-50 v1.5. Every residual branch is initialized to zero, so that the
+    network starts out shallow (Goyal et al. 2017, section 5.1).
+
+    Args:
+        num_classes: number K of logits.
+        depth, width, in_channels, stem, ghost_batch_size, dtype, rngs: see `ResNetBackbone`.
+    """
+
+    def __init__(
+        self,
+        *,
+        depth: int = 50,
+        num_classes: int = 1000,
+        width: int = 64,
+        in_channels: int = 3,
+        stem: str = "imagenet",
+        ghost_batch_size: int = 0,
+        dtype: jnp.dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.backbone = ResNetBackbone(
+            depth=depth,
+            width=width,
+            in_channels=in_channels,
+            stem=stem,
+            ghost_batch_size=ghost_batch_size,
+            dtype=dtype,
+            rngs=rngs,
+        )
+        # float32 logits, which cost nothing at this size; bfloat16 would round them.
+        self.head = nnx.Linear(
+            self.backbone.out_features, num_classes, kernel_init=HEAD_INIT, rngs=rngs
+        )
+
+    def __call__(self, images_BxHxWxC: jax.Array, *, train: bool) -> jax.Array:
+        """Returns logits_BxK in float32; images are floating point. `train` updates batch norm."""
+        last_BxHxWxC = self.backbone(images_BxHxWxC, train=train)[-1]
+        features_BxC = at_least_float32(last_BxHxWxC).mean(axis=(1, 2))
+        return self.head(features_BxC)
+
+
+def _stage(block_type, blocks: int, in_features: int, features: int, stride: int, **common):
+    """A stage of `blocks` blocks; the first has the stride and may change the channels."""
+    common |= {"last_scale": 0.0}
+    first = block_type(in_features, features, stride=stride, **common)
+    out_features = features * block_type.expansion
+    rest = [block_type(out_features, features, **common) for _ in range(blocks - 1)]
+    return nnx.List([first, *rest])

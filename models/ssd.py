@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.resnet_imagenet import ResNetBackbone
+from models.resnet import ResNetBackbone
 
 # Liu et al. 2016, in the variant of the MLPerf training benchmark (COCO, 300 x 300 pixels). Sides
 # of default boxes are in pixels of a 300-pixel image and scale with the image.

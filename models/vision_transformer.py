@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.precision import at_least_float32
+from models.norm import at_least_float32
 from models.transformer import TransformerLayer
 
 # At module level, so that equal networks have equal graph definitions. The exact gelu, as in the

@@ -10,8 +10,7 @@ import ml_collections
 from flax import nnx
 
 from models.linear import LogisticRegression
-from models.resnet import CifarResNet
-from models.resnet_imagenet import STAGES, ImageNetResNet
+from models.resnet import STAGES, CifarResNet, ImageNetResNet
 from models.vision_transformer import VisionTransformer
 from workloads.interface import WorkloadError
 

@@ -19,7 +19,7 @@ import pytest
 import train
 from configs import base
 from configs.fields import SWITCH, Choices, Field, FieldError, Range, Text
-from models.resnet_imagenet import STAGES, BasicBlock
+from models.resnet import STAGES, BasicBlock
 from runs import cli
 from tests.helpers.runs import mini
 from training import memory

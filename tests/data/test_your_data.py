@@ -16,7 +16,7 @@ import train
 import workloads
 from configs import base, coco
 from data import convert, splits
-from models.resnet_imagenet import STAGES, BasicBlock
+from models.resnet import STAGES, BasicBlock
 from runs import cli
 from tests.helpers import pages, path_data, tfds_data
 from tests.helpers.runs import ROOT

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import resnet, resnet_imagenet, ssd, vision_transformer
+from models import resnet, ssd, vision_transformer
 from runs.checkpoints import by_path
 from tests.helpers import golden
 from training import optimizer, sharding
@@ -27,8 +27,8 @@ from workloads.small_images import SmallImageClassification
 
 # One block a stage, of ResNet-18 and of ResNet-50: a quarter of the time to compile.
 SHORT_STAGES = {
-    10: (resnet_imagenet.BasicBlock, (1, 1, 1, 1)),
-    14: (resnet_imagenet.Bottleneck, (1, 1, 1, 1)),
+    10: (resnet.BasicBlock, (1, 1, 1, 1)),
+    14: (resnet.Bottleneck, (1, 1, 1, 1)),
 }
 
 # Fields of augmentation and decoding, which a step on a ready batch does not look at.
@@ -36,11 +36,11 @@ UNUSED = {"flip": False, "color": False, "min_area": 1.0, "canvas": 64}
 
 
 def workloads(dtype="float64"):
-    """Each network's task by name; resnet_imagenet.STAGES needs SHORT_STAGES too."""
+    """Each network's task by name; resnet.STAGES needs SHORT_STAGES too."""
     common = {"num_classes": golden.IMAGENET_CLASSES, "dtype": jnp.dtype(dtype)}
     small = Network.of(resnet.CifarResNet, depth=8, width=4, **common)
     large = Network.of(
-        resnet_imagenet.ImageNetResNet,
+        resnet.ImageNetResNet,
         depth=14,
         width=golden.IMAGENET_WIDTH,
         ghost_batch_size=golden.GHOST_BATCH,
@@ -121,6 +121,6 @@ def _arrays(params):
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    resnet_imagenet.STAGES |= SHORT_STAGES
+    resnet.STAGES |= SHORT_STAGES
     found = {name: first_steps(name, workload) for name, workload in workloads().items()}
     json.dump(found, sys.stdout)

@@ -1,4 +1,4 @@
-"""Tests of the CIFAR residual network: size, shapes, statistics, use at the jit border."""
+"""Residual networks: published sizes, shapes layer by layer, v1.5, statistics, use under jit."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.resnet import CifarResNet
+from models.resnet import Bottleneck, CifarResNet, ImageNetResNet, ResNetBackbone
 from tests.helpers.networks import parameter_count
+
+MINI = {"depth": 8, "num_classes": 10, "width": 4, "in_channels": 1}
 
 
 @nnx.jit(static_argnames="train")
@@ -15,12 +17,9 @@ def forward(model, x, train):
     return model(x, train=train)
 
 
-def abstract(**arguments):
+def abstract(model_class, **arguments):
     """The network's shapes, with nothing computed."""
-    return nnx.eval_shape(lambda: CifarResNet(**arguments, rngs=nnx.Rngs(0)))
-
-
-MINI = {"depth": 8, "num_classes": 10, "width": 4, "in_channels": 1}
+    return nnx.eval_shape(lambda: model_class(**arguments, rngs=nnx.Rngs(0)))
 
 
 def mini(**options):
@@ -31,17 +30,40 @@ def images(batch=4):
     return jax.random.normal(jax.random.key(1), (batch, 8, 8, 1))
 
 
-def test_resnet32_has_the_published_number_of_parameters():
-    assert parameter_count(abstract(depth=32, num_classes=10)) == 464_154
+def feature_map_shapes(size, **arguments):
+    backbone = abstract(ResNetBackbone, **arguments)
+    x = jax.ShapeDtypeStruct((2, size, size, 3), jnp.float32)
+    maps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, x)
+    return [feature_map.shape[1:] for feature_map in maps]
 
 
-@pytest.mark.parametrize("depth", [2, 9, 18, 31])
-def test_depth_must_be_6n_plus_2(depth):
-    with pytest.raises(ValueError, match=rf"6n \+ 2.*got {depth}"):
-        CifarResNet(depth=depth, num_classes=10, rngs=nnx.Rngs(0))
+@pytest.mark.parametrize(
+    ("network", "arguments", "count"),
+    [
+        (CifarResNet, {"depth": 32, "num_classes": 10}, 464_154),
+        (ImageNetResNet, {"depth": 18}, 11_689_512),
+        (ImageNetResNet, {"depth": 34}, 21_797_672),
+        (ImageNetResNet, {"depth": 50}, 25_557_032),
+    ],
+)
+def test_published_number_of_parameters(network, arguments, count):
+    assert parameter_count(abstract(network, **arguments)) == count
 
 
-def test_stages_halve_the_resolution_and_double_the_channels():
+@pytest.mark.parametrize(
+    ("network", "arguments", "value"),
+    [
+        *((CifarResNet, {"depth": depth, "num_classes": 10}, depth) for depth in (2, 9, 18, 31)),
+        (ImageNetResNet, {"depth": 51}, 51),
+        (ImageNetResNet, {"stem": "tiny"}, "tiny"),
+    ],
+)
+def test_impossible_choices_are_named(network, arguments, value):
+    with pytest.raises(ValueError, match=str(value)):
+        network(**arguments, rngs=nnx.Rngs(0))
+
+
+def test_cifar_stages_halve_the_resolution_and_double_the_channels():
     def block_outputs(model, x):
         x, outputs = model.stem(x, train=False), []
         for block in model.blocks:
@@ -49,12 +71,34 @@ def test_stages_halve_the_resolution_and_double_the_channels():
             outputs.append(x)
         return outputs
 
-    model, x = abstract(depth=20, num_classes=10), jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+    model = abstract(CifarResNet, depth=20, num_classes=10)
+    x = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
     expected = [(2, 32, 32, 16)] * 3 + [(2, 16, 16, 32)] * 3 + [(2, 8, 8, 64)] * 3
     assert [y.shape for y in nnx.eval_shape(block_outputs, model, x)] == expected
 
 
-def test_shortcut_is_the_subsampled_input_with_zero_channels_appended():
+@pytest.mark.parametrize(
+    ("size", "arguments", "expected"),
+    [
+        (224, {"depth": 50}, [(56, 56, 256), (28, 28, 512), (14, 14, 1024), (7, 7, 2048)]),
+        (224, {"depth": 34}, [(56, 56, 64), (28, 28, 128), (14, 14, 256), (7, 7, 512)]),
+        (
+            300,
+            {"depth": 34, "stage_strides": (1, 2, 1)},
+            [(75, 75, 64), (38, 38, 128), (38, 38, 256)],
+        ),
+        (
+            32,
+            {"depth": 50, "width": 8, "stem": "cifar"},
+            [(32, 32, 32), (16, 16, 64), (8, 8, 128), (4, 4, 256)],
+        ),
+    ],
+)
+def test_feature_maps_of_each_stage(size, arguments, expected):
+    assert feature_map_shapes(size, **arguments) == expected
+
+
+def test_the_shortcut_of_a_cifar_block_is_the_subsampled_input_with_zero_channels():
     block = mini().blocks[1]
     block.conv2.norm.scale[...] = jnp.zeros(8)
     x = jax.random.normal(jax.random.key(0), (1, 6, 6, 4))
@@ -63,25 +107,66 @@ def test_shortcut_is_the_subsampled_input_with_zero_channels_appended():
     np.testing.assert_array_equal(y[..., 4:], 0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_parameters_statistics_and_logits_are_float32_in_every_dtype(dtype):
-    model = mini(dtype=dtype)
-    logits = forward(model, images(), train=True)
-    assert (logits.shape, logits.dtype) == ((4, 10), jnp.float32)
-    assert np.isfinite(logits).all()
+def test_the_stride_of_a_bottleneck_is_in_its_3x3_convolution():
+    def outputs(block, x):
+        first = block.conv1(x, train=False)
+        second = block.conv2(first, train=False)
+        return first, second, block.conv3(second, train=False), block.projection(x, train=False)
+
+    block = abstract(Bottleneck, in_features=16, features=8, stride=2)
+    x = jax.ShapeDtypeStruct((1, 9, 9, 16), jnp.float32)
+    shapes = [y.shape for y in nnx.eval_shape(outputs, block, x)]
+    assert shapes == [(1, 9, 9, 8), (1, 5, 5, 8), (1, 5, 5, 32), (1, 5, 5, 32)]
+
+
+@pytest.mark.parametrize(
+    ("depth", "expected"),
+    [
+        (50, [[True] + [False] * (blocks - 1) for blocks in (3, 4, 6, 3)]),
+        (18, [[False, False]] + [[True, False]] * 3),
+    ],
+)
+def test_projections_stand_only_where_the_shape_changes(depth, expected):
+    stages = abstract(ResNetBackbone, depth=depth).stages
+    assert [[block.projection is not None for block in blocks] for blocks in stages] == expected
+
+
+@pytest.mark.parametrize("depth", [18, 50])
+def test_residual_branches_start_as_zero(depth):
+    # One stage only, since compiling the initial weights is what takes time here.
+    options = {"depth": depth, "width": 4, "stage_strides": (1,)}
+    blocks = ResNetBackbone(**options, rngs=nnx.Rngs(0)).stages[0]
+    last = "conv3" if depth == 50 else "conv2"
+    assert all((getattr(block, last).norm.scale[...] == 0).all() for block in blocks)
+    assert all((block.conv1.norm.scale[...] == 1).all() for block in blocks)
+    x = jnp.ones((1, 4, 4, blocks[1].conv1.conv.in_features))
+    np.testing.assert_array_equal(blocks[1](x, train=True), x)
+
+
+@pytest.mark.parametrize("network", [CifarResNet, ImageNetResNet])
+def test_bfloat16_keeps_float32_parameters_and_logits(network):
+    depth = 8 if network is CifarResNet else 18
+    options = {"depth": depth, "num_classes": 10, "dtype": jnp.bfloat16, "ghost_batch_size": 2}
+    model = abstract(network, **options)
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}
-    assert forward(model.blocks[0], jnp.ones((1, 2, 2, 4), dtype), train=False).dtype == dtype
+    inner = model.stem if network is CifarResNet else model.backbone.stem
+    x = jax.ShapeDtypeStruct((4, 64, 64, 3), jnp.float32)
+    activations = nnx.eval_shape(lambda layer, x: layer(x, train=True), inner, x)
+    logits = nnx.eval_shape(lambda model, x: model(x, train=True), model, x)
+    assert (activations.dtype, logits.dtype) == (jnp.bfloat16, jnp.float32)
 
 
-def test_equal_arguments_give_equal_hashable_graph_definitions():
-    first, second = (nnx.graphdef(abstract(**MINI)) for _ in range(2))
-    assert first == second
-    assert hash(first) == hash(second)
-    assert first != nnx.graphdef(abstract(**MINI | {"depth": 14}))
+@pytest.mark.parametrize("network", [CifarResNet, ImageNetResNet])
+def test_equal_arguments_give_equal_hashable_graph_definitions(network):
+    deep, deeper = (8, 14) if network is CifarResNet else (18, 34)
+    first, second, other = (
+        nnx.graphdef(abstract(network, depth=depth, num_classes=10, width=4))
+        for depth in (deep, deep, deeper)
+    )
+    assert (first, hash(first)) == (second, hash(second))
+    assert first != other
 
 
-@pytest.mark.slow
 def test_one_gradient_step_through_split_and_merge():
     graphdef, parameters, statistics = nnx.split(mini(), nnx.Param, ...)
 
@@ -96,7 +181,6 @@ def test_one_gradient_step_through_split_and_merge():
 
     gradients, new_statistics = gradients_and_statistics(parameters, statistics, images())
     assert all(np.abs(g).max() > 0 for g in jax.tree.leaves(gradients))
-    assert jax.tree.structure(new_statistics) == jax.tree.structure(statistics)
     pairs = zip(jax.tree.leaves(statistics), jax.tree.leaves(new_statistics), strict=True)
     assert all((np.asarray(old) != np.asarray(new)).any() for old, new in pairs)
 
@@ -110,7 +194,6 @@ def test_evaluation_keeps_the_statistics_and_examples_apart():
     np.testing.assert_allclose(alone, logits[:1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_ghost_batches_are_normalized_apart():
     model, x = mini(ghost_batch_size=2), images(4)
     together, alone = forward(model, x, train=True), forward(model, x[:2], train=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.resnet_imagenet import ImageNetResNet
+from models.resnet import ImageNetResNet
 from models.ssd import SSD, box_shapes, default_boxes, feature_map_sizes
 from tests.helpers.networks import parameter_count
 

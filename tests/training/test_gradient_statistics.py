@@ -11,7 +11,7 @@ from flax import nnx
 
 import train
 from analysis import gradients, load
-from models.resnet_imagenet import STAGES
+from models.resnet import STAGES
 from runs import cli, records
 from runs.progress import Progress
 from studies import lanes

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import step as step_time
 from benchmarks import tpu
-from models import resnet_imagenet
+from models import resnet
 from training import sharding
 from training import step as steps
 
@@ -22,9 +22,9 @@ def test_steps_lower_for_cuda(name, monkeypatch):
     case = tpu.CASES[name]
     if tpu.configuration(case, 1).model.layers > 2:
         case = dataclasses.replace(case, fields=(*case.fields, ("model.layers", 2)))
-    for depth, (block, blocks) in resnet_imagenet.STAGES.items():
+    for depth, (block, blocks) in resnet.STAGES.items():
         two = tuple(min(number, 2) for number in blocks)
-        monkeypatch.setitem(resnet_imagenet.STAGES, depth, (block, two))
+        monkeypatch.setitem(resnet.STAGES, depth, (block, two))
     task, arguments = tpu.step(case, sharding.make_mesh(1, 1))
     exported = jax.export.export(steps.Program(task)._train, platforms=["cuda"])(*arguments)
     assert exported.platforms == ("cuda",)

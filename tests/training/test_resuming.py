@@ -14,7 +14,7 @@ import pytest
 import train
 from configs import base, cifar10, coco, lm1b, vit
 from data import packaged
-from models.resnet_imagenet import STAGES, BasicBlock
+from models.resnet import STAGES, BasicBlock
 from runs import cli
 from runs.progress import Progress
 from studies import lanes

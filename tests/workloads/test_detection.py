@@ -14,7 +14,7 @@ import train
 import workloads
 from configs import coco
 from data import packaged, sources, splits
-from models.resnet_imagenet import STAGES, BasicBlock
+from models.resnet import STAGES, BasicBlock
 from models.ssd import default_boxes
 from runs import cli, records
 from runs.study import is_share

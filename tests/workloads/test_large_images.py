@@ -14,7 +14,7 @@ import train
 from configs import base, imagenet
 from data import sources, splits
 from data.sources import RecordError
-from models.resnet_imagenet import STAGES, BasicBlock
+from models.resnet import STAGES, BasicBlock
 from pipeline import build, map_datasets
 from runs import cli, records
 from tests.helpers.runs import SHRUNK, batches_of, echoing
