@@ -41,7 +41,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)")
     add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
     arguments, overrides = cli.parse(parser, argv)
-    cli.config_file(arguments.config)
     if not 0 < arguments.seconds <= 3600:
         raise cli.InputError(
             f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
@@ -266,7 +265,7 @@ def _enabling_flags(config: ConfigDict) -> list[str]:
         ("echo.placement", "host"),
     ):
         changed = copy.deepcopy(config)
-        cli.set_field(changed, field, value, base.FIELDS)
+        cli.set_field(changed, field, value)
         with contextlib.suppress(check.ConfigError):
             check.check_insertion(changed, "before_augmentation")
             flags.append(_flags(config, {field: value}))
@@ -350,7 +349,7 @@ def _drawn(advice: Advice, style: Any) -> Any:
 
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
-    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
+    config, _ = cli.load_config(arguments.config, overrides)
     distributed.check_devices()
     with _measurement_shown():
         advice = advise(config, arguments.seconds)

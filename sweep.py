@@ -81,7 +81,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     tooling.add_flags(parser)
     arguments, overrides = cli.parse(parser, argv)
-    cli.config_file(arguments.config)
     writes = arguments.study != "list" and not arguments.dry_run
     if writes and arguments.outdir is None:
         raise cli.InputError("--outdir is missing; give the directory to write the study to")
@@ -145,7 +144,7 @@ from studies.runner import MakeExecutor, run
 
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
-    config, module = cli.load_config(arguments.config, overrides, base.FIELDS)
+    config, module = cli.load_config(arguments.config, overrides)
     if arguments.study == "list":
         terminal.write(describe.listing(config, module, arguments.config, overrides))
         return cli.OK

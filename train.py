@@ -59,7 +59,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         missing = [f"--{name}" for name in ("config", "workdir") if name not in given]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
-        cli.config_file(arguments.config)
         arguments.tools = tooling.chosen(arguments, arguments.workdir)
     return arguments, overrides
 
@@ -574,7 +573,7 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     arguments, overrides = parse(argv)
     if arguments.evaluate:
         return _evaluate(arguments.evaluate, overrides)
-    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
+    config, _ = cli.load_config(arguments.config, overrides)
     distributed.initialize()
     progress = Progress(quiet=not distributed.is_first())
     before = trial_records.intact_result(arguments.workdir)

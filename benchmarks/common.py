@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
-from configs import base
 from echo.threads import usable_cores
 from runs import cli
 
@@ -299,7 +298,7 @@ def overridden(config: ConfigDict, fields: Mapping[str, Any]) -> ConfigDict:
     """A copy of `config` with other values of `fields`, by dotted name."""
     config = copy.deepcopy(config)
     for name, value in fields.items():
-        cli.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value)
     return config
 
 

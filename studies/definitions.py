@@ -58,7 +58,7 @@ def load_study(
             _set(config, field, value)
         for condition, fields in definition["conditions"].items():
             _check_condition(config, condition, fields)
-    cli.override(config, overrides, base.FIELDS)
+    cli.override(config, overrides)
     with search.errors_of(name):
         study = search.make_study(
             name,
@@ -166,7 +166,7 @@ def _set(config: ml_collections.ConfigDict, field: Any, value: Any) -> None:
         )
     if isinstance(value, str) and field in _NUMERIC:  # the analysis reads what is written here
         raise ValueError(f"overrides set {field} to {short(value)}; allowed: a number, not text")
-    cli.set_field(config, field, value, base.FIELDS)
+    cli.set_field(config, field, value)
 
 
 def _check_condition(config: ml_collections.ConfigDict, name: str, overrides: Any) -> None:

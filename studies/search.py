@@ -171,7 +171,7 @@ def longest_trials(study: Study, condition: Condition) -> list[ml_collections.Co
 def _configured(study: Study, settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
     config = copy.deepcopy(study.config)
     for name, value in settings.items():
-        cli.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value)
     return config
 
 
@@ -226,7 +226,7 @@ def check_axes(study: Study) -> None:
             check_field(axis.field, numeric=not axis.values)
         for value in _extremes(axis):
             with errors_of(study.name, _searched(axis, value)):
-                cli.set_field(base.get_config(), axis.field, value, base.FIELDS)
+                cli.set_field(base.get_config(), axis.field, value)
     for field, number in Counter(axis.field for axis in study.space).items():
         if number > 1:
             raise cli.InputError(
@@ -277,7 +277,7 @@ def check_values(study: Study) -> None:
     for axis in axes:
         for value in _extremes(axis):
             config = trial_config(study, baseline, 0, 0)
-            cli.set_field(config, axis.field, value, base.FIELDS)
+            cli.set_field(config, axis.field, value)
             with errors_of(study.name, _searched(axis, value)):
                 make_experiment(config)
 
@@ -299,13 +299,13 @@ def _check_combinations(study: Study) -> None:
             subject = f"condition {condition.name!r}, search {search}, trial {trial} ({listed})"
             with errors_of(study.name, subject):
                 for name, value in values.items():
-                    cli.set_field(config, name, value, base.FIELDS)
+                    cli.set_field(config, name, value)
                 config_check.check_rules(config)
 
 
 def check_field(name: str, numeric: bool = False) -> None:
     """Checks that a study may vary a field; raises ValueError or InputError."""
-    cli.set_field(base.get_config(), name, _DEFAULTS.get(name), base.FIELDS)  # if it exists
+    cli.set_field(base.get_config(), name, _DEFAULTS.get(name))  # if it exists
     if name.startswith("seed."):
         raise ValueError(f"{name} is varied, but search and trial decide it; leave it out")
     if name.startswith("target."):
@@ -338,7 +338,7 @@ def _extremes(axis: Axis) -> list[Any]:
 def _check_value(config: ml_collections.ConfigDict, field: str, value: Any) -> None:
     """Checks that `field` may have this value in `config`; raises InputError."""
     changed = copy.deepcopy(config)
-    cli.set_field(changed, field, value, base.FIELDS)
+    cli.set_field(changed, field, value)
     config_check.check(changed)
 
 

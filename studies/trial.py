@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import train
-import workloads
 from configs import base
 from runs import cli, distributed, locks, records, resuming, trial_records, workdirs
 from runs.progress import Progress
@@ -172,8 +171,9 @@ def _failed_result(
 def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
     """`run_unit` in a worker process: prints nothing, and returns errors instead of raising."""
     try:
-        if study.config.workload not in workloads.CLASSES:
-            _import_config_file(study.config_flag)
+        # It may add fields and networks; of a Ray cluster, one machine may have it alone.
+        with contextlib.suppress(cli.InputError):
+            cli.load_module(study.config_flag)
         progress = Progress(quiet=True)
         outcome = run_unit(study, unit, study_dir, progress)
         return dataclasses.replace(outcome, notes=(*outcome.notes, *progress.unsaid))
@@ -181,16 +181,6 @@ def attempt(study: Study, unit: Unit, study_dir: pathlib.Path) -> Outcome:
         error = cli.explained(caught)
         kind = cli.InputError if isinstance(error, cli.InputError) else type(error)
         return Outcome({}, error=str(error) or repr(error), kind=kind.__name__)
-
-
-@functools.cache
-def _import_config_file(config_flag: str) -> None:
-    """Imports the --config file of a study, which adds its workload, once per process."""
-    try:
-        cli.config_file(config_flag)
-    except cli.InputError:  # one machine of a Ray cluster may have it alone
-        return
-    cli.load_module(config_flag)
 
 
 def _train(

@@ -12,7 +12,6 @@ import pytest
 
 import advise
 import echo
-from configs import base
 from echo.advice.cost_model import StageTime, Timing
 from echo.advice.recommend import conclude
 from pipeline import accounting, build
@@ -183,9 +182,9 @@ def test_the_printed_flags_make_a_valid_configuration(condition, slow, fused):
     assert advice.factor == 4
     for line in others:
         other = copy.deepcopy(config)
-        cli.override(other, re.findall(r"--config[^\s,]+", line), base.FIELDS)
+        cli.override(other, re.findall(r"--config[^\s,]+", line))
         check.check(other)
-    cli.override(config, re.findall(r"--config\S+", recommended), base.FIELDS)
+    cli.override(config, re.findall(r"--config\S+", recommended))
     check.check(config)
     assert config.echo.insertion == advice.insertion
     if config.echo.policy == "auto":

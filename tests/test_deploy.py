@@ -16,7 +16,7 @@ import sys
 import pytest
 
 import sweep
-from configs import base, problems
+from configs import problems
 from runs import cli, records
 from tests.helpers.runs import HANGS, ROOT, SHRUNK
 
@@ -174,7 +174,7 @@ def test_ray_accepts_the_cluster_and_sweep_its_command():
     comment = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
     words = shlex.split(re.search(r"sweep\.py (--config.*?)'", comment)[1])
     arguments, overrides = sweep.parse(words)
-    cli.load_config(arguments.config, overrides, base.FIELDS)
+    cli.load_config(arguments.config, overrides)
     assert arguments.executor == "ray"
 
 

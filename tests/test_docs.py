@@ -18,7 +18,6 @@ import sweep
 import train
 from analysis import __main__ as analysis_command
 from analysis import report
-from configs import base
 from runs import cli
 from tests.helpers import pages
 from tests.helpers.runs import ROOT, SHRUNK, mini
@@ -152,7 +151,7 @@ def test_the_flags_of_what_is_not_executed_are_allowed():
                 flags = [word for word in words if word.startswith("--config")]
                 if words[0] == "python" and flags:
                     file = flags[0].removeprefix("--config=")
-                    config, _ = cli.load_config(file, flags[1:], base.FIELDS)
+                    config, _ = cli.load_config(file, flags[1:])
                     check(config)
                     checked += 1
     assert checked >= 9
@@ -172,7 +171,7 @@ def test_the_blocks_of_measured_pages_are_commands_with_flags_that_exist(page):
             arguments = PARSERS[script](flags)
             if script != "analysis":
                 arguments, overrides = arguments
-                config, module = cli.load_config(arguments.config, overrides, base.FIELDS)
+                config, module = cli.load_config(arguments.config, overrides)
                 check(config)
                 variant = arguments.config.partition(":")[2]
                 assert script == "train.py" or arguments.study in module.get_studies(variant)
@@ -249,7 +248,7 @@ def test_the_transformer_on_the_digits_has_a_budget_and_a_target_that_it_reaches
         if "--workdir=out/vit_digits" in words
     )
     arguments, overrides = train.parse(words[2:])
-    config, _ = cli.load_config(arguments.config, overrides, base.FIELDS)
+    config, _ = cli.load_config(arguments.config, overrides)
     assert config.budget.fresh_examples >= 120_000
     assert config.target.value <= 0.9
 

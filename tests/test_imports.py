@@ -13,7 +13,7 @@ _STUDIES = {*_TRAINING, "train", "training"}
 ALLOWED = {
     "echo": set(),
     "models": set(),
-    "runs": set(),
+    "runs": {"configs", "echo"},
     "configs": {"echo"},
     "data": _DATA,
     "pipeline": {*_DATA, "data"},

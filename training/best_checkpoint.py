@@ -153,11 +153,6 @@ def _is_evaluation(stored: dict[str, Any]) -> bool:
 def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ConfigDict:
     """A stored configuration with `overrides`; fields that did not exist yet get their defaults."""
     config = base.get_config()
-    if unknown := cli.unknown_fields(stored, base.FIELDS):
-        raise cli.InputError(
-            f"the run's configuration has a field {unknown[0]}, which this version does not have; "
-            f"use the commit in its {records.CONFIG}"
-        )
     try:
         config.update(ConfigDict(stored))
     except (AttributeError, KeyError, TypeError) as error:
@@ -165,7 +160,7 @@ def _configured(stored: dict[str, Any], overrides: Sequence[str]) -> ConfigDict:
             f"the run's configuration is not of this version ({error}); use the commit in its "
             f"{records.CONFIG}"
         ) from error
-    cli.override(config, overrides, base.FIELDS)
+    cli.override(config, overrides)
     return config
 
 

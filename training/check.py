@@ -187,8 +187,8 @@ def _check_echo(config: ConfigDict) -> None:
     settings = config.echo
     if settings.insertion == "none" and settings.factor != 1:
         raise ConfigError(
-            f"config.echo.factor is {settings.factor:g}; allowed: 1 where insertion is 'none', "
-            "since nothing is repeated there"
+            f"config.echo.factor is {settings.factor:g} without an insertion point; add "
+            "--config.echo.insertion=before_augmentation, after_augmentation, or after_batching"
         )
     if settings.policy == "auto":
         _check_auto(settings, config.batch_size)

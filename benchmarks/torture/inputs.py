@@ -27,7 +27,7 @@ import train
 from analysis import __main__ as analysis
 from benchmarks.torture import forks, ledger
 from configs import base
-from configs.fields import Choices, Field, Range
+from configs.fields import Field
 from runs import cli, records, signals
 
 _CODES = {0, 2, 3, 4, 75, 130}  # as documented
@@ -226,11 +226,11 @@ def _value(field: Field, rng: random.Random) -> str:
         return rng.choice(_TEXTS)
     if field.name in ("dataset.data_dir", "dataset.cache_dir", "echo.replay"):
         return _path(rng, 0.1)
-    if isinstance(field.allowed, Choices):
-        return str(rng.choice((*field.allowed.values, *_TEXTS[:8])))
+    if field.choices:
+        return str(rng.choice((*field.choices, *_TEXTS[:8])))
     kind = type(field.default)
-    if isinstance(field.allowed, Range) and rng.random() < 0.5:
-        end = rng.choice((field.allowed.low, field.allowed.high))
+    if field.low is not None and field.high is not None and rng.random() < 0.5:
+        end = rng.choice((field.low, field.high))
         near = (end - 1, end + 1) if kind is int else (math.nextafter(end, 0), end * 1.01)
         return str(rng.choice((end, *near)))
     return rng.choice({int: _WHOLE, float: _REAL, bool: _TRUTH, str: _TEXTS}[kind])

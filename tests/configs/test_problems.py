@@ -5,7 +5,7 @@ import math
 import pytest
 
 from analysis import load
-from configs import base, problems
+from configs import problems
 from runs import cli
 from studies.definitions import load_study
 from studies.search import trial_config
@@ -32,7 +32,7 @@ def test_every_condition_is_valid_at_the_corners_of_its_search(problem, name):
             for axis in plan.space:
                 value = axis.value_at(unit)
                 whole = isinstance(cli.get_field(config, axis.field), int)
-                cli.set_field(config, axis.field, round(value) if whole else value, base.FIELDS)
+                cli.set_field(config, axis.field, round(value) if whole else value)
             check(config)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import train
 import workloads
-from configs import base, lm1b
+from configs import lm1b
 from data import cache, splits
 from data.sources import RecordError, SourceError
 from pipeline import evaluation
@@ -399,7 +399,7 @@ def text_config(directory, **fields):
         "batch_size": 8,
     }
     for name, value in (small | fields).items():
-        cli.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value)
     return config
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 import train
 import workloads
-from configs import base, coco, lm1b
+from configs import coco, lm1b
 from data import folder, paths, splits, storage, text_files
 from data.path_data import split_named
 from data.sources import RecordError, SourceError
@@ -1149,6 +1149,6 @@ def test_text_trains_and_its_vocabulary_lies_beside_it(kind, text, tmp_path):
         "target.value": 0.0,
     }
     for field, value in fields.items():
-        cli.set_field(config, field, value, base.FIELDS)
+        cli.set_field(config, field, value)
     assert train.train(config, tmp_path / "run")["status"] == "exhausted"
     assert [path.suffix for path in (tmp_path / "data" / "text").glob("vocab*.model")]

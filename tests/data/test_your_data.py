@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 import advise
 import train
 import workloads
-from configs import base, coco
+from configs import coco
 from data import convert, splits
 from models.resnet import STAGES, BasicBlock
 from runs import cli
@@ -126,7 +126,7 @@ def test_the_commands_on_folders_suit_a_cpu_and_each_other():
     configs = []
     for words in of_folders:
         flags = [word for word in words if word.startswith("--config.")]
-        configs.append(cli.load_config("configs/imagenet.py", flags, base.FIELDS)[0])
+        configs.append(cli.load_config("configs/imagenet.py", flags)[0])
     trained, measured = configs
     pixels_and_channels = trained.augmentation.crop_size**2, trained.model.width**2
     assert math.prod(pixels_and_channels) <= 64**2 * 16**2

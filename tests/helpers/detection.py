@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 import workloads
-from configs import base, coco
+from configs import coco
 from data import splits
 from runs import cli
 
@@ -27,7 +27,7 @@ def mini(**fields):
     """The mini of COCO, shrunk, with `fields` given as echo__factor=2."""
     config = coco.get_config("mini")
     for name, value in (SHRUNK | {k.replace("__", "."): v for k, v in fields.items()}).items():
-        cli.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value)
     return config
 
 

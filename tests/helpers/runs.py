@@ -85,7 +85,7 @@ def mini(**fields):
     config = cifar10.get_config("mini")
     overrides = SHRUNK | {name.replace("__", "."): value for name, value in fields.items()}
     for name, value in overrides.items():
-        cli.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value)
     return config
 
 

@@ -17,7 +17,6 @@ import pytest
 
 import sweep
 from analysis import load, watch
-from configs import base
 from runs import cli, records
 from studies import ray_executor
 from studies.definitions import load_study
@@ -277,9 +276,9 @@ def test_two_launches_on_one_directory_share_the_work(tmp_path, monkeypatch):
     directory, progress = tmp_path / "study", RecordedProgress()
     words = command_line(longer(), directory)
     monkeypatch.chdir(ROOT)
-    config, module = cli.load_config(words[0].partition("=")[2], [], base.FIELDS)
+    config, module = cli.load_config(words[0].partition("=")[2], [])
     overrides = flags(longer().config)
-    cli.override(config, overrides, base.FIELDS)
+    cli.override(config, overrides)
     plan = load_study(config, module, "configs/cifar10.py:mini", "insertion", 2, 1, overrides)
     other = forked.start(["sweep.py", *words], dict(os.environ))
     try:

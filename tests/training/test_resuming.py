@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import train
-from configs import base, cifar10, coco, lm1b, vit
+from configs import cifar10, coco, lm1b, vit
 from data import packaged
 from models.resnet import STAGES, BasicBlock
 from runs import cli
@@ -128,7 +128,7 @@ def configs(case, directory):
         config = MODULES[case.workload].get_config("mini")
         given = SMALLER[case.workload] | fields | {"optimizer.learning_rate": rate}
         for name, value in given.items():
-            cli.set_field(config, name, value, base.FIELDS)
+            cli.set_field(config, name, value)
         made.append(config)
     return made
 

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import train
-from configs import base, common_crawl, lm1b
+from configs import common_crawl, lm1b
 from data.sources import DatasetInfo
 from data.splits import open_data
 from pipeline.evaluation import evaluation_batches
@@ -259,7 +259,7 @@ def small(module, **fields):
     }
     config = module.get_config("mini")
     for name, value in (shrunk | fields).items():
-        cli.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value)
     return config
 
 

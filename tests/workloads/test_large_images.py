@@ -11,7 +11,7 @@ from flax import nnx
 from scipy import stats
 
 import train
-from configs import base, imagenet
+from configs import imagenet
 from data import sources, splits
 from data.sources import RecordError
 from models.resnet import STAGES, BasicBlock
@@ -47,7 +47,7 @@ def _shallow(monkeypatch):
 def mini(**fields):
     config = imagenet.get_config("mini")
     for name, value in (SMALL | {k.replace("__", "."): v for k, v in fields.items()}).items():
-        cli.set_field(config, name, value, base.FIELDS)
+        cli.set_field(config, name, value)
     return config
 
 
