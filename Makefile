@@ -70,8 +70,8 @@ docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python -m benchmarks.echo_overhead
-	$(BIN)/python -m benchmarks.echo_grid
+	$(BIN)/python -m benchmarks.stage
+	$(BIN)/python -m benchmarks.stage --grid
 	$(BIN)/python -m benchmarks.input_throughput
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.step --beside=statistics

@@ -58,6 +58,9 @@ class Spread:
         return f"{self.median:{spec}} ({self.low:{spec}} to {self.high:{spec}})"
 
 
+Spreads = dict[str, Spread]  # by side
+
+
 # --- measuring
 
 

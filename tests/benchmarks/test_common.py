@@ -1,0 +1,84 @@
+"""What all benchmarks share: rounds, rates, flags, and tables."""
+
+import argparse
+import dataclasses
+
+import pytest
+
+from benchmarks import common, stage
+
+
+def test_rounds_are_interleaved_and_the_warm_up_does_not_count():
+    calls = []
+
+    def side(name, values):
+        values = iter(values)
+        return lambda: calls.append(name) or next(values)
+
+    spreads = common.interleaved({"a": side("a", [9, 1, 3, 2]), "b": side("b", [9, 7, 5, 6])}, 3)
+    assert [sorted(calls[i : i + 2]) for i in range(0, 8, 2)] == [["a", "b"]] * 4
+    assert (spreads["a"].median, spreads["a"].low, spreads["a"].high) == (2, 1, 3)
+    assert spreads["b"].values == (7, 5, 6)
+    assert f"{spreads['b']:.1f}" == "6.0 (5.0 to 7.0)"
+
+
+def test_rate_counts_items():
+    now = [0.0]
+
+    def batches():  # 50 per second
+        while True:
+            now[0] += 0.02
+            yield None
+
+    rate = common.rate(batches(), 5, 1.0, clock=lambda: now[0])
+    assert rate == pytest.approx(5 * 50)
+
+
+def test_tables_are_markdown():
+    assert common.markdown_table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    rounds: int = 5
+    seconds: float = 2.0
+    batch_size: int = 512
+
+
+@pytest.mark.parametrize(
+    ("argv", "plan"),
+    [
+        ([], Plan()),
+        (["--quick"], Plan(rounds=1)),
+        (["--quick", "--rounds=3"], Plan(rounds=3)),
+        (["--batch-size=8", "--seconds=0.5"], Plan(seconds=0.5, batch_size=8)),
+    ],
+)
+def test_flags_override_the_plan(argv, plan):
+    quick = Plan(rounds=1)
+    parser = common.arguments("x", "", Plan(), quick, rounds="", seconds="", batch_size="")
+    assert common.plan(parser.parse_args(argv), Plan(), quick) == plan
+
+
+@pytest.mark.parametrize(
+    ("parse", "wrong"),
+    [
+        (common.number(1), "1.5"),
+        (common.number(1), "0"),
+        (common.number(0.001), "nan"),
+        (common.number(0.0, 1.0), "1"),
+        (common.one_of(["a", "b"]), "c"),
+        (common.page, "."),
+        (common.page, "README.md/page.md"),
+    ],
+)
+def test_wrong_values_of_flags_are_refused(parse, wrong):
+    with pytest.raises(argparse.ArgumentTypeError, match=wrong):
+        parse(wrong)
+
+
+def test_wrong_input_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        stage.main(["--factors=1.5"])
+    assert ended.value.code == 2
+    assert "1.5" in capsys.readouterr().err.splitlines()[-1]
