@@ -1,11 +1,14 @@
-"""Measures networks."""
-
-import math
+"""What tests of networks share."""
 
 import jax
 from flax import nnx
 
 
+def abstract(network, **arguments) -> nnx.Module:
+    """The network's shapes, with nothing computed."""
+    return nnx.eval_shape(lambda: network(**arguments, rngs=nnx.Rngs(0)))
+
+
 def parameter_count(model: nnx.Module) -> int:
-    """Number of trainable parameters; `model` may be abstract (the result of nnx.eval_shape)."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    """The number of parameters, without running statistics."""
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

@@ -5,24 +5,11 @@ import pytest
 from flax import nnx
 from sklearn.linear_model import LogisticRegression as Reference
 
-import train
-from models.linear import LogisticRegression
-from tests.helpers.networks import parameter_count
-from tests.helpers.runs import echoing, mini
+from tests.helpers.runs import mini
 from training import optimizer, sharding
 from training.experiment import make_experiment
-from workloads.interface import WorkloadError
-from workloads.small_images import SmallImageClassification
 
 LOGISTIC = {"model__depth": 0, "augmentation__pad": 0, "augmentation__flip": False}
-
-
-@pytest.mark.parametrize(("shape", "count"), [((28, 28, 1), 7_850), ((32, 32, 3), 30_730)])
-def test_there_is_a_weight_for_each_pixel_channel_and_class_and_a_bias_for_each_class(shape, count):
-    model = LogisticRegression(in_features=int(np.prod(shape)), num_classes=10, rngs=nnx.Rngs(0))
-    assert parameter_count(model) == count
-    logits = model(np.random.default_rng(0).normal(size=(4, *shape)), train=True)
-    np.testing.assert_array_equal(logits, np.zeros((4, 10)))
 
 
 @pytest.mark.long
@@ -65,24 +52,3 @@ def test_full_batch_gradient_descent_ends_at_scikit_learns_optimum():
     reached = objective(np.float64(head["kernel"]), np.float64(head["bias"]))
     assert best - 1e-6 <= reached <= best + 1e-3
     assert best < 0.5  # far from where it starts
-
-
-@pytest.mark.slow
-def test_it_trains_echoed_like_any_other_network(tmp_path):
-    config = mini(
-        **LOGISTIC,
-        **echoing("before_augmentation", 100),
-        optimizer__learning_rate=0.01,
-        budget__fresh_examples=5_000,
-        evaluate_every_fresh_examples=2_500,
-    )
-    result = train.train(config, tmp_path / "run")
-    assert result["best"]["value"] > 0.85  # chance is 0.1
-
-
-@pytest.mark.parametrize("depth", [1, 2, 9])
-def test_other_depths_are_refused_with_those_there_are(depth):
-    config = mini(model__depth=depth)
-    info = make_experiment(mini()).info
-    with pytest.raises(WorkloadError, match=rf"depth is {depth}; allowed: 6n \+ 2, .* or 0"):
-        SmallImageClassification.from_config(config, info)

@@ -46,7 +46,6 @@ def test_maps_outputs_and_boxes_agree_at_every_image_size(image_size):
     assert (offsets.shape, logits.shape) == ((2, number, 4), (2, number, 4))
 
 
-@pytest.mark.slow
 def test_outputs_and_boxes_have_the_same_order():
     """Heads that copy the cell's center and add the box's shape must reproduce the boxes."""
     image_size = 64  # every map but the coarsest divides the image, so centers are (i + 1/2) / size
@@ -107,29 +106,3 @@ def test_backbone_takes_the_weights_of_the_classifier():
         path: v.shape for path, v in nnx.to_flat_state(nnx.state(abstract(num_classes=80).backbone))
     }
     assert ours == {path: shape for path, shape in theirs.items() if path[:2] != ("stages", 3)}
-
-
-@pytest.mark.slow
-def test_bfloat16_keeps_float32_parameters_and_outputs():
-    model = abstract(num_classes=3, image_size=64, width=4, dtype=jnp.bfloat16)
-    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}
-    maps, outputs = output_shapes(model)
-    assert {x.dtype for x in maps} == {jnp.dtype("bfloat16")}
-    assert {x.dtype for x in outputs} == {jnp.dtype("float32")}
-    for head in (model.box_heads[0], model.class_heads[0]):  # not rounded before they are converted
-        assert nnx.eval_shape(lambda head, x: head(x), head, maps[0]).dtype == jnp.float32
-
-
-def test_equal_arguments_give_equal_hashable_graph_definitions():
-    abstract.cache_clear()
-    first = nnx.graphdef(abstract(num_classes=3, image_size=64))
-    abstract.cache_clear()
-    second = nnx.graphdef(abstract(num_classes=3, image_size=64))
-    assert first == second
-    assert hash(first) == hash(second)
-
-
-def test_images_of_another_size_are_refused():
-    model = abstract(num_classes=3, image_size=64)
-    with pytest.raises(ValueError, match="must have 64 rows and columns, got 64 x 48"):
-        model(jnp.zeros((1, 64, 48, 3)), train=False)
