@@ -86,8 +86,8 @@ from echo.advice.recommend import FACTORS, Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
-from runs import distributed, signals, terminal
-from runs.progress import Progress
+from runs import processes, signals
+from runs.progress import Progress, write
 from training import check, memory, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Program
@@ -350,10 +350,10 @@ def _drawn(advice: Advice, style: Any) -> Any:
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     config, _ = cli.load_config(arguments.config, overrides)
-    distributed.check_devices()
+    processes.check_devices()
     with _measurement_shown():
         advice = advise(config, arguments.seconds)
-    terminal.write("\n\n".join(map(str, (advice, *settings(config, advice)))))
+    write("\n\n".join(map(str, (advice, *settings(config, advice)))))
     if arguments.plot:
         plot(advice, pathlib.Path(arguments.plot))
     return cli.OK

@@ -22,7 +22,7 @@ import os
 from collections.abc import Sequence
 
 from configs import base
-from runs import cli, tooling
+from runs import cli, tracking
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -79,12 +79,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         type=_amount,
         help="ray: GPUs per trial or group of lanes; fractions share one (default 0)",
     )
-    tooling.add_flags(parser)
+    tracking.add_flags(parser)
     arguments, overrides = cli.parse(parser, argv)
     writes = arguments.study != "list" and not arguments.dry_run
     if writes and arguments.outdir is None:
         raise cli.InputError("--outdir is missing; give the directory to write the study to")
-    arguments.tools = tooling.chosen(arguments, arguments.outdir) if arguments.outdir else None
+    arguments.tools = tracking.chosen(arguments, arguments.outdir) if arguments.outdir else None
     if arguments.lanes_stacked and arguments.lanes == 1:
         raise cli.InputError(
             "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "
@@ -133,8 +133,8 @@ if __name__ == "__main__":
 
 import jax
 
-from runs import distributed, signals, terminal
-from runs.progress import Progress
+from runs import processes, signals
+from runs.progress import Progress, write
 from studies import describe, search
 from studies.definitions import check_overrides, load_study
 from studies.executors import InProcessExecutor, PoolExecutor
@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     config, module = cli.load_config(arguments.config, overrides)
     if arguments.study == "list":
-        terminal.write(describe.listing(config, module, arguments.config, overrides))
+        write(describe.listing(config, module, arguments.config, overrides))
         return cli.OK
     study = load_study(
         config,
@@ -160,18 +160,18 @@ def main(argv: Sequence[str]) -> int:
     check_overrides(study, overrides)
     _check_shard(arguments.shard, len(study.conditions) * study.searches)
     if arguments.dry_run:
-        distributed.check_devices()
+        processes.check_devices()
         search.check(study, arguments.lanes)
-        terminal.write(describe.dry_run(study))
+        write(describe.dry_run(study))
         return cli.OK
     make_executor = _executor(arguments)
-    distributed.initialize()
+    processes.initialize()
     if make_executor is not InProcessExecutor and jax.process_count() > 1:
         raise cli.InputError(
             f"{jax.process_count()} processes train each trial together, which --workers and "
             "--executor=ray cannot place; leave them out, and split the study with --shard"
         )
-    progress = Progress(quiet=not distributed.is_first())
+    progress = Progress(quiet=not processes.is_first())
     outcome = run(
         study,
         arguments.outdir,
@@ -182,7 +182,7 @@ def main(argv: Sequence[str]) -> int:
         stacked=arguments.lanes_stacked,
         tools=arguments.tools,
     )
-    distributed.wait_for_all()
+    processes.wait_for_all()
     if outcome == "preempted":
         progress.say("stopped; run the same command again to resume")
         return cli.PREEMPTED

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from configs import base
-from runs import cli, tooling
+from runs import cli, tracking
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -40,10 +40,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "WORKDIR/evaluation.json, and WORKDIR/parameters.npz, which numpy.load reads "
         "(params/stem/conv/kernel, ...)",
     )
-    tooling.add_flags(parser)
+    tracking.add_flags(parser)
     add(
         "--profile",
-        type=tooling.steps_to_profile,
+        type=tracking.steps_to_profile,
         metavar="START:STOP",
         help="trace these steps, without STOP, into WORKDIR/profile, for TensorBoard or Perfetto",
     )
@@ -59,7 +59,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         missing = [f"--{name}" for name in ("config", "workdir") if name not in given]
         if missing:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
-        arguments.tools = tooling.chosen(arguments, arguments.workdir)
+        arguments.tools = tracking.chosen(arguments, arguments.workdir)
     return arguments, overrides
 
 
@@ -76,30 +76,25 @@ from pipeline import streams
 from pipeline.evaluation import EvaluationBatch
 from pipeline.map_datasets import Batch
 from runs import (
-    distributed,
     environment,
     origins,
+    processes,
     records,
     resuming,
     signals,
-    terminal,
     trial_records,
     workdirs,
 )
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
-from runs.observers import Observers
-from runs.progress import Progress, Status, TimeLeft, duration, several
-from runs.recorder import Recorder
+from runs.progress import Progress, Status, TimeLeft, duration, several, write
+from runs.tracking import Followers, Recorder
 from training import best_checkpoint, divergence, gradient_statistics, memory, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Rows
 
 # Called with the number of steps that a run has taken, after each of them.
 OnStep = Callable[[int], None]
-
-# Iterators that could not be closed, since their threads wait; kept until the process ends.
-_waiting_iterators: list[Any] = []
 
 
 class Diverged(Exception):
@@ -117,7 +112,7 @@ def train(
     *,
     locked: bool = False,
     on_step: OnStep | None = None,
-    tools: tooling.Tools | None = None,
+    tools: tracking.Tools | None = None,
 ) -> dict[str, Any]:
     """Trains `config` in `workdir`, from the start or from the last checkpoint.
 
@@ -164,7 +159,7 @@ def step_by_step(
     interrupt: Callable[[], bool] = lambda: False,
     locked: bool = False,
     on_step: OnStep | None = None,
-    tools: tooling.Tools | None = None,
+    tools: tracking.Tools | None = None,
 ) -> Iterator[dict[str, Any] | None]:
     """Trains like `train`, one step per iteration, so that several runs can take turns.
 
@@ -187,9 +182,9 @@ def step_by_step(
         "dataset": experiment.info.to_record(),
         **environment.describe(),
     }
-    tools = tools or tooling.Tools(root=workdir)
+    tools = tools or tracking.Tools(root=workdir)
     with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
-        finished = distributed.decided_by_first(
+        finished = processes.decided_by_first(
             lambda: workdirs.enter(
                 workdir, record, base.MAY_CHANGE_ON_RESUME, lock=None if locked else held
             )
@@ -198,15 +193,15 @@ def step_by_step(
             tools.copy(workdir, progress.say)
             yield finished
             return
-        observers = tools.observers(workdir, record["config"], progress.say)
-        held.callback(observers.close)
+        followers = tools.followers(workdir, record["config"], progress.say)
+        held.callback(followers.close)
         config, mesh = experiment.config, experiment.program.task.mesh
         with memory.exhaustion_explained(config, mesh):
-            run = _Run(experiment, workdir, progress, observers, interrupt)
+            run = _Run(experiment, workdir, progress, followers, interrupt)
         error = None
         with contextlib.closing(run):
             with cli.writing_to(workdir):
-                distributed.decided_by_first(
+                processes.decided_by_first(
                     lambda: origins.note(
                         workdir, record, run.counters.step, base.CHANGE_ROUNDING, progress.say
                     )
@@ -263,7 +258,7 @@ class _Run:
         experiment: Experiment,
         workdir: pathlib.Path,
         progress: Progress,
-        observers: Observers,
+        followers: Followers,
         interrupt: Callable[[], bool],
     ):
         self.config, self.progress = experiment.config, progress
@@ -272,16 +267,16 @@ class _Run:
         self.counters = Counters()
         self.stepper.state = experiment.program.init(self.config.seed.model)
         self.iterator = iter(experiment.batches)
-        self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS, observers.saved)
+        self.checkpoints = Checkpoints(workdir / records.CHECKPOINTS, followers.saved)
         self.clock = Clock()  # starts here, after what is compiled once per process
         self.time_left = TimeLeft()
         self._begun = False  # whether this process has asked for a batch
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
         keep_bytes = self._restore(workdir)
-        self.recorder = Recorder(workdir, keep_bytes, observers)
-        self.observers, self.interrupt = observers, interrupt
-        observers.start(self.counters.fresh_examples)
+        self.recorder = Recorder(workdir, keep_bytes, followers)
+        self.followers, self.interrupt = followers, interrupt
+        followers.start(self.counters.fresh_examples)
         self.policy.resume(workdir, self.counters.step)
 
     def loop(self, stop: Callable[[int], bool], on_step: OnStep) -> Generator[None, None, str]:
@@ -331,18 +326,9 @@ class _Run:
         with self.clock.paused(), contextlib.ExitStack() as last_to_first:
             last_to_first.callback(self.recorder.close)
             last_to_first.callback(self.checkpoints.close)
-            last_to_first.callback(self._close_input)
+            last_to_first.callback(self.iterator.close)
             last_to_first.callback(self.progress.close)
             last_to_first.callback(self.policy.close)
-
-    def _close_input(self) -> None:
-        # Grain waits for its threads, which may wait for a source that does not answer. It would
-        # wait again when the iterator is deleted.
-        try:
-            with signals.ending_waits():
-                self.iterator.close()
-        except signals.WaitEnded:
-            _waiting_iterators.append(self.iterator)
 
     # Steps of the loop, in its order.
 
@@ -402,7 +388,7 @@ class _Run:
         with self._paused("save"):
             extents = {records.METRICS: self.recorder.sync()} | self.policy.sync()
             value = {
-                "input": streams.merge_states(distributed.gather(self.iterator.get_state())),
+                "input": streams.merge_states(processes.gather(self.iterator.get_state())),
                 "counters": dataclasses.asdict(at),
                 "clock": self.clock.readings(),
                 "bytes_sent": self.transfer.bytes_sent,
@@ -424,13 +410,8 @@ class _Run:
         if not self._begun:  # it may fill a shuffle buffer, or be of a slow source
             self._begun, shown = True, self.progress.meanwhile("waiting for the first batch")
         try:
-            with shown, self.clock.waiting(), signals.ending_waits():
+            with shown, self.clock.waiting():
                 return next(self.iterator, None)
-        except signals.WaitEnded:
-            # Likewise, unless the wait has ended just as the batch came.
-            if self.iterator.get_state()["batches"] == self.counters.step:
-                self._save()
-            raise Preempted from None
         except Exception:
             self._save_after_error()  # the iterator is still at its position before the batch
             raise
@@ -442,7 +423,7 @@ class _Run:
     def _step(self, batch: Batch) -> None:
         """Dispatches a step. `_log` reads its metrics after the next one has been dispatched."""
         at = self.counters
-        self.observers.step(at.step + 1)
+        self.followers.step(at.step + 1)
         with TraceAnnotation("transfer"):
             rows = self.transfer.put(batch)
         hyper = optimizer.hyperparameters(self.config, self._schedule_progress())
@@ -574,32 +555,32 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
     if arguments.evaluate:
         return _evaluate(arguments.evaluate, overrides)
     config, _ = cli.load_config(arguments.config, overrides)
-    distributed.initialize()
-    progress = Progress(quiet=not distributed.is_first())
+    processes.initialize()
+    progress = Progress(quiet=not processes.is_first())
     before = trial_records.intact_result(arguments.workdir)
     result = train(config, arguments.workdir, progress, on_step=on_step, tools=arguments.tools)
-    if result["status"] == "failed" and not distributed.is_first():
-        terminal.write(f"process {jax.process_index()}: {result['error']}", sys.stderr)
+    if result["status"] == "failed" and not processes.is_first():
+        write(f"process {jax.process_index()}: {result['error']}", sys.stderr)
     already = "already finished: " if result == before else ""
     progress.say(already + _summary(result, arguments.workdir))
     if result["status"] != "failed":  # perhaps in this process only
-        distributed.wait_for_all()
+        processes.wait_for_all()
     return cli.EXIT_CODES[result["status"]]
 
 
 def _evaluate(workdir: pathlib.Path, overrides: Sequence[str]) -> int:
-    distributed.initialize()
+    processes.initialize()
     evaluation = best_checkpoint.evaluate(workdir, overrides)
-    if distributed.is_first():
+    if processes.is_first():
         step, fresh = evaluation["step"], evaluation["fresh_examples"]
         status = evaluation.get("status", "exhausted")  # earlier versions wrote none
         ended = status in records.FINISHED
         so_far = "" if ended else f"; the best so far, since the run is {status}"
-        terminal.write(f"step {step:,}, {several(fresh, 'fresh example')}{so_far}")
+        write(f"step {step:,}, {several(fresh, 'fresh example')}{so_far}")
         for split, values in evaluation["splits"].items():
             texts = ("not finite" if x is None else f"{x:.4g}" for x in values.values())
             metrics = ", ".join(map(" ".join, zip(values, texts, strict=True)))
-            terminal.write(f"{split}: {metrics}")
+            write(f"{split}: {metrics}")
     return cli.OK
 
 

@@ -132,8 +132,7 @@ if __name__ == "__main__":
     cli.answer_early(parse)
 
 from analysis import archive, caveats, load, report, scores, tables, uncertainty, watch
-from runs import terminal
-from runs.progress import several
+from runs.progress import several, write
 from runs.study import plain
 
 _MAX_WIDTH = 100
@@ -147,17 +146,17 @@ def _write_report(directories: Sequence[str], out: pathlib.Path, target: float |
     except OSError as error:
         raise InputError(f"cannot write to {out} ({error}); give another --out") from error
     if warning := loaded.warning():
-        terminal.write(warning, sys.stderr)
+        write(warning, sys.stderr)
     width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
     study = loaded.study
     conditions = scores.condition_scores(loaded.trials, study)
     effects = uncertainty.paired_effects(uncertainty.pairs(loaded.trials, study), study)
-    terminal.write(tables.text(loaded, conditions, width))
-    terminal.write(tables.matched_seeds_text(effects, study, width))
+    write(tables.text(loaded, conditions, width))
+    write(tables.matched_seeds_text(effects, study, width))
     for caveat in caveats.find(loaded):
         lines = textwrap.fill(plain(caveat), width, initial_indent="- ", subsequent_indent="  ")
-        terminal.write(lines)
-    terminal.write(
+        write(lines)
+    write(
         f"\nWritten to {out}: report.html, report.md, scores.csv, paired.csv, trials.csv, the "
         f"tables as LaTeX (scores.tex, paired.tex), and {len(drawn)} figures (PNG, PDF)."
     )
@@ -171,7 +170,7 @@ def main(argv: Sequence[str]) -> int:
     elif options.pack is not None:
         number, size = archive.pack(first, options.pack, options.thin)
         packed = pathlib.Path(options.pack).stat().st_size
-        terminal.write(
+        write(
             f"Packed the records of {several(number, 'trial')} with a result ({size:,} bytes) "
             f"into {options.pack} ({packed:,} bytes)."
         )

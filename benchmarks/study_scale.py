@@ -38,10 +38,9 @@ from configs import base, catalog, cifar10
 from data.splits import open_data
 from pipeline.map_datasets import CORES
 from runs import environment, records, workdirs
-from runs.observers import Observers
 from runs.progress import Progress
-from runs.recorder import Recorder
 from runs.study import Study
+from runs.tracking import Followers, Recorder
 from studies import runner
 from studies.search import make_study
 from studies.trial import Outcome, attempt
@@ -120,7 +119,7 @@ class Writer:
         record = {"config": config.to_dict(), "dataset": _dataset()}
         record |= environment.describe()
         workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME, None)
-        recorder = Recorder(workdir, 0, Observers({}, lambda line: None))
+        recorder = Recorder(workdir, 0, Followers({}, lambda line: None))
         result = _write(recorder, config, self._evaluations)
         recorder.close()
         recorder.write_result(result)

@@ -30,7 +30,8 @@ from PIL import Image
 from data import packaged, paths, splits
 from data.path_data import PathData, Settings, canonical_split, main_split
 from data.sources import FileSource, RecordError, Source, SourceError, reason
-from runs import cli, terminal
+from runs import cli
+from runs.progress import write
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _SPLIT_NAME = re.compile(r"(?!all$)[\w-]*[^\W_][\w-]*")  # of TFDS, where `all` is every split
@@ -280,7 +281,7 @@ def main(argv: Sequence[str]) -> int:
         raise cli.InputError(str(error)) from error
     records = ", ".join(f"{split} {len(rows()):,}" for split, rows in opened.splits.items())
     command = next_command(opened, arguments.text, directory, name)
-    terminal.write(
+    write(
         f"{directory / name}: wrote {records} records, and compared their bytes; next:\n\n{command}"
     )
     return cli.OK

@@ -53,7 +53,7 @@ class AutoStreams:
             are looked up when the batch is taken, and repeated.
         exchange: takes this process's contribution (JSON; None if one of its streams has ended)
             and returns those of all processes in the same order everywhere; see
-            runs.distributed.Exchange.
+            runs.processes.Exchange.
         hand_over: limits the fresh examples of a batch; None: no limit below the size of a batch.
             Ignored after batching, where items are whole batches.
     """

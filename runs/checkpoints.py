@@ -20,7 +20,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from runs import distributed, fingerprint, records
+from runs import fingerprint, processes, records
 from runs.records import Damaged
 
 # Orbax and its file layer log every save, and long reports of failures, which are also raised.
@@ -97,7 +97,7 @@ class Checkpoints:
             if self._reporting is not None:
                 self._reporting.join()
             # A process that is killed before the new one is complete still has the earlier one.
-            distributed.decided_by_first(lambda: self._move_aside(step))
+            processes.decided_by_first(lambda: self._move_aside(step))
             manager.delete(step)  # from its list; there is no such directory any more
         manager.save(
             step,
@@ -114,7 +114,7 @@ class Checkpoints:
             manager.wait_until_finished()
         except Exception:  # which the next save, or the end, raises too
             return
-        if distributed.is_first():
+        if processes.is_first():
             shutil.rmtree(self._aside(step), ignore_errors=True)
         self._on_saved()
 
@@ -135,7 +135,7 @@ class Checkpoints:
         """From now on, reads the checkpoint that a damaged one was replacing; returns whether there
         is one, and it was not read yet."""
         paths = self._directory / str(step), self._aside(step)
-        both = distributed.decided_by_first(lambda: all(path.is_dir() for path in paths))
+        both = processes.decided_by_first(lambda: all(path.is_dir() for path in paths))
         if not both or step in self._damaged:
             return False
         self._damaged.add(step)
@@ -157,7 +157,7 @@ class Checkpoints:
                 else:
                     path.rename(self._directory / step)
 
-        distributed.decided_by_first(put_back)
+        processes.decided_by_first(put_back)
         self._damaged.clear()
 
     def steps(self) -> list[int]:
@@ -169,7 +169,7 @@ class Checkpoints:
             names = {path.name.removeprefix(".") for path in paths}
             return sorted((int(name) for name in names if records.is_numbered(name)), reverse=True)
 
-        return distributed.decided_by_first(list_directory)
+        return processes.decided_by_first(list_directory)
 
     def check_metadata(self, step: int) -> None:
         """Raises Damaged if Orbax cannot read the metadata of a checkpoint."""
@@ -182,7 +182,7 @@ class Checkpoints:
                 return f"its metadata cannot be read ({_first_line(error)})"
             return ""
 
-        if why := distributed.decided_by_first(read):
+        if why := processes.decided_by_first(read):
             raise Damaged(why)
 
     def value(self, step: int) -> Any:
@@ -206,7 +206,7 @@ class Checkpoints:
         finally:
             reader.close()
         # each process reads its own part, which may be the only one that is damaged
-        if why := next(filter(None, distributed.gather(why)), None):
+        if why := next(filter(None, processes.gather(why)), None):
             raise Damaged(why)
         if fingerprint.of_arrays(arrays) != expected:
             raise Damaged("its arrays are not those that were saved")
@@ -253,7 +253,7 @@ class Checkpoints:
             except _DAMAGE_ERRORS as error:
                 return {"error": f"its values cannot be read ({_first_line(error)})"}
 
-        outcome = distributed.decided_by_first(read)
+        outcome = processes.decided_by_first(read)
         if "error" in outcome:
             raise Damaged(outcome["error"])
         return outcome["content"]

@@ -21,7 +21,8 @@ import ml_collections
 from configs import base
 from configs.fields import Field
 from echo.spec import abbreviated
-from runs import records, signals, terminal
+from runs import records, signals
+from runs.progress import surviving_output, write
 from runs.study import flat, plain
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]  # the checkout
@@ -126,24 +127,22 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
 
     Wrong input prints one sentence to standard error and returns 2, Failed 4, Ctrl-C 130.
     """
-    terminal.survive_hangup()
-    terminal.escape_what_cannot_be_encoded()
     before = signal.getsignal(signal.SIGINT)
     signals.install(signals.raise_once)
     try:
-        return main(sys.argv[1:] if argv is None else argv)
+        with surviving_output():
+            return main(sys.argv[1:] if argv is None else argv)
     except Exception as error:
         known = explained(error)
         if not isinstance(known, InputError | Failed):
             raise
-        terminal.write(f"error: {plain(str(known))}", sys.stderr)
+        write(f"error: {plain(str(known))}", sys.stderr)
         return FAILED if isinstance(known, Failed) else WRONG_INPUT
     except KeyboardInterrupt:
-        terminal.write("interrupted", sys.stderr)
+        write("interrupted", sys.stderr)
         return signals.INTERRUPTED
     finally:
         signals.install(before)
-        terminal.flush()
 
 
 def answer_early(parse: Callable[[Sequence[str]], Any]) -> None:

@@ -1,21 +1,24 @@
-"""Progress of a command: one live line in a terminal, plain lines elsewhere."""
+"""Progress of a command: one live line in a terminal, plain lines elsewhere.
+
+Output may fail at any time without ending the process: a terminal closes, the reader of a pipe
+ends, or the disk of a log is full.
+"""
 
 import contextlib
 import dataclasses
+import io
 import math
+import os
+import shutil
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import IO
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
-from runs import terminal
-
-# Log files should get a line only now and then.
-_PLAIN_EVERY_SECONDS = 10.0
+# A terminal gets a line this often, and a log file.
+_LIVE_SECONDS, _PLAIN_SECONDS = 0.2, 10.0
 
 # What takes longer is named while it lasts.
 _SLOW_SECONDS = 3.0
@@ -97,53 +100,38 @@ class TimeLeft:
         return (now - start) / (done - first_done) * (1 - done) if done > first_done else None
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Raises the error; Rich would exit the process with code 1."""
-        raise
-
-
 class Progress:
-    """Shows a status, at most a few times a second.
+    """Shows a status on standard error, at most a few times a second.
 
     Args:
-        heading: a line above every status.
+        heading: stands before every status.
         quiet: show nothing.
     """
 
     def __init__(self, heading: str = "", quiet: bool = False):
-        self._console = _Console(file=sys.stderr, highlight=False, quiet=quiet)
-        self._heading, self._heading_said = heading, not heading
-        self._live: Live | None = None
-        self._last: object = None
+        self.quiet, self.unsaid = quiet, list[str]()
+        self._stream, self._heading = sys.stderr, heading
+        self._live = self._stream is not None and self._stream.isatty()
+        self._shown = False  # whether a live line is shown
+        self._last = ""
         self._next_line = time.monotonic() + 2.0
-        self.quiet = quiet
-        self.unsaid: list[str] = []
 
     def update(self, status: object) -> None:
         """Shows `status` (anything with a str) if the last one is old enough.
 
         A log does not get a status that equals the last one.
         """
-        now = time.monotonic()
+        now, line = time.monotonic(), SEPARATOR.join(filter(None, (self._heading, str(status))))
         if self.quiet or now < self._next_line:
             return
-        line = self.fitted(str(status))
-        if self._console.is_terminal:
-            self._next_line = now + 0.2
-            lines = "\n".join(filter(None, (self.fitted(self._heading), line)))
-            with terminal.reached(self._console.file):
-                if self._live is None:
-                    self._live = Live(console=self._console, transient=True, auto_refresh=False)
-                    self._live.start()
-                text = Text(lines, overflow="ellipsis", no_wrap=True)
-                self._live.update(text, refresh=True)
-        elif status != self._last:
-            self._last, self._next_line = status, now + _PLAIN_EVERY_SECONDS
-            if not self._heading_said:
-                self._heading_said = True
-                self.say(self._heading)
-            self.say(line)
+        if self._live:
+            self._next_line = now + _LIVE_SECONDS
+            self._shown = True
+            with writable(self._stream):
+                print(f"\r\x1b[K{self.fitted(line)}", end="", file=self._stream, flush=True)
+        elif line != self._last:
+            self._last, self._next_line = line, now + _PLAIN_SECONDS
+            self.say(self.fitted(line))
 
     @contextlib.contextmanager
     def meanwhile(self, status: object) -> Iterator[None]:
@@ -161,22 +149,24 @@ class Progress:
         """Prints a line permanently; if quiet, keeps it in `unsaid`."""
         if self.quiet:
             self.unsaid.append(line)
-        with terminal.reached(self._console.file):
-            self._console.print(line, soft_wrap=True, markup=False)
+            return
+        self.close()
+        write(line, self._stream)
 
     def fitted(self, line: str) -> str:
         """As many of a line's parts as fit into the terminal (80 columns elsewhere), at least the
         first."""
-        while len(line) > self._console.width and SEPARATOR in line:
+        width = shutil.get_terminal_size().columns
+        while len(line) >= width and SEPARATOR in line:
             line = line.rpartition(SEPARATOR)[0]
-        return line
+        return line[: width - 1] if self._live else line
 
     def close(self) -> None:
         """Removes the live line."""
-        if self._live is not None:
-            with terminal.reached(self._console.file):
-                self._live.stop()
-            self._live = None
+        if self._shown:
+            self._shown = False
+            with writable(self._stream):
+                print("\r\x1b[K", end="", file=self._stream, flush=True)
 
 
 def duration(seconds: float | None) -> str:
@@ -200,3 +190,44 @@ def several(number: int, noun: str) -> str:
     """A count with its noun: "1 search", "1,200 trials"."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def write(line: str, stream: IO[str] | None = None) -> None:
+    """Prints a line to `stream`, by default standard output, if it is still writable."""
+    stream = sys.stdout if stream is None else stream
+    with writable(stream):
+        print(line, file=stream, flush=True)
+
+
+@contextlib.contextmanager
+def writable(stream: IO[str] | None) -> Iterator[None]:
+    """Discards all further output to `stream` once a write in the context fails."""
+    try:
+        yield
+    except (OSError, ValueError):  # ValueError: the stream is closed
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
+
+
+@contextlib.contextmanager
+def surviving_output() -> Iterator[None]:
+    """Keeps a command alive, within the context, when its terminal closes or its output fails.
+
+    Prints characters that standard output cannot encode, such as '≤' in ASCII, as escapes, as
+    Python does on standard error. Flushes at the end, where Python would fail at exit.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with writable(stream):
+                if stream is not None:
+                    stream.flush()

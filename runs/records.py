@@ -369,6 +369,11 @@ def _parsed(content: bytes, name: str) -> Any:
         raise Damaged(f"{name} is not JSON: {error}") from error
 
 
+def parse_object(content: bytes, name: str) -> dict[str, Any]:
+    """The JSON object that `content`, of the file `name`, represents; raises Damaged."""
+    return _object(_parsed(content, name), name)
+
+
 def _object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Damaged(f"{name} holds {type(value).__name__}, not an object")

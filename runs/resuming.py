@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from runs import cli, distributed, records, trial_records
+from runs import cli, processes, records, trial_records
 from runs.checkpoints import Checkpoints
 from runs.records import Damaged
 
@@ -58,12 +58,12 @@ def newest_usable(
         reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in unusable)
         raise NothingToResume(workdir, reasons)
     for step, why in unusable:
-        distributed.decided_by_first(
+        processes.decided_by_first(
             functools.partial(checkpoints.set_aside, step, workdir / records.DAMAGED)
         )
         say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
     checkpoints.recover()
-    distributed.decided_by_first(lambda: _clear(workdir, say))
+    processes.decided_by_first(lambda: _clear(workdir, say))
     if newest and unusable:
         say(f"resuming from checkpoint {newest[0]}; the others are in {workdir / records.DAMAGED}")
     return newest
@@ -79,7 +79,7 @@ def _check_records(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) ->
         )
         return ", ".join(filter(None, reasons))
 
-    if why := distributed.decided_by_first(missing):
+    if why := processes.decided_by_first(missing):
         raise Damaged(why)
 
 

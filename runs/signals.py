@@ -16,17 +16,9 @@ from typing import NoReturn
 
 INTERRUPTED, PREEMPTED = 130, 75  # exit codes
 
-# Seconds that a run which is to stop still waits for its input.
-PATIENCE = 1.0
-
 _calls = itertools.count()  # of all functions that `stop_requested` yields, with several processes
-_stop: threading.Event | None = None  # of the outermost `stop_requested`, in a single process
-_waiting = False  # whether the main thread is within `ending_waits`
-_stopped = False  # whether `stop_requested` has had a signal
-
-
-class WaitEnded(BaseException):
-    """A wait has ended, because the process is to stop. No `except Exception` catches it."""
+_stop = threading.Event()  # whether `stop_requested` has had a signal
+_stopping: Callable[[], bool] | None = None  # what the outermost `stop_requested` yields
 
 
 def end_at_once(*_) -> None:
@@ -73,7 +65,7 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
 
     In a single process it returns True after the first SIGTERM or Ctrl-C; the second Ctrl-C ends a
     command immediately. Only the main thread receives signals; elsewhere it always returns False.
-    Functions of nested contexts return the same. Within it, SIGALRM belongs to `ending_waits`.
+    Functions of nested contexts return the same.
 
     Of several processes, any may receive SIGTERM. All stop at the same call, slightly later:
     JAX's preemption service, which `jax.distributed.initialize` starts, coordinates them in the
@@ -82,6 +74,7 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
     import jax
     from jax.experimental import multihost_utils
 
+    global _stopping
     if jax.process_count() > 1:
         # JAX stops at the number after the largest one reported so far, which is 0 before the first
         # report. The steps of a resumed run could start beyond it; the number of the call cannot.
@@ -90,59 +83,28 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    global _stop
-    if _stop is not None:
-        yield _stop.is_set
+    if _stopping is not None:
+        yield _stopping
         return
-    stop = _stop = threading.Event()
-    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGALRM
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def on_signal(number, _frame):
-        global _stopped
-        _stopped = True
-        stop.set()
-        if _waiting:
-            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        _stop.set()
         # SIGTERM may come twice, to the group of processes and from the parent.
         if number == signal.SIGINT:
             of_command = before[number] is raise_once
             signal.signal(number, end_at_once if of_command else before[number])
 
-    def on_alarm(_number, _frame):
-        global _waiting
-        if _waiting:
-            _waiting = False  # also if the block has just ended
-            raise WaitEnded
-
-    for number, handler in zip(numbers, (on_signal, on_signal, on_alarm), strict=True):
-        signal.signal(number, handler)
+    _stop.clear()
+    _stopping = _stop.is_set
+    for number in before:
+        signal.signal(number, on_signal)
     try:
-        yield stop.is_set
+        yield _stopping
     finally:
-        _stop = None
+        _stopping = None
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def ending_waits() -> Iterator[None]:
-    """Raises WaitEnded if the block, which waits for something else, lasts PATIENCE seconds after
-    `stop_requested` has had a signal. Without that context, or of several processes, which
-    could not stop at the same step, no wait is ended."""
-    global _waiting
-    if _stop is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    _waiting = True
-    if _stop.is_set():
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-    try:
-        yield
-    finally:
-        _waiting = False
-        if _stop.is_set():
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def exit_command(code: int) -> NoReturn:
@@ -151,6 +113,6 @@ def exit_command(code: int) -> NoReturn:
     If a signal has stopped it, its threads are not waited for: one may read a source that does not
     answer.
     """
-    if _stopped:
+    if _stop.is_set():
         os._exit(code)
     sys.exit(code)

@@ -1,13 +1,14 @@
 """Enters a run's directory: a new one, an interrupted run to resume, or a finished one."""
 
 import contextlib
+import fcntl
 import itertools
 import os
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from runs import cli, locks, records, trial_records
+from runs import cli, records, trial_records
 from runs.cli import InputError
 
 
@@ -40,7 +41,7 @@ def enter(
             return finished
         workdir.mkdir(parents=True, exist_ok=True)
         if lock is not None:
-            if not lock.enter_context(locks.held(workdir / records.LOCK)):
+            if not lock.enter_context(held(workdir / records.LOCK)):
                 raise InputError(
                     f"{workdir} is in use by another process; wait until it ends, or give "
                     "another directory"
@@ -211,3 +212,28 @@ def _shared(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         for name, value in record.items()
         if name in other
     }
+
+
+@contextlib.contextmanager
+def held(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
+    """Locks the file `path` within the context; yields False if another process holds the lock.
+
+    Args:
+        path: the file, which is created if it does not exist.
+        wait: whether to wait until no other process holds the lock.
+
+    Raises:
+        InputError: the file system does not support locks.
+    """
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be locked ({error.strerror}); give a directory on a file system "
+                "that supports locks"
+            ) from error
+        yield True

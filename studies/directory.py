@@ -7,7 +7,7 @@ from typing import Any
 
 from configs import base
 from data.splits import open_splits
-from runs import cli, environment, locks, records, workdirs
+from runs import cli, environment, records, workdirs
 from runs.study import MAY_CHANGE, SIZES, Study
 from studies.search import searches_in_order
 from studies.trial import finished_result
@@ -62,7 +62,7 @@ def open_study(study: Study, study_dir: pathlib.Path) -> str:
     records.remove_stale(study_dir)
     if not _covers(existing, plan):
         # another launch may be extending the study, too
-        with cli.writing_to(study_dir), locks.held(study_dir / _LOCK, wait=True):
+        with cli.writing_to(study_dir), workdirs.held(study_dir / _LOCK, wait=True):
             existing = _read(study_dir) or existing
             if not _covers(existing, plan):
                 grown = {name: plan[name] for name in MAY_CHANGE} | _larger(existing, plan)

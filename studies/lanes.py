@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 
 import train as training_loop
 from pipeline.map_datasets import Batch
-from runs import distributed, signals
+from runs import processes, signals
 from runs.progress import Progress
-from runs.tooling import Tools
+from runs.tracking import Tools
 from training.experiment import make_experiment, sharing_input
 from training.step import Program, Rows
 from training.stepper import Stack, StackedStepper
@@ -70,7 +70,7 @@ def train(
         return stopping
 
     def ended(lane: Lane, result: dict[str, Any]) -> None:
-        distributed.raise_if_failed(result, places[lane])
+        processes.raise_if_failed(result, places[lane])
         results[lane] = result
         lane.close()
         del running[lane]

@@ -9,10 +9,10 @@ from typing import Any
 
 from data.splits import remarks
 from pipeline import accounting
-from runs import distributed, records, workdirs
+from runs import processes, workdirs
 from runs.progress import SEPARATOR, Progress, left, several
 from runs.study import Study
-from runs.tooling import Tools
+from runs.tracking import Tools
 from studies import search
 from studies.directory import open_study, with_record
 from studies.executors import Executor, InProcessExecutor
@@ -59,10 +59,10 @@ def run(
     study = with_record(study)
     executor = make_executor(study, study_dir, progress)
     try:
-        if note := distributed.decided_by_first(lambda: open_study(study, study_dir)):
+        if note := processes.decided_by_first(lambda: open_study(study, study_dir)):
             progress.say(note)
         # before any trial, so that a copy of an unfinished study can be resumed
-        tools.copy(study_dir, progress.say, only=records.STUDY)
+        tools.copy(study_dir, progress.say)
         for remark in remarks(study.config.dataset):
             progress.say(remark)
         return _Launch(study, study_dir, progress, executor, lanes, shard, stacked, tools).run()
@@ -108,7 +108,7 @@ class _Launch:
         """Runs until every search is over, or until a signal has stopped what was running."""
         with self._executor.stop_requested() as stop_requested:
             while self._running() or not (self._stopping or self._over()):
-                self._now = distributed.decided_by_first(time.monotonic)
+                self._now = processes.decided_by_first(time.monotonic)
                 if not self._stopping and stop_requested():
                     self._stopping = True
                     self._executor.stop()
@@ -143,7 +143,7 @@ class _Launch:
 
     def _already_finished(self, queue: SearchQueue, trial: int) -> bool:
         """Whether an earlier launch finished the trial, which is then counted."""
-        result = distributed.decided_by_first(
+        result = processes.decided_by_first(
             functools.partial(
                 finished_result,
                 self._study,

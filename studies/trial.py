@@ -16,10 +16,10 @@ from typing import Any
 
 import train
 from configs import base
-from runs import cli, distributed, locks, records, resuming, trial_records, workdirs
+from runs import cli, processes, records, resuming, trial_records, workdirs
 from runs.progress import Progress
 from runs.study import Study
-from runs.tooling import Tools
+from runs.tracking import Tools
 from studies import lanes, search
 
 # Another process holds the trial's lock. It may finish the trial, or be killed and release it.
@@ -98,7 +98,7 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
         cli.InputError, cli.DiskFull: see `train.train`.
     """
     with contextlib.ExitStack() as held_locks, cli.disk_full_named(study_dir):
-        known, notes = distributed.decided_by_first(
+        known, notes = processes.decided_by_first(
             lambda: _claim(study, unit, study_dir, held_locks)
         )
         results = {int(trial): result for trial, result in known.items()}
@@ -109,9 +109,7 @@ def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progre
                 results |= zip(to_train, trained, strict=True)
                 return Outcome(results, to_train, tuple(notes))
             except resuming.NothingToResume as error:
-                moved_to = distributed.decided_by_first(
-                    functools.partial(_set_aside, error.workdir)
-                )
+                moved_to = processes.decided_by_first(functools.partial(_set_aside, error.workdir))
                 notes.append(
                     f"{error.workdir}: no checkpoint can be used ({error.reasons}); its files are "
                     f"now in {moved_to}, and the trial has started over"
@@ -134,7 +132,7 @@ def give_up(
     """
     workdir = unit.workdir(trial, study_dir)
     workdir.mkdir(parents=True, exist_ok=True)
-    with locks.held(workdir / records.LOCK) as locked:
+    with workdirs.held(workdir / records.LOCK) as locked:
         if not locked:
             return HELD
         if finished := finished_result(study, study_dir, unit.condition, unit.search, trial):
@@ -189,13 +187,13 @@ def _train(
     """Trains trials whose locks this process holds; returns their results."""
     trial_dirs = [unit.workdir(trial, study_dir) for trial in trials]
     condition = study.condition(unit.condition)
-    if distributed.is_first():
+    if processes.is_first():
         for trial, workdir in zip(trials, trial_dirs, strict=True):
             _write_hparams(study, unit, trial, workdir, len(trials))
     configs = [search.trial_config(study, condition, unit.search, trial) for trial in trials]
     if len(trials) == 1:
         result = train.train(configs[0], trial_dirs[0], progress, locked=True, tools=unit.tools)
-        distributed.raise_if_failed(result, trial_dirs[0])
+        processes.raise_if_failed(result, trial_dirs[0])
         return [result]
     return lanes.train(configs, trial_dirs, progress, unit.stacked, tools=unit.tools)
 
@@ -242,7 +240,7 @@ def _claim(
         workdir, label = unit.workdir(trial, study_dir), unit.label(trial)
         for path, kind, moved_to in _make_directory(workdir):
             notes.append(f"{label}: {path} was not {kind}; what was in its place is now {moved_to}")
-        locked = held_locks.enter_context(locks.held(workdir / records.LOCK))
+        locked = held_locks.enter_context(workdirs.held(workdir / records.LOCK))
         # read under the lock: the process that held it may just have finished the trial
         if locked and (reason := _damage(study, unit, trial, workdir)):
             moved_to = workdirs.set_aside(workdir)

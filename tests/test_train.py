@@ -15,7 +15,6 @@ import train
 from runs import cli, clock, records
 from runs.checkpoints import Checkpoints
 from runs.progress import Progress
-from tests.helpers import forked
 from tests.helpers.runs import (
     EIGHT_STEPS,
     HANGS,
@@ -89,68 +88,6 @@ def test_a_stop_during_an_evaluation_saves_and_the_evaluation_is_done_again(
     monkeypatch.undo()
     assert train.train(config, tmp_path / "run")["status"] == "exhausted"
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
-
-
-# A command whose source stops answering after a number of training examples, and that is stopped
-# then, or once it has waited for a while. "closing": each time that an iterator is closed, it waits
-# for its thread, as with Python 3.13; earlier versions wait once.
-UNANSWERED = """
-import os, signal, sys, threading, time
-import train
-from data.sources import ArraySource
-from grain._src.python.dataset.transformations.prefetch import ThreadPrefetchDatasetIterator
-from runs import cli, signals
-
-answer, answered, hung = ArraySource.__getitems__, [], threading.Event()
-
-def read(source, indices):
-    if len(source) == 1197:
-        answered.extend(indices)
-        if len(answered) > 300:
-            hung.set()
-            threading.Event().wait()
-    return answer(source, indices)
-
-def stop():
-    hung.wait()
-    waited = 0
-    while sys.argv[1] != "reading" and waited < 20:
-        time.sleep(0.01)
-        waited = waited + 1 if signals._waiting else 0
-    os.kill(os.getpid(), signal.SIGTERM)
-
-ArraySource.__getitems__ = read
-threading.Thread(target=stop, daemon=True).start()
-if sys.argv[1] == "closing":
-    ThreadPrefetchDatasetIterator.close = lambda iterator: threading.Event().wait()
-signals.exit_command(cli.guarded(train.main, sys.argv[2:]))
-"""
-
-
-@pytest.mark.long
-@pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    ("when", "fields"),
-    [
-        ("reading", {"prefetch": 0}),
-        ("waiting", {"prefetch": 0}),
-        ("waiting", echoing("before_augmentation", 100)),
-        ("closing", echoing("before_augmentation", 100)),
-        ("waiting", echoing("after_batching", 4) | {"prefetch": 0}),
-        ("waiting", echoing("before_augmentation", 0, factor=1) | {"echo__policy": "auto"}),
-    ],
-)
-def test_a_run_stops_although_its_source_no_longer_answers(when, fields, tmp_path, uninterrupted):
-    config, workdir = mini(**fields), tmp_path / "run"
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={workdir}", *flags(config)]
-    ended = forked.run(["-c", UNANSWERED, when, *words], dict(os.environ), HANGS)
-    assert ended.returncode == cli.PREEMPTED, ended.stderr
-    result = records.read_json(workdir / records.RESULT)
-    assert result["status"] == "preempted"
-    assert result["step"] == latest_step(workdir)
-    assert train.train(config, workdir)["status"] == "exhausted"
-    if config.echo.policy == "fixed":
-        assert_equal_runs(config, uninterrupted(config), workdir)
 
 
 @pytest.mark.slow

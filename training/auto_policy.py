@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from echo.diagnostics import CopyDiagnostics
 from pipeline.auto_streams import AutoStreams
 from pipeline.map_datasets import Batch
-from runs import cli, distributed, records
+from runs import cli, processes, records
 from runs.study import short
 from training.optimizer import Hyperparameters
 from training.step import Program, Rows
@@ -62,7 +62,7 @@ class AutoPolicy:
 
     def __init__(self, config: ConfigDict, copies: CopyDiagnostics):
         self._copies = copies
-        self._pace, self._exchange = Pace(), distributed.Exchange()
+        self._pace, self._exchange = Pace(), processes.Exchange()
         self._earlier: dict[int, list[int]] = {}  # decisions to repeat, by batch number
         self._recorded = 0  # steps whose decisions are in the file already
         self._file: records.LinesWriter | None = None  # in process 0
@@ -85,10 +85,10 @@ class AutoPolicy:
     def resume(self, workdir: pathlib.Path, step: int) -> None:
         """Repeats decisions that were recorded after the checkpoint before making new ones."""
         path = workdir / records.DECISIONS
-        decisions, length = distributed.decided_by_first(lambda: records.read_decisions(path))
+        decisions, length = processes.decided_by_first(lambda: records.read_decisions(path))
         self._earlier.update(enumerate(decisions[step:], start=step))
         self._recorded = len(decisions)
-        if distributed.is_first():
+        if processes.is_first():
             self._file = records.LinesWriter(path, length)
             for fresh in decisions[:step]:
                 self._copies.decided(fresh)
@@ -114,7 +114,7 @@ def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
     processes use those that process 0 reads."""
     if not config.echo.replay:
         return None
-    return np.asarray(distributed.decided_by_first(lambda: _read_replay(config)), np.int64)
+    return np.asarray(processes.decided_by_first(lambda: _read_replay(config)), np.int64)
 
 
 def _read_replay(config: ConfigDict) -> list[list[int]]:

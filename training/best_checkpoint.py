@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from data.sources import RecordError
-from runs import checkpoints, cli, distributed, locks, records, trial_records, workdirs
+from runs import checkpoints, cli, processes, records, trial_records, workdirs
 from runs.study import is_number
 from training import memory
 from training.experiment import Experiment, batches_of_test_split, make_experiment
@@ -54,9 +54,9 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
                 f"config.{name} cannot be given with --evaluate, which uses the run's own; "
                 f"allowed: {', '.join(MAY_CHANGE)}"
             )
-    config, status, best = distributed.decided_by_first(lambda: _run_of(workdir))
+    config, status, best = processes.decided_by_first(lambda: _run_of(workdir))
     finished = status in records.FINISHED
-    if finished and (stored := distributed.decided_by_first(lambda: _stored_evaluation(workdir))):
+    if finished and (stored := processes.decided_by_first(lambda: _stored_evaluation(workdir))):
         return stored
     configured = _configured(config, overrides)
     experiment = make_experiment(_without_training(configured))
@@ -72,7 +72,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         "splits": values,
         "sha256": {records.PARAMETERS: hashlib.sha256(parameters).hexdigest()},
     }
-    if distributed.is_first():
+    if processes.is_first():
         records.write_bytes(workdir / records.PARAMETERS, parameters)
         records.write_json(workdir / records.EVALUATION, evaluation)
     return evaluation
@@ -118,7 +118,7 @@ def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, dict[str, Any] 
     status = result.get("status", _INTERRUPTED)
     if status not in records.FINISHED:
         workdirs.check_kinds(workdir)
-        with cli.writing_to(workdir), locks.held(workdir / records.LOCK) as free:
+        with cli.writing_to(workdir), workdirs.held(workdir / records.LOCK) as free:
             if not free:
                 raise cli.InputError(f"another process is training in {workdir}; stop it first")
     return record["config"], status, result.get("best")

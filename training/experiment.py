@@ -23,7 +23,7 @@ from pipeline import accounting, build
 from pipeline.evaluation import EvaluationBatch, decode_for_evaluation, evaluation_batches
 from pipeline.map_datasets import Arrays, Batch
 from pipeline.streams import FixedStreams
-from runs import cli, distributed, records
+from runs import cli, processes, records
 from training import check, memory, sharding
 from training.auto_policy import AutoPolicy
 from training.step import Program, Task, program
@@ -99,7 +99,7 @@ def sharing_input(config: ConfigDict, other: Experiment) -> Experiment:
         InputError: the configuration cannot be run.
     """
     check.check(config)
-    distributed.check_same(_fields(config))
+    processes.check_same(_fields(config))
     mesh = other.program.task.mesh
     programs = _checked_program(config, workloads.make(config, other.info), mesh)
     policy = FixedPolicy(config, other.held_streams)
@@ -184,7 +184,7 @@ def _check_same_everywhere(
     values |= {f"the data set's {name}": of for name, of in dataclasses.asdict(info).items()}
     values |= {"the number of training examples": training}
     values |= {"the number of validation examples": validation}
-    distributed.check_same(values)
+    processes.check_same(values)
 
 
 def _fields(config: ConfigDict) -> dict[str, Any]:

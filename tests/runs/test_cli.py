@@ -243,9 +243,10 @@ def test_a_variant_of_a_file_without_variants(tmp_path, capsys):
 
 
 PRINTS = """
-from runs import cli, terminal
+from runs import cli
+from runs.progress import write
 def main(argv):
-    terminal.write("e \\u2264 4")
+    write("e \\u2264 4")
     return cli.OK
 cli.guarded(main)
 """

@@ -3,7 +3,7 @@
 import pytest
 
 import train
-from runs import cli, environment, origins, records, tooling
+from runs import cli, environment, origins, records
 from tests.helpers.runs import EIGHT_STEPS, flags, mini, preempt, stop_at
 from tests.helpers.small_studies import RecordedProgress
 
@@ -104,14 +104,3 @@ def test_a_resumption_after_the_checkpoint_is_dropped_with_its_steps(tmp_path):
     # it starts over before its first checkpoint: nothing is left of the beginning
     assert note(0, "c", prefetch=2) == [(0, "c", {})]
     assert said[-1] == f"{tmp_path} resumes at step 0 with commit ('a' before, 'c' now)"
-
-
-def test_a_mirror_stays_that_of_a_run_which_resumed_with_other_settings(tmp_path):
-    workdir, copy, said = tmp_path / "run", tmp_path / "copy", RecordedProgress()
-    tools = tooling.Tools(mirror=f"file://{copy}", root=workdir)
-    train.train(CONFIG, workdir, said, on_step=stop_at(3), tools=tools)
-    (copy / "error.txt").write_text("of an attempt that failed")
-    train.train(OTHER, workdir, said, tools=tools)
-    assert not (copy / "error.txt").exists()
-    assert recorded(copy)["resumed"] == recorded(workdir)["resumed"]
-    assert len(said.lines) == 1

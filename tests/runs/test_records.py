@@ -1,7 +1,6 @@
 """A run on disk: whole records, clocks that leave pauses out, checkpoints that come back."""
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import json
@@ -19,9 +18,7 @@ from hypothesis import strategies as st
 from runs import fingerprint, records
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
-from runs.observers import Observer
-from runs.progress import Progress, Status, duration
-from runs.recorder import Recorder
+from runs.tracking import Followers, Recorder
 from tests.helpers.runs import HANGS
 
 
@@ -71,7 +68,7 @@ def test_the_measurements_are_on_disk_before_the_result(tmp_path, monkeypatch):
         force(file)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    recorder = Recorder(tmp_path, 0, Observer())
+    recorder = Recorder(tmp_path, 0, Followers({}, print))
     recorder.write({"step": 1, "fresh_examples": 8, "split": "train", "loss": 1.0})
     recorder.close()
     recorder.write_result({"status": "exhausted"})
@@ -326,35 +323,6 @@ def test_a_fingerprint_depends_on_every_bit_and_not_on_sharding(data):
     assert fingerprint.of_arrays({"a": jnp.asarray(changed)}) != known
     moved = np.roll(array, 1)  # the same values elsewhere
     assert fingerprint.of_arrays({"a": jnp.asarray(moved)}) != known
-
-
-def test_a_status_is_one_line():
-    status = Status("accuracy", 0.9712, ">= 0.97", 95.0, 0.081, 4804, 16_000, 5213.4, 9400.1)
-    assert str(status) == (
-        "accuracy 0.9712 (>= 0.97) | 1 min 35 s left | input wait 8% | 5,213 fresh/s | "
-        "9,400/s with repeats | 4,804 of 16,000 fresh"
-    )
-    without = dataclasses.replace(status, rows_per_second=None)
-    assert str(without).endswith(" | 5,213 fresh/s | 4,804 of 16,000 fresh")
-
-
-def test_plain_output_is_throttled(capsys, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("runs.progress.time.monotonic", lambda: now[0])
-    progress = Progress(heading="trial 3")
-    for second in range(30):
-        now[0] = float(second)
-        progress.update(f"at {second}")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["trial 3", "at 2", "at 12", "at 22"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (None, "?")],
-)
-def test_durations_are_readable(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_trials_on_disk_come_in_order(tmp_path):

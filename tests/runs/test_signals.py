@@ -1,11 +1,9 @@
 """What a stop does to the process that receives it."""
 
-import functools
 import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -34,42 +32,6 @@ def test_nested_contexts_stop_together():
         assert outer()
     with signals.stop_requested() as later:
         assert not later()
-
-
-@pytest.fixture
-def short_patience(monkeypatch):
-    monkeypatch.setattr(signals, "PATIENCE", 0.01)
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_a_wait_ends_soon_after_a_signal(before, short_patience):
-    kill = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
-    handler = signal.getsignal(signal.SIGALRM)
-
-    def wait():
-        with signals.ending_waits():
-            threading.Event().wait(HANGS)
-
-    with signals.stop_requested() as stop:
-        if before:
-            kill()
-        else:
-            threading.Timer(0.05, kill).start()
-        with pytest.raises(signals.WaitEnded):
-            wait()
-        assert stop()
-    assert signal.getsignal(signal.SIGALRM) is handler
-
-
-def test_what_does_not_wait_is_not_ended(monkeypatch):
-    monkeypatch.setattr(signals, "PATIENCE", HANGS)
-    with signals.stop_requested():
-        with signals.ending_waits():
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
-        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
-    with signals.ending_waits():
-        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 def test_a_sweep_stops_while_nothing_trains(tmp_path):

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from configs import cifar10
-from runs import locks, records
+from runs import records, workdirs
 from studies.definitions import load_study
 from studies.directory import open_study
 from tests.helpers.processes import errors_of
@@ -13,8 +13,8 @@ from tests.helpers.runs import HANGS, flags, mini
 
 SWEEP = """
 import sys
-from runs import cli, distributed
-distributed._SHUTDOWN_SECONDS = 2
+from runs import cli, processes
+processes._SHUTDOWN_SECONDS = 2
 import sweep
 sys.exit(cli.guarded(sweep.main, sys.argv[1:]))
 """
@@ -95,7 +95,7 @@ def test_processes_start_a_held_trial_at_the_same_time_whatever_their_clocks(
     open_study(load_study(mini(), cifar10, MINI, "demo", 2, 1, overrides), tmp_path / "study")
     held, other = (tmp_path / "study" / "baseline" / "0" / trial for trial in "01")
     held.mkdir(parents=True)
-    with locks.held(held / records.LOCK) as here:
+    with workdirs.held(held / records.LOCK) as here:
         assert here
         both = two_processes(words)
         latest = time.monotonic() + HANGS

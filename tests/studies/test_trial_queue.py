@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runs import locks, records
+from runs import records, workdirs
 from studies.study_progress import StudyProgress
 from studies.trial_queue import SearchQueue
 from tests.helpers.runs import HANGS, ROOT
@@ -104,8 +104,8 @@ def test_only_trials_of_other_launches_are_held():
 def test_lock_is_exclusive_and_released_when_its_owner_is_killed(tmp_path):
     path = tmp_path / "lock"
     program = (
-        "import pathlib, sys; from runs import locks\n"
-        "with locks.held(pathlib.Path(sys.argv[1])) as here:\n"
+        "import pathlib, sys; from runs import workdirs\n"
+        "with workdirs.held(pathlib.Path(sys.argv[1])) as here:\n"
         "    print(here, flush=True); sys.stdin.read()"
     )
     owner = subprocess.Popen(
@@ -117,14 +117,14 @@ def test_lock_is_exclusive_and_released_when_its_owner_is_killed(tmp_path):
     )
     try:
         assert owner.stdout.readline() == "True\n"
-        with locks.held(path) as here:
+        with workdirs.held(path) as here:
             assert not here
     finally:
         os.kill(owner.pid, 9)
         owner.wait()
     deadline = time.monotonic() + HANGS
     while time.monotonic() < deadline:
-        with locks.held(path) as here:
+        with workdirs.held(path) as here:
             if here:
                 return
     raise AssertionError("the lock of a killed process is still held")

@@ -10,7 +10,7 @@ from flax import nnx
 import train
 from data import sources, splits
 from models.resnet import CifarResNet
-from runs import cli, locks, records, trial_records
+from runs import cli, records, trial_records, workdirs
 from tests.helpers.runs import RESNET, mini, stop_at
 from training import memory
 from training.step import Program
@@ -155,7 +155,7 @@ def test_named_pipes_in_the_place_of_files_do_not_block(finished, capsys):
 
 def test_run_in_training_is_not_evaluated(finished, capsys):
     (finished / records.RESULT).unlink()
-    with locks.held(finished / records.LOCK):
+    with workdirs.held(finished / records.LOCK):
         assert evaluate(finished) == cli.WRONG_INPUT
     assert "another process is training" in capsys.readouterr().err
 

@@ -1,20 +1,127 @@
-"""What trackers hold after a run that was stopped and resumed, read by their own readers."""
+"""What follows a run: trackers, and a profile. None of them can end it."""
 
+import collections
+import glob
 import json
 import struct
+import threading
+import time
 
+import jax
 import numpy as np
 import pytest
 
 import train
-from runs import records, tooling
-from tests.helpers.runs import mini, stop_at
+from runs import cli, records, tracking
+from runs.tracking import Followers, Profile, Tracked
+from tests.helpers.runs import HANGS, echoing, mini, stop_at
 
-pytestmark = pytest.mark.extras
-
-CONFIG = mini()
 DRAWN = {"optimizer.learning_rate": 0.07, "optimizer.schedule.final_factor": 0.3}  # no defaults
 HPARAMS = {"condition": "e2", "search": 1, "trial": 3, "hparams": DRAWN}
+
+
+def test_trackers_compare_trials_by_what_the_search_drew(tmp_path):
+    workdir = tmp_path / "e2" / "1" / "3"
+    workdir.mkdir(parents=True)
+    records.write_json(workdir / records.HPARAMS, HPARAMS)
+    compared = Tracked(workdir, tmp_path, mini().to_dict()).hparams
+    assert compared.items() >= {**DRAWN, "condition": "e2", "search": 1, "trial": 3}.items()
+    assert "hparams" not in compared
+
+
+def test_a_profile_names_what_the_host_does(tmp_path):
+    # a profile is named by the second in which it starts, so the two parts must not be too fast
+    config = mini(**echoing("before_augmentation", 100, factor=2))
+    tools = tracking.Tools(root=tmp_path, profile=(4, 20))
+    train.train(config, tmp_path, on_step=stop_at(13), tools=tools)
+    time.sleep(1.1)
+    train.train(config, tmp_path, tools=tools)
+    traces = glob.glob(f"{tmp_path}/{records.PROFILE}/plugins/profile/*/*.xplane.pb")
+    assert len(traces) == 2  # one of each process that took steps of the range
+    counts = collections.Counter(
+        event.name
+        for trace in traces
+        for plane in jax.profiler.ProfileData.from_file(trace).planes
+        for line in plane.lines
+        for event in line.events
+    )
+    regions = ("read", "decode", "echo", "augment", "transfer", "step", "evaluate", "save")
+    assert set(regions) <= set(counts)
+    assert counts["step"] == counts["transfer"] == 16  # steps 4 to 19
+
+
+def test_a_profile_of_steps_that_are_never_trained_is_a_warning(tmp_path):
+    said = []
+    profile = Profile(tmp_path, 500, 800, said.append)
+    for step in range(1, 41):
+        profile.step(step)
+    profile.end()
+    assert len(said) == 1
+    assert "500:800" in said[0]
+    assert not list(tmp_path.iterdir())
+
+
+EVENTS = {"start": (0,), "record": ({},), "saved": (), "end": ({},), "close": ()}
+
+
+class Listed:
+    """A follower that notes its events, waits at the first one, and fails at one of them."""
+
+    def __init__(self, fails=None):
+        self.events, self.released = [], threading.Event()
+        for name in EVENTS:
+            setattr(self, name, lambda *_, name=name: self._event(name))
+        self._fails = fails
+
+    def _event(self, name):
+        assert self.released.wait(HANGS)
+        self.events.append(name)
+        if name == self._fails:
+            raise ConnectionError("the server\nis gone")
+
+
+@pytest.mark.parametrize("fails", [None, *EVENTS])
+def test_a_slow_follower_holds_up_only_the_end_and_one_that_fails_is_left_out(fails):
+    said, follower = [], Listed(fails)
+    followers = Followers({"--tracker=x": follower}, said.append)
+    for name, arguments in EVENTS.items():
+        if name == "close":
+            assert not follower.events
+            follower.released.set()
+        getattr(followers, name)(*arguments)
+    names = list(EVENTS)
+    assert follower.events == (names[: names.index(fails) + 1] if fails else names)
+    assert len(said) == bool(fails)
+    assert all("--tracker=x" in line and "\n" not in line for line in said)
+    assert not any(thread.name == "--tracker=x" for thread in threading.enumerate())
+
+
+WRONG = {
+    "--tracker=tensorbord": "--tracker",
+    "--tracker=": "--tracker",
+    "--profile=5": "--profile",
+    "--profile=0:3": "--profile",
+    "--profile=3:3": "--profile",
+    "--mirror=nowhere://x": "--mirror",
+    "--mirror=ftp://127.0.0.1:1/x": "--mirror",
+    "--mirror={tmp}/run/copy": "--mirror",
+    "--mirror=": "--mirror",
+    "--workdir=s3://bucket/run": "s3://bucket/run",
+}
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_wrong_flags_are_one_sentence_and_write_nothing(word, tmp_path, capsys):
+    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}"]
+    words.append(word.replace("{tmp}", str(tmp_path)))
+    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
+    error = capsys.readouterr().err
+    assert WRONG[word] in error
+    assert error.count("\n") == 1
+    assert not [*tmp_path.iterdir()]
+
+
+# What the trackers hold after a run that was stopped and resumed, read by their own readers.
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +133,13 @@ def tracked(tmp_path_factory):
     workdir, store = root / "e2" / "1" / "3", f"sqlite:///{root.parent}/mlflow.db"
     workdir.mkdir(parents=True)
     records.write_json(workdir / records.HPARAMS, HPARAMS)
-    tools = tooling.Tools(trackers=tuple(tooling.TRACKERS), root=root)
+    tools = tracking.Tools(trackers=tuple(tracking.TRACKERS), root=root)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("WANDB_MODE", "offline")
         environment.setenv("MLFLOW_TRACKING_URI", store)
-        stopped = train.train(CONFIG, workdir, on_step=stop_at(13), tools=tools)
+        stopped = train.train(mini(), workdir, on_step=stop_at(13), tools=tools)
         assert stopped["status"] == "preempted"
-        assert train.train(CONFIG, workdir, tools=tools)["status"] == "exhausted"
+        assert train.train(mini(), workdir, tools=tools)["status"] == "exhausted"
     return workdir, store
 
 
@@ -42,6 +149,7 @@ def validation_losses(workdir):
     return [(r["fresh_examples"], r["loss"]) for r in lines if r["split"] == "validation"]
 
 
+@pytest.mark.extras
 def test_tensorboard_shows_the_curve_and_the_trial_in_hparams(tracked):
     from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
     from tensorboard.context import RequestContext
@@ -80,6 +188,7 @@ def test_tensorboard_shows_the_curve_and_the_trial_in_hparams(tracked):
     assert values["score/best"] == pytest.approx(best)
 
 
+@pytest.mark.extras
 def test_mlflow_has_one_run_with_the_curve_and_how_it_ended(tracked):
     import mlflow
 
@@ -111,6 +220,7 @@ def wandb_records(path):
             parts = b""
 
 
+@pytest.mark.extras
 def test_weights_and_biases_has_one_run_with_the_curve_and_how_it_ended(tracked):
     workdir, _ = tracked
     files = sorted(workdir.glob("wandb/offline-run-*/*.wandb"))

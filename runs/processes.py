@@ -4,14 +4,9 @@ Process 0 writes a run's files and makes all decisions that the processes do not
 identically. A single process does not communicate.
 """
 
-import atexit
 import itertools
 import json
 import os
-import pathlib
-import socket
-import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,70 +14,43 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from runs import terminal
-from runs.cli import FAILED, Failed, InputError, is_whole_number
-from runs.study import short
+from runs.cli import Failed, InputError
 
 # Set by the user or a custom launcher. JAX itself reads only the first.
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
-# (variables that a launcher sets, the variable with the number of processes). JAX detects the rest.
-# It is not asked in a single process, where it may look for a metadata server for minutes.
-_LAUNCHERS = (
-    (("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"), "SLURM_NTASKS"),
-    (("OMPI_MCA_orte_hnp_uri",), "OMPI_COMM_WORLD_SIZE"),
-)
-# How long a process that ends waits for the others. Normally they end within seconds; if only one
-# process fails, all of them wait this long.
-_SHUTDOWN_SECONDS = 60
-
-# How long processes wait for one another at the start, silently at first.
-_JOIN_SECONDS, _SILENT_SECONDS = 300, 10.0
-
-_RETRY_SECONDS = 0.1  # between attempts to reach process 0 after it closed the connection
+# What launchers set that JAX detects, and where they state the number of processes. JAX is not
+# asked in a single process, where it may look for a metadata server for minutes.
+_LAUNCHERS = {
+    "SLURM_STEP_NODELIST": "SLURM_NTASKS",
+    "OMPI_MCA_orte_hnp_uri": "OMPI_COMM_WORLD_SIZE",
+}
+_TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
 
 _PLATFORMS, _HOST = "JAX_PLATFORMS", ",cpu"
-
-_TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")  # separated by commas
 
 
 def initialize() -> None:
     """Joins the other processes if a launcher started this process as one of several.
 
-    Must be called before JAX initializes its devices. If the others do not come, it says so, and
-    JAX ends this process after five minutes.
+    Must be called before JAX initializes its devices. JAX ends this process if the others do not
+    come within five minutes, or if process 0 ends.
 
     Raises:
-        InputError: the launcher's variables are incomplete or wrong, or a single process has no
-            device of JAX_PLATFORMS.
+        InputError: the launcher's variables are incomplete or wrong, or this process has no device
+            of JAX_PLATFORMS.
     """
     if jax.distributed.is_initialized():
         return
     arguments = detect(os.environ)
-    if arguments is None:
-        check_devices()
-        return
     platforms = os.environ.get(_PLATFORMS, "")
-    _keep_host()
-    message = f"waiting for the other processes of this run, at most {_JOIN_SECONDS} s"
-    timer = threading.Timer(_SILENT_SECONDS, terminal.write, (message, sys.stderr))
-    timer.daemon = True
-    timer.start()
-    try:
-        jax.distributed.initialize(
-            **arguments,
-            initialization_timeout=_JOIN_SECONDS,
-            shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
-        )
-    except (ValueError, RuntimeError) as error:
-        raise InputError(f"the processes of this run cannot be joined: {error}") from error
-    finally:
-        timer.cancel()
+    if arguments is not None:
+        _keep_host()
+        try:
+            jax.distributed.initialize(**arguments, shutdown_timeout_seconds=60)
+        except (ValueError, RuntimeError) as error:
+            raise InputError(f"the processes of this run cannot be joined: {error}") from error
     check_devices(platforms)
-    if not is_first():
-        leaving = threading.Event()
-        atexit.register(leaving.set)  # runs before JAX disconnects, after which process 0 may end
-        threading.Thread(target=_end_with_first, args=(leaving,), daemon=True).start()
 
 
 def check_devices(platforms: str | None = None) -> None:
@@ -115,58 +83,21 @@ def _keep_host() -> None:
         jax.config.update("jax_platforms", platforms + _HOST)
 
 
-def _end_with_first(leaving: threading.Event) -> None:
-    """Ends this process with one sentence when process 0, which runs the coordinator, has ended.
-
-    JAX detects this too and aborts with its own messages, perhaps slightly earlier.
-    """
-    from jax._src import distributed
-
-    host, _, port = str(distributed.global_state.coordinator_address).rpartition(":")
-    while not leaving.is_set():
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as connection:
-                connection.settimeout(None)
-                # The coordinator sends a greeting, and closes at the end.
-                while connection.recv(4096):
-                    pass
-        except ConnectionRefusedError:
-            if not leaving.is_set():
-                terminal.write(
-                    f"process {jax.process_index()}: process 0 is gone; its own output says why, "
-                    "and the same command resumes from the last checkpoint",
-                    sys.stderr,
-                )
-                os._exit(FAILED)
-        except OSError:  # a reset connection, or a slow network: try again
-            pass
-        leaving.wait(_RETRY_SECONDS)
-
-
 def detect(environment: Mapping[str, str]) -> dict[str, Any] | None:
     """Arguments for `jax.distributed.initialize`; None in a single process."""
-    explicit = [name for name in (ADDRESS, COUNT, INDEX) if environment.get(name)]
-    if explicit and explicit != [ADDRESS]:
-        return _explicit(environment, explicit)
-    for variables, count in _LAUNCHERS:
-        if all(name in environment for name in variables) and _several(environment.get(count)):
-            return {}
-    if any("," in environment.get(name, "") for name in _TPU_HOSTS):
-        return {}
-    return None
-
-
-def _explicit(environment: Mapping[str, str], given: list[str]) -> dict[str, Any] | None:
     address, count, index = (environment.get(name, "") for name in (ADDRESS, COUNT, INDEX))
-    numbered = _is_count(count) and _is_count(index)
-    if address and numbered and not _several(count):
+    if not (count or index):
+        counts = [environment.get(_LAUNCHERS[name], "") for name in _LAUNCHERS.keys() & environment]
+        hosts = any("," in environment.get(name, "") for name in _TPU_HOSTS)
+        return {} if hosts or any(_number(text) > 1 for text in counts) else None
+    if _number(count) == 1:
         return None
     host, _, port = address.rpartition(":")
-    if not (host and _is_count(port) and numbered and int(index) < int(count)):
-        listed = ", ".join(f"{name}={short(environment[name])}" for name in given)
+    if not (host and _number(port) >= 0 and 0 <= _number(index) < _number(count)):
         raise InputError(
-            f"the environment has {listed}, with which this process cannot join others; set "
-            f"{ADDRESS}=HOST:PORT, {COUNT}=N and {INDEX}=0..N-1, or none of them"
+            f"the environment has {ADDRESS}={address!r}, {COUNT}={count!r} and {INDEX}={index!r}, "
+            f"with which this process cannot join others; set {ADDRESS}=HOST:PORT, {COUNT}=N and "
+            f"{INDEX}=0..N-1, or none of them"
         )
     return {
         "coordinator_address": address,
@@ -176,12 +107,9 @@ def _explicit(environment: Mapping[str, str], given: list[str]) -> dict[str, Any
     }
 
 
-def _several(count: str | None) -> bool:
-    return count is not None and _is_count(count) and int(count) > 1
-
-
-def _is_count(text: str) -> bool:
-    return is_whole_number(text, max_digits=9)  # JAX takes 32 bits
+def _number(text: str) -> int:
+    """A whole number of at most nine digits (JAX takes 32 bits); -1 for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
 def is_first() -> bool:
@@ -232,7 +160,7 @@ def check_same(values: Mapping[str, Any]) -> None:
                 )
 
 
-def raise_if_failed(result: Mapping[str, Any], workdir: pathlib.Path) -> None:
+def raise_if_failed(result: Mapping[str, Any], workdir: os.PathLike) -> None:
     """Raises Failed if there are several processes, and a run has failed in this one.
 
     The others may still wait for it in that run, so it must not move on to another.
@@ -254,7 +182,7 @@ class PeerLeft(Exception):
 
 
 class Exchange:
-    """Exchanges values between processes in rounds: process 0 collects and distributes them.
+    """Exchanges values between processes in rounds.
 
     Uses the key-value store of JAX's coordinator, which has no public API; single processes do
     not depend on it. A collective on the devices (`gather`) would be queued behind the running
@@ -264,7 +192,6 @@ class Exchange:
     """
 
     _numbers = itertools.count()
-    _ROUNDS_PER_BLOCK = 64  # keys are deleted by block
 
     def __init__(self):
         self._name, self._round = f"exchange/{next(self._numbers)}", 0
@@ -282,7 +209,8 @@ class Exchange:
         """
         if jax.process_count() == 1:
             return [value]
-        posts = self._posts([value])
+        self._post([value])
+        posts = [self._get(index) for index in range(jax.process_count())]
         left = [index for index, post in enumerate(posts) if not post]
         if left:
             self._open = False
@@ -290,6 +218,8 @@ class Exchange:
                 f"process {left[0]} has left the run; its own output says why, and the same "
                 "command resumes from the last checkpoint"
             )
+        if self._round:  # all have posted in this round, so they have read the one before
+            self._client.key_value_delete(self._key(self._round - 1, jax.process_index()))
         self._round += 1
         return [value for (value,) in posts]
 
@@ -297,33 +227,20 @@ class Exchange:
         """Leaves the exchange; processes that wait in the current round raise PeerLeft."""
         if self._open:
             self._open = False
-            if is_first():
-                self._set("all", [[]])
-            else:
-                self._set(jax.process_index(), [])
+            self._post([])
 
-    def _posts(self, post: list[Any]) -> list[list[Any]]:
-        """What each process posted; [] for a process that has left."""
-        if not is_first():
-            self._set(jax.process_index(), post)
-            return self._get("all")
-        posts = [post, *map(self._get, range(1, jax.process_count()))]
-        self._set("all", posts)
-        block, first = divmod(self._round, self._ROUNDS_PER_BLOCK)
-        if block and not first:  # every process has reached this round, so older keys are unused
-            self._client.key_value_delete(f"{self._name}/{block - 1}")
-        return posts
+    def _key(self, number: int, process: int) -> str:
+        return f"{self._name}/{number}/{process}"
 
-    def _key(self, name: Any) -> str:
-        return f"{self._name}/{self._round // self._ROUNDS_PER_BLOCK}/{self._round}/{name}"
+    def _post(self, post: list[Any]) -> None:
+        key = self._key(self._round, jax.process_index())
+        self._client.key_value_set(key, json.dumps(post))
 
-    def _set(self, name: Any, value: Any) -> None:
-        self._client.key_value_set(self._key(name), json.dumps(value))
-
-    def _get(self, name: Any) -> Any:
+    def _get(self, process: int) -> list[Any]:
+        key = self._key(self._round, process)
         while True:  # one second at a time, so that Python handles Ctrl-C in between
             try:
-                return json.loads(self._client.blocking_key_value_get(self._key(name), 1000))
+                return json.loads(self._client.blocking_key_value_get(key, 1000))
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise PeerLeft("process 0 is gone; see its own output") from error

@@ -1,0 +1,518 @@
+"""What follows a run from outside: trackers, a profile, a mirror. None can hold up or end the run.
+
+A follower is an object with any of the methods `start`, `record`, `saved`, `end`, and `close`; see
+`Followers`. It runs in a thread of its own.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import os
+import pathlib
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runs import cli, records, trial_records
+from runs.cli import InputError
+from runs.study import flat
+
+# How long the end of a run waits for a follower that does not answer.
+_SILENT_SECONDS = 300.0
+_FLUSH_SECONDS = 120.0  # between writes of TensorBoard's file to disk
+
+# What trackers compare runs by, besides what a search has drawn.
+_COMPARED = (
+    *("echo.insertion", "echo.policy", "echo.factor", "echo.shuffle_buffer", "batch_size"),
+    *("optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay", "workload"),
+)
+_SCORES = ("fresh_examples_to_target", "steps_to_target", "seconds_to_target")
+_FAILED = ("diverged", "failed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """The tools that follow runs.
+
+    Attributes:
+        trackers: names in TRACKERS.
+        profile: (start, stop), the steps to trace; None for none.
+        mirror: URL of a copy of `root`; '' for none.
+        root: the directory of the run or study that the flags were given for.
+    """
+
+    trackers: tuple[str, ...] = ("tensorboard",)
+    profile: tuple[int, int] | None = None
+    mirror: str = ""
+    root: pathlib.Path = pathlib.Path("/")
+
+    def followers(
+        self, workdir: pathlib.Path, config: Mapping[str, Any], say: Callable[[str], None]
+    ) -> "Followers":
+        """What follows the run in `workdir`, `root` or below it.
+
+        Args:
+            config: the run's nested configuration.
+            say: called with warnings.
+        """
+        from runs import processes
+
+        if not processes.is_first():
+            return Followers({}, say)
+        run = Tracked(workdir, self.root, config) if self.trackers else None
+        followers = {f"--tracker={name}": TRACKERS[name][0](run) for name in self.trackers}
+        if self.mirror:
+            followers["--mirror"] = self._mirror(workdir, say)
+        profile = Profile(workdir, *self.profile, say) if self.profile else None
+        return Followers(followers, say, profile)
+
+    def copy(self, directory: pathlib.Path, say: Callable[[str], None]) -> None:
+        """Brings the mirror of a directory, `root` or below it, up to date, and waits for it."""
+        from runs import processes
+
+        if self.mirror and processes.is_first():
+            followers = Followers({"--mirror": self._mirror(directory, say)}, say)
+            followers.end({})
+            followers.close()
+
+    def _mirror(self, directory: pathlib.Path, say: Callable[[str], None]) -> Any:
+        from runs.mirror import Mirror
+
+        place = directory.absolute().relative_to(self.root.absolute()).as_posix()
+        url = self.mirror if place == "." else f"{self.mirror.rstrip('/')}/{place}"
+        return Mirror(directory, url, say)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --tracker and --mirror."""
+    parser.add_argument(
+        "--tracker",
+        type=_trackers,
+        metavar="NAME[,NAME]",
+        help=f"also record to {', '.join(TRACKERS)}, or none (default tensorboard)",
+    )
+    parser.add_argument(
+        "--mirror",
+        metavar="URL",
+        help="copy the directory to s3://BUCKET/PATH, gs://BUCKET/PATH, or another directory after "
+        "each checkpoint and at the end",
+    )
+
+
+def chosen(arguments: argparse.Namespace, root: pathlib.Path) -> Tools:
+    """The tools that flags choose for the run or study in `root`; raises InputError."""
+    url = arguments.mirror or ""
+    if arguments.mirror is not None:
+        from runs import mirror
+
+        mirror.check(url, root)
+        if "://" not in url:  # workers may have another working directory
+            url = os.path.abspath(url)
+    profile = getattr(arguments, "profile", None)
+    trackers = ("tensorboard",) if arguments.tracker is None else arguments.tracker
+    return Tools(trackers, profile, url, root.absolute())
+
+
+def _trackers(text: str) -> tuple[str, ...]:
+    """The names in 'NAME,NAME'."""
+    names = () if text == "none" else tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in TRACKERS:
+            raise InputError(
+                f"--tracker is {text!r}; allowed: {', '.join(TRACKERS)}, separated by commas, or "
+                "none"
+            )
+        package = TRACKERS[name][1]
+        if importlib.util.find_spec(package) is None:
+            raise InputError(
+                f"--tracker={name} needs the package {package}, which is not installed; "
+                f"pip install {package}, or leave it out"
+            )
+    return names
+
+
+def steps_to_profile(text: str) -> tuple[int, int]:
+    """'START:STOP' as two numbers; raises InputError."""
+    start, colon, stop = text.partition(":")
+    numbers = colon and cli.is_whole_number(start) and cli.is_whole_number(stop)
+    if numbers and 1 <= int(start) < int(stop):
+        return int(start), int(stop)
+    raise InputError(
+        f"--profile is {text!r}; allowed: START:STOP, the first step to trace, from 1, and the "
+        "step before which the trace ends"
+    )
+
+
+class Followers:
+    """Passes a run's events on. A follower that fails is named in a warning, and left out from then
+    on.
+
+    Args:
+        followers: by name.
+        say: called with the warning.
+        profile: is told of each step.
+    """
+
+    def __init__(
+        self,
+        followers: Mapping[str, Any],
+        say: Callable[[str], None],
+        profile: "Profile | None" = None,
+    ):
+        self._profile, self._say = profile, say
+        self._queues: list[tuple[str, queue.SimpleQueue, threading.Thread]] = []
+        for name, follower in followers.items():
+            events = queue.SimpleQueue()
+            work = threading.Thread(
+                target=self._follow, args=(name, follower, events), name=name, daemon=True
+            )
+            work.start()
+            self._queues.append((name, events, work))
+
+    def start(self, fresh_examples: int) -> None:
+        """The run is about to take its first step in this process, at this position. Later records
+        of an earlier process will be recorded again."""
+        self._put("start", fresh_examples)
+
+    def step(self, step: int) -> None:
+        """The run is about to take a step; the first one is 1."""
+        if self._profile:
+            self._profile.step(step)
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """The run has written a record: `step`, `fresh_examples`, `split`, and numbers by name."""
+        self._put("record", record)
+
+    def saved(self) -> None:
+        """A checkpoint is complete."""
+        self._put("saved")
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        """The run has ended with this result.json, perhaps to be resumed later."""
+        self._put("end", result)
+        if self._profile:
+            self._profile.end()
+
+    def close(self) -> None:
+        """Waits for the followers; called once, last, also if an error prevented a result."""
+        if self._profile:
+            self._profile.close()
+        self._put("close")
+        for name, events, work in self._queues:
+            events.put(None)
+            work.join(_SILENT_SECONDS)
+            if work.is_alive():
+                self._say(f"warning: {name} does not answer; the run ends without it")
+
+    def _put(self, event: str, *arguments: Any) -> None:
+        for _, events, _ in self._queues:
+            events.put((event, arguments))
+
+    def _follow(self, name: str, follower: Any, events: queue.SimpleQueue) -> None:
+        try:
+            while item := events.get():
+                if method := getattr(follower, item[0], None):
+                    method(*item[1])
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            self._say(f"warning: {name} failed ({reason}); the run continues without it")
+
+
+class Profile:
+    """Traces a range of steps into WORKDIR/profile, which TensorBoard and Perfetto display.
+
+    The host's regions (read, decode, echo, augment, transfer, step, evaluate, save) are named in it
+    by `jax.profiler.TraceAnnotation`, which costs next to nothing while no trace is taken.
+
+    Args:
+        workdir: the run's directory.
+        start: the first step of the trace, counted from 1.
+        stop: the step before which the trace ends.
+        say: prints a line.
+    """
+
+    def __init__(self, workdir: pathlib.Path, start: int, stop: int, say: Callable[[str], None]):
+        self._directory, self._say = workdir / records.PROFILE, say
+        self._start, self._stop = start, stop
+        self._tracing, self._traced = False, False
+
+    def step(self, step: int) -> None:
+        import jax
+
+        if self._tracing and step >= self._stop:
+            self.close()
+        elif not self._tracing and self._start <= step < self._stop:
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # every call of Python would bury the named regions
+            jax.profiler.start_trace(self._directory, profiler_options=options)
+            self._tracing = self._traced = True
+
+    def end(self) -> None:
+        self.close()
+        if not self._traced:
+            self._say(
+                f"warning: this launch trained none of the steps {self._start}:{self._stop} of "
+                "--profile, so there is no trace"
+            )
+
+    def close(self) -> None:
+        import jax
+
+        if self._tracing:
+            self._tracing = False
+            jax.profiler.stop_trace()
+
+
+class Tracked:
+    """A run as trackers see it.
+
+    Args:
+        workdir: the run's directory.
+        root: the study's directory; `workdir` itself for a single run.
+        config: the nested configuration.
+
+    Attributes:
+        name: such as 'e2/0/3', or the directory's name.
+        group: the name of the study, or of the run.
+        hparams: what runs are compared by.
+    """
+
+    def __init__(self, workdir: pathlib.Path, root: pathlib.Path, config: Mapping[str, Any]):
+        self.workdir, self._lock = workdir, threading.Lock()
+        path = workdir.absolute().relative_to(root.absolute())
+        self.group = root.absolute().name
+        self.name = path.as_posix() if path.parts else self.group
+        self.config = flat(config)
+        self.hparams: dict[str, Any] = dict(zip(("condition", "search"), path.parts, strict=False))
+        self.hparams |= {name: self.config[name] for name in _COMPARED}
+        with contextlib.suppress(records.Damaged):
+            record = trial_records.read_hparams(workdir)
+            drawn = record.pop("hparams", None) or {}
+            self.hparams |= record | drawn
+
+    def identity(self, tracker: str, new: Callable[[], str]) -> str:
+        """The run's identity with a tracker: that of an earlier process, or a new one."""
+        path, known = self.workdir / records.TRACKED, {}
+        with self._lock:
+            with contextlib.suppress(records.Damaged):
+                known = records.read_object(path) or {}
+            if not isinstance(known.get(tracker), str):
+                known[tracker] = new()
+                records.write_json(path, known)
+            return known[tracker]
+
+
+def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record by tag, such as 'train/loss'."""
+    names = record.keys() - {"step", "fresh_examples", "split"}
+    return {f"{record['split']}/{name}": float(record[name]) for name in sorted(names)}
+
+
+def _scores(result: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers by which a run is judged; those of a target that was not reached are missing."""
+    scores = {name: result.get(name) for name in _SCORES}
+    scores |= {"best": result["best"]["value"], "reached": result["status"] == "reached"}
+    return {f"score/{name}": float(value) for name, value in scores.items() if value is not None}
+
+
+class TensorBoard:
+    """Writes WORKDIR/tensorboard: scalars over fresh examples, and the run's row in HParams.
+
+    Not by tensorboardX's SummaryWriter: on a full disk its thread ends with a traceback, and the
+    process then waits forever for someone to empty the thread's queue.
+    """
+
+    def __init__(self, run: Tracked):
+        self._run, self._due = run, 0.0
+        self._writer: Any = None
+
+    def start(self, fresh_examples: int) -> None:
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it reports every NaN
+        directory = self._run.workdir / records.TENSORBOARD
+        directory.mkdir(exist_ok=True)
+        self._summary, self._event = summary, event_pb2
+        self._writer = EventsWriter(str(directory / "events"))
+        # TensorBoard drops what an earlier process has recorded from here on.
+        restart = event_pb2.SessionLog(status="START")  # pyright: ignore
+        self._write(fresh_examples + 1, session_log=restart)
+        tags = [f"score/{name}" for name in ("reached", "best", *_SCORES)]
+        experiment, row, _ = summary.hparams(self._run.hparams, dict.fromkeys(tags))
+        self._write(fresh_examples, summary=experiment)
+        self._write(fresh_examples, summary=row)
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._add(_scalars(record), record["fresh_examples"])
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        if result["status"] == "preempted":
+            return
+        self._add(_scores(result), result["fresh_examples"])
+        _, _, ended = self._summary.hparams({}, {})
+        if result["status"] in _FAILED:  # tensorboardX itself writes only successes
+            from tensorboardX.proto import plugin_hparams_pb2
+
+            data = ended.value[0].metadata.plugin_data
+            row = plugin_hparams_pb2.HParamsPluginData.FromString(data.content)  # pyright: ignore
+            row.session_end_info.status = 2  # STATUS_FAILURE
+            data.content = row.SerializeToString()
+        self._write(result["fresh_examples"], summary=ended)
+
+    def close(self) -> None:
+        if self._writer:
+            self._writer.close()
+
+    def _add(self, values: Mapping[str, float], fresh_examples: int) -> None:
+        for tag, value in values.items():
+            self._write(fresh_examples, summary=self._summary.scalar(tag, value))
+
+    def _write(self, step: int, **content: Any) -> None:
+        event = self._event.Event(wall_time=time.time(), step=step, **content)  # pyright: ignore
+        self._writer.write_event(event)
+        if time.monotonic() >= self._due:
+            self._writer.flush()
+            self._due = time.monotonic() + _FLUSH_SECONDS
+
+
+class WeightsAndBiases:
+    """Logs to Weights & Biases, in the project of WANDB_PROJECT (default: data-echoing)."""
+
+    def __init__(self, run: Tracked):
+        self._run = run
+
+    def start(self, fresh_examples: int) -> None:
+        del fresh_examples  # the axis of a run that resumes continues by itself
+        os.environ.setdefault("WANDB_SILENT", "true")  # no prompts over the display of progress
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        settings = wandb.Settings(console="off")
+        self._wandb = wandb.init(
+            project=settings.project or "data-echoing",
+            group=self._run.group,
+            name=self._run.name,
+            id=self._run.identity("wandb", lambda: secrets.token_hex(8)),
+            resume="allow",
+            reinit="create_new",
+            config=self._run.config,
+            dir=str(self._run.workdir),
+            settings=settings,
+        )
+        self._wandb.define_metric("*", step_metric="fresh_examples")
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        counts = {name: record[name] for name in ("step", "fresh_examples")}
+        self._wandb.log(counts | _scalars(record))
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._wandb.summary.update(_scores(result) | {"status": result["status"]})
+        self._wandb.finish(exit_code=int(result["status"] in _FAILED))
+
+
+class MLflow:
+    """Logs to MLflow, in an experiment named after the study, at MLFLOW_TRACKING_URI."""
+
+    def __init__(self, run: Tracked):
+        self._run = run
+
+    def start(self, fresh_examples: int) -> None:
+        del fresh_examples  # MLflow keeps every value of a step
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports every new experiment
+        self._mlflow, self._client = mlflow, mlflow.MlflowClient()
+        self._id = self._run.identity("mlflow", self._create)
+        self._client.update_run(self._id, status="RUNNING")
+
+    def _create(self) -> str:
+        experiment = self._mlflow.set_experiment(self._run.group).experiment_id
+        run_id = self._client.create_run(experiment, run_name=self._run.name).info.run_id
+        params = self._run.config | self._run.hparams
+        for name, value in params.items():
+            self._client.log_param(run_id, name, value)
+        return run_id
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._log(_scalars(record), record["fresh_examples"])
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        self._log(_scores(result), result["fresh_examples"])
+        self._client.set_tag(self._id, "status", result["status"])
+        status = {"preempted": "KILLED", **dict.fromkeys(_FAILED, "FAILED")}
+        self._client.set_terminated(self._id, status.get(result["status"], "FINISHED"))
+
+    def _log(self, values: Mapping[str, float], fresh_examples: int) -> None:
+        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
+
+        now = int(1000 * time.time())
+        metrics = [Metric(k, v, now, fresh_examples) for k, v in values.items()]
+        self._client.log_batch(self._id, metrics=metrics)
+
+
+# By name: the tracker, and its package.
+TRACKERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "tensorboard": (TensorBoard, "tensorboardX"),
+    "wandb": (WeightsAndBiases, "wandb"),
+    "mlflow": (MLflow, "mlflow"),
+}
+
+
+class Recorder:
+    """Writes a run's `metrics.jsonl` and `result.json`, and passes them on to followers.
+
+    Removes the result of an interruption from which the run resumes, since it has not ended now.
+
+    Args:
+        workdir: the run's directory.
+        keep_bytes: see records.LinesWriter.
+        followers: get each record, and the result.
+
+    Attributes:
+        active: whether this process writes; only the first of several does.
+    """
+
+    def __init__(self, workdir: pathlib.Path, keep_bytes: int, followers: Followers):
+        from runs import processes
+
+        self._workdir, self._followers = workdir, followers
+        self.active = processes.is_first()
+        if self.active:
+            self._metrics = records.LinesWriter(workdir / records.METRICS, keep_bytes)
+            (workdir / records.RESULT).unlink(missing_ok=True)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Appends a record: `step`, `fresh_examples`, `split`, and numbers by name."""
+        if self.active:
+            self._metrics.write(record)
+            self._followers.record(record)
+
+    def sync(self) -> records.Extent:
+        """Forces records to disk; returns the extent of metrics.jsonl."""
+        return self._metrics.sync() if self.active else records.Extent()
+
+    def close(self) -> None:
+        """Forces metrics.jsonl to disk and closes it; the result, which says that it is whole, may
+        follow."""
+        if self.active:
+            try:
+                self._metrics.sync()
+            finally:
+                self._metrics.close()
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Writes result.json, the last record. A run that has finished no longer has the errors of
+        earlier attempts."""
+        if self.active:
+            if result["status"] in records.FINISHED:
+                for path in [*self._workdir.iterdir()]:
+                    if records.is_error_file(path.name) and path.is_file():
+                        path.unlink()
+            records.write_json(self._workdir / records.RESULT, result)
+            self._followers.end(result)
