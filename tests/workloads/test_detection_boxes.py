@@ -27,13 +27,11 @@ def coco_iou(first, second):
     return mask.iou(as_coco(first), as_coco(second), np.zeros(len(second), np.uint8))
 
 
-@pytest.mark.slow
 def test_iou_is_that_of_pycocotools():
     first, second = random_boxes(40), random_boxes(50, seed=1)
     np.testing.assert_allclose(boxes.iou(first, second), coco_iou(first, second), atol=1e-5)
 
 
-@pytest.mark.slow
 def test_iou_of_empty_and_distant_boxes_is_zero():
     empty, box = np.float32([[0.5, 0.5, 0.5, 0.5]]), np.float32([[0.6, 0.6, 0.9, 0.9]])
     assert boxes.iou(empty, empty).item() == 0
@@ -95,7 +93,6 @@ def test_padding_and_images_without_boxes_match_nothing():
     assert matched([[0.6, 0.6, 0.8, 0.8], [0, 0, 0, 0]], [True, False]) == [-1, -1, 0, -1]
 
 
-@pytest.mark.slow
 def test_every_true_box_of_a_crowded_image_is_found_by_the_best_default_box():
     truth = random_boxes(30)
     corners = boxes.to_corners(default_boxes(96))
@@ -123,14 +120,12 @@ def test_offsets_by_hand():
     )
 
 
-@pytest.mark.slow
 def test_decoding_undoes_encoding():
     default, truth = default_boxes(64), random_boxes(len(default_boxes(64)))
     decoded = boxes.decode(boxes.encode(truth, default), default)
     np.testing.assert_allclose(decoded, truth, atol=2e-3)
 
 
-@pytest.mark.slow
 def test_wild_offsets_stay_finite():
     decoded = boxes.decode(jnp.full((1, 4), 1e4), jnp.asarray([[0.5, 0.5, 0.1, 0.1]]))
     assert np.isfinite(decoded).all()

@@ -11,7 +11,6 @@ from flax import nnx
 
 import train
 from configs import common_crawl, lm1b
-from data.sources import DatasetInfo
 from data.splits import open_data
 from pipeline.evaluation import evaluation_batches
 from runs import cli, records
@@ -19,7 +18,7 @@ from tests.helpers.runs import SMALL_TEXT
 from tests.helpers.tfds_data import write_text
 from training import optimizer
 from training.experiment import batches_of_test_split, make_experiment
-from workloads import WorkloadError, language, make
+from workloads import language, make
 from workloads.language import LanguageModel, positions_at_once, total_cross_entropy
 
 SIZES = {"vocabulary_size": 40, "layers": 1, "dim": 16, "heads": 2, "mlp_dim": 24}
@@ -64,7 +63,6 @@ def test_rows_are_padded_and_targets_are_the_next_tokens():
     assert not tokens[3].any()
 
 
-@pytest.mark.slow
 def test_the_loss_by_hand(model):
     """-log of the softmax's share of each real next token, in float64, one token at a time."""
     workload = language_model()
@@ -88,7 +86,6 @@ def test_a_model_that_knows_nothing_has_the_logarithm_of_the_vocabulary(model):
     assert metrics["perplexity"] == pytest.approx(40, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_padding_changes_neither_loss_nor_gradients(model):
     short, long = language_model(8), language_model(13)
     one = loss_and_gradients(short, model, batch(short))
@@ -120,7 +117,6 @@ def test_metrics_are_over_all_tokens_of_a_split(model):
         workload.summarize(experiment[2:])
 
 
-@pytest.mark.slow
 def test_grouped_logits_give_the_plain_loss_and_gradients(model):
     graphdef, parameters = nnx.split(model)
     hidden_BxLxD = jax.random.normal(jax.random.key(0), (4, 8, 16))
@@ -185,7 +181,6 @@ def test_a_prime_length_in_groups_has_the_loss_and_gradients_of_all_positions(mo
     )
 
 
-@pytest.mark.slow
 def test_full_size_logits_are_never_in_memory_at_once():
     assert positions_at_once(1024, 256, 32_000) == 8
     assert positions_at_once(32, 64, 512) == 64
@@ -208,19 +203,6 @@ def test_full_size_logits_are_never_in_memory_at_once():
     all_logits = 8 * 64 * 8000 * 4
     assert held(64) > all_logits
     assert held(8) < all_logits / 2
-
-
-@pytest.mark.parametrize(
-    ("fields", "info", "message"),
-    [
-        ({"dataset.text": ""}, None, "is not tokenized text, which workload 'lm1b' needs"),
-        ({"model.heads": 3}, 512, "model.dim is 16 with model.heads=3; allowed: an even multi"),
-    ],
-)
-def test_an_impossible_model_is_one_sentence(fields, info, message):
-    config = small(lm1b, **fields)
-    with pytest.raises(WorkloadError, match=message):
-        make(config, DatasetInfo("x", "1", "f", None, None, vocabulary_size=info))
 
 
 def test_adamw_matches_optax():
@@ -276,7 +258,6 @@ def echoed(insertion):
     return {"echo.insertion": insertion, "echo.factor": 2, "echo.shuffle_buffer": buffer}
 
 
-@pytest.mark.slow
 def test_echoing_at_every_insertion_point(tmp_path):
     runs = {"none": run(tmp_path / "none", small(lm1b))}
     for insertion in ("before_augmentation", "after_augmentation", "after_batching"):

@@ -9,10 +9,9 @@ from configs import vit
 from data.sources import DatasetInfo
 from models.norm import GhostBatchNorm
 from models.vision_transformer import VisionTransformer
-from runs import cli, records
+from runs import records
 from tests.helpers.networks import parameter_count
 from tests.helpers.runs import mini
-from training.experiment import make_experiment
 from workloads.large_images import LargeImageClassification
 from workloads.networks import Network, cifar_resnet, imagenet_resnet
 
@@ -21,7 +20,6 @@ TINY |= {"model__heads": 2, "model__mlp_dim": 16, "optimizer__name": "adamw"}
 TINY |= {"optimizer__learning_rate": 0.003, "log_every_steps": 1}
 
 
-@pytest.mark.slow
 def test_the_full_size_is_vit_s16_and_classes_follow_the_data_set():
     info = DatasetInfo("imagenet2012", "5.1.0", "", 50, None, 3)
     workload = LargeImageClassification.from_config(vit.get_config(), info)
@@ -56,20 +54,3 @@ def test_bfloat16_starts_near_float32(tmp_path):
         losses[dtype] = [line["loss"] for line in lines if line["split"] == "train"]
     assert losses["bfloat16"] != losses["float32"]
     np.testing.assert_allclose(losses["bfloat16"], losses["float32"], rtol=0.02)
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"model__name": "vgg"}, "config.model.name is 'vgg'; allowed: resnet, vit"),
-        (
-            {"model__patch_size": 3},
-            "patch_size is 3, which does not divide the network's input",
-        ),
-        ({"model__heads": 3}, "config.model.dim is 8 with model.heads=3; allowed: a multiple"),
-        ({"model__dim": 131_072}, "the network of config.model takes .* bytes of each device's"),
-    ],
-)
-def test_what_is_not_possible_is_refused_in_a_sentence(fields, says):
-    with pytest.raises(cli.InputError, match=says):
-        make_experiment(mini(**TINY | fields))

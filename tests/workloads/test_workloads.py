@@ -66,7 +66,6 @@ def test_it_trains_on_encoded_images_of_tfds(added, monkeypatch):
     assert result["fresh_examples"] == 640
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), [("none", 0), ("after_batching", 4)])
 def test_it_trains_echoed_and_learns(added, insertion, buffer):
     config = mini(
@@ -81,13 +80,3 @@ def test_it_trains_echoed_and_learns(added, insertion, buffer):
     assert result["status"] == "exhausted"
     assert result["fresh_examples"] == 4_992
     assert result["best"]["value"] > 0.8  # chance is 0.1
-
-
-def test_data_without_images_are_refused_in_a_sentence(added):
-    with pytest.raises(cli.InputError, match="has no labeled images of one size, which workload"):
-        train.train(mini(workload="linear", dataset__name="digits_jpeg"), added / "run")
-
-
-def test_an_unknown_workload_is_one_sentence_with_those_there_are(tmp_path):
-    with pytest.raises(cli.InputError, match="allowed: cifar10, imagenet, lm1b"):
-        train.train(mini(workload="resnet"), tmp_path / "run")
