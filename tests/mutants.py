@@ -1,17 +1,18 @@
 """How many small mistakes would the tests notice? Plants them one at a time and counts.
 
-    python -m tests.mutants --count=200
-    python -m tests.mutants --count=200 --other=../older-checkout
+    make mutants
+    python -m tests.mutants --count=200 --other=../another-checkout
 
-A mutant is one change of a line of the library: a comparison or sign turned around, a number off by
-one, a statement dropped. Mutants are drawn with a fixed seed and planted in a copy of the commit
-checked out; the tests of the file's package run until one fails, which kills the mutant. With
---other, mutants are those whose line exists in both checkouts, in a function of the same name, and
-both suites are judged. A test that runs for longer than --seconds counts as a failure.
+A mutant is one change of a statement of the library: a comparison or sign turned around, a number
+off by one, a statement dropped. It is killed if one of the tests that execute its line fails, or
+takes too long. `.coverage` says which tests those are; without it, all tests run once to make it.
+Mutants are drawn with a fixed seed. With --other, they are drawn among the statements that both
+checkouts have in functions of the same name, and both suites are judged on the same ones.
 """
 
 import argparse
 import ast
+import collections
 import copy
 import pathlib
 import random
@@ -20,132 +21,132 @@ import sys
 import tempfile
 from typing import NamedTuple
 
-ROOMS = ("echo", "pipeline", "training", "studies", "runs", "analysis", "train.py")
-_COMPARISONS = {"Lt": ast.LtE, "LtE": ast.Lt, "Gt": ast.GtE, "GtE": ast.Gt, "Eq": ast.NotEq,
-                "NotEq": ast.Eq, "Is": ast.IsNot, "IsNot": ast.Is, "In": ast.NotIn}  # fmt: skip
+import coverage
+
+PLACES = ("echo", "pipeline", "training", "studies", "runs", "analysis", "train.py")
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "--durations=0")
+_COMPARISONS = {"Lt": ast.LtE, "LtE": ast.Lt, "Gt": ast.GtE, "GtE": ast.Gt, "Eq": ast.NotEq}
+_COMPARISONS |= {"NotEq": ast.Eq, "Is": ast.IsNot, "IsNot": ast.Is, "In": ast.NotIn}
 _SIGNS = {"Add": ast.Sub, "Sub": ast.Add, "Mult": ast.Add, "FloorDiv": ast.Mult}
+_MOST_TESTS = 40  # of those that execute a line: enough to judge it, and few enough to be quick
 
 
 class Mutant(NamedTuple):
-    file: str
+    """A change of one statement; `before` and `after` are its source, unparsed."""
+
     function: str
-    before: str  # the statement, unparsed
+    before: str
     after: str
 
 
-def mutants_of(root: pathlib.Path) -> list[Mutant]:
-    """Every mutant of the library below `root`."""
-    found = []
-    for room in ROOMS:
-        place = root / room
+def simple_statements(function: ast.AST):
+    """The statements of a function that contain no other, those of nested functions left out."""
+    for node in ast.iter_child_nodes(function):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            yield node
+        yield from simple_statements(node)
+
+
+def mutants_of(root: pathlib.Path) -> dict[Mutant, tuple[str, int]]:
+    """Every mutant of the library below `root`, with its file and line."""
+    found = {}
+    for place in (root / name for name in PLACES):
         for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            for function in ast.walk(tree):
+            for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                    for statement in function.body[isinstance(function.body[0], ast.Expr) :]:
-                        found += _of(statement, str(path.relative_to(root)), function.name)
-    return sorted(set(found))
+                    for statement in simple_statements(function):
+                        where = str(path.relative_to(root)), statement.lineno
+                        for after in changes_of(statement):
+                            mutant = Mutant(function.name, ast.unparse(statement), after)
+                            found.setdefault(mutant, where)
+    return found
 
 
-def _of(statement: ast.stmt, file: str, function: str) -> list[Mutant]:
-    before = ast.unparse(statement)
-    dropped = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-    variants = ["pass"] if dropped or isinstance(statement, ast.AugAssign) else []
-    for index, node in enumerate(ast.walk(statement)):
+def changes_of(statement: ast.stmt) -> list[str]:
+    called = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    changes = ["pass"] if called or isinstance(statement, ast.AugAssign) else []
+    for index in range(len(list(ast.walk(statement)))):
         changed = copy.deepcopy(statement)
-        twin: ast.AST = list(ast.walk(changed))[index]
-        if isinstance(twin, ast.Compare) and type(twin.ops[0]).__name__ in _COMPARISONS:
-            twin.ops[0] = _COMPARISONS[type(twin.ops[0]).__name__]()
-        elif isinstance(twin, ast.BinOp) and type(twin.op).__name__ in _SIGNS:
-            twin.op = _SIGNS[type(twin.op).__name__]()
+        node = list(ast.walk(changed))[index]
+        if isinstance(node, ast.Compare) and type(node.ops[0]).__name__ in _COMPARISONS:
+            node.ops[0] = _COMPARISONS[type(node.ops[0]).__name__]()
+        elif isinstance(node, ast.BinOp) and type(node.op).__name__ in _SIGNS:
+            node.op = _SIGNS[type(node.op).__name__]()
         elif isinstance(node, ast.Constant) and type(node.value) is int and node.value < 100:
-            twin.value = node.value + 1  # type: ignore[attr-defined]
+            node.value += 1
         else:
             continue
-        variants.append(ast.unparse(changed))
-    return [Mutant(file, function, before, after) for after in variants if after != before]
+        changes.append(ast.unparse(changed))
+    return sorted(set(changes) - {ast.unparse(statement)})
 
 
-def plant(mutant: Mutant, root: pathlib.Path) -> str:
-    """Writes the mutant into its file below `root`; returns the file's text before."""
-    path = root / mutant.file
+def tests_by_line(root: pathlib.Path) -> dict[tuple[str, int], list[str]]:
+    """The tests that execute each line, from the .coverage file below `root`."""
+    if not (root / ".coverage").exists():
+        print(f"{root}: all tests run once, to find which of them execute which line", flush=True)
+        words = ["-m", "not long and not extras", "--cov", "--cov-context=test", "--cov-report="]
+        subprocess.run([*PYTEST[:-2], *words], cwd=root, check=True)
+    data, tests = coverage.CoverageData(str(root / ".coverage")), collections.defaultdict(list)
+    data.read()
+    for name in data.measured_files():
+        file = str(pathlib.Path(name).relative_to(root))
+        for line, contexts in data.contexts_by_lineno(name).items():
+            called = {c.removesuffix("|run").removesuffix("|setup") for c in contexts}
+            tests[file, line] = sorted(called - {""})
+    return tests
+
+
+def killed(mutant: Mutant, where: tuple[str, int], tests: list[str], root: pathlib.Path) -> bool:
+    path = root / where[0]
     text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    for function in ast.walk(tree):
-        if getattr(function, "name", None) == mutant.function and hasattr(function, "body"):
-            for index, statement in enumerate(function.body):
-                if ast.unparse(statement) == mutant.before:
-                    function.body[index] = ast.parse(mutant.after).body[0]
-                    path.write_text(ast.unparse(tree), encoding="utf-8")
-                    return text
-    raise LookupError(f"{mutant.file} has no such statement: {mutant}")
-
-
-def tests_of(file: str, root: pathlib.Path) -> list[str]:
-    """The test files of a file of the library: its namesake first, those that import it, its
-    package's."""
-    path = pathlib.Path(file)
-    module = ".".join(path.with_suffix("").parts)
-    imported = (f"import {module}", f"from {module} import", f"from {path.parts[0]} import")
-    rank = {}
-    for test in sorted((root / "tests").rglob("test_*.py")):
-        text = test.read_text(encoding="utf-8")
-        near = test.name == f"test_{path.name}"
-        imports = any(line in text for line in imported[:2]) or any(
-            path.stem in line for line in text.splitlines() if line.startswith(imported[2])
-        )
-        same = test.parent.name == path.parts[0]
-        if near or imports or same:
-            rank[str(test.relative_to(root))] = (not near, not imports, not same)
-    return sorted(rank, key=lambda name: rank[name])
-
-
-def survives(mutant: Mutant, root: pathlib.Path, seconds: float) -> bool:
-    before = plant(mutant, root)
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--durations=0"]
-    marks = ["-m", "not long and not extras"]
+    lines = text.splitlines(keepends=True)
+    statement = next(
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.stmt) and node.lineno == where[1] and not hasattr(node, "body")
+    )
+    margin = lines[statement.lineno - 1][: statement.col_offset]
+    lines[statement.lineno - 1 : statement.end_lineno] = [f"{margin}{mutant.after}\n"]
+    chosen = random.Random(0).sample(tests, min(len(tests), _MOST_TESTS))
     try:
+        path.write_text("".join(lines), encoding="utf-8")
         done = subprocess.run(
-            [*words, *marks, *tests_of(mutant.file, root)],
-            cwd=root, capture_output=True, timeout=seconds, check=False,
-        )  # fmt: skip
-        return done.returncode == 0
+            [*PYTEST, *chosen], cwd=root, capture_output=True, timeout=900, check=False
+        )
+        return done.returncode != 0
     except subprocess.TimeoutExpired:
-        return False
+        return True
     finally:
-        (root / mutant.file).write_text(before, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--other", type=pathlib.Path, help="another checkout to judge as well")
     arguments = parser.parse_args()
     roots = [pathlib.Path.cwd(), *([arguments.other.resolve()] if arguments.other else [])]
-    drawn = [(mutant,) for mutant in mutants_of(roots[0])]
-    if arguments.other:
-        there = {mutant[1:]: mutant for mutant in mutants_of(roots[1])}
-        drawn = [(m, there[m[1:]]) for (m,) in drawn if m[1:] in there]
+    places = [mutants_of(root) for root in roots]
+    drawn = sorted(set.intersection(*(set(mutants) for mutants in places)))
     random.Random(arguments.seed).shuffle(drawn)
-    killed = [0] * len(roots)
+    tests, killed_by = [tests_by_line(root) for root in roots], [0] * len(roots)
     with tempfile.TemporaryDirectory() as scratch:
-        copies = [pathlib.Path(scratch) / str(i) for i in range(len(roots))]
+        copies = [pathlib.Path(scratch) / str(number) for number in range(len(roots))]
         for root, place in zip(roots, copies, strict=True):
             subprocess.run(["git", "clone", "-q", "--shared", root, place], check=True)
-        for number, mutants in enumerate(drawn[: arguments.count], 1):
-            verdicts = []
-            for i, (mutant, place) in enumerate(zip(mutants, copies, strict=True)):
-                alive = survives(mutant, place, arguments.seconds)
-                killed[i] += not alive
-                verdicts.append("survives" if alive else "killed")
-            first = mutants[0]
-            print(f"{number}: {', '.join(verdicts)}: {first.file}:{first.function}", flush=True)
-            print(f"    {first.before!r} -> {first.after!r}", flush=True)
-            print(
-                f"    killed so far: {', '.join(f'{k / number:.0%}' for k in killed)}", flush=True
-            )
+        for number, mutant in enumerate(drawn[: arguments.count], 1):
+            for i, place in enumerate(copies):
+                where = places[i][mutant]
+                able = tests[i].get(where, [])
+                dies = bool(able) and killed(mutant, where, able, place)
+                killed_by[i] += dies
+                verdict = "killed" if dies else f"survives {len(able)} tests"
+                print(f"{number}: {roots[i].name}: {verdict}: {where[0]}:{where[1]}", flush=True)
+            print(f"    {mutant.before}  ->  {mutant.after}", flush=True)
+            print(f"    killed: {', '.join(f'{k} of {number}' for k in killed_by)}", flush=True)
 
 
 if __name__ == "__main__":
