@@ -14,7 +14,7 @@ import importlib.util
 from typing import Any
 
 from echo import tf_data
-from echo.advice.recommend import Advice, advise
+from echo.advice.report import Advice, advise
 from echo.gather_plan import GatherPlan
 from echo.iterables import EchoIterable, EchoIterator, echo_iterable
 from echo.schedule import EchoCursor, EchoSchedule

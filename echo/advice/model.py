@@ -15,6 +15,7 @@ runs everything in turn, so all times of a step add up.
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +41,8 @@ class StageTime:
 
     def scaled(self, factor: float) -> "StageTime":
         """This stage in `factor` times the time."""
-        times = [(name, time) for name, time in vars(self).items() if name != "name"]
-        known = {name: factor * time for name, time in times if time is not None}
-        return dataclasses.replace(self, **known)
-
-    def of_more_workers(self) -> "StageTime":
-        """This stage with the limit of more workers."""
-        if self.limit_of_more is None:
-            return self
-        return dataclasses.replace(self, limit=min(self.limit, self.limit_of_more))
+        times = {name: time for name, time in vars(self).items() if name != "name" and time}
+        return dataclasses.replace(self, **{name: factor * time for name, time in times.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,20 +67,18 @@ class Timing:
     workers: int
     cores: float
 
+    @property
+    def parts(self) -> tuple[StageTime, ...]:
+        return (*self.stages, *self.transfers, self.step)
+
     def upstream_seconds(self, count: int) -> float:
         """Seconds that the first `count` stages alone take for a batch of fresh examples."""
         return self.batch_size * self._ahead_seconds(self.stages[:count])
 
-    def upstream_cores(self) -> float:
-        """Processor seconds per second that all host stages take, run ahead at full speed."""
-        return sum(stage.cpu_seconds for stage in self.stages) / self._ahead_seconds(self.stages)
-
     def downstream_seconds(self, count: int) -> float:
         """Seconds per step of everything after the first `count` stages alone."""
         after = self.stages[count:]
-        if not self.workers:
-            return self.batch_size * self._seconds_per_copy(after)
-        cpu = self._cpu_seconds(after, ()) / self.cores
+        cpu = self._cpu_seconds(after) / self.cores if self.workers else 0.0
         return self.batch_size * max(self._seconds_per_copy(after), cpu)
 
     def ratio(self, count: int) -> float:
@@ -96,11 +88,11 @@ class Timing:
     def step_seconds(self, count: int, factor: float) -> float:
         """Seconds per step with an echo stage of `factor` after the first `count` stages."""
         before, after = self.stages[:count], self.stages[count:]
-        upstream = self._ahead_seconds(before) / factor
+        upstream, copy = self._ahead_seconds(before) / factor, self._seconds_per_copy(after)
         if not self.workers:
-            return self.batch_size * (upstream + self._seconds_per_copy(after))
-        cpu = self._cpu_seconds(after, before, 1 / factor) / self.cores
-        return self.batch_size * max(upstream, self._seconds_per_copy(after), cpu)
+            return self.batch_size * (upstream + copy)
+        cpu = self._cpu_seconds(after) + _sum_cpu(before) / factor
+        return self.batch_size * max(upstream, copy, cpu / self.cores)
 
     def baseline_seconds(self) -> float:
         """Seconds per step without an echo stage, with all host stages running ahead."""
@@ -110,19 +102,26 @@ class Timing:
         """This timing with more workers, no more than `limit_of_more` was measured with."""
         if workers <= self.workers:
             return self
-        stages = tuple(stage.of_more_workers() for stage in self.stages)
+        limits = [min(t.limit, t.limit_of_more or t.limit) for t in self.stages]
+        pairs = zip(self.stages, limits, strict=True)
+        stages = tuple(dataclasses.replace(stage, limit=limit) for stage, limit in pairs)
         return dataclasses.replace(self, stages=stages, workers=workers)
+
+    def changed(self, part: StageTime, factor: float) -> "Timing":
+        """This timing with `part`, one of its stages, in `factor` times the time."""
+        new = part.scaled(factor)
+        *parts, step = (new if other is part else other for other in self.parts)
+        n = len(self.stages)
+        stages, transfers = tuple(parts[:n]), tuple(parts[n:])
+        return dataclasses.replace(self, stages=stages, transfers=transfers, step=step)
 
     def under_contention(self, used: float, useful: float) -> "Timing":
         """This timing with the cores that are left when everything runs at once.
 
-        Stages and step are measured one at a time. Run concurrently, the same work takes more
-        CPU time (caches, memory, hardware threads of one core), and threads that share a task
-        wait for each other. Both losses are subtracted from the cores: CPU time beyond what
-        the work takes alone, and time that the two sides would use, each at its own pace, but do
-        not get. If they can fill the cores, `useful` cores are left. If not (a step on an
-        accelerator, an upstream that waits), idle cores are no loss, and little can be lost because
-        little CPU time is in use. Unlike a ratio, a difference leaves such cores as they
+        Run concurrently, the same work takes more CPU time (caches, memory, hardware threads of one
+        core), and threads that share a task wait for each other. Both losses are subtracted from
+        the cores: CPU time beyond what the work takes alone, and time that the two sides would use,
+        each at its own pace, but do not get. Unlike a ratio, a difference leaves idle cores as they
         are, however noisy the measurement is.
 
         Args:
@@ -130,34 +129,35 @@ class Timing:
             useful: processor seconds per second that the same calls take alone.
         """
         serial = (*self.transfers, self.step)  # one thread runs these in turn
-        downstream = self._cpu_seconds((), ()) / sum(stage.seconds for stage in serial)
+        downstream = _sum_cpu(serial) / _sum_seconds(serial)
         wanted = min(self.cores, max(used, self.upstream_cores() + downstream))
         return dataclasses.replace(self, cores=self.cores - max(0.0, wanted - useful))
 
+    def upstream_cores(self) -> float:
+        """Processor seconds per second that all host stages take, run ahead at full speed."""
+        return _sum_cpu(self.stages) / self._ahead_seconds(self.stages)
+
     def _ahead_seconds(self, stages: tuple[StageTime, ...]) -> float:
-        """Seconds per fresh example, of stages that the workers run ahead; without workers, of the
-        stages one after another."""
-        in_turn = sum(stage.seconds for stage in stages) / max(1, self.workers)
-        if not self.workers:
-            return in_turn
-        cpu = sum(stage.cpu_seconds for stage in stages) / self.cores
-        return max([in_turn, cpu, *(stage.limit for stage in stages)])
+        """Seconds per fresh example of stages that the workers run ahead, or run in turn."""
+        in_turn = _sum_seconds(stages) / max(1, self.workers)
+        cpu = _sum_cpu(stages) / self.cores
+        limits = [cpu, *(stage.limit for stage in stages)] if self.workers else []
+        return max([in_turn, *limits])
 
     def _seconds_per_copy(self, stages: tuple[StageTime, ...]) -> float:
         """Seconds per emitted example, of `stages` on one thread, the transfers and the step."""
-        one_thread = sum(stage.seconds for stage in stages)
-        if not self.workers:
-            serial = (*self.transfers, self.step)
-            return one_thread + sum(stage.seconds for stage in serial)
-        return max([one_thread, self.step.seconds, *(stage.seconds for stage in self.transfers)])
+        serial = [stage.seconds for stage in (*self.transfers, self.step)]
+        parts = [_sum_seconds(stages), *serial]
+        return max(parts) if self.workers else sum(parts)
 
-    def _cpu_seconds(
-        self,
-        per_copy: tuple[StageTime, ...],
-        per_fresh: tuple[StageTime, ...],
-        fresh_share: float = 0.0,
-    ) -> float:
-        """Processor seconds per emitted example, of which a share is fresh."""
-        stages = (*per_copy, *self.transfers, self.step)
-        fresh = sum(stage.cpu_seconds for stage in per_fresh)
-        return sum(stage.cpu_seconds for stage in stages) + fresh_share * fresh
+    def _cpu_seconds(self, stages: tuple[StageTime, ...]) -> float:
+        """Processor seconds per emitted example, of `stages`, the transfers and the step."""
+        return _sum_cpu((*stages, *self.transfers, self.step))
+
+
+def _sum_seconds(stages: Iterable[StageTime]) -> float:
+    return sum(stage.seconds for stage in stages)
+
+
+def _sum_cpu(stages: Iterable[StageTime]) -> float:
+    return sum(stage.cpu_seconds for stage in stages)

@@ -1,0 +1,497 @@
+"""Whether, where, and how much to echo: measures a pipeline, predicts, and recommends."""
+
+import contextlib
+import copy
+import dataclasses
+import itertools
+import logging
+import math
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from echo.advice.model import StageTime, Timing
+from echo.advice.profile import Call, available_cores, contention, renewed, stage_time
+from echo.spec import (
+    MAX_BATCH,
+    MAX_BUFFER,
+    EchoSpecError,
+    checked_factors,
+    checked_integer,
+    checked_number,
+)
+from echo.tree import nbytes
+
+FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
+
+# Predictions closer than this count as equal: on shared cores they are 1 to 14% off
+# (docs/advice.md).
+TOLERANCE = 0.1
+
+SPREAD = 3.0  # rounds of a stage, even on a busy machine, mostly differ by less than this factor
+
+# A step with more CPU time per second of its own computes on the host; an input with less than the
+# second number waits for something else.
+_HOST_STEP_CORES, _WAITING_CORES = 0.5, 0.1
+
+_NUM_INPUTS = 8  # outputs of a stage that serve as inputs for measuring the next one
+_MORE_WORKERS = 4  # workers to consider, as a multiple of those that the loader has
+_MAX_WORKERS, _MAX_SECONDS, _MAX_INDICES = 1024, 3600, 10_000
+_COLUMNS, _MAX_NAME = 80, 36  # of a terminal; characters of a name in a table
+
+# What limits the pace without echoing, and what to do about it.
+_CAUSES = {
+    "input": (
+        "The input is the bottleneck, above all {stage} ({stage_time} per example).",
+        "Speed it up, allow a larger factor, or echo after it.",
+    ),
+    "step": (
+        "The step is the bottleneck ({step} per batch; the input takes {input}).",
+        "Repeats would only add steps.",
+    ),
+    "transfer": (
+        "The transfer to the device is the bottleneck ({transfer} per example).",
+        "The host sends every copy again: store examples on the device, or send less.",
+    ),
+    "cores": (
+        "The processor cores are the bottleneck, and each repeat saves them a fresh example's work.",
+        "With the step on an accelerator, echo only if R > 1.",
+    ),
+}
+_WORTH = (
+    "A repeat may be worth less than a fresh example: on seven small problems, e = 2, 4, and 16 "
+    "needed 0.49 to 0.93, 0.21 to 0.57, and 0.06 to 0.57 of the fresh examples. Compare short runs "
+    "by fresh examples to the target."
+)
+_IDENTICAL = "Repeats are identical there, unless the step changes them."
+_CONTENDED = (
+    "The step computes on the cores that the input needs: steps per second may be a third off."
+)
+_READ_AHEAD = "This assumes that batches are read ahead while the step runs."
+
+_log = logging.getLogger(__name__)
+
+Stage = tuple[str, Callable[[Any], Any]]
+Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """An echo stage at one insertion point.
+
+    Attributes:
+        name: the name of the insertion point.
+        count: the number of stages before it.
+        ratio: R, seconds upstream / seconds downstream, each per batch.
+        step_seconds: predicted seconds per step, by factor.
+        buffer_bytes: bytes of the shuffle buffer.
+    """
+
+    name: str
+    count: int
+    ratio: float
+    step_seconds: dict[float, float]
+    buffer_bytes: int
+
+    @property
+    def fastest(self) -> float:
+        return min(self.step_seconds.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """A measurement, the predictions, and a recommendation; str(advice) is a report.
+
+    Attributes:
+        measured: the measured costs.
+        timing: `measured`, with the recommended number of workers.
+        points: the predictions for each insertion point, with that many workers.
+        insertion, factor: the recommended insertion point and factor; None and 1 if no repeats
+            gain at least TOLERANCE.
+        movable: the stage that could move to the accelerator instead of echoing after it, or None.
+        reason: the recommendation in words.
+        warning: that timings vary much, or ''.
+    """
+
+    measured: Timing
+    timing: Timing
+    points: tuple[Point, ...]
+    insertion: str | None
+    factor: float
+    movable: str | None
+    reason: str
+    warning: str = ""
+
+    @property
+    def workers(self) -> int:
+        return self.timing.workers
+
+    def tables(self) -> list[Table]:
+        """Tables of the stage times and of the predictions."""
+        timing = self.measured
+        at_once = f"{max(1, timing.workers)} at once"
+        return [
+            (
+                "seconds per example (median of rounds)",
+                ["stage", "alone", "fastest", "slowest", "processor", at_once],
+                [
+                    [t.name, *map(time_text, (t.seconds, t.low, t.high, t.cpu_seconds, t.limit))]
+                    for t in timing.parts
+                ],
+            ),
+            (
+                f"predicted steps per second by echo factor e, with {_workers(self.workers)}",
+                ["echo stage", "R", *(f"e={factor:g}" for factor in self.points[0].step_seconds)],
+                [
+                    [point.name, f"{point.ratio:.2f}", *map(rate, point.step_seconds.values())]
+                    for point in self.points
+                ],
+            ),
+        ]
+
+    def __str__(self) -> str:
+        sizes = [f"{p.buffer_bytes / 1e6:,.1f} MB {_spaced(p.name)}" for p in self.points]
+        texts = [f"The shuffle buffer takes up to {', '.join(sizes)}.", self.warning, self.reason]
+        filled = [textwrap.fill(text, _COLUMNS) for text in texts if text]
+        return "\n\n".join([*map(_table_text, self.tables()), *filled])
+
+
+def advise(
+    stages: Sequence[Stage] | Iterable[Any],
+    step_fn: Callable[[Any], Any],
+    *,
+    batch_size: int,
+    examples_per_call: int = 1,
+    batch_stage: str = "batch",
+    insertions: Mapping[str, str] | None = None,
+    factors: Iterable[float] = FACTORS,
+    shuffle_buffer: int = 10_000,
+    workers: int = 0,
+    max_workers: int = 0,
+    cores: float = 0,
+    seconds: float = 1.0,
+    stored: Callable[[Any], Any] = lambda item: item,
+) -> Advice:
+    """Measures a pipeline and a step, and recommends whether, where, and how much to echo.
+
+    The step really runs, over and over for a few seconds, mostly on the same few batches. If it
+    trains a model, give one that works on a copy of the model and the optimizer, or reload both.
+
+    Args:
+        stages: (name, function) pairs in order, called from several threads. The first function
+            takes the number of the call (0, 1, ...), and each other one the result of the one
+            before it. Alternatively, a PyTorch DataLoader over a data set that reads examples by
+            index, whose reading, `transform`, and batching are measured in this process; or any
+            other iterable of batches, which allows only R after batching.
+        step_fn: takes the result of the last stage; waits for its own result, or returns JAX
+            arrays. What it changes stays changed.
+        batch_size: examples per step.
+        examples_per_call: examples in one call of the stages before batching.
+        batch_stage: the stage that takes a list of batch_size / examples_per_call items. If there
+            is none of this name, all stages take batches. The stages after it transfer a batch.
+        insertions: name of an insertion point -> the stage before it. By default after every stage
+            up to batching.
+        factors: echo factors to predict; 1, training without repeats, is added if it is missing.
+        shuffle_buffer: examples in the buffer, for its memory.
+        workers: threads or processes that your loader runs; 0 = those of a DataLoader (if it has
+            none, its reading and the step take turns), otherwise as many as cores.
+        max_workers: the maximum number of workers to recommend; 0 = four times as many as run, and
+            4 for a DataLoader without any. Additional workers are measured as threads.
+        cores: the number of processor cores; 0 = measured, less the loss under contention between
+            stages and step (Timing.under_contention).
+        seconds: how long to measure each stage, approximately; at most an hour. A stage whose calls
+            take longer than its time is called a few times only.
+        stored: the part of an item that an echo stage would store.
+
+    Raises:
+        EchoSpecError: a value that is not allowed, or that does not match the stages.
+    """
+    batch_size = checked_integer("batch_size", batch_size, 1, MAX_BATCH)
+    examples = checked_integer("examples_per_call", examples_per_call, 1, MAX_BATCH)
+    shuffle_buffer = checked_integer("shuffle_buffer", shuffle_buffer, 0, MAX_BUFFER)
+    workers = checked_integer("workers", workers, 0, _MAX_WORKERS)
+    max_workers = checked_integer("max_workers", max_workers, 0, _MAX_WORKERS)
+    cores = checked_number("cores", cores, 0, _MAX_WORKERS)
+    seconds = checked_number("seconds", seconds, 1e-6, _MAX_SECONDS)
+    factors = checked_factors(factors)
+    factors = factors if 1 in factors else [1, *factors]
+    pairs = stages if _is_stages(stages) else loader_stages(stages, batch_size)
+    # Of a DataLoader. Without workers, it reads a batch when the step asks for it.
+    loader_workers = getattr(stages, "num_workers", None)
+    if pairs is None:
+        batches = _batches(stages)
+        pairs, batch_stage, insertions = [("input", lambda _: next(batches))], "", None
+        workers, max_workers = int(loader_workers != 0), 1
+    names = [name for name, _ in pairs]
+    host = names[: names.index(batch_stage) + 1] if batch_stage in names else names
+    examples = examples if batch_stage in names else batch_size
+    insertions = insertions or {f"after {name}": name for name in host}
+    for field, value, is_wrong, allowed in (
+        ("stages", names, len(set(names)) < len(names), "a different name for each"),
+        ("examples_per_call", examples, batch_size % examples, f"a divisor of {batch_size}"),
+        ("insertions", insertions, {*insertions.values()} - {*host}, f"stages: {', '.join(host)}"),
+    ):
+        if is_wrong:
+            raise EchoSpecError(field, value, allowed)
+
+    own_cores = cores or available_cores(seconds / 2)
+    workers = workers or loader_workers or math.ceil(own_cores) * (loader_workers is None)
+    threads = max(1, workers)  # that measure
+    max_workers = max_workers or min(_MORE_WORKERS * threads, _MAX_WORKERS)
+    calls, times, sizes = [], [], {}
+    results: Iterator[Any] = itertools.count()
+    for name, function in pairs:
+        inputs, most = map(renewed, results), max_workers if name in host else 0
+        if name == batch_stage:
+            inputs, examples = _grouped(inputs, batch_size // examples), batch_size
+        _log.info("measuring %s", name)
+        call = Call(name, function, inputs, examples)
+        cost, outputs = stage_time(call, seconds, threads, most, _NUM_INPUTS)
+        times.append(cost)
+        calls.append(call._replace(cpu_seconds=examples * cost.cpu_seconds))
+        sizes[name] = nbytes(stored(outputs[0])) // examples if name in host else 0
+        results = itertools.cycle(outputs)
+    _log.info("measuring the step")
+    call = Call("step", step_fn, map(renewed, results), batch_size)
+    step, _ = stage_time(call, seconds)
+    calls.append(call._replace(cpu_seconds=batch_size * step.cpu_seconds))
+    n = len(host)
+    timing = Timing(tuple(times[:n]), tuple(times[n:]), step, batch_size, workers, own_cores)
+    longest = max(c.examples * t.seconds for c, t in zip(calls, timing.stages, strict=False))
+    # An input that waits for long calls loses no cores, and measuring that would take long.
+    if not cores and (longest <= seconds or timing.upstream_cores() >= _WAITING_CORES):
+        _log.info("measuring stages and step at once")
+        timing = timing.under_contention(*contention(calls[:n], calls[n:], threads, seconds))
+    advice = conclude(timing, insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
+    assumed = f" {_READ_AHEAD}" * (pairs is not stages and loader_workers is None)
+    return dataclasses.replace(advice, reason=advice.reason + assumed)
+
+
+def conclude(
+    measured: Timing,
+    insertions: Mapping[str, str],
+    sizes: Mapping[str, int],
+    factors: Sequence[float] = FACTORS,
+    shuffle_buffer: int = 10_000,
+    batch_stage: str = "batch",
+    max_workers: int = 0,
+) -> Advice:
+    """The advice for a measured timing; `sizes` are bytes per example after each stage."""
+    names, points = [stage.name for stage in measured.stages], []
+    timing = _with_enough_workers(measured, max_workers)
+    for insertion, name in insertions.items():
+        count = names.index(name) + 1
+        predicted = {factor: timing.step_seconds(count, factor) for factor in factors}
+        memory = sizes[name] * shuffle_buffer
+        points.append(Point(insertion, count, timing.ratio(count), predicted, memory))
+    point, factor = _recommended(timing, points)
+    texts, movable = [_verdict(timing, point, factor)], None
+    if timing.workers > measured.workers:
+        gain = _gain(measured, timing.baseline_seconds())
+        first = f"First use {_workers(timing.workers)} instead of {measured.workers}"
+        texts.insert(0, f"{first}: {gain} of now, with every example fresh. Then:")
+    if factor > 1:
+        if {stage.name for stage in timing.stages[point.count :]} <= {batch_stage}:
+            texts.append(_IDENTICAL)
+            earlier = [p.count for p in points if p.count < point.count]
+            between = timing.stages[max(earlier, default=point.count) : point.count]
+            transforms = [stage for stage in between if stage.name != batch_stage]
+            movable = max(transforms, key=lambda stage: stage.limit, default=None)
+        if movable:
+            fresh = rate(timing.changed(movable, 0).baseline_seconds())
+            texts.append(
+                f"Instead, move {_label(movable)} to the accelerator if it takes less time "
+                f"there: at most {fresh} steps per second, with every example fresh."
+            )
+        texts.append(_WORTH)
+    if timing.step.cpu_seconds > _HOST_STEP_CORES * timing.step.seconds:
+        texts.append(_CONTENDED)
+    return Advice(
+        measured=measured,
+        timing=timing,
+        points=tuple(points),
+        insertion=point.name if factor > 1 else None,
+        factor=factor,
+        movable=movable and movable.name,
+        reason=" ".join(texts),
+        warning=_warning(measured),
+    )
+
+
+def _recommended(timing: Timing, points: Sequence[Point]) -> tuple[Point, float]:
+    """The recommended point and factor; factor 1 if no repeats gain.
+
+    At equal speed an earlier insertion point is better, since later stages make copies differ (Choi
+    et al. 2019), and so is a smaller factor, since a larger one only repeats more. The factors are
+    those of one point: a faster one elsewhere is no reason to repeat more here.
+    """
+    in_order = sorted(points, key=lambda point: point.count)
+    before, best = timing.baseline_seconds(), min(point.fastest for point in points)
+
+    def enough(fastest: float) -> float:
+        return max(fastest, min(fastest * (1 + TOLERANCE), before / (1 + TOLERANCE)))
+
+    if before <= best * (1 + TOLERANCE):
+        return in_order[-1], 1
+    chosen = next(point for point in in_order if point.fastest <= enough(best))
+    there, cells = enough(chosen.fastest), sorted(chosen.step_seconds.items())
+    return chosen, next(factor for factor, seconds in cells if seconds <= there)
+
+
+def _verdict(timing: Timing, point: Point, factor: float) -> str:
+    """What to do, in numbers, and what limits the pace without echoing."""
+    count, before = len(timing.stages), timing.baseline_seconds()
+    gain = _gain(timing, point.step_seconds[factor])
+    if factor > 1:
+        place = f"Echo {_spaced(point.name)}, factor {factor:g}"
+        first = f"{place}: {gain} without echoing (R = {point.ratio:.2f})."
+    elif before > point.step_seconds[1] * (1 + TOLERANCE):
+        thread = f"with the stages {_spaced(point.name)} on a thread of their own"
+        first = f"Do not echo: {thread}, no repeats are needed for {gain} of now."
+    else:
+        first = f"Do not echo: nothing gains {TOLERANCE:.0%} (R = {timing.ratio(count):.2f})."
+    stage = max(timing.stages, key=lambda stage: stage.seconds)
+    transfer = max((part.seconds for part in timing.transfers), default=0.0)
+    upstream, downstream = timing.upstream_seconds(count), timing.downstream_seconds(count)
+    cause = "cores"
+    if before <= downstream * (1 + TOLERANCE):
+        is_slow = timing.batch_size * transfer * (1 + TOLERANCE) >= downstream
+        cause = "step"
+        if is_slow and transfer > timing.step.seconds * (1 + TOLERANCE):
+            cause = "transfer"
+    elif before <= upstream * (1 + TOLERANCE) or not timing.workers:
+        cause = "input"
+    sentences = _CAUSES[cause][: 1 if factor > 1 and cause == "input" else 2]
+    text = " ".join(sentences).format(
+        stage=_label(stage),
+        stage_time=time_text(stage.seconds),
+        step=time_text(downstream),
+        input=time_text(upstream),
+        transfer=time_text(transfer),
+    )
+    return f"{first} {text}"
+
+
+def _gain(timing: Timing, after: float) -> str:
+    before = timing.baseline_seconds()
+    return f"{rate(after)} steps per second, {before / after:.2f} times the {rate(before)}"
+
+
+def _with_enough_workers(timing: Timing, most: int) -> Timing:
+    """`timing` with the smallest number of workers, up to `most`, that is about as good as any."""
+    best = timing.with_workers(most).baseline_seconds()
+    if best * (1 + TOLERANCE) > timing.baseline_seconds():
+        return timing
+    options = (timing.with_workers(n) for n in range(timing.workers + 1, most + 1))
+    return next(t for t in options if t.baseline_seconds() <= best * (1 + TOLERANCE / 2))
+
+
+def _warning(timing: Timing) -> str:
+    """A warning of rounds that differ by more than SPREAD; '' if none do."""
+    part = max(timing.parts, key=lambda part: part.high / part.low if part.low else 0.0)
+    if part.high <= SPREAD * part.low or not part.low:
+        return ""
+    return (
+        f"Unstable timings, so the advice may be wrong: {_label(part)} took {time_text(part.low)} "
+        f"to {time_text(part.high)} per example in different rounds. Measure again on a quiet "
+        "machine, or for longer if the source stalls now and then."
+    )
+
+
+def loader_stages(loader: Any, batch_size: int) -> list[Stage] | None:
+    """The stages of a PyTorch DataLoader over a data set that reads single examples by the indices
+    of its sampler; None for all else, as of a data set that reads batches (`__getitems__`).
+
+    The `transform` of a data set becomes a stage of its own if the data set applies it to the first
+    element of its (image, label) pairs, as those of torchvision do.
+    """
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None or not isinstance(loader, torch_data.DataLoader):
+        return None
+    if loader.batch_size not in (None, batch_size):
+        raise EchoSpecError("batch_size", batch_size, f"that of the loader, {loader.batch_size}")
+    dataset = whole = loader.dataset
+    while isinstance(whole, torch_data.Subset):
+        whole = whole.dataset
+    is_iterable = isinstance(dataset, torch_data.IterableDataset)
+    if is_iterable or hasattr(whole, "__getitems__") or loader.batch_size is None:
+        return None
+    indices = list(itertools.islice(loader.sampler, _MAX_INDICES))
+    if not indices:
+        raise ValueError("stages is a DataLoader over a data set without examples; give some")
+    changes: list[Stage] = []
+    if callable(transform := getattr(dataset, "transform", None)):
+        seen, untransformed = [], copy.copy(dataset)
+        untransformed.transform = lambda image: seen.append(image) or image
+        with contextlib.suppress(Exception):  # a damaged example fails where it is read
+            pair = untransformed[indices[0]]
+            if isinstance(pair, tuple) and len(seen) == 1 and pair[0] is seen[0]:
+                changes = [("transform", lambda pair: (transform(pair[0]), *pair[1:]))]
+                dataset = untransformed
+        untransformed.transform = lambda image: image
+    read = ("read", lambda call: dataset[indices[call % len(indices)]])
+    return [read, *changes, ("batch", loader.collate_fn)]
+
+
+def _is_stages(stages: Any) -> bool:
+    """Whether these are (name, function) pairs; a list of batches may contain tuples too."""
+    is_list = isinstance(stages, list | tuple) and len(stages) > 0
+    return is_list and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and callable(pair[1]) for pair in stages
+    )
+
+
+def _batches(iterable: Iterable[Any]) -> Iterator[Any]:
+    """The items of an iterable, repeated from its start without end."""
+    if isinstance(iterable, Mapping | str) or not isinstance(iterable, Iterable):
+        allowed = "a list of (name, function) pairs, or an iterable of batches"
+        raise EchoSpecError("stages", iterable, allowed)
+    count, previous = 0, -1
+    while count > previous:
+        previous = count
+        for batch in iterable:
+            count += 1
+            yield batch
+    raise EchoSpecError("stages", iterable, f"a list or a loader; it ended after {count} batches")
+
+
+def _grouped(inputs: Iterator[Any], length: int) -> Iterator[list[Any]]:
+    while True:
+        yield list(itertools.islice(inputs, length))
+
+
+def rate(seconds: float) -> str:
+    """Steps per second, with three digits and no powers of ten."""
+    per_second = 1 / seconds
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
+def time_text(seconds: float) -> str:
+    """Seconds with three digits and a unit: '12.3 µs'."""
+    for unit, scale in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        digits = f"{seconds * scale:.3g}"
+        if float(digits) >= 1:  # 0.9996 ms is '1 ms', not '1e+03 µs'
+            return f"{digits} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _label(stage: StageTime) -> str:
+    return "augmentation" if stage.name == "augment" else _spaced(stage.name)
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' * (count != 1)}"
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _table_text(table: Table) -> str:
+    title, header, rows = table
+    cells = [header, *([_spaced(row[0])[:_MAX_NAME], *row[1:]] for row in rows)]
+    first, *others = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    gap = "  " if first + sum(2 + width for width in others) <= _COLUMNS else " "
+    lines = [gap.join([row[0].ljust(first), *map(str.rjust, row[1:], others)]) for row in cells]
+    return "\n".join([title, *lines])
