@@ -1,11 +1,9 @@
 """Advises whether, where, and how much to echo, from measurements of a configuration.
 
     python advise.py --config=configs/cifar10.py:mini
-    python advise.py --config=configs/imagenet.py --plot=advice.png
 
-It reads and decodes real examples and runs real training steps, about a second per stage. It
-writes the plot and, like training, caches of the data (the vocabulary and piece counts of text,
-Arrow files of Parquet, copies of a bucket), in dataset.cache_dir or next to the data.
+It reads and decodes real examples and runs real training steps, about a second per stage. Like
+training, it writes caches of the data, in dataset.cache_dir or next to the data.
 
 R is the time that the input takes for a batch of fresh examples, divided by the time of a step. If
 R is above 1, the step waits for its input, and echoing by a factor of up to R costs no time.
@@ -20,13 +18,9 @@ if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled dur
 import argparse
 import contextlib
 import copy
-import dataclasses
 import logging
 import math
-import pathlib
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from configs import base, catalog
@@ -38,37 +32,13 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
-    add("--plot", metavar="FILE", help="also draw the predictions (.png, .pdf, .svg)")
     add("--seconds", type=float, default=1.0, help="seconds per stage, approximately (default 1)")
     arguments, overrides = cli.parse(parser, argv)
     if not 0 < arguments.seconds <= 3600:
         raise cli.InputError(
             f"--seconds is {arguments.seconds:g}; allowed: a number above 0, to 3600"
         )
-    if arguments.plot:
-        _check_plot(pathlib.Path(arguments.plot))
     return arguments, overrides
-
-
-def _check_plot(plot_file: pathlib.Path) -> None:
-    """Raises InputError if the plot cannot be written; changes nothing."""
-    if plot_file.suffix not in (".png", ".pdf", ".svg"):
-        raise cli.InputError(
-            f"--plot is {plot_file}; allowed: a file that ends in .png, .pdf or .svg"
-        )
-    if not plot_file.absolute().parent.is_dir():
-        raise cli.InputError(
-            f"--plot is {plot_file}, in a directory that does not exist; create it first"
-        )
-    try:
-        if plot_file.exists():
-            plot_file.open("ab").close()
-        else:
-            tempfile.TemporaryFile(dir=plot_file.absolute().parent).close()
-    except OSError as error:
-        raise cli.InputError(
-            f"--plot is {plot_file} ({error.strerror}); give a file that can be written"
-        ) from error
 
 
 if __name__ == "__main__":
@@ -80,14 +50,12 @@ from ml_collections import ConfigDict
 
 import echo
 from data.sources import RecordError, UpstreamError
-from echo import threads
-from echo.advice.alternatives import time_text
-from echo.advice.recommend import FACTORS, Advice
+from echo.advice.report import FACTORS, Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
 from pipeline.streams import concatenate
 from runs import processes, signals
-from runs.progress import Progress, write
+from runs.progress import write
 from training import check, memory, optimizer
 from training.experiment import Experiment, make_experiment
 from training.step import Program
@@ -145,7 +113,7 @@ def measured(
     factors: Sequence[float] = FACTORS,
 ) -> Advice:
     """The advice for an opened run, with any transfer and step."""
-    advice = echo.advise(
+    return echo.advise(
         [*host_stages(config, opened), ("transfer", transfer)],
         step,
         batch_size=config.batch_size,
@@ -158,7 +126,6 @@ def measured(
         seconds=seconds,
         stored=lambda batch: batch.data,
     )
-    return dataclasses.replace(advice, steps=0)  # of a state that no one uses afterwards
 
 
 def host_stages(config: ConfigDict, opened: Experiment) -> list[tuple[str, Callable[[Any], Any]]]:
@@ -213,13 +180,8 @@ def allowed_insertions(config: ConfigDict) -> dict[str, str]:
 
 def buffer_examples(config: ConfigDict) -> int:
     """Examples in the shuffle buffer; in the one that is recommended if there is none."""
-    unit = _buffer_unit(config, config.echo.insertion)
-    return accounting.shuffle_buffer(config) * unit or (DEFAULT_BUFFER_BATCHES * config.batch_size)
-
-
-def _buffer_unit(config: ConfigDict, insertion: str | None) -> int:
-    """Examples in a slot of the shuffle buffer."""
-    return config.batch_size if insertion == "after_batching" else 1
+    unit = config.batch_size if config.echo.insertion == "after_batching" else 1
+    return accounting.shuffle_buffer(config) * unit or DEFAULT_BUFFER_BATCHES * config.batch_size
 
 
 def settings(config: ConfigDict, advice: Advice) -> list[str]:
@@ -230,11 +192,6 @@ def settings(config: ConfigDict, advice: Advice) -> list[str]:
     if advice.movable == "augment":
         flags = _flags(config, {"augment_on": "device"} | WITHOUT_ECHOING)
         lines.append(f"Or with augmentation on the accelerator: {flags}")
-    if "before_augmentation" not in allowed_insertions(config):
-        lines += [
-            f"With {flag}, echoing before augmentation, where copies differ, is allowed as well."
-            for flag in _enabling_flags(config)
-        ]
     return lines
 
 
@@ -247,29 +204,9 @@ def _echoing(config: ConfigDict, advice: Advice) -> dict[str, Any]:
     else:
         fields["echo.factor"] = float(advice.factor)
     if config.echo.policy == "fixed" or config.echo.shuffle_buffer:  # auto has a default
-        fields["echo.shuffle_buffer"] = _buffer_slots(config, advice.insertion)
+        unit = config.batch_size if advice.insertion == "after_batching" else 1
+        fields["echo.shuffle_buffer"] = max(1, buffer_examples(config) // unit)
     return fields
-
-
-def _buffer_slots(config: ConfigDict, insertion: str | None) -> int:
-    """The slots of a shuffle buffer at `insertion` that holds `buffer_examples`."""
-    return max(1, buffer_examples(config) // _buffer_unit(config, insertion))
-
-
-def _enabling_flags(config: ConfigDict) -> list[str]:
-    """Flags each of which alone allows echoing before augmentation."""
-    flags = []
-    for field, value in (
-        ("dataset.fused_decode", False),
-        ("augment_on", "device"),
-        ("echo.placement", "host"),
-    ):
-        changed = copy.deepcopy(config)
-        cli.set_field(changed, field, value)
-        with contextlib.suppress(check.ConfigError):
-            check.check_insertion(changed, "before_augmentation")
-            flags.append(_flags(config, {field: value}))
-    return flags
 
 
 def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
@@ -281,81 +218,15 @@ def _flags(config: ConfigDict, fields: dict[str, Any]) -> str:
     )
 
 
-class _LastMessage(logging.Handler):
-    """Keeps the last message, with which echo.advise names what it measures."""
-
-    text = "preparing to measure"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
-
-
-@contextlib.contextmanager
-def _measurement_shown() -> Iterator[None]:
-    """Displays what echo.advise measures, from a thread, since one call may take minutes."""
-    log, last, over = logging.getLogger("echo.advice"), _LastMessage(), threading.Event()
-    progress = Progress()
-
-    def show(_: int) -> None:
-        while not over.wait(1.0):
-            progress.update(last.text)
-
-    log.addHandler(last)
-    log.setLevel(logging.INFO)
-    log.propagate = False  # the display replaces lines of a log
-    try:
-        with threads.running(show, 1):
-            try:
-                yield
-            finally:
-                over.set()
-    finally:
-        progress.close()
-        log.removeHandler(last)
-        log.setLevel(logging.NOTSET)
-        log.propagate = True
-
-
-def plot(advice: Advice, path: pathlib.Path) -> None:
-    """Plots the predicted steps per second over the factor, for each insertion point."""
-    from analysis.figures import style  # which imports pandas
-
-    style.styled(_drawn)(advice, style).savefig(path, dpi=150)
-
-
-def _drawn(advice: Advice, style: Any) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(style.WIDTH, 3.4), layout="constrained")
-    axes = figure.subplots()
-    for number, point in enumerate(advice.points):
-        factors, seconds = zip(*point.step_seconds.items(), strict=True)
-        axes.plot(
-            factors,
-            [1 / s for s in seconds],
-            color=style.COLORS[point.name],
-            marker="o",
-            markersize=8 - 2.5 * number,  # so that coinciding lines stay visible
-            linewidth=4.5 - 1.5 * number,
-            label=f"{point.name.replace('_', ' ')}, R = {point.ratio:.2f}",
-        )
-    step = advice.timing.step.seconds * advice.timing.batch_size
-    label = f"the step alone, {time_text(step)}"
-    axes.axhline(1 / step, color=style.QUIET, linestyle=style.DOTTED, label=label)
-    axes.set(xlabel="echo factor e", ylabel="predicted steps per second", ylim=(0, None))
-    style.legend_below(figure, axes)
-    return figure
-
-
 def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     config, _ = cli.load_config(arguments.config, overrides)
     processes.check_devices()
-    with _measurement_shown():
-        advice = advise(config, arguments.seconds)
+    log = logging.getLogger("echo.advice")  # names what is measured, for one call may take minutes
+    log.handlers, log.propagate = [logging.StreamHandler()], False
+    log.setLevel(logging.INFO)
+    advice = advise(config, arguments.seconds)
     write("\n\n".join(map(str, (advice, *settings(config, advice)))))
-    if arguments.plot:
-        plot(advice, pathlib.Path(arguments.plot))
     return cli.OK
 
 

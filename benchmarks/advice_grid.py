@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 import advise
@@ -74,7 +75,7 @@ def prepare_row(
         seconds = grid.STEP_SECONDS
         if real_step:
             batches = iter(build.build(config, opened.source, opened.program.task.workload))
-            rows = profile.wait_for(send(next(batches)))
+            rows = jax.block_until_ready(send(next(batches)))
             batches.close()
             rounds = profile.rounds(lambda: step(rows), plan.advice_seconds)
             seconds = float(np.median([wall for wall, _ in rounds]))

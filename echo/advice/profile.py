@@ -1,5 +1,6 @@
 """Measures the cost of stages: wall time, CPU time, and throughput with all workers."""
 
+import copy
 import hashlib
 import itertools
 import operator
@@ -8,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
 from typing import Any, NamedTuple
 
 from echo import threads
@@ -84,9 +84,10 @@ def stage_time(
     parallel = seconds_by_threads(in_parallel, counts, statistics.median(wall), share)
     limit = min(wall for count, wall in parallel.items() if count <= workers or count == 1)
     of_more = parallel.get(max_workers) if max_workers > workers else None
-    known = (parallel[1], cpu, limit, wall[0], wall[-1])
-    of_example = [value / call.examples for value in known]
-    return StageTime(call.name, *of_example, of_more and of_more / call.examples), outputs
+    n = call.examples
+    more = of_more and of_more / n
+    times = (parallel[1] / n, cpu / n, limit / n)
+    return StageTime(call.name, *times, wall[0] / n, wall[-1] / n, more), outputs
 
 
 def rounds(call: Callable[[], Any], seconds: float, warm_up: int = 1) -> list[tuple[float, float]]:
@@ -140,8 +141,8 @@ def available_cores(seconds: float) -> float:
         while time.perf_counter() < start + seconds:
             hashlib.sha256(block)  # releases the interpreter's lock
 
-    with futures.ThreadPoolExecutor(count) as pool:
-        list(pool.map(burn, range(count)))
+    with threads.running(burn, count):
+        pass
     used = (time.process_time() - cpu) / (time.perf_counter() - start)
     return min(max(used, 1.0), float(count))
 
@@ -180,13 +181,10 @@ def at_once(
                     call.once(lock)
                     done[number].append((time.perf_counter(), call))
 
-    with futures.ThreadPoolExecutor(workers) as pool:
-        running = [pool.submit(run, number) for number in range(workers)]
+    with threads.running(run, workers):
         if behind:
             run(workers)
         used = (time.process_time() - cpu) / (time.perf_counter() - start)
-        for future in running:
-            future.result()
     return used, done
 
 
@@ -194,7 +192,10 @@ def renewed(item: Any) -> Any:
     """`item` in new dicts, lists, and tuples, for a function that changes its argument; their
     leaves are shared."""
     if isinstance(item, dict):
-        return {key: renewed(value) for key, value in item.items()}
+        new = copy.copy(item)
+        for key, value in item.items():
+            new[key] = renewed(value)
+        return new
     if isinstance(item, list | tuple):
         parts = map(renewed, item)
         return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)

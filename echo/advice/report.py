@@ -29,7 +29,7 @@ FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 # (docs/advice.md).
 TOLERANCE = 0.1
 
-SPREAD = 3.0  # rounds of a stage, even on a busy machine, mostly differ by less than this factor
+SPREAD = 1.5  # rounds of a stage on a quiet machine differ by less than this factor
 
 # A step with more CPU time per second of its own computes on the host; an input with less than the
 # second number waits for something else.
@@ -38,7 +38,7 @@ _HOST_STEP_CORES, _WAITING_CORES = 0.5, 0.1
 _NUM_INPUTS = 8  # outputs of a stage that serve as inputs for measuring the next one
 _MORE_WORKERS = 4  # workers to consider, as a multiple of those that the loader has
 _MAX_WORKERS, _MAX_SECONDS, _MAX_INDICES = 1024, 3600, 10_000
-_COLUMNS, _MAX_NAME = 80, 36  # of a terminal; characters of a name in a table
+_COLUMNS, _MAX_NAME = 80, 20  # of a terminal; characters of a name in a table
 
 # What limits the pace without echoing, and what to do about it.
 _CAUSES = {
@@ -55,7 +55,7 @@ _CAUSES = {
         "The host sends every copy again: store examples on the device, or send less.",
     ),
     "cores": (
-        "The processor cores are the bottleneck, and each repeat saves them a fresh example's work.",
+        "The processor cores are the bottleneck; each repeat saves them a fresh example's work.",
         "With the step on an accelerator, echo only if R > 1.",
     ),
 }
@@ -111,7 +111,7 @@ class Advice:
             gain at least TOLERANCE.
         movable: the stage that could move to the accelerator instead of echoing after it, or None.
         reason: the recommendation in words.
-        warning: that timings vary much, or ''.
+        warning: that timings vary so much that the recommendation could change, or ''.
     """
 
     measured: Timing
@@ -126,6 +126,10 @@ class Advice:
     @property
     def workers(self) -> int:
         return self.timing.workers
+
+    @property
+    def recommended(self) -> tuple[int, str | None, float]:
+        return self.workers, self.insertion, self.factor
 
     def tables(self) -> list[Table]:
         """Tables of the stage times and of the predictions."""
@@ -151,7 +155,7 @@ class Advice:
         ]
 
     def __str__(self) -> str:
-        sizes = [f"{p.buffer_bytes / 1e6:,.1f} MB {_spaced(p.name)}" for p in self.points]
+        sizes = [f"{p.buffer_bytes / 1e6:,.2f} MB {_spaced(p.name)}" for p in self.points]
         texts = [f"The shuffle buffer takes up to {', '.join(sizes)}.", self.warning, self.reason]
         filled = [textwrap.fill(text, _COLUMNS) for text in texts if text]
         return "\n\n".join([*map(_table_text, self.tables()), *filled])
@@ -221,8 +225,8 @@ def advise(
     loader_workers = getattr(stages, "num_workers", None)
     if pairs is None:
         batches = _batches(stages)
-        pairs, batch_stage, insertions = [("input", lambda _: next(batches))], "", None
-        workers, max_workers = int(loader_workers != 0), 1
+        pairs, batch_stage = [("input", lambda _: next(batches))], ""
+        workers, max_workers, insertions = int(loader_workers != 0), 1, {"after batching": "input"}
     names = [name for name, _ in pairs]
     host = names[: names.index(batch_stage) + 1] if batch_stage in names else names
     examples = examples if batch_stage in names else batch_size
@@ -277,7 +281,37 @@ def conclude(
     batch_stage: str = "batch",
     max_workers: int = 0,
 ) -> Advice:
-    """The advice for a measured timing; `sizes` are bytes per example after each stage."""
+    """The advice for a measured timing; `sizes` are bytes per example after each stage.
+
+    It has a warning if the fastest or the slowest round of a stage or of the step, the rest as
+    measured, would change it.
+    """
+    settings = (insertions, sizes, factors, shuffle_buffer, batch_stage, max_workers)
+    advice = _exact(measured, *settings)
+    unstable = [part for part in measured.parts if part.high > SPREAD * part.low > 0]
+    for part in sorted(unstable, key=lambda part: part.low / part.high):
+        changed = [measured.changed(part, end / part.seconds) for end in (part.low, part.high)]
+        if any(_exact(timing, *settings).recommended != advice.recommended for timing in changed):
+            warning = (
+                "Unstable timings, so the advice may be wrong: "
+                f"{_label(part)} took {time_text(part.low)} to {time_text(part.high)} per example "
+                "in different rounds. Measure again on a quiet machine, or for longer if the "
+                "source stalls now and then."
+            )
+            return dataclasses.replace(advice, warning=warning)
+    return advice
+
+
+def _exact(
+    measured: Timing,
+    insertions: Mapping[str, str],
+    sizes: Mapping[str, int],
+    factors: Sequence[float],
+    shuffle_buffer: int,
+    batch_stage: str,
+    max_workers: int,
+) -> Advice:
+    """The advice if the timing is exact."""
     names, points = [stage.name for stage in measured.stages], []
     timing = _with_enough_workers(measured, max_workers)
     for insertion, name in insertions.items():
@@ -315,7 +349,6 @@ def conclude(
         factor=factor,
         movable=movable and movable.name,
         reason=" ".join(texts),
-        warning=_warning(measured),
     )
 
 
@@ -385,18 +418,6 @@ def _with_enough_workers(timing: Timing, most: int) -> Timing:
         return timing
     options = (timing.with_workers(n) for n in range(timing.workers + 1, most + 1))
     return next(t for t in options if t.baseline_seconds() <= best * (1 + TOLERANCE / 2))
-
-
-def _warning(timing: Timing) -> str:
-    """A warning of rounds that differ by more than SPREAD; '' if none do."""
-    part = max(timing.parts, key=lambda part: part.high / part.low if part.low else 0.0)
-    if part.high <= SPREAD * part.low or not part.low:
-        return ""
-    return (
-        f"Unstable timings, so the advice may be wrong: {_label(part)} took {time_text(part.low)} "
-        f"to {time_text(part.high)} per example in different rounds. Measure again on a quiet "
-        "machine, or for longer if the source stalls now and then."
-    )
 
 
 def loader_stages(loader: Any, batch_size: int) -> list[Stage] | None:
@@ -493,5 +514,8 @@ def _table_text(table: Table) -> str:
     cells = [header, *([_spaced(row[0])[:_MAX_NAME], *row[1:]] for row in rows)]
     first, *others = [max(map(len, column)) for column in zip(*cells, strict=True)]
     gap = "  " if first + sum(2 + width for width in others) <= _COLUMNS else " "
-    lines = [gap.join([row[0].ljust(first), *map(str.rjust, row[1:], others)]) for row in cells]
+    first = min(first, _COLUMNS - sum(len(gap) + width for width in others))
+    lines = [
+        gap.join([row[0][:first].ljust(first), *map(str.rjust, row[1:], others)]) for row in cells
+    ]
     return "\n".join([title, *lines])

@@ -2,11 +2,9 @@
 
 import collections
 import dataclasses
-import hashlib
-import io
 import itertools
 import os
-import re
+import sqlite3
 import threading
 import time
 import types
@@ -15,13 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import echo
-from echo.advice import profile, recommend
-from echo.advice.alternatives import TOLERANCE, rate, time_text
-from echo.advice.cost_model import StageTime, Timing
-from echo.advice.recommend import FACTORS, conclude
+from echo.advice import profile
+from echo.advice.model import StageTime, Timing
+from echo.advice.report import FACTORS, TOLERANCE, conclude, loader_stages, time_text
 from echo.spec import EchoSpecError
 
 BATCH = 32
@@ -172,7 +168,7 @@ def test_contention_adds_no_core_loses_at_most_those_used_and_leaves_the_useful_
     lowered = timing.under_contention(used, useful)
     assert min(cores, useful) <= lowered.cores * (1 + 1e-9)
     assert lowered.cores <= cores
-    wanted = max(used, 1e-3 / timing._ahead_seconds((read,)) + step_cpu / 1e-3)
+    wanted = max(used, 1e-3 / max(5e-4, limit, 1e-3 / cores) + step_cpu / 1e-3)
     assert lowered.cores >= (cores - wanted) * (1 - 1e-9)
     if useful >= wanted:  # all cores were useful, so none is lost
         assert lowered == timing
@@ -182,101 +178,57 @@ FIRST_CHEAP = tuple(
     stage(name, cpu, cpu=cpu)
     for name, cpu in {"read": 1e-6, "decode": 1e-3, "augment": 1e-6, "batch": 1e-6}.items()
 )
+CPU_STEP = stage("step", 1e-3, cpu=2e-3)
+FEW_CORES = dataclasses.replace(pipeline(transfer=1.5e-3, cores=1), step=CPU_STEP)
+SAVES_CORES = pipeline(cores=1, stages=(stage("decode", 3e-4, cpu=3e-4), *pipeline().stages[2:]))
+SAVES_CORES = dataclasses.replace(SAVES_CORES, step=stage("step", 9e-4, cpu=1e-3))
+TWO_TRANSFERS = pipeline(transfers=(stage("pin", 4e-3), stage("copy", 5e-3)))
 
 
 @pytest.mark.parametrize(
-    ("timing", "insertion", "factor", "message"),
+    ("timing", "insertion", "factor", "named"),
     [
-        (pipeline(), None, 1, r"not the bottleneck \(R = 0\.00\): do not echo"),
-        (pipeline(read=1e-3), None, 1, r"not the bottleneck \(R = 1\.00\)"),
-        (pipeline(read=4e-3), "before_augmentation", 4, r"factor 4: 31\.2 steps.* 4\.0\d times"),
-        (pipeline(read=20e-3), "before_augmentation", 8, "stays the bottleneck at every factor"),
-        (pipeline(read=6.87e-3), "before_augmentation", 7, r"R = 6\.8\d\)\. (?!That is R rounded)"),
-        (
-            pipeline(read=2.3e-3),
-            "before_augmentation",
-            3,
-            r"\(R = 2\.30\)\. That is R rounded up: e = 2\.3 is about as fast, and repeats less",
-        ),
-        (
-            pipeline(augment=4e-3),
-            "after_augmentation",
-            4,
-            r"repeats are identical.*move augmentation \(4 ms per example\).*at most 31\.2 steps",
-        ),
-        (
-            pipeline(read=9e-3, augment=3e-3),
-            "after_augmentation",
-            8,
-            r"^Echo after augmentation.*at most 3\.47 steps.*before it, where copies differ",
-        ),
-        (pipeline(decode=4e-3), "before_augmentation", 4, "factor 4: (?!.*(identical|move))"),
-        (pipeline(read=1e-3, augment=1e-3), None, 1, r"Do not echo: .* before augmentation run on"),
-        (pipeline(transfer=4e-3), None, 1, "^Transfer to the device is the bottleneck"),
-        (
-            pipeline(transfers=(stage("pin", 4e-3), stage("copy", 5e-3))),
-            None,
-            1,
-            "^Copy to the device is the bottleneck",
-        ),
-        (  # the step's CPU time on few cores, not the transfer, sets the pace
-            dataclasses.replace(
-                pipeline(transfer=1.5e-3, cores=1), step=stage("step", 1e-3, cpu=2e-3)
-            ),
-            None,
-            1,
-            "not the bottleneck",
-        ),
-        (  # echoing saves the CPU time of reading
-            dataclasses.replace(
-                pipeline(cores=1, stages=(stage("decode", 3e-4, cpu=3e-4), *pipeline().stages[2:])),
-                step=stage("step", 9e-4, cpu=1e-3),
-            ),
-            "before_augmentation",
-            3,
-            "With R below 1 the step does not wait for its input.*each repeat saves",
-        ),
-        (pipeline(read=4e-3, transfer=4e-3), None, 1, "store repeated examples on the device"),
+        (pipeline(), None, 1, "step is the bottleneck"),
+        (pipeline(read=1e-3), None, 1, "R = 1.00"),
+        (pipeline(read=4e-3), "before_augmentation", 4, "4.00 times"),
+        (pipeline(read=20e-3), "before_augmentation", 8, "read (20 ms"),
+        (pipeline(read=6.87e-3), "before_augmentation", 7, "R = 6.8"),
+        (pipeline(read=2.3e-3), "before_augmentation", 3, "R = 2.30"),
+        (pipeline(augment=4e-3), "after_augmentation", 4, "at most 31.2 steps"),
+        (pipeline(read=9e-3, augment=3e-3), "after_augmentation", 8, "at most 3.47 steps"),
+        (pipeline(decode=4e-3), "before_augmentation", 4, "decode (4 ms"),
+        (pipeline(read=1e-3, augment=1e-3), None, 1, "stages before augmentation"),
+        (pipeline(transfer=4e-3), None, 1, "transfer to the device is the bottleneck (4 ms"),
+        (TWO_TRANSFERS, None, 1, "transfer to the device is the bottleneck (5 ms"),
+        (pipeline(read=4e-3, transfer=4e-3), None, 1, "transfer to the device"),
+        (FEW_CORES, None, 1, "step is the bottleneck"),  # its processor time, not the transfer
+        (SAVES_CORES, "before_augmentation", 3, "cores are the bottleneck"),
     ],
 )
-def test_the_recommendation(timing, insertion, factor, message):
+def test_the_recommendation(timing, insertion, factor, named):
     advice = advice_on(timing)
     assert (advice.insertion, advice.factor) == (insertion, factor)
-    assert re.search(message, advice.reason), advice.reason
-    assert ("cannot be predicted" in advice.reason) == (timing.step.cpu_seconds > 0)  # on the host
+    assert named in advice.reason
+    assert ("third off" in advice.reason) == (timing.step.cpu_seconds > 0)  # on the host
     assert advice.reason in " ".join(str(advice).split())
-    assert max(map(len, str(advice).splitlines())) <= 80
-
-
-ALL_INSERTIONS = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
+    assert (advice.movable == "augment") == (insertion == "after_augmentation")
 
 
 @pytest.mark.parametrize(
-    ("timing", "stage", "factors", "message"),
+    ("timing", "insertion", "factors", "named"),
     [
+        (pipeline(augment=4e-3), "decode", FACTORS, "augmentation (4 ms"),
+        (pipeline(read=4e-3), "batch", (1,), "input is the bottleneck"),
         (
-            pipeline(augment=4e-3),
-            "decode",
-            FACTORS,
-            r"augmentation after it takes 4 ms per example",
-        ),
-        (pipeline(read=4e-3), "batch", (1,), r"R = 4\.00\), but no factor up to 1 gains 10%"),
-        (
-            dataclasses.replace(
-                pipeline(cores=1), step=stage("step", 1e-3, cpu=2e-3), stages=FIRST_CHEAP
-            ),
-            "read",
-            FACTORS,
-            "processor cores are the bottleneck",
+            dataclasses.replace(pipeline(cores=1), step=CPU_STEP, stages=FIRST_CHEAP),
+            *("read", FACTORS, "cores are the bottleneck"),
         ),
     ],
 )
-def test_if_no_insertion_point_gains_the_report_names_the_bottleneck(
-    timing, stage, factors, message
-):
-    advice = conclude(timing, {"here": stage}, collections.Counter(), factors)
+def test_if_no_insertion_point_gains_the_bottleneck_is_named(timing, insertion, factors, named):
+    advice = conclude(timing, {"here": insertion}, collections.Counter(), factors)
     assert (advice.insertion, advice.factor) == (None, 1)
-    assert re.search(message, advice.reason), advice.reason
+    assert named in advice.reason
 
 
 @pytest.mark.parametrize(
@@ -291,7 +243,7 @@ def test_repeats_are_called_identical_if_only_batching_follows(names, insertion)
     insertions = {f"after {name}": name for name in names}
     advice = conclude(pipeline(stages=stages), insertions, collections.Counter())
     assert advice.insertion == insertion
-    assert ("repeats are identical" in advice.reason) == (names[2] == "batch")
+    assert ("Repeats are identical" in advice.reason) == (names[2] == "batch")
 
 
 def test_a_faster_point_elsewhere_is_no_reason_to_repeat_more():
@@ -311,8 +263,10 @@ a_stage = st.builds(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+ALL_INSERTIONS = {f"after {name}": name for name in ("read", "decode", "augment", "batch")}
+
+
+@settings(max_examples=200, deadline=None)
 @given(
     costs=st.lists(a_stage, min_size=4, max_size=4),
     transfers=st.lists(a_stage, max_size=2),
@@ -347,7 +301,6 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
         overlaps = [e1 and equal(e1, own) for own, e1 in fastest if equal(own, best)]
         assert before <= best * (1 + TOLERANCE) or any(overlaps)
         assert advice.factor == 1
-        assert not advice.reason.startswith("Echo ")
         return
     (point,) = (point for point in advice.points if point.name == advice.insertion)
     cell = point.step_seconds[advice.factor]
@@ -355,11 +308,6 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
     assert fastest <= best * (1 + TOLERANCE)
     assert cell <= fastest * (1 + TOLERANCE)
     assert cell * (1 + TOLERANCE) <= before * (1 + 1e-9)
-    assert advice.reason.startswith(
-        f"Echo {point.name}, factor {advice.factor:g}: {rate(cell)} steps per second"
-    )
-    assert f"(R = {point.ratio:.2f})" in advice.reason
-    assert f" {rate(cell)}" in str(advice)
     assert max(map(len, str(advice).splitlines())) <= 80
     for other in advice.points:
         for factor, seconds in other.step_seconds.items():
@@ -370,162 +318,81 @@ def test_the_recommended_cell_is_in_the_table_and_near_the_best(
     after = timing.stages[point.count :]
     if advice.movable:
         assert set(after) <= {timing.stages[-1]}
-        assert f"move {advice.movable}" in advice.reason.replace("augmentation", "augment")
-
-
-def waiting(limit_of_more):
-    """A reader that waits for 8 ms per example, with 2 workers."""
-    read = StageTime("read", 8e-3, 1e-5, 4e-3, limit_of_more=limit_of_more)
-    return pipeline(workers=2, stages=(read, *pipeline().stages[1:]))
 
 
 @pytest.mark.parametrize(
-    ("limit_of_more", "workers", "insertion", "factor", "reason"),
+    ("limit_of_more", "workers", "insertion", "factor"),
     [
-        (1e-3, 8, None, 1, r"^First use 8 workers instead of 2: read waits for 7\.99 ms of its 8"),
-        (2e-3, 4, "before_augmentation", 2, r"First use 4 workers.* With them: Echo before"),
-        (4e-3, 2, "before_augmentation", 4, "^Echo before augmentation"),  # a rate limit
-        (None, 2, "before_augmentation", 4, "^Echo before augmentation"),
+        (1e-3, 8, None, 1),
+        (2e-3, 4, "before_augmentation", 2),
+        (4e-3, 2, "before_augmentation", 4),  # a rate limit
+        (None, 2, "before_augmentation", 4),
     ],
 )
 def test_a_reader_that_waits_needs_workers_before_echoing(
-    limit_of_more, workers, insertion, factor, reason
+    limit_of_more, workers, insertion, factor
 ):
-    timing = waiting(limit_of_more)
+    read = StageTime("read", 8e-3, 1e-5, 4e-3, limit_of_more=limit_of_more)
+    timing = pipeline(workers=2, stages=(read, *pipeline().stages[1:]))
     insertions = {"before_augmentation": "decode", "after_augmentation": "augment"}
     advice = conclude(timing, insertions, collections.Counter(), max_workers=16)
-    assert (advice.workers, advice.insertion, advice.factor) == (workers, insertion, factor)
-    assert re.search(reason, advice.reason)
+    assert advice.recommended == (workers, insertion, factor)
+    assert (f"First use {workers} workers instead of 2" in advice.reason) == (workers > 2)
     assert advice.measured == timing
-    more = advice.alternatives[0]
-    assert more.change == "16 workers instead of 2"
-    seconds = BATCH * max(1e-3, limit_of_more or 4e-3)
-    assert more.timing.baseline_seconds() == pytest.approx(seconds)
-
-
-def test_workers_are_wanted_too_where_they_do_not_fill_the_cores():
-    decode = StageTime("decode", 4e-3, 4e-3, 4e-3, limit_of_more=1e-3)
-    timing = pipeline(stages=(decode, *pipeline().stages[-1:]), cores=4)
-    advice = conclude(timing, {"here": "decode"}, collections.Counter(), max_workers=4)
-    assert advice.workers == 4
-    assert "1 do not fill the 4 processor cores" in advice.reason
-
-
-def test_one_worker_instead_of_none_is_listed_first_if_it_helps():
-    def advised(read, limit_of_more=None):
-        read = StageTime("read", read, 1e-5, read, limit_of_more=limit_of_more)
-        timing = pipeline(stages=(read,), transfers=(), workers=0)
-        return conclude(timing, {"here": "read"}, collections.Counter(), max_workers=4)
-
-    advice = advised(1e-3)
-    assert [a.change for a in advice.alternatives][:2] == [
-        "1 worker instead of 0",
-        "4 workers instead of 0",
-    ]
-    assert re.search("^as it is +15.6 *$", str(advice), re.MULTILINE)
-    assert (advice.workers, advice.insertion) == (1, None)
-    assert "1 worker instead of 0: without workers, input and step take turns" in advice.reason
-    assert "predicted, 2.00 times the current 15.6" in advice.reason
-    assert advised(4e-3, limit_of_more=1e-3).workers == 4
-    little = advised(1e-5)
-    assert [a.change for a in little.alternatives] == ["4 workers instead of 0"]
-    assert re.search("^Your input is not the bottleneck", little.reason)
-
-
-def test_without_workers_to_add_repeats_save_reading():
-    read = stage("read", 5e-4)
-    timing = pipeline(stages=(read,), transfers=(), workers=0)
-    advice = conclude(timing, {"here": "read"}, collections.Counter())
-    assert advice.factor > 1
-    assert "Input and step take turns here" in advice.reason
-    assert "cores" not in advice.reason
-    advice = conclude(timing, {"here": "read"}, collections.Counter(), (1,))
-    assert re.search(r"^Input and step take turns \(R = 0\.50\), but no factor", advice.reason)
-
-
-def test_alternatives_are_a_faster_stage_and_augmentation_on_the_accelerator():
-    timing = pipeline(read=4e-3, decode=1e-3, augment=3e-3)
-    expected = {
-        "augmentation on the accelerator, at most": 5e-3,
-        "read in half the time": 6e-3,
-        "decode in half the time": 7.5e-3,
-        "augmentation in half the time": 6.5e-3,
-    }
-    changes = advice_on(timing).alternatives
-    assert {c.change: c.timing.baseline_seconds() for c in changes} == pytest.approx(
-        {name: BATCH * seconds for name, seconds in expected.items()}, rel=0.01
-    )
-    assert "1.60 times" in str(advice_on(timing))  # 8 / 5
-    assert advice_on(pipeline()).alternatives == ()  # the step sets the pace
-
-
-def varying(time, low, high):
-    """A stage time whose fastest and slowest rounds took `low` and `high`."""
-    return dataclasses.replace(time, low=low, high=high)
-
-
-def with_varying_step(read, low, seconds, high):
-    timing = pipeline(read=read)
-    return dataclasses.replace(timing, step=varying(stage("step", seconds), low, high))
-
-
-def with_varying_read(low, seconds, high):
-    timing = pipeline()
-    read = varying(stage("read", seconds), low, high)
-    return dataclasses.replace(timing, stages=(read, *timing.stages[1:]))
 
 
 @pytest.mark.parametrize(
-    ("timing", "message"),
+    ("read", "limit_of_more", "max_workers", "workers", "factor"),
     [
-        (  # its threads competed with those of the input: R is 0.9, and would be 22
-            with_varying_step(1.125e-3, 5.06e-5, 1.25e-3, 1.89e-3),
-            r"step took 50\.6 µs to 1\.89 ms per example.*with R from 0\.6 to 22\. .*Measure again",
-        ),
-        (with_varying_read(2e-3, 4e-3, 4.1e-3), r"read took 2 ms to 4\.1 ms .*R from 2 to 4\.1"),
-        (with_varying_read(0.9e-3, 0.9e-3, 3e-3), r"R from 0\.9 to 3.*torch\.set_num_threads"),
-        (with_varying_read(3e-3, 3.5e-3, 4e-3), ""),  # about the same in every round
-        (with_varying_read(1e-5, 2e-5, 3e-4), ""),  # whatever it takes, the step takes longer
-        (with_varying_read(8e-3, 20e-3, 40e-3), ""),  # e = 8 in any case
-        (with_varying_read(0.0, 4e-3, 0.0), ""),  # not known
+        (1e-3, None, 4, 1, 1),  # read while the step runs
+        (4e-3, 1e-3, 4, 4, 1),
+        (1e-5, None, 4, 0, 1),
+        (5e-4, None, 0, 0, 3),  # without workers to add, repeats save reading
     ],
 )
-def test_timings_that_vary_so_much_that_the_advice_could_change_are_flagged(timing, message):
+def test_one_worker_instead_of_none_comes_first(read, limit_of_more, max_workers, workers, factor):
+    read = StageTime("read", read, 1e-5, read, limit_of_more=limit_of_more)
+    timing = pipeline(stages=(read,), transfers=(), workers=0)
+    advice = conclude(timing, {"here": "read"}, collections.Counter(), max_workers=max_workers)
+    assert (advice.workers, advice.factor) == (workers, factor)
+
+
+def varying(timing, name, low, seconds, high):
+    """`timing` with a stage whose fastest and slowest rounds took `low` and `high`."""
+    new = StageTime(name, seconds, 0.0, seconds, low, high)
+    (old,) = (part for part in timing.parts if part.name == name)
+    stages = tuple(new if part is old else part for part in timing.stages)
+    return dataclasses.replace(timing, stages=stages, step=new if name == "step" else timing.step)
+
+
+@pytest.mark.parametrize(
+    ("timing", "named"),
+    [
+        # The step's threads competed with those of the input: R is 0.9, and would be 22.
+        (varying(pipeline(read=1.125e-3), "step", 5.06e-5, 1.25e-3, 1.89e-3), "step took 50.6 µs"),
+        (varying(pipeline(), "read", 2e-3, 4e-3, 4.1e-3), "read took 2 ms to 4.1 ms"),
+        (varying(pipeline(), "read", 0.9e-3, 0.9e-3, 3e-3), "read took 900 µs to 3 ms"),
+        (varying(pipeline(), "read", 3e-3, 3.5e-3, 4e-3), ""),  # about the same in every round
+        (varying(pipeline(), "read", 1e-5, 2e-5, 3e-4), ""),  # the step takes longer in any case
+        (varying(pipeline(), "read", 8e-3, 20e-3, 40e-3), ""),  # e = 8 in any case
+        (varying(pipeline(), "read", 0.0, 4e-3, 0.0), ""),  # not known
+    ],
+)
+def test_timings_that_vary_so_much_that_the_advice_could_change_are_flagged(timing, named):
     advice = advice_on(timing)
-    assert bool(advice.warning) == bool(message)
-    assert re.search(message, advice.warning), advice.warning
-    printed = " ".join(str(advice).split())
-    assert f"{advice.warning} {advice.reason}".strip() in printed
-    assert max(map(len, str(advice).splitlines())) <= 80
+    assert bool(advice.warning) == bool(named)
+    assert named in advice.warning
+    assert advice.warning in " ".join(str(advice).split())
 
 
-def test_a_stage_that_waits_may_stall():
-    """In fewer than half of the rounds, so the median leaves that out."""
-    waits = with_varying_read(0.9e-3, 0.9e-3, 3e-3)
-    computes = dataclasses.replace(waits.stages[0], cpu_seconds=0.9e-3)
-    computes = dataclasses.replace(waits, stages=(computes, *waits.stages[1:]))
-    assert "stalls now and then" in advice_on(waits).warning
-    assert "stalls now and then" not in advice_on(computes).warning
-    step = with_varying_step(1.125e-3, 5.06e-5, 1.25e-3, 1.89e-3)
-    assert "stalls now and then" not in advice_on(step).warning
-
-
-@given(factor=st.floats(1.6, 100), place=st.integers(0, 2))
-def test_a_warning_follows_from_rounds_that_would_change_the_advice(factor, place):
-    names = ("read", "decode", "step")
+@given(factor=st.floats(1.6, 100), name=st.sampled_from(["read", "decode", "step"]))
+def test_a_warning_follows_from_rounds_that_would_change_the_advice(factor, name):
     calm = pipeline(read=2e-3, decode=2e-3)
-    parts = [*calm.stages, calm.step]
-    name = names[place]
-    (part,) = (p for p in parts if p.name == name)
-    part = varying(part, part.seconds, part.seconds * factor)
-    changed = part.scaled(factor)
-
-    def replaced(by):
-        stages = tuple(by if p.name == name else p for p in calm.stages)
-        return dataclasses.replace(calm, stages=stages, step=by if name == "step" else calm.step)
-
-    usual, slow = advice_on(replaced(part)), advice_on(replaced(changed))
-    assert bool(usual.warning) == (usual.recommended != slow.recommended)
+    (part,) = (part for part in calm.parts if part.name == name)
+    varied = varying(calm, name, part.seconds, part.seconds, part.seconds * factor)
+    slow = advice_on(calm.changed(part, factor))
+    advice = advice_on(varied)
+    assert bool(advice.warning) == (advice.recommended != slow.recommended)
 
 
 def test_a_scaled_stage_is_scaled_in_all_its_times():
@@ -580,10 +447,9 @@ def test_each_stage_takes_the_result_of_the_one_before_and_the_step_takes_whole_
         shuffle_buffer=10,
     )
     assert lengths == {32}
-    assert len(threads) == 12  # alone, then three and five at once, then three alongside the step
+    assert 9 <= len(threads) <= 12  # one, then three and five at once, then up to three
     assert [t.name for t in advice.timing.stages] == ["read", "decode", "batch"]
     assert [p.name for p in advice.points] == ["after read", "after decode", "after batch"]
-    assert {p.item_bytes for p in advice.points} == {8}
     assert {p.buffer_bytes for p in advice.points} == {80}
     for cost in (*advice.timing.stages, advice.timing.step):
         assert 0 < cost.low <= cost.seconds <= cost.high
@@ -607,10 +473,8 @@ def test_stages_and_the_step_may_change_their_arguments():
         assert more["names"] == ["a", "b"]
 
     stages = [("read", lambda i: {"bytes": bytes(4), "label": i}), ("decode", decode)]
-    advice = echo.advise(
-        [*stages, ("batch", stack)], step, batch_size=8, workers=2, cores=2, seconds=0.02
-    )
-    assert advice.steps > 0
+    stages.append(("batch", stack))
+    echo.advise(stages, step, batch_size=8, workers=2, cores=2, seconds=0.02)
 
 
 def test_containers_of_all_kinds_are_renewed_and_leaves_are_shared():
@@ -620,7 +484,6 @@ def test_containers_of_all_kinds_are_renewed_and_leaves_are_shared():
         pair({"x": leaf}, [leaf]),
         collections.Counter("aab"),
         collections.OrderedDict(x=(leaf, {"y": leaf})),
-        collections.UserDict(x=[leaf]),
         collections.defaultdict(list, x=[leaf]),
     ]
     for item in items:
@@ -632,64 +495,6 @@ def test_containers_of_all_kinds_are_renewed_and_leaves_are_shared():
     assert profile.renewed(items[2])["x"][0] is leaf
 
 
-def test_an_image_that_pil_has_only_opened_costs_its_decoding():
-    encoded = io.BytesIO()
-    Image.new("RGB", (40, 30)).save(encoded, "JPEG")
-    images = [Image.open(io.BytesIO(encoded.getvalue())) for _ in range(3)]
-    assert all(image.tile for image in images)  # what is left to decode
-    for result in (images[0], {"image": images[1]}, [(images[2], 0)]):
-        profile.wait_for(result)
-    assert not any(image.tile for image in images)
-
-
-def test_the_report_counts_the_calls_of_the_step_which_may_train_a_model():
-    calls = []
-    advice = echo.advise([np.zeros((8, 2))] * 3, calls.append, batch_size=8, cores=2, seconds=0.02)
-    assert advice.steps == len(calls) > 0
-    said = f"called the step {len(calls):,} times. A model that it trains has changed."
-    assert said in " ".join(str(advice).split())
-    assert "called the step" not in str(advice_on(pipeline()))  # nothing was called
-
-
-def sleeps(item):
-    time.sleep(0.002)
-    return item
-
-
-def hashes(item):
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000)  # releases the interpreter's lock
-    return item
-
-
-def counts(item):
-    sum(range(20_000))  # keeps the interpreter's lock
-    return item
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stage", "step", "min_cores"),
-    [
-        (sleeps, sleeps, 7.0),  # nearly no CPU time, of which nearly nothing is lost
-        (sleeps, counts, 6.0),  # one thread at work
-        (counts, sleeps, 6.0),  # one at a time, by the interpreter's lock
-        (counts, counts, 5.0),
-        (hashes, sleeps, 5.0),  # two at once
-        (hashes, hashes, 4.0),  # three at once
-    ],
-)
-def test_no_more_cores_are_lost_than_are_used(stage, step, min_cores, monkeypatch):
-    monkeypatch.setattr("echo.advice.recommend.available_cores", lambda seconds: 8.0)
-    stages = [("read", stage), ("batch", list)]
-    advice = echo.advise(stages, step, batch_size=4, workers=2, seconds=0.1)
-    assert min_cores <= advice.timing.cores <= 8
-
-
-def test_the_argument_cores_replaces_the_measurement():
-    advice = echo.advise([("batch", hashes)], hashes, batch_size=4, cores=2, seconds=0.02)
-    assert advice.timing.cores == 2
-
-
 def test_contention_calls_stages_in_proportion_to_their_examples():
     called = collections.defaultdict(collections.Counter)  # by thread
 
@@ -698,10 +503,10 @@ def test_contention_calls_stages_in_proportion_to_their_examples():
             time.sleep(0.001)
             called[threading.current_thread()][name] += 1
 
-        return profile.Call(function, itertools.count(), examples, stage(name, 0, cpu=cpu))
+        return profile.Call(name, function, itertools.count(), examples, cpu)
 
-    ahead = [call("read", 8, cpu=1.0), call("batch", 32)]
-    behind = [call("transfer", 32), call("step", 32, cpu=2.0)]
+    ahead = [call("read", 8, cpu=8.0), call("batch", 32)]
+    behind = [call("transfer", 32), call("step", 32, cpu=64.0)]
     start = time.perf_counter()
     used, useful = profile.contention(ahead, behind, 2, 0.1)
     elapsed = time.perf_counter() - start
@@ -714,53 +519,25 @@ def test_contention_calls_stages_in_proportion_to_their_examples():
         assert 0 <= -(-names["read"] // 4) - names["batch"] <= 1
     # A sleep may be too long, but is never too short.
     reads, steps = sum(names["read"] for names in workers), here["step"]
-    assert (8 * reads + 32 * 2 * steps) / elapsed <= useful
-    assert useful <= 2 * 8 / 0.001 + 32 * 2 / 0.002
+    assert (8 * reads + 64 * steps) / elapsed <= useful
+    assert useful <= 2 * 8 / 0.001 + 64 / 0.002
     assert 0 < used <= 3
 
 
 @pytest.mark.parametrize("place", ["ahead", "behind"])
-def test_an_error_under_contention_ends_all_threads_and_is_raised(place):
+def test_an_error_in_a_stage_ends_all_threads_and_names_the_stage(place):
     def fails(item):
         if item == 3:
             raise OSError("damaged")
 
-    calls = {
-        name: [profile.Call(fails if name == place else sleeps, itertools.count(), 1, stage("", 0))]
-        for name in ("ahead", "behind")
-    }
+    functions = {"ahead": lambda _: time.sleep(0.002), "behind": lambda _: time.sleep(0.002)}
+    functions[place] = fails
+    ahead, behind = ([profile.Call(n, f, itertools.count(), 1)] for n, f in functions.items())
     before = threading.active_count()
-    with pytest.raises(OSError, match="damaged"):
-        profile.contention(**calls, workers=2, seconds=60)
+    with pytest.raises(OSError, match="damaged") as raised:
+        profile.contention(ahead, behind, workers=2, seconds=0.1)
+    assert f"{place!r}, called with 3" in "".join(raised.value.__notes__)
     assert threading.active_count() == before
-
-
-def test_an_iterable_gives_only_r_after_batching():
-    batches = [(np.zeros((16, 2)), np.zeros(16))] * 3
-    advice = echo.advise(batches, len, batch_size=16, seconds=0.02)
-    assert [point.name for point in advice.points] == ["after batching"]
-    assert advice.points[0].item_bytes == 24
-
-
-def test_what_is_not_read_ahead_takes_the_sum_of_both_times():
-    def batches():
-        while True:
-            time.sleep(0.01)
-            yield np.zeros((16, 2))
-
-    def step(batch):
-        time.sleep(0.01)
-
-    advice = echo.advise(batches(), step, batch_size=16, seconds=0.1)
-    assert "assumes that batches are read ahead while the step runs" in advice.reason
-    stages = [("read", lambda _: next(batches()))]  # run by workers
-    assert "assumes" not in echo.advise(stages, step, batch_size=16, seconds=0.1).reason
-
-
-def test_the_sum_of_both_times_is_given_where_it_matters():
-    equal = recommend._in_turns(pipeline(read=1e-3, step=1e-3))
-    assert "15.6 steps per second without echoing instead of 31.2" in equal
-    assert not recommend._in_turns(pipeline(read=1e-5, step=1e-3))
 
 
 def test_memory_counts_the_elements_of_tensors_that_do_not_tell_their_bytes():
@@ -769,18 +546,7 @@ def test_memory_counts_the_elements_of_tensors_that_do_not_tell_their_bytes():
             return np.zeros((16, 100), np.int64)
 
     advice = echo.advise([Tensor()] * 3, lambda _: None, batch_size=16, seconds=0.02)
-    assert advice.points[0].item_bytes == 800
-
-
-def test_memory_counts_the_fields_of_a_dataclass():
-    @dataclasses.dataclass
-    class Images:
-        pixels: np.ndarray
-        labels: dict
-
-    batch = Images(np.zeros((16, 100), np.int64), {"y": np.zeros(16, np.int32)})
-    advice = echo.advise([batch] * 3, lambda _: None, batch_size=16, seconds=0.02)
-    assert advice.points[0].item_bytes == 804
+    assert advice.points[0].buffer_bytes == 8_000_000
 
 
 class Clock:
@@ -844,161 +610,47 @@ def test_long_calls_behind_a_rate_limit_are_few(monkeypatch):
         (10.0, 1, [1, 2]),
     ],
 )
-def test_threads_are_doubled_for_long_calls_while_that_gains(alone, parallel, counts, monkeypatch):
-    def seconds_per_call(name, function, inputs, workers, seconds):
-        return alone / min(workers, parallel)
-
-    monkeypatch.setattr(profile, "_seconds_per_parallel_call", seconds_per_call)
-    measured = profile._seconds_by_threads("", len, itertools.count(), [3, 12], alone, 1.0)
+def test_threads_are_doubled_for_long_calls_while_that_gains(alone, parallel, counts):
+    measured = profile.seconds_by_threads(
+        lambda count: alone / min(count, parallel), [3, 12], alone, 1.0
+    )
     assert measured == {count: alone / min(count, parallel) for count in counts}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "cpu", "skipped"), [(2.0, 0.01, True), (2.0, 1.0, False), (0.5, 0.01, False)]
-)
-def test_contention_is_not_measured_for_an_input_that_waits_long(seconds, cpu, skipped):
-    time = stage("read", seconds / 8, cpu=cpu / 8)
-    call = profile.Call(read, itertools.count(), 8, time)
-    assert recommend._only_waits(pipeline(stages=(time,)), [call], seconds=1.0) == skipped
-
-
-def test_an_input_that_only_waits_keeps_its_cores(monkeypatch):
-    monkeypatch.setattr(recommend, "available_cores", lambda seconds: 3.0)
-    monkeypatch.setattr(recommend, "_only_waits", lambda *_: True)
-    monkeypatch.setattr(recommend, "contention", None)
-    assert echo.advise([("batch", list)], len, batch_size=4, seconds=0.02).timing.cores == 3.0
+def test_an_iterable_gives_only_r_after_batching_and_is_read_again():
+    batches = [(np.zeros((16, 2)), np.zeros(16))] * 3
+    advice = echo.advise(batches, len, batch_size=16, seconds=0.02)
+    assert [point.name for point in advice.points] == ["after batching"]
+    assert "read ahead" in advice.reason
+    assert advice.points[0].buffer_bytes == 24 * 10_000
 
 
 def test_what_is_measured_is_logged(caplog):
     caplog.set_level("INFO", "echo.advice")
-    echo.advise([("read", read), ("batch", join)], len, batch_size=8, seconds=0.02)
+    stages = [["read", read], ["batch", join]]
+    advice = echo.advise(stages, len, batch_size=8, seconds=0.02)
     parts = ("read", "batch", "the step", "stages and step at once")
     assert caplog.messages == [f"measuring {part}" for part in parts]
-
-
-def test_an_index_beyond_a_list_of_files_advises_the_modulo():
-    files = [np.zeros(2)] * 5
-    stages = [("read", lambda call: files[call]), ("batch", np.stack)]
-    with pytest.raises(IndexError) as raised:
-        echo.advise(stages, len, batch_size=8, workers=1, max_workers=1, seconds=0.02)
-    where, advice = raised.value.__notes__
-    assert where == "Raised by the stage 'read', called with 5"
-    assert "files[i % len(files)]" in advice
-
-
-def test_a_result_that_jax_cannot_flatten_is_accepted():
-    pytest.importorskip("jax")
-    result = {1: 2, "a": 3}
-    assert profile.wait_for(result) is result
-    echo.advise([np.zeros((8, 2))] * 3, lambda _: result, batch_size=8, seconds=0.02)
-
-
-def test_an_error_in_a_stage_is_raised():
-    def decode(item):
-        if threading.current_thread() is not threading.main_thread():
-            raise OSError("damaged")
-        return item
-
-    with pytest.raises(OSError, match="damaged") as raised:
-        echo.advise([("read", read), ("batch", decode)], len, batch_size=8, workers=2, seconds=0.02)
-    where, advice = raised.value.__notes__
-    assert where == "Raised by the stage 'batch'"
-    assert "for batch in loader), and the number of cores (cores=N)" in advice
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"examples_per_call": 5}, "examples_per_call is 5, which does not divide batch_size 32"),
-        ({"insertions": {"here": "mix"}}, r"insertions\['here'\] is 'mix'; allowed: read, batch"),
-    ],
-)
-def test_arguments_that_do_not_match_the_stages_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        echo.advise([("read", read), ("batch", join)], len, batch_size=32, **fields)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "allowed"),
-    [
-        ("examples_per_call", 4, "1"),
-        ("batch_stage", "typo", "'batch'"),
-        ("insertions", {"x": "nope"}, "None"),
-        ("workers", 8, "0"),
-        ("max_workers", 8, "0"),
-    ],
-)
-def test_arguments_that_only_stages_have_are_refused_for_an_iterable(field, value, allowed):
-    with pytest.raises(EchoSpecError, match=f"^{field} is .*; allowed: {allowed} for an iterable"):
-        echo.advise([np.zeros(4)] * 3, len, batch_size=4, **{field: value})
-
-
-@pytest.mark.parametrize("stages", [{"read": read, "batch": join}, {"x": np.zeros((8, 2))}])
-def test_a_dict_is_refused_whose_keys_would_be_the_batches(stages):
-    with pytest.raises(TypeError, match=r"stages has type dict; allowed: a list of \(name"):
-        echo.advise(stages, len, batch_size=8)
-
-
-@pytest.mark.parametrize(
-    ("stages", "message"),
-    [
-        (("read", read), r"^stages\[0\] is 'read'; allowed: a list of \(name, function\)"),
-        ([("read", read), ("batch", None)], r"^stages\[1\] is \('batch', None\); allowed"),
-        ([read, join], r"^stages\[0\] is <function read"),
-        ([("read", read, 1)], r"^stages\[0\] is \('read', <function read"),
-    ],
-)
-def test_functions_that_are_not_in_pairs_are_not_taken_for_batches(stages, message):
-    with pytest.raises(TypeError, match=message):
-        echo.advise(stages, len, batch_size=8)
-
-
-def test_stages_may_be_lists_as_well_as_tuples():
-    advice = echo.advise([["read", read], ["batch", join]], len, batch_size=8, seconds=0.02)
     assert [point.name for point in advice.points] == ["after read", "after batch"]
 
 
 @pytest.mark.parametrize(
-    ("example", "found"),
+    ("stages", "fields", "named"),
     [
-        ({"image": np.zeros((3, 8, 8)), "label": 3}, "arrays of length 3"),
-        ((np.zeros((64, 2)), [np.zeros(5)]), "arrays of length 5, 64"),
-        ({"text": "a b", "label": 3}, "single numbers or strings"),
-        (np.zeros(()), "single numbers or strings"),
+        ([("read", read), ("batch", join)], {"examples_per_call": 5}, "examples_per_call is 5"),
+        ([("read", read), ("batch", join)], {"insertions": {"here": "mix"}}, "'mix'"),
+        ([("read", read), ("read", join)], {}, "stages"),
+        ({"read": read, "batch": join}, {}, "stages"),
+        (5, {}, "stages"),
+        ("batches", {}, "stages"),
+        (iter(()), {}, "0 batches"),
+        ((np.zeros((8, 2)) for _ in range(3)), {}, "3 batches"),
     ],
 )
-def test_single_examples_are_not_taken_for_batches(example, found):
-    calls = []
-    message = rf"^stages has type repeat and a first item with {found}, but batch_size is 128; give"
-    with pytest.raises(ValueError, match=message):
-        echo.advise(itertools.repeat(example), calls.append, batch_size=128)
-    assert not calls
-
-
-@pytest.mark.parametrize(
-    ("batch", "batch_size"),
-    [
-        ({"x": np.zeros((8, 2)), "mask": np.zeros((3, 3)), "epoch": 1}, 8),
-        (["a b"] * 8, 8),
-        (object(), 8),  # of whatever kind
-        (types.SimpleNamespace(shape=None), 8),
-        (np.zeros(5), 1),  # a batch of one may do without an axis
-    ],
-)
-def test_what_may_be_a_batch_is_taken_for_one(batch, batch_size):
-    batches = itertools.repeat(batch)
-    assert echo.advise(batches, lambda _: 0, batch_size=batch_size, cores=2, seconds=0.02)
-
-
-def test_an_empty_iterable_is_refused():
-    with pytest.raises(ValueError, match="without batches"):
-        echo.advise(iter(()), len, batch_size=8)
-
-
-def test_a_generator_that_ends_during_the_measurement_is_refused_for_a_list():
-    batches = (np.zeros((8, 2)) for _ in range(3))
-    with pytest.raises(ValueError, match=r"has type generator, ended after 3 .*a list of batches"):
-        echo.advise(batches, len, batch_size=8)
+def test_stages_that_cannot_be_measured_are_refused(stages, fields, named):
+    with pytest.raises(EchoSpecError) as raised:
+        echo.advise(stages, len, **{"batch_size": 32} | fields)
+    assert named in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -1019,3 +671,101 @@ def test_times_have_three_digits_and_no_powers_of_ten(seconds, text):
 
 def test_cores_are_at_least_one_and_no_more_than_there_are():
     assert 1 <= profile.available_cores(0.02) <= (os.cpu_count() or 1)
+
+
+@pytest.fixture
+def torch_data():
+    return pytest.importorskip("torch.utils.data", reason="see requirements-extras.txt")
+
+
+class Images:
+    """Applies `transform` as the data sets of torchvision do."""
+
+    def __init__(self, transform=None):
+        self.transform = transform
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        return (self.transform(index) if self.transform else index), 2 * index
+
+
+class Batched(Images):
+    """Reads a batch at once, as the data sets of Hugging Face do."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class Other(Images):
+    """Uses its transform for something else."""
+
+    def __getitem__(self, index):
+        return self.transform(image=index)["image"], 2 * index
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (Images(), ["read", "batch"]),
+        (Images(lambda image: 2 * image), ["read", "transform", "batch"]),
+        (Other(lambda image: {"image": 2 * image}), ["read", "batch"]),
+        (Batched(), None),
+    ],
+)
+def test_the_stages_of_a_loader_make_what_it_makes(data, names, torch_data):
+    loader = torch_data.DataLoader(data, batch_size=5, num_workers=3, shuffle=True)
+    stages = loader_stages(loader, 5)
+    assert (stages and [name for name, _ in stages]) == names
+    if stages:
+        rows = set()
+        for call in range(50):
+            row = call
+            for _, stage in stages[:-1]:
+                row = stage(row)
+            rows.add(tuple(map(int, row)))
+        assert rows == {tuple(map(int, data[index])) for index in range(50)}
+    plain = torch_data.DataLoader(data, batch_size=None)
+    assert loader_stages(plain, 5) is None
+    with pytest.raises(EchoSpecError, match="batch_size"):
+        echo.advise(loader, len, batch_size=16)
+
+
+class Slow(Images):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return index, index
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("workers", [0, 1])
+def test_reading_and_the_step_take_turns_without_workers(workers, torch_data):
+    loader = torch_data.DataLoader(Slow(), batch_size=8, num_workers=workers)
+    advice = echo.advise(loader, lambda _: time.sleep(0.024), batch_size=8, cores=2, seconds=0.2)
+    timing = advice.measured
+    read = 8 * sum(stage.seconds for stage in timing.stages)
+    together = max if workers else lambda *times: sum(times)
+    expected = together(read, 8 * timing.step.seconds)
+    assert timing.baseline_seconds() == pytest.approx(expected, rel=0.05)
+    assert timing.workers == workers
+    assert ("First use 1 worker instead of 0" in advice.reason) == (not workers)
+    assert "read ahead" not in advice.reason
+
+
+@pytest.mark.extras
+def test_a_loader_of_one_thread_is_measured_as_a_plain_iterable(torch_data):
+    class Connection(Images):
+        def __init__(self):
+            self.connection = sqlite3.connect(":memory:")
+
+        def __getitem__(self, index):
+            return self.connection.execute("select 1").fetchone()[0]
+
+    loader = torch_data.DataLoader(Connection(), batch_size=5)
+    with pytest.raises(sqlite3.ProgrammingError):
+        echo.advise(loader, len, batch_size=5, seconds=0.02)
+    batches = (batch for _ in itertools.count() for batch in loader)
+    advice = echo.advise(batches, len, batch_size=5, cores=2, seconds=0.02)
+    assert [point.name for point in advice.points] == ["after batching"]

@@ -140,18 +140,6 @@ def test_advise_checks_its_numbers_before_it_measures(name, wrong):
         refuses(echo.advise, [("read", never)], never, **{"batch_size": 4} | {name: value})
 
 
-def test_advise_checks_what_it_calls():
-    for wrong in (5, "batches", b"batches"):
-        refuses(echo.advise, wrong, print, batch_size=4, error=TypeError)
-    read = [("read", print)]
-    refuses(echo.advise, read, None, batch_size=4, error=TypeError)
-    refuses(echo.advise, read, print, batch_size=4, stored=5, error=TypeError)
-    refuses(echo.advise, read, print, batch_size=4, batch_stage=5, error=TypeError)
-    refuses(echo.advise, [*read, *read], print, batch_size=4, error=ValueError)
-    for insertions in (["read"], "read", {1: "read"}):
-        refuses(echo.advise, read, print, batch_size=4, insertions=insertions)
-
-
 def test_advise_takes_any_iterable_of_factors_of_any_kind():
     factors = iter([1, np.int32(2), fractions.Fraction(5, 2)])
     advice = echo.advise([("read", abs)], abs, batch_size=1, seconds=0.01, factors=factors)
