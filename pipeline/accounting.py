@@ -1,5 +1,5 @@
 """Closed-form properties of a run's input: how many batches and fresh examples, how far apart
-repeats are, and how much memory echoing needs."""
+repeats are, and how large stores on the devices are."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 import echo
 from echo.auto_order import DecidedOrder, Repeats, round_size, store_rows
 from echo.diagnostics import CopyDiagnostics, Stream
-from echo.readers import max_chunk_size
 from pipeline import epoch_repeats
 from pipeline.map_datasets import derived_seed
 from runs.study import augments_repeats, default_buffer, default_max_factor
@@ -175,38 +174,3 @@ def store_size(config: ConfigDict, held: range) -> StoreSize:
     counts = [Counts.of(config, stream) for stream in held]
     rows = max(c.schedule.max_pending(outputs, c.items) for c in counts)
     return StoreSize(outputs, rows, counts[0].schedule.max_admitted(outputs))
-
-
-# Of echo.stores.RowAllocator per row: 24, and 4 for each place of its table. Places are up to twice
-# the distance of pending items, which is about slots * ln(outputs): 21 slots in 10^9 outputs.
-ROW_BYTES = 24 + 4 * 2 * 21
-SLOT_BYTES = 24  # of three cursors per slot: of stage, diagnostics, and gradient statistics
-
-
-class HostSize(NamedTuple):
-    """What echoing keeps on the host: rows, which hold items, and slots, which hold numbers."""
-
-    rows: int
-    slots: int
-
-    def bytes(self, item_bytes: int) -> int:
-        return self.rows * (item_bytes + ROW_BYTES) + self.slots * SLOT_BYTES
-
-
-def host_size(config: ConfigDict, held: range, item_bytes: int) -> HostSize:
-    """What the echo stages of the streams `held` keep at most. They reserve rows for longer chunks,
-    but never touch them if items are large."""
-    sizes = [_host_size(config, stream, item_bytes) for stream in held]
-    return HostSize(*map(sum, zip(*sizes, strict=True)))
-
-
-def _host_size(config: ConfigDict, stream: int, item_bytes: int) -> HostSize:
-    counts = Counts.of(config, stream)
-    whole_batches = config.echo.insertion == "after_batching"
-    # Examples are read and stored in chunks, batches one by one.
-    ahead = 1 if whole_batches else counts.outputs_per_batch + max_chunk_size(item_bytes)
-    if config.echo.policy == "auto":
-        rows = store_rows(buffer_slots(config, stream), ahead)
-        return HostSize(min(rows, counts.items) if whole_batches else rows, 0)
-    slots = min(counts.schedule.slots, counts.schedule.num_outputs(counts.items))
-    return HostSize(counts.schedule.max_pending(ahead, counts.items), slots)

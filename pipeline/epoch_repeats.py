@@ -12,7 +12,7 @@ import grain
 import numpy as np
 from ml_collections import ConfigDict
 
-from pipeline.map_datasets import Arrays, Batch, Batches, MapChunks, Read, Stage
+from pipeline.map_datasets import Arrays, Batch, Batches, MapChunks, Read, Stage, only_row
 
 
 class Passes:
@@ -82,7 +82,6 @@ class PassesOrder:
         return self._passes.oldest(self.position)
 
     def rewound(self, position: int) -> "PassesOrder":
-        del position
         return PassesOrder(self._passes)
 
 
@@ -97,7 +96,7 @@ class EpochRepeats(grain.MapDataset):
         return len(self.passes)
 
     def __getitem__(self, index: int) -> Arrays:
-        return {name: array[0] for name, array in self.stacked_items([index]).items()}
+        return only_row(self.stacked_items([index]))
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
         rows = Batch(None, *self.passes.fresh_and_copy(indices), 0)
@@ -111,10 +110,10 @@ def passes_of(config: ConfigDict, num_examples: int) -> Passes:
 
 
 def batches(
-    config: ConfigDict, read: Read, num_examples: int, augment: Stage, batch_size: int
+    config: ConfigDict, read: Read, augment: Stage, batch_size: int
 ) -> grain.MapDataset[Batch]:
     """Batches of repeated epochs; each copy is augmented independently."""
-    passes = passes_of(config, num_examples)
+    passes = passes_of(config, read.num_records)
     locate = passes.fresh_and_copy
     repeats = EpochRepeats(read, passes)
     examples = MapChunks(repeats, lambda data, i: augment(Batch(data, *locate(i), 0)).data)

@@ -131,12 +131,13 @@ class Read(grain.MapDataset):
         self._seed = seed
         self._decode = decode
         self._indices = range(stream, num_fresh, streams)
+        self.num_records = len(source)
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, index: int) -> Arrays:
-        return _only_row(self.stacked_items([index]))
+        return only_row(self.stacked_items([index]))
 
     def fresh_index(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Converts indices of this stream to indices of the whole fresh stream, int64 [n]."""
@@ -163,7 +164,7 @@ class Read(grain.MapDataset):
         return batch._replace(data=data)
 
     def _numbers(self, batch: Batch) -> list[int]:
-        return record_numbers(batch.index, len(self._source), self._seed)
+        return record_numbers(batch.index, self.num_records, self._seed)
 
 
 def record_numbers(index_n: np.ndarray, num_records: int, seed: int) -> list[int]:
@@ -213,6 +214,22 @@ def _pool() -> DaemonPool:
     return DaemonPool(CORES)
 
 
+_on_a_core = threading.local()  # `now`: whether this is a thread of the pool
+
+
+def _called(function: Callable[..., Any], *args: Any) -> Any:
+    _on_a_core.now = True
+    return function(*args)
+
+
+def on_a_core(function: Callable[..., Any], *args: Any) -> Any:
+    """What `function(*args)` returns on a thread of the pool. Such a thread calls it itself: if
+    those of the pool waited for one another, all could wait."""
+    if getattr(_on_a_core, "now", False):
+        return function(*args)
+    return _pool().submit(_called, function, *args).result()
+
+
 def in_chunks(
     function: Callable[[Sequence[int]], Arrays], indices: Sequence[int], size: int = CHUNK
 ) -> Arrays:
@@ -225,7 +242,7 @@ def in_chunks(
         ValueError: arrays of two chunks do not fit together, or have not one row per index.
     """
     starts = range(0, len(indices), size)
-    if len(starts) <= 1:
+    if len(starts) <= 1 or getattr(_on_a_core, "now", False):
         return function(indices)
     whole: Arrays | None = None
     first = threading.Lock()
@@ -236,10 +253,8 @@ def in_chunks(
         arrays = function(chunk)
         with first:
             if whole is None:
-                whole = {
-                    name: np.empty((len(indices), *array.shape[1:]), array.dtype)
-                    for name, array in arrays.items()
-                }
+                shapes = {name: (len(indices), *array.shape[1:]) for name, array in arrays.items()}
+                whole = {name: np.empty(shapes[name], x.dtype) for name, x in arrays.items()}
         own = {name: (str(x.dtype), x.shape) for name, x in arrays.items()}
         fits = {name: (str(x.dtype), (len(chunk), *x.shape[1:])) for name, x in whole.items()}
         if own != fits:
@@ -251,7 +266,7 @@ def in_chunks(
         for name, array in arrays.items():
             whole[name][start : start + size] = array
 
-    for future in [_pool().submit(part, start) for start in starts]:
+    for future in [_pool().submit(_called, part, start) for start in starts]:
         future.result()
     assert whole is not None  # there are chunks
     return whole
@@ -268,7 +283,7 @@ class MapChunks(grain.MapDataset):
         return len(self._examples)
 
     def __getitem__(self, index: int) -> Arrays:
-        return _only_row(self.stacked_items([index]))
+        return only_row(self.stacked_items([index]))
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
         return in_chunks(
@@ -291,5 +306,5 @@ class Batches(grain.MapDataset):
         return self._examples.stacked_items(range(start, start + self._batch_size))
 
 
-def _only_row(arrays: Arrays) -> Arrays:
+def only_row(arrays: Arrays) -> Arrays:
     return {name: array[0] for name, array in arrays.items()}

@@ -1,8 +1,17 @@
-"""Concatenates the streams of a run into batches; some may belong to other processes."""
+"""The streams of a run, concatenated into batches, and the policies: how streams echo and end.
+
+`FixedPolicy` and `AutoPolicy` are all that depends on echo.policy: in the pipeline the stages, the
+count of fresh examples, and the end; in the training loop what each step is reported to.
+"""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import itertools
+import math
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import grain
 import numpy as np
@@ -15,23 +24,46 @@ from pipeline import accounting
 from pipeline.map_datasets import Batch
 
 
-class Streams(Protocol):
-    """How the streams of a run echo, count fresh examples, and end.
+class FixedPolicy:
+    """echo.policy=fixed: the order of the batches is known in advance. Closed forms count the fresh
+    examples of streams in other processes, so counting needs no communication, and the training
+    loop has nothing to time, to record, or to repeat.
+
+    Args:
+        config: a resolved configuration.
+        held: the streams that this process reads.
 
     Attributes:
         read_ahead: whether batches may be prefetched.
+        total_steps: in the budget; None if not known in advance.
+        horizon_steps: in the horizon of the learning-rate schedule; None likewise.
+        repeats: whether examples may be repeated.
     """
 
-    read_ahead: bool
+    read_ahead = True
+    total_steps: int | None
+    horizon_steps: int | None
+
+    def __init__(self, config: ConfigDict, held: range):
+        self._config = config
+        self.total_steps = accounting.total_steps(config)
+        self.horizon_steps = accounting.horizon_steps(config)
+        echoes = config.echo.insertion != "none" and config.echo.factor > 1
+        self.repeats = echoes or config.dataset.spaced_epochs > 1
+        others = [stream for stream in range(config.echo.streams) if stream not in held]
+        self._elsewhere = [accounting.Counts.of(config, stream) for stream in others]
+
+    # In the pipeline.
 
     def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
         """The constructor of a stream's echo stage. It takes a parent data set, and optionally
         `batch_size` and `read_options`."""
-        ...
+        settings = accounting.stage_settings(self._config, stream)
+        return functools.partial(echo.EchoIterDataset, factor=self._config.echo.factor, **settings)
 
     def ended(self, taken: int) -> bool:
         """Whether the input is known to end after `taken` batches."""
-        ...
+        return taken == self.total_steps
 
     def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
         """Batch `number`, from 1, of the blocks of the streams held here.
@@ -42,42 +74,6 @@ class Streams(Protocol):
         Raises:
             StopIteration: a stream has ended, here or in another process.
         """
-        ...
-
-    def get_state(self) -> dict[str, Any]:
-        """What `combine` remembers from one batch to the next, as JSON; equal in all processes."""
-        ...
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Continues from `state`."""
-        ...
-
-
-class FixedStreams:
-    """The streams of echo.policy=fixed. Closed forms count those in other processes, so counting
-    needs no communication.
-
-    Args:
-        config: a resolved configuration.
-        held: the streams that this process reads.
-    """
-
-    read_ahead = True
-
-    def __init__(self, config: ConfigDict, held: range):
-        self._config = config
-        self._num_batches = accounting.total_steps(config)
-        others = [stream for stream in range(config.echo.streams) if stream not in held]
-        self._elsewhere = [accounting.Counts.of(config, stream) for stream in others]
-
-    def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
-        settings = accounting.stage_settings(self._config, stream)
-        return functools.partial(echo.EchoIterDataset, factor=self._config.echo.factor, **settings)
-
-    def ended(self, taken: int) -> bool:
-        return taken == self._num_batches
-
-    def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
         if blocks is None:
             raise StopIteration
         batch = concatenate(list(blocks.values()))
@@ -85,10 +81,145 @@ class FixedStreams:
         return batch._replace(fresh_examples=batch.fresh_examples + elsewhere)
 
     def get_state(self) -> dict[str, Any]:
+        """What `combine` remembers from one batch to the next, as JSON; equal in all processes."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        del state
+        """Continues from `state`."""
+
+    # In the training loop.
+
+    def resume(self, workdir: pathlib.Path, step: int) -> None:
+        """Called once before the first batch, with the step of the checkpoint or 0."""
+
+    def busy(self, seconds: float) -> float:
+        """For how many of the `seconds` that the loop just waited for input the device was
+        running because the policy chose to wait."""
+        return 0.0
+
+    def dispatched(self, step: int, batch: Batch, metrics: Any) -> None:
+        """Called once a step has been dispatched, with its number, batch, and metrics."""
+
+    def awaits(self, metrics: Any) -> None:
+        """Called before the metrics of each step are read, in the order of the steps."""
+
+    def sync(self) -> dict[str, Any]:
+        """Forces records to disk; by file name, the `runs.records.Extent` that a checkpoint
+        covers."""
+        return {}
+
+    def close(self) -> None:
+        """Called once at the end of the run."""
+
+
+class AutoPolicy(FixedPolicy):
+    """echo.policy=auto: echoes instead of waiting; see echo.OpportunisticIterDataset. The training
+    loop's side of it is training.auto_policy.RunPolicy.
+
+    The fastest stream could end a run before the others have used their share of the data. A
+    stream may therefore be at most one batch ahead of the slowest, as of the previous batch,
+    unless it has stored too few examples to fill its rows of a batch.
+
+    Args:
+        config: a resolved configuration.
+        slack: seconds for which the next batch may wait for fresh examples before it asks again;
+            0 or less if the batch is needed now. None: it is always needed now.
+        decisions: the fresh examples of each batch and stream to repeat, int [batches, streams];
+            None to decide.
+        earlier: decisions by batch number, from 0, that were made before an interruption. They
+            are looked up when the batch is taken, and repeated.
+        exchange: takes this process's contribution (JSON; None if one of its streams has ended)
+            and returns those of all processes in the same order everywhere; see
+            runs.processes.Exchange.
+        hand_over: limits the fresh examples of a batch if handing them over takes too long, such as
+            a `training.auto_policy.Pace`: `waited(seconds)` says that the next batch has waited so
+            long for fresh examples, `decided(fresh, exchange_seconds)` how many it has in the
+            streams held here and how long exchanging them took, and `most_fresh()` returns how many
+            the batch after it may have. None: no limit below the size of a batch. Ignored after
+            batching, where items are whole batches.
+    """
+
+    read_ahead = False  # a prefetched batch would be decided before it is needed
+    total_steps = horizon_steps = None
+    repeats = True
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        slack: Callable[[], float] | None = None,
+        decisions: np.ndarray | None = None,
+        earlier: Mapping[int, Sequence[int]] | None = None,
+        exchange: Callable[[Any], list[Any]] = lambda contribution: [contribution],
+        hand_over: Any = None,
+    ):
+        self._config, self._slack, self._decisions = config, slack, decisions
+        self._earlier = {} if earlier is None else earlier
+        self._exchange, self._hand_over = exchange, hand_over
+        self._limit = sys.maxsize  # fresh examples per stream after the next batch
+        # What `hand_over` allows: by stream held here, fresh examples after the next batch (none:
+        # any number), and all that it has allowed so far.
+        self._allowed: dict[int, int] = {}
+        self._allowed_so_far = 0
+
+    def echo_stage(self, stream: int) -> Callable[..., grain.IterDataset]:
+        settings, rows = self._config.echo, self._config.batch_size // self._config.echo.streams
+        unit = rows if settings.insertion == "after_batching" else 1  # examples per item
+        decisions, earlier = self._decisions, self._earlier
+        return functools.partial(
+            echo.OpportunisticIterDataset,
+            max_factor=accounting.max_factor(self._config),
+            slack=self._slack,
+            limit=lambda: min(self._limit, self._allowed.get(stream, sys.maxsize)) // unit,
+            waited=self._hand_over and self._hand_over.waited,
+            decisions=None if decisions is None else decisions[:, stream] // unit,
+            earlier=lambda batch: earlier[batch][stream] // unit if batch in earlier else None,
+            **accounting.stage_settings(self._config, stream),
+        )
+
+    def ended(self, taken: int) -> bool:
+        return False  # `combine` finds out
+
+    def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
+        counts = None if blocks is None else [_counts(*item) for item in blocks.items()]
+        start = time.perf_counter()
+        everywhere = self._exchange(counts)
+        if counts and self._hand_over and self._decides(number - 1):
+            fresh = sum(fresh for _, _, fresh in counts)
+            self._hand_over.decided(fresh, time.perf_counter() - start)
+            self._allow(counts, self._hand_over.most_fresh())
+        if blocks is None or None in everywhere:
+            raise StopIteration
+        _, admitted, decisions = zip(*sorted(itertools.chain(*everywhere)), strict=True)
+        self._limit = min(admitted) + self._config.batch_size // self._config.echo.streams
+        batch = concatenate(list(blocks.values()))
+        return batch._replace(fresh_examples=sum(admitted), decisions=decisions)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"limit": self._limit}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._limit, self._allowed = state["limit"], {}
+
+    def _decides(self, batch: int) -> bool:
+        """Whether the number of fresh examples of a batch, from 0, is decided now, in parts."""
+        repeated = self._decisions is not None or batch in self._earlier
+        return not repeated and self._config.echo.insertion != "after_batching"
+
+    def _allow(self, counts: list[list[int]], most: float) -> None:
+        """Divides `most` fresh examples of the next batch among the streams held here, in turn: one
+        that never got any would soon hold up the others."""
+        self._allowed, n = {}, len(counts)
+        if math.isinf(most):
+            return
+        before, self._allowed_so_far = self._allowed_so_far, self._allowed_so_far + int(most)
+        for rank, (stream, admitted, _) in enumerate(counts):
+            share = (self._allowed_so_far + rank) // n - (before + rank) // n
+            self._allowed[stream] = admitted + share
+
+
+def _counts(stream: int, block: Batch) -> list[int]:
+    """The stream, its fresh examples so far, and those of them that are in `block`."""
+    return [stream, int(block.fresh_examples), int(np.count_nonzero(block.copy == 0))]
 
 
 class ConcatenatedStreams(grain.IterDataset):
@@ -109,7 +240,7 @@ class ConcatenatedStreams(grain.IterDataset):
     def __init__(
         self,
         parts: dict[int, grain.IterDataset[Batch]],
-        policy: Streams,
+        policy: FixedPolicy,
         region: str,
     ):
         super().__init__(list(parts.values()))
@@ -126,26 +257,23 @@ class _Iterator(grain.DatasetIterator):
         super().__init__(parts)
         self._dataset, self._parts = dataset, parts
         self._taken = 0
-        # Where to return to after an error, which some streams, or some stages of one, have passed.
-        self._state_before_failure: dict[str, Any] | None = None
         self._ended = False  # until a state is restored
+        # Before the batch that is being taken, and after an error, which some streams have passed.
+        self._before: dict[str, Any] | None = None
 
     def __next__(self) -> Batch:
         if self._ended:  # without asking other processes, which may not be asked again
             raise StopIteration
-        if self._state_before_failure is not None:
-            self.set_state(self._state_before_failure)
         policy = self._dataset.policy
         if policy.ended(self._taken):
             raise StopIteration
-        before = self.get_state()
+        self._before = self.get_state()
         try:
             batch = policy.combine(self._taken + 1, self._next_blocks())
-        except BaseException as error:
-            self._state_before_failure = before
-            self._ended = isinstance(error, StopIteration)
+        except StopIteration:
+            self._ended = True
             raise
-        self._taken += 1
+        self._taken, self._before = self._taken + 1, None
         return batch
 
     def _next_blocks(self) -> dict[int, Batch] | None:
@@ -160,21 +288,20 @@ class _Iterator(grain.DatasetIterator):
         return blocks
 
     def get_state(self) -> dict[str, Any]:
-        if self._state_before_failure is not None:
-            return self._state_before_failure
-        states = [part.get_state() for part in self._parts]
+        """The position after the last batch. An iterator that has failed can be saved there, but
+        not continue."""
+        if self._before is not None:
+            return self._before
         names = map(str, self._dataset.streams)  # JSON keys are strings
-        streams = dict(zip(names, states, strict=True))
+        streams = {n: part.get_state() for n, part in zip(names, self._parts, strict=True)}
         return {"batches": self._taken, "streams": streams, **self._dataset.policy.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from `state`, which may contain more streams than this process holds."""
-        self._state_before_failure = self.get_state()
         for stream, part in zip(self._dataset.streams, self._parts, strict=True):
             part.set_state(state["streams"][str(stream)])
         self._dataset.policy.set_state(state)
-        self._taken, self._state_before_failure = state["batches"], None
-        self._ended = False
+        self._taken, self._before, self._ended = state["batches"], None, False
 
 
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:

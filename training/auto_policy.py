@@ -20,13 +20,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from echo.diagnostics import CopyDiagnostics
-from pipeline.auto_streams import AutoStreams
+from echo.spec import abbreviated
 from pipeline.map_datasets import Batch
+from pipeline.streams import AutoPolicy
 from runs import cli, processes, records
-from runs.study import short
-from training.optimizer import Hyperparameters
-from training.step import Program, Rows
-from training.stepper import Stepper
 
 # A step may end before it is expected to, so the input asks again after this share of the time
 # left, and not sooner than this: asking takes CPU time, which a step on the host needs.
@@ -46,8 +43,8 @@ _SMALL_CHANGE = 0.1  # of the logarithm of a number
 _FIRST_WAIT, _MAX_WAIT = 2, 64
 
 
-class AutoPolicy:
-    """The counterpart of `training.experiment.FixedPolicy` for echo.policy=auto.
+class RunPolicy(AutoPolicy):
+    """`AutoPolicy` in a training loop.
 
     Args:
         config: a resolved configuration.
@@ -57,124 +54,82 @@ class AutoPolicy:
         InputError: config.echo.replay does not contain the decisions of such a run.
     """
 
-    total_steps = horizon_steps = None  # not known in advance
-    repeats = True
-
     def __init__(self, config: ConfigDict, copies: CopyDiagnostics):
-        self._copies = copies
-        self._pace, self._exchange = Pace(), processes.Exchange()
-        self._earlier: dict[int, list[int]] = {}  # decisions to repeat, by batch number
+        self._copies, self._pace, self._rounds = copies, Pace(), processes.Exchange()
+        self._repeat: dict[int, list[int]] = {}  # decisions of an interrupted run, by batch
         self._recorded = 0  # steps whose decisions are in the file already
         self._file: records.LinesWriter | None = None  # in process 0
-        self.streams = AutoStreams(
+        replay = processes.decided_by_first(lambda: _read_replay(config))
+        super().__init__(
             config,
             self._pace,
-            _decisions_to_replay(config),
-            self._earlier,
-            self._exchange,
+            np.asarray(replay, np.int64) if replay else None,
+            self._repeat,
+            self._rounds,
             # If the host stores the examples, it sends whole batches, whatever is fresh in them.
             self._pace if config.echo.placement == "device" else None,
         )
-
-    def stepper(self, program: Program, data_seed: int) -> Stepper:
-        return _PacedStepper(program, data_seed, self._pace)
-
-    def busy(self, seconds: float) -> float:
-        return self._pace.busy(seconds)
 
     def resume(self, workdir: pathlib.Path, step: int) -> None:
         """Repeats decisions that were recorded after the checkpoint before making new ones."""
         path = workdir / records.DECISIONS
         decisions, length = processes.decided_by_first(lambda: records.read_decisions(path))
-        self._earlier.update(enumerate(decisions[step:], start=step))
+        self._repeat.update(enumerate(decisions[step:], start=step))
         self._recorded = len(decisions)
         if processes.is_first():
             self._file = records.LinesWriter(path, length)
             for fresh in decisions[:step]:
                 self._copies.decided(fresh)
 
-    def stepped(self, step: int, batch: Batch) -> None:
-        if self._file is None:
-            return
-        if step > self._recorded:
-            self._file.write({"step": step, "fresh": batch.decisions})
-        self._copies.decided(batch.decisions)
+    def busy(self, seconds: float) -> float:
+        return self._pace.busy(seconds)
+
+    def dispatched(self, step: int, batch: Batch, metrics: Any) -> None:
+        self._pace.dispatched(metrics)
+        if self._file is not None:
+            if step > self._recorded:
+                self._file.write({"step": step, "fresh": batch.decisions})
+            self._copies.decided(batch.decisions)
+
+    def awaits(self, metrics: Any) -> None:
+        self._pace.awaits(metrics)
 
     def sync(self) -> dict[str, records.Extent]:
         return {records.DECISIONS: self._file.sync()} if self._file else {}
 
     def close(self) -> None:
-        self._exchange.close()
+        self._rounds.close()
         if self._file:
             self._file.close()
 
 
-def _decisions_to_replay(config: ConfigDict) -> np.ndarray | None:
-    """The decisions in config.echo.replay, in examples, int64 [steps, streams]; None if unset. All
-    processes use those that process 0 reads."""
+def _read_replay(config: ConfigDict) -> list[list[int]] | None:
+    """The fresh examples of each stream in config.echo.replay, for each step; None if unset."""
     if not config.echo.replay:
         return None
-    return np.asarray(processes.decided_by_first(lambda: _read_replay(config)), np.int64)
-
-
-def _read_replay(config: ConfigDict) -> list[list[int]]:
-    """The fresh examples of each stream in config.echo.replay, for each step."""
+    rows, streams = config.batch_size // config.echo.streams, config.echo.streams
+    allowed = (0, rows) if config.echo.insertion == "after_batching" else range(rows + 1)
     path = cli.expanded(config.echo.replay)
     try:
         lines = records.read_lines(path)
+        run = records.read_object(path.with_name(records.CONFIG)) or {}
+        if run.get("schema_version", records.SCHEMA_VERSION) != records.SCHEMA_VERSION:
+            raise ValueError(f"the run is of schema version {run['schema_version']}")
+        for step, line in enumerate(lines, start=1):
+            fresh = line["fresh"]
+            whole = line["step"] == step and all(type(number) is int for number in fresh)
+            if not whole or len(fresh) != streams or any(n not in allowed for n in fresh):
+                raise ValueError(f"line {step} is {abbreviated(line)}")
         if not lines:
             raise ValueError("it is empty")
-        _check_version(path.with_name(records.CONFIG))
-        for step, line in enumerate(lines, start=1):
-            _check_decision(config, step, line)
         return [line["fresh"] for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise cli.InputError(
             f"config.echo.replay is {config.echo.replay!r}, which contains no decisions of a run "
-            f"with batch_size={config.batch_size} and echo.streams={config.echo.streams} "
-            f"({error}); allowed: {records.DECISIONS} of a run with echo.policy=auto and schema "
-            f"version {records.SCHEMA_VERSION}"
+            f"with batch_size={config.batch_size} and echo.streams={streams} ({error}); allowed: "
+            f"{records.DECISIONS} of a run with echo.policy=auto and schema version "
+            f"{records.SCHEMA_VERSION}"
         ) from error
-
-
-def _check_version(path: pathlib.Path) -> None:
-    """Raises ValueError if a run's config.json exists and is of another schema version."""
-    record = records.read_object(path)
-    if record is not None and records.schema_version(record) != records.SCHEMA_VERSION:
-        raise ValueError(f"the run is of schema version {records.schema_version(record)}")
-
-
-def _check_decision(config: ConfigDict, step: int, line: dict[str, Any]) -> None:
-    """Raises ValueError or KeyError unless it is a decision for that step of such a run."""
-    rows, fresh = config.batch_size // config.echo.streams, line["fresh"]
-    in_parts = config.echo.insertion != "after_batching"
-    allowed = range(rows + 1) if in_parts else (0, rows)
-    if line["step"] != step:
-        raise ValueError(f"line {step} is of step {short(line['step'])}")
-    if not isinstance(fresh, list) or len(fresh) != config.echo.streams:
-        raise ValueError(f"step {step} takes {short(fresh)}")
-    for number in fresh:
-        if type(number) is not int or number not in allowed:
-            raise ValueError(
-                f"step {step} takes {short(number)} fresh examples in a stream, not 0 "
-                f"{'to' if in_parts else 'or'} {rows}"
-            )
-
-
-class _PacedStepper(Stepper):
-    """A `Stepper` whose steps a `Pace` times."""
-
-    def __init__(self, program: Program, data_seed: int, pace: "Pace"):
-        super().__init__(program, data_seed)
-        self._pace = pace
-
-    def step(self, rows: Rows, hyper: Hyperparameters) -> Any:
-        metrics = super().step(rows, hyper)
-        self._pace.dispatched(metrics)
-        return metrics
-
-    def fetch(self, metrics: Any) -> dict[str, Any]:
-        return self._pace.fetch(metrics)
 
 
 @dataclasses.dataclass
@@ -281,7 +236,7 @@ class Pace:
     It follows a loop that dispatches step k, then fetches the metrics of step k-1. A call returns
     for how long the next batch can wait without making the device wait: until the earliest end of
     the running step (from the shortest of the last steps), minus the time that the host needs to
-    hand over a batch. It is also the `pipeline.auto_streams.HandOver` of the input.
+    hand over a batch. It is also what limits the fresh examples of the input.
 
     Args:
         clock: returns seconds.
@@ -318,7 +273,7 @@ class Pace:
         self._fresh, self._exchanged = fresh, exchange_seconds
 
     def dispatched(self, metrics: dict[str, Any]) -> None:
-        """Notes that a step has been dispatched; `metrics` will be passed to `fetch`."""
+        """Notes that a step has been dispatched; `metrics` will be passed to `awaits`."""
         now = self._clock()
         if self._needed_at is not None:
             self._note_unseen_end(self._needed_at, now)
@@ -327,14 +282,13 @@ class Pace:
         self._steps.append(_Step(metrics["loss"], now))
         self._needed_at = None
 
-    def fetch(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """The values of a step's metrics; waits for the step, and notes when it ended."""
+    def awaits(self, metrics: dict[str, Any]) -> None:
+        """Waits for the step of these metrics, and notes when it ended."""
         waits = not all(value.is_ready() for value in metrics.values())
-        values = jax.device_get(metrics)
+        jax.block_until_ready(metrics)
         step = self._steps.popleft()
         if waits:
             self._ended(step)
-        return values
 
     def busy(self, seconds: float) -> float:
         """For how many of the last `seconds` the device was running; an estimate if not

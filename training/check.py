@@ -24,140 +24,15 @@ class ConfigError(cli.InputError):
     """A field's value is not allowed; the message names the field, the value, and what is."""
 
 
+def _refuse(broken: bool, message: str) -> None:
+    if broken:
+        raise ConfigError(f"config.{message}")
+
+
 def check(config: ConfigDict) -> None:
-    """Checks every field, and the rules between fields that do not depend on the data set.
-
-    Raises:
-        ConfigError: for the first field that is wrong.
-    """
-    _check_fields(config)
-    check_rules(config)
-
-
-def check_rules(config: ConfigDict) -> None:
-    """Checks the rules between fields, each of which is allowed, as far as they do not depend on
-    the data set.
-
-    Raises:
-        ConfigError: for the first rule that does not hold.
-    """
-    _check_echo(config)
-    _check_upstream(config.upstream)
-    _check_streams(config)
-    _check_budget(config)
-
-
-def check_insertion(config: ConfigDict, insertion: str) -> None:
-    """Checks that `insertion` is possible with the configured decoding, augmentation, and
-    placement.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if config.dataset.fused_decode and insertion == "before_augmentation":
-        raise ConfigError(
-            "config.dataset.fused_decode is true with echo.insertion='before_augmentation', so all "
-            "copies of an example would have the same crop; allowed here: false"
-        )
-    on_host = config.echo.placement == "host"
-    if config.augment_on == "device" and insertion.startswith("after") and on_host:
-        raise ConfigError(
-            f"config.augment_on is 'device' with echo.insertion={insertion!r}, but the host "
-            "echoes examples that are already augmented; allowed here: 'host', or "
-            "config.echo.placement=device"
-        )
-    if config.augment_on == "host" and insertion == "before_augmentation" and not on_host:
-        raise ConfigError(
-            "config.augment_on is 'host' with echo.insertion='before_augmentation' and "
-            "echo.placement='device', but the copies exist only on the device; allowed here: "
-            "'device'"
-        )
-
-
-def check_workload(config: ConfigDict, workload: Workload) -> None:
-    """Checks the fields that refer to properties of the workload.
-
-    Raises:
-        ConfigError: the workload does not have such a property.
-    """
-    if config.target.metric not in workload.metrics:
-        raise ConfigError(
-            f"config.target.metric is {config.target.metric!r}, which evaluating workload "
-            f"{config.workload!r} does not report; allowed: {', '.join(workload.metrics)}"
-        )
-    _check_target(config.target)
-    if config.dataset.fused_decode and not hasattr(workload, "decode_cropped"):
-        raise ConfigError(
-            f"config.dataset.fused_decode is true, which workload {config.workload!r} does not "
-            "have; allowed: false"
-        )
-
-
-def check_devices(config: ConfigDict, data_devices: int) -> None:
-    """Checks that `data_devices` devices can share a batch evenly.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    if config.batch_size % data_devices:
-        raise ConfigError(
-            f"config.batch_size is {config.batch_size}, which {data_devices} devices cannot share "
-            f"evenly; allowed: a multiple of {data_devices}, or fewer devices (config.mesh.data)"
-        )
-    stores = config.echo.insertion != "none" and config.echo.placement == "device"
-    if stores and config.echo.streams % data_devices:
-        raise ConfigError(
-            f"config.echo.streams is {config.echo.streams} with config.echo.placement='device', "
-            f"but each of {data_devices} devices keeps whole streams; allowed here: a "
-            f"multiple of {data_devices}, or fewer devices (config.mesh.data)"
-        )
-    share, group = config.batch_size // data_devices, config.model.ghost_batch_size
-    if group and share % group:
-        raise ConfigError(
-            f"config.model.ghost_batch_size is {group}, which does not divide the {share} examples "
-            "of each device's batch; allowed: a divisor, so that no ghost batch crosses devices"
-        )
-
-
-def held_streams(config: ConfigDict, held_rows: range) -> range:
-    """The streams that fill the rows of each batch that this process holds.
-
-    Raises:
-        ConfigError: the processes cannot share the streams evenly.
-    """
-    rows = config.batch_size // config.echo.streams
-    if config.echo.policy == "auto" and len(held_rows) * jax.process_count() > config.batch_size:
-        raise ConfigError(
-            f"config.mesh.model is {config.mesh.model} with config.echo.policy='auto', but several "
-            "processes would then hold the same rows, and each decides what to repeat in its own; "
-            "allowed here: at most the number of devices of a process"
-        )
-    if held_rows.start % rows or len(held_rows) % rows:
-        processes = config.batch_size // len(held_rows)
-        raise ConfigError(
-            f"config.echo.streams is {config.echo.streams}, which {processes} processes cannot "
-            f"share evenly; allowed: a multiple of {processes}"
-        )
-    return range(held_rows.start // rows, held_rows.stop // rows)
-
-
-def check_speed(limits: Limits) -> None:
-    """Checks that a record passes a throttled upstream in a sensible time.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    seconds = limits.record_seconds
-    if seconds > MAX_RECORD_SECONDS:
-        raise ConfigError(
-            f"config.upstream lets a record pass in {seconds:.3g} seconds; allowed: "
-            f"{MAX_RECORD_SECONDS} seconds at most, by a higher rate or fewer and shorter stalls"
-        )
-
-
-def _check_fields(config: ConfigDict) -> None:
-    """Checks single fields: a configuration file can set them to anything, or delete them."""
-    for field in base.FIELDS:
+    """Checks every field, and the rules between fields that do not depend on the data set; raises
+    ConfigError for the first that is broken, like all functions here."""
+    for field in base.FIELDS:  # a configuration file can set them to anything, or delete them
         try:
             field.check(cli.get_field(config, field.name))
         except FieldError as error:
@@ -167,110 +42,173 @@ def _check_fields(config: ConfigDict) -> None:
                 f"config.{field.name} is missing; start from configs.base.get_config(), which has "
                 "all fields"
             ) from error
+    check_rules(config)
 
 
-def _check_target(target: ConfigDict) -> None:
-    wrong = target.metric in _FALLING if target.mode == "above" else is_share(target.metric)
-    if wrong:
-        other = "below" if target.mode == "above" else "above"
-        raise ConfigError(
-            f"config.target.mode is {target.mode!r} with target.metric={target.metric!r}, so that "
-            f"an untrained network could reach the target; allowed here: {other!r}"
-        )
+def check_rules(config: ConfigDict) -> None:
+    """Checks the rules between fields, each of which is allowed, as far as they do not depend on
+    the data set."""
+    settings, upstream, spaced = config.echo, config.upstream, config.dataset.spaced_epochs
+    echoes, auto = settings.insertion != "none", settings.policy == "auto"
+    of_examples = echoes and settings.insertion != "after_batching"
+    slots, streams, rows = settings.shuffle_buffer, settings.streams, config.batch_size
+    _refuse(
+        auto and not echoes,
+        "echo.policy is 'auto' with echo.insertion='none', where nothing is repeated; allowed: "
+        "'fixed', or another insertion",
+    )
+    _refuse(
+        auto and settings.factor != 1,
+        f"echo.factor is {settings.factor:g} with echo.policy='auto', which chooses the factor; "
+        "allowed: 1 (the maximum number of copies is config.echo.max_factor)",
+    )
+    _refuse(
+        not echoes and settings.factor != 1,
+        f"echo.factor is {settings.factor:g} with echo.insertion='none', where nothing is "
+        "repeated; set config.echo.insertion to before_augmentation, after_augmentation, or "
+        "after_batching as well",
+    )
+    _refuse(
+        auto and of_examples and 0 < slots < rows and not settings.replay,
+        f"echo.shuffle_buffer is {slots} with echo.policy='auto', which repeats an example at most "
+        f"once in a batch; allowed: config.batch_size ({rows}) or more, or 0 for eight batches",
+    )
+    _refuse(
+        bool(settings.replay) and not auto,
+        f"echo.replay is {settings.replay!r} with echo.policy={settings.policy!r}, which makes no "
+        "decisions to replay; allowed: '', or echo.policy=auto",
+    )
+    _refuse(
+        spaced > 1 and (echoes or streams > 1),
+        f"dataset.spaced_epochs is {spaced}, which takes the place of echoing; allowed only with "
+        "echo.insertion='none' and echo.streams=1",
+    )
+    check_insertion(config, settings.insertion)
+    _refuse(
+        (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0),
+        f"upstream.stall_seconds is {upstream.stall_seconds:g} with config.upstream."
+        f"stall_every_seconds={upstream.stall_every_seconds:g}; allowed: both above 0, or both 0",
+    )
+    _refuse(
+        rows % streams != 0,
+        f"echo.streams is {streams}, which does not divide config.batch_size {rows}; allowed: a "
+        "divisor of the batch size",
+    )
+    _refuse(
+        of_examples and 0 < slots < streams,
+        f"echo.shuffle_buffer is {slots}, the total of config.echo.streams={streams} streams, "
+        f"which need a slot each; allowed: {streams} or more, 0, or fewer streams",
+    )
+    schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
+    horizon, factor = schedule.horizon_fresh_examples, _FINAL_FACTORS.get(schedule.name)
+    _refuse(
+        total_steps(config) < 1,
+        f"budget.fresh_examples is {budget}, which gives no batch of {rows}; allowed: at least the "
+        "batch size",
+    )
+    _refuse(
+        horizon_steps(config) < 1,
+        f"optimizer.schedule.horizon_fresh_examples is {horizon}, which gives no batch of {rows}; "
+        "allowed: at least the batch size, or 0 for the budget",
+    )
+    _refuse(
+        0 < horizon < budget and factor is not None and not schedule[factor],
+        f"optimizer.schedule.{factor} is 0 with horizon_fresh_examples={horizon}, after which the "
+        f"rest of the budget of {budget} would train at a learning rate of 0; allowed: a factor "
+        "above 0, or a horizon of the budget or more (0 = the budget)",
+    )
+
+
+def check_insertion(config: ConfigDict, insertion: str) -> None:
+    """Checks that `insertion` is possible with the configured decoding, augmentation, and
+    placement."""
+    on_host, before = config.echo.placement == "host", insertion == "before_augmentation"
+    _refuse(
+        config.dataset.fused_decode and before,
+        "dataset.fused_decode is true with echo.insertion='before_augmentation', so all copies of "
+        "an example would have the same crop; allowed here: false",
+    )
+    _refuse(
+        config.augment_on == "device" and insertion.startswith("after") and on_host,
+        f"augment_on is 'device' with echo.insertion={insertion!r}, but the host echoes examples "
+        "that are already augmented; allowed here: 'host', or config.echo.placement=device",
+    )
+    _refuse(
+        config.augment_on == "host" and before and not on_host,
+        "augment_on is 'host' with echo.insertion='before_augmentation' and echo.placement="
+        "'device', but the copies exist only on the device; allowed here: 'device'",
+    )
+
+
+def check_workload(config: ConfigDict, workload: Workload) -> None:
+    """Checks the fields that refer to properties of the workload."""
+    target, rises = config.target, config.target.mode == "above"
+    _refuse(
+        target.metric not in workload.metrics,
+        f"target.metric is {target.metric!r}, which evaluating workload {config.workload!r} does "
+        f"not report; allowed: {', '.join(workload.metrics)}",
+    )
+    _refuse(
+        target.metric in _FALLING if rises else is_share(target.metric),
+        f"target.mode is {target.mode!r} with target.metric={target.metric!r}, so that an "
+        f"untrained network could reach the target; allowed: {'below' if rises else 'above'!r}",
+    )
     try:
         check_target_value("config.target.value", records.Target(**target.to_dict()))
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    _refuse(
+        config.dataset.fused_decode and not hasattr(workload, "decode_cropped"),
+        f"dataset.fused_decode is true, which workload {config.workload!r} does not have; allowed: "
+        "false",
+    )
 
 
-def _check_echo(config: ConfigDict) -> None:
-    settings = config.echo
-    if settings.insertion == "none" and settings.factor != 1:
-        raise ConfigError(
-            f"config.echo.factor is {settings.factor:g} without an insertion point; add "
-            "--config.echo.insertion=before_augmentation, after_augmentation, or after_batching"
-        )
-    if settings.policy == "auto":
-        _check_auto(settings, config.batch_size)
-    elif settings.replay:
-        raise ConfigError(
-            f"config.echo.replay is {settings.replay!r} with echo.policy={settings.policy!r}, "
-            "which makes no decisions to replay; allowed: '', or echo.policy=auto"
-        )
-    echoes = settings.insertion != "none" or settings.streams > 1
-    if config.dataset.spaced_epochs > 1 and echoes:
-        raise ConfigError(
-            f"config.dataset.spaced_epochs is {config.dataset.spaced_epochs}, which takes the "
-            "place of echoing; allowed only with echo.insertion='none' and echo.streams=1"
-        )
-    check_insertion(config, settings.insertion)
+def check_devices(config: ConfigDict, data_devices: int) -> None:
+    """Checks that `data_devices` devices can share a batch evenly."""
+    share, group = config.batch_size // data_devices, config.model.ghost_batch_size
+    stores = config.echo.insertion != "none" and config.echo.placement == "device"
+    fewer = f"a multiple of {data_devices}, or fewer devices (config.mesh.data)"
+    _refuse(
+        config.batch_size % data_devices != 0,
+        f"batch_size is {config.batch_size}, which {data_devices} devices cannot share evenly; "
+        f"allowed: {fewer}",
+    )
+    _refuse(
+        stores and config.echo.streams % data_devices != 0,
+        f"echo.streams is {config.echo.streams} with config.echo.placement='device', but each of "
+        f"{data_devices} devices keeps whole streams; allowed here: {fewer}",
+    )
+    _refuse(
+        bool(group and share % group),
+        f"model.ghost_batch_size is {group}, which does not divide the {share} examples of each "
+        "device's batch; allowed: a divisor, so that no ghost batch crosses devices",
+    )
 
 
-def _check_auto(settings: ConfigDict, batch_size: int) -> None:
-    if settings.insertion == "none":
-        raise ConfigError(
-            "config.echo.policy is 'auto' with echo.insertion='none', where nothing is repeated; "
-            "allowed: 'fixed', or another insertion"
-        )
-    if settings.factor != 1:
-        raise ConfigError(
-            f"config.echo.factor is {settings.factor:g} with echo.policy='auto', which chooses "
-            "the factor itself; allowed: 1 (the maximum number of copies is config.echo.max_factor)"
-        )
-    in_batches = settings.insertion == "after_batching"
-    if 0 < settings.shuffle_buffer < batch_size and not in_batches and not settings.replay:
-        raise ConfigError(
-            f"config.echo.shuffle_buffer is {settings.shuffle_buffer} with echo.policy='auto', "
-            "which repeats an example at most once in a batch, so that fewer stored examples than "
-            f"a batch has would not fill it; allowed: config.batch_size ({batch_size}) or more, or "
-            "0 for eight batches"
-        )
+def held_streams(config: ConfigDict, held_rows: range) -> range:
+    """The streams that fill the rows of each batch that this process holds."""
+    rows, held = config.batch_size // config.echo.streams, len(held_rows)
+    processes = config.batch_size // held
+    _refuse(
+        config.echo.policy == "auto" and held * jax.process_count() > config.batch_size,
+        f"mesh.model is {config.mesh.model} with config.echo.policy='auto', but several processes "
+        "would then hold the same rows, and each decides what to repeat in its own; allowed here: "
+        "at most the number of devices of a process",
+    )
+    _refuse(
+        held_rows.start % rows != 0 or held % rows != 0,
+        f"echo.streams is {config.echo.streams}, which {processes} processes cannot share evenly; "
+        f"allowed: a multiple of {processes}",
+    )
+    return range(held_rows.start // rows, held_rows.stop // rows)
 
 
-def _check_upstream(upstream: ConfigDict) -> None:
-    if (upstream.stall_seconds > 0) != (upstream.stall_every_seconds > 0):
-        raise ConfigError(
-            f"config.upstream.stall_seconds is {upstream.stall_seconds:g} with "
-            f"config.upstream.stall_every_seconds={upstream.stall_every_seconds:g}; allowed: both "
-            "above 0, or both 0"
-        )
-
-
-def _check_streams(config: ConfigDict) -> None:
-    settings = config.echo
-    if config.batch_size % settings.streams:
-        raise ConfigError(
-            f"config.echo.streams is {settings.streams}, which does not divide config.batch_size "
-            f"{config.batch_size}; allowed: a divisor of the batch size"
-        )
-    # Before batching the streams share the slots of the buffer, and each needs at least one.
-    shared = settings.insertion in ("before_augmentation", "after_augmentation")
-    if shared and 0 < settings.shuffle_buffer < settings.streams:
-        raise ConfigError(
-            f"config.echo.shuffle_buffer is {settings.shuffle_buffer}, the total of "
-            f"config.echo.streams={settings.streams} streams, which need a slot each; allowed with "
-            f"echo.insertion={settings.insertion!r}: {settings.streams} or more, 0, or fewer "
-            "streams"
-        )
-
-
-def _check_budget(config: ConfigDict) -> None:
-    schedule, budget = config.optimizer.schedule, config.budget.fresh_examples
-    horizon = schedule.horizon_fresh_examples
-    if total_steps(config) < 1:
-        raise ConfigError(
-            f"config.budget.fresh_examples is {budget}, which gives no batch of "
-            f"{config.batch_size}; allowed: at least the batch size"
-        )
-    if horizon_steps(config) < 1:
-        raise ConfigError(
-            f"config.optimizer.schedule.horizon_fresh_examples is {horizon}, which gives no batch "
-            f"of {config.batch_size}; allowed: at least the batch size, or 0 for the budget"
-        )
-    factor = _FINAL_FACTORS.get(schedule.name)
-    if 0 < horizon < budget and factor and not schedule[factor]:
-        raise ConfigError(
-            f"config.optimizer.schedule.{factor} is 0 with horizon_fresh_examples={horizon}, after "
-            f"which the rest of the budget of {budget} would train at a learning rate of 0; "
-            f"allowed: a factor above 0, or a horizon of the budget or more (0 = the budget)"
-        )
+def check_speed(limits: Limits) -> None:
+    """Checks that a record passes a throttled upstream in a sensible time."""
+    seconds = limits.record_seconds
+    _refuse(
+        seconds > MAX_RECORD_SECONDS,
+        f"upstream lets a record pass in {seconds:.3g} seconds; allowed: {MAX_RECORD_SECONDS} "
+        "seconds at most, by a higher rate or fewer and shorter stalls",
+    )

@@ -5,20 +5,21 @@ in one process and call the same compiled step, so a lane computes what it would
 rounding, if their steps are stacked into one call). Only its clocks include the other lanes' turns.
 """
 
+import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grain
 from ml_collections import ConfigDict
 
-import train as training_loop
 from pipeline.map_datasets import Batch
 from runs import processes, signals
 from runs.progress import Progress
 from runs.tracking import Tools
 from training.experiment import make_experiment, sharing_input
+from training.run import Run
 from training.step import Program, Rows
 from training.stepper import Stack, StackedStepper
 from training.transfer import Transfer
@@ -29,7 +30,7 @@ def train(
     workdirs: Sequence[pathlib.Path],
     progress: Progress,
     stacked: bool = False,
-    on_step: training_loop.OnStep | None = None,
+    on_step: Callable[[int], None] | None = None,
     tools: Tools | None = None,
 ) -> list[dict[str, Any]]:
     """Trains configurations that differ only in optimizer, loss, and model seed on one input.
@@ -59,64 +60,53 @@ def train(
     shared, transfer = SharedBatches(first.batches), SharedTransfer(first.transfer)
     lanes = [Lane(shared) for _ in experiments]
     stacks: dict[Program, Stack] = {}
-    results: dict[Lane, dict[str, Any]] = {}
-    running: dict[Lane, Any] = {}
-    places = dict(zip(lanes, workdirs, strict=True))
+    runs: list[Run] = []
     stopping = False
 
-    def asked_to_stop() -> bool:
-        nonlocal stopping
-        stopping = stopping or stop_requested()
-        return stopping
+    with signals.stop_requested() as stop_requested, contextlib.ExitStack() as held:
 
-    def ended(lane: Lane, result: dict[str, Any]) -> None:
-        processes.raise_if_failed(result, places[lane])
-        results[lane] = result
-        lane.close()
-        del running[lane]
+        def asked_to_stop() -> bool:
+            nonlocal stopping
+            stopping = stopping or stop_requested()
+            return stopping
 
-    with signals.stop_requested() as stop_requested:
-        for lane, experiment in zip(lanes, experiments, strict=True):
-            experiment = dataclasses.replace(
-                experiment, batches=lane, transfer=LaneTransfer(transfer)
-            )
+        for lane, experiment, workdir in zip(lanes, experiments, workdirs, strict=True):
+            stepper = None
             if stacked:
                 stack = stacks.setdefault(experiment.program, Stack(experiment.program))
-                experiment = dataclasses.replace(
-                    experiment, stepper=StackedStepper(stack, experiment.config.seed.data)
-                )
-            running[lane] = training_loop.step_by_step(
-                experiment,
-                places[lane],
+                stepper = StackedStepper(stack, experiment.config.seed.data)
+            run = Run(
+                dataclasses.replace(experiment, batches=lane, transfer=LaneTransfer(transfer)),
+                workdir,
                 progress,
-                lambda step: stopping,
                 interrupt=asked_to_stop,
                 locked=True,
                 on_step=on_step,
                 tools=tools,
+                stepper=stepper,
             )
-        _advance(running, lanes, ended)  # to their positions, without a step
+            held.callback(run.close)
+            runs.append(run)
+        running = dict(zip(lanes, runs, strict=True))
+        for lane in [lane for lane, run in running.items() if run.result]:  # ended before
+            _leave(running, lane)
         while running:
             behind = min(lane.position for lane in running)
             asked_to_stop()  # before a round, so that all stop at the same step
             # Lanes that wait stop too: they save and end.
-            turn = [lane for lane in running if stopping or lane.position == behind]
-            _advance(running, turn, ended)
+            for lane in [lane for lane in running if stopping or lane.position == behind]:
+                if not running[lane].step(stop=stopping):
+                    _leave(running, lane)
             for stack in stacks.values():
                 stack.step()
-    return [results[lane] for lane in lanes]
+    return [run.result for run in runs if run.result is not None]  # of all
 
 
-def _advance(
-    running: Mapping["Lane", Any],
-    lanes: Sequence["Lane"],
-    ended: Callable[["Lane", dict[str, Any]], None],
-) -> None:
-    """Advances each of `lanes` by a step; calls `ended` for those that end."""
-    for lane in lanes:
-        result = next(running[lane])
-        if result is not None:
-            ended(lane, result)
+def _leave(running: dict["Lane", Run], lane: "Lane") -> None:
+    run = running.pop(lane)
+    assert run.result is not None  # it has ended
+    processes.raise_if_failed(run.result, run.workdir)
+    lane.close()
 
 
 class SharedBatches:

@@ -1,0 +1,448 @@
+"""A run: one training step per call of `Run.step`, what it keeps between steps, and how it ends."""
+
+import contextlib
+import dataclasses
+import pathlib
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.profiler import TraceAnnotation
+
+from configs import base
+from pipeline import streams
+from pipeline.evaluation import EvaluationBatch
+from pipeline.map_datasets import Batch
+from runs import cli, environment, origins, processes, records, resuming, tracking, workdirs
+from runs.checkpoints import Checkpoints
+from runs.clock import Clock
+from runs.progress import Progress, Status, TimeLeft
+from runs.tracking import Recorder
+from training import divergence, gradient_statistics, memory, optimizer
+from training.experiment import Experiment
+from training.step import Rows, TrainState
+from training.stepper import StackedStepper, Stepper
+
+
+class Diverged(Exception):
+    """The run has diverged; the message says how."""
+
+
+class Preempted(Exception):
+    """The run was asked to stop, and saves a checkpoint."""
+
+
+@dataclasses.dataclass
+class Counters:
+    """The position of a run; saved with every checkpoint.
+
+    Attributes:
+        evaluated, saved: how many multiples of the cadences of evaluation and saving have passed.
+        evaluated_step: the step of the last evaluation; -1 before the first.
+        value: the target's metric there.
+        best: the best validation value so far, {metric, value, fresh_examples}, or None.
+        best_step: its step; -1 before the first evaluation.
+        initial_loss: the training loss of step 1, before any update; 0.0 before it is known.
+    """
+
+    step: int = 0
+    fresh_examples: int = 0
+    evaluated: int = 0
+    saved: int = 0
+    evaluated_step: int = -1
+    value: float | None = None
+    best: dict[str, Any] | None = None
+    best_step: int = -1
+    initial_loss: float = 0.0
+
+
+class Run:
+    """One run, from the start or from its last checkpoint.
+
+        run = Run(experiment, workdir)
+        while run.step():
+            ...
+        run.result
+
+    Args:
+        experiment: the run before its first step.
+        workdir: the run's directory; created if it does not exist.
+        progress: displays the progress; None for none.
+        interrupt: called in evaluations once a batch has been read; whether to save and stop there.
+            The resumed run evaluates again.
+        locked: whether the caller holds the directory's lock.
+        on_step: called with the number of steps taken, after each of them.
+        tools: trackers, a profile, a mirror; None for TensorBoard alone.
+        stepper: takes the steps; None for a `Stepper` of its own.
+
+    Attributes:
+        result: the content of WORKDIR/result.json; None until the run has ended.
+        counters: the position.
+
+    Raises:
+        InputError: a directory in use, or of another run. Nothing has been written.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        workdir: pathlib.Path,
+        progress: Progress | None = None,
+        *,
+        interrupt: Callable[[], bool] = lambda: False,
+        locked: bool = False,
+        on_step: Callable[[int], None] | None = None,
+        tools: tracking.Tools | None = None,
+        stepper: Stepper | StackedStepper | None = None,
+    ):
+        self.experiment, self.config, self.workdir = experiment, experiment.config, workdir
+        self.policy, self.transfer = experiment.policy, experiment.transfer
+        self.progress, self.interrupt = progress or Progress(quiet=True), interrupt
+        self.on_step = on_step or (lambda step: None)
+        self.stepper = stepper or Stepper(experiment.program, self.config.seed.data)
+        self.counters, self.time_left = Counters(), TimeLeft()
+        self.result: dict[str, Any] | None = None
+        self._held = contextlib.ExitStack()  # the directory and what follows the run
+        self._begun = False  # whether this process has asked for a batch
+        self._whole = True  # whether model and input are at the same moment
+        self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
+        self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
+        record = {
+            "config": self.config.to_dict(),
+            "dataset": experiment.info.to_record(),
+            **environment.describe(),
+        }
+        tools = tools or tracking.Tools(root=workdir)
+        with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
+            lock = None if locked else held
+            self.result = processes.decided_by_first(
+                lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME, lock=lock)
+            )
+            if self.result is not None:  # it has ended before
+                tools.copy(workdir, self.progress.say)
+                return
+            self.followers = tools.followers(workdir, record["config"], self.progress.say)
+            held.callback(self.followers.close)
+            with memory.exhaustion_explained(self.config):
+                self._restore(held)
+            with cli.writing_to(workdir):
+                processes.decided_by_first(
+                    lambda: origins.note(
+                        workdir, record, self.counters.step, base.CHANGE_ROUNDING, self.progress.say
+                    )
+                )
+            self._held = held.pop_all()
+
+    def _restore(self, held: contextlib.ExitStack) -> None:
+        """Opens everything, at the newest usable checkpoint if there is one; `held` closes it."""
+        self.stepper.state = self.experiment.program.init(self.config.seed.model)
+        self.clock = Clock()  # starts here, after what is compiled once per process
+        self._running = held.enter_context(contextlib.ExitStack())  # closed before the result
+        self.checkpoints = Checkpoints(self.workdir / records.CHECKPOINTS, self.followers.saved)
+        self._running.callback(self.checkpoints.close)
+        self.iterator = iter(self.experiment.batches)
+        self._running.callback(self.iterator.close)
+        keep_bytes = 0
+        if usable := resuming.newest_usable(
+            self.workdir, self.checkpoints, self.stepper.state, self.progress.say
+        ):
+            step, self.stepper.state, value = usable
+            self.iterator.set_state(value["input"])
+            self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
+            self.transfer.bytes_sent = value["bytes_sent"]
+            self._saved = (step, self.counters.evaluated_step == step)
+            keep_bytes = value["records"][records.METRICS]["bytes"]
+        self.recorder = Recorder(self.workdir, keep_bytes, self.followers)
+        self._running.callback(self.recorder.close)
+        self._running.callback(self.progress.close)
+        self._running.callback(self.policy.close)
+        self.followers.start(self.counters.fresh_examples)
+        self.policy.resume(self.workdir, self.counters.step)
+
+    def step(self, stop: bool = False) -> bool:
+        """Takes the next training step; returns whether it has. Otherwise the run has ended, and
+        `result` is set.
+
+        Args:
+            stop: whether to save and end instead, as preempted.
+
+        Raises:
+            DiskFull: the run can be resumed from its last checkpoint.
+        """
+        if self.result is not None:
+            return False
+        error = None
+        try:
+            with cli.disk_full_named(self.workdir):
+                try:
+                    status = self._step(stop)
+                except Diverged as caught:
+                    status, error = "diverged", str(caught)
+                except Preempted:
+                    status = "preempted"
+                except Exception as caught:
+                    if cli.is_disk_full(caught):
+                        raise
+                    status, error = "failed", self._recorded(caught)
+                if status is not None:
+                    self._end(status, error)
+        except BaseException:
+            self.close()
+            raise
+        return status is None
+
+    def _step(self, stop: bool) -> str | None:
+        """Takes a step, or ends the run and returns its status. An error, too, is saved here, once,
+        if it left the model and the input at the same moment."""
+        try:
+            self._whole = True
+            # The order is a contract: evaluate -> target? -> save -> next(batch) -> step -> log.
+            # The iterator moves only after the save, so a checkpoint is one moment of the whole
+            # run.
+            improved = self._due("evaluate") and self._evaluate()
+            # Not only just after an evaluation: a process may end between its last checkpoint and
+            # its result.
+            if self._reached_target():
+                return self._saved_at_end("reached")
+            if self._due("checkpoint") or (improved and self._saves):
+                self._save()
+            if stop:
+                raise Preempted
+            batch = self._next_batch()
+            if batch is None:
+                if self.counters.evaluated_step != self.counters.step:
+                    self._evaluate()
+                return self._saved_at_end("reached" if self._reached_target() else "exhausted")
+            self._take(batch)
+            self.on_step(self.counters.step)
+            self._log(keep=1)  # the last step is still running; the one before has ended
+        except Diverged:
+            raise
+        except Exception as error:
+            # Several processes would have to save together, and do not know of another's error.
+            known = isinstance(error, Preempted) or jax.process_count() == 1
+            if self._whole and known and not cli.is_disk_full(error):
+                self._save()
+            raise
+        return None
+
+    # What `_step` consists of, in its order.
+
+    def _due(self, cadence: str) -> bool:
+        """Whether a multiple of a cadence has been passed since the last call, which is noted."""
+        every = self.config[f"{cadence}_every_fresh_examples"]
+        counter = {"evaluate": "evaluated", "checkpoint": "saved"}[cadence]
+        passed = self.counters.fresh_examples // every if every else 0
+        due = passed > getattr(self.counters, counter)
+        setattr(self.counters, counter, passed)
+        return due
+
+    def _evaluate(self) -> bool:
+        """Evaluates on the validation split; whether the target's metric is the best so far."""
+        self._log()
+        target, at = self.experiment.target, self.counters
+        try:
+            with self._paused("evaluate") as state:
+                values = self.experiment.program.evaluate(state, self._validation_batches())
+        except Exception:
+            at.evaluated = -1  # so that the run evaluates here when it is resumed
+            raise
+        at.value, at.evaluated_step = values[target.metric], at.step
+        self.recorder.write({**self._position("validation"), **values})
+        improved = target.better(at.value, than=at.best["value"] if at.best else None)
+        if improved:
+            fresh = at.fresh_examples
+            at.best = {"metric": target.metric, "value": at.value, "fresh_examples": fresh}
+            at.best_step = at.step
+        return improved
+
+    def _validation_batches(self) -> Iterator[EvaluationBatch]:
+        for batch in self.experiment.validation:
+            if self.interrupt():
+                raise Preempted
+            yield batch
+
+    def _reached_target(self) -> bool:
+        at = self.counters
+        evaluated = at.evaluated_step == at.step and at.value is not None
+        return evaluated and self.experiment.target.reached(at.value)
+
+    def _saved_at_end(self, status: str) -> str:
+        self._log()
+        if self._saves:
+            self._save()
+        return status
+
+    @property
+    def _saves(self) -> bool:
+        return self.config.checkpoint_every_fresh_examples > 0
+
+    def _save(self) -> None:
+        """Saves model, optimizer, input position, counters, and clocks as of one moment."""
+        self._log()
+        at = self.counters
+        evaluated = at.evaluated_step == at.step
+        if self._saved == (at.step, evaluated):
+            return
+        with self._paused("save") as state:
+            extents = {records.METRICS: self.recorder.sync()} | self.policy.sync()
+            value = {
+                "input": streams.merge_states(processes.gather(self.iterator.get_state())),
+                "counters": dataclasses.asdict(at),
+                "clock": self.clock.readings(),
+                "bytes_sent": self.transfer.bytes_sent,
+                "records": {name: dataclasses.asdict(extent) for name, extent in extents.items()},
+            }
+            self.checkpoints.save(at.step, state, value, at.best_step)
+        self._saved = (at.step, evaluated)
+
+    def _next_batch(self) -> Batch | None:
+        """The next batch; None at the end of the input."""
+        waited = self.clock.waited
+        shown = contextlib.nullcontext()
+        if not self._begun:  # it may fill a shuffle buffer, or be of a slow source
+            self._begun, shown = True, self.progress.meanwhile("waiting for the first batch")
+        with shown, self.clock.waiting():
+            batch = next(self.iterator, None)
+        # Under `auto` the input waits on purpose for fresh examples while the device still runs
+        # the last step. That time does not count as waiting.
+        self.clock.waited -= self.policy.busy(self.clock.waited - waited)
+        return batch
+
+    def _take(self, batch: Batch) -> None:
+        """Dispatches a step. `_log` reads its metrics after the next one has been dispatched."""
+        self._whole, at = False, self.counters
+        self.followers.step(at.step + 1)
+        with TraceAnnotation("transfer"):
+            rows = self.transfer.put(batch)
+        hyper = optimizer.hyperparameters(self.config, self._schedule_progress())
+        if not self.stepper.compiled:
+            with self._paused("compile"):
+                self.stepper.compile(rows, hyper)
+        gradients = self._gradient_statistics(batch, rows)  # before the step, which donates state
+        with TraceAnnotation("step"):
+            metrics = self.stepper.step(rows, hyper)
+        at.step += 1
+        at.fresh_examples = int(batch.fresh_examples)
+        self.policy.dispatched(at.step, batch, metrics)
+        if gradients:
+            self.recorder.write(self._position(records.GRADIENTS) | gradients)
+        record = self._position("train") | {"learning_rate": float(hyper.learning_rate)}
+        record["bytes_sent"] = self.transfer.bytes_sent
+        self._pending.append((record, metrics))
+
+    def _gradient_statistics(self, batch: Batch, rows: Rows) -> dict[str, float]:
+        """The statistics of the gradient of the next step; empty if they are not due."""
+        step = self.counters.step
+        if not gradient_statistics.due(step, self.config.gradient_statistics_every_steps):
+            return {}
+        self._log()
+        with self._paused("gradient statistics") as state:
+            repeat_b = self.experiment.repeated_rows(step, batch.copy)
+            data_seed = np.uint32(self.config.seed.data)
+            return self.experiment.program.gradient_statistics(state, rows, repeat_b, data_seed)
+
+    def _log(self, keep: int = 0) -> None:
+        """Reads the metrics of all unread steps but the last `keep`, checks them for divergence,
+        and records those that are due."""
+        at, every = self.counters, self.config.log_every_steps
+        while len(self._pending) > keep:
+            position, metrics = self._pending.pop(0)
+            step = position["step"]
+            self.policy.awaits(metrics)
+            values = {name: float(value) for name, value in self.stepper.fetch(metrics).items()}
+            nonfinite = int(values.pop("nonfinite"))
+            if step % every == 0 and self.recorder.active:
+                copies = self.experiment.copies.window(step - every, step)
+                self.recorder.write({**position, **values, **copies})
+            if step == 1:
+                at.initial_loss = values["loss"]
+            why = divergence.explanation(step, values["loss"], nonfinite, at.initial_loss)
+            if why:  # a step that has been dispatched since does not count
+                at.step, at.fresh_examples = step, position["fresh_examples"]
+                raise Diverged(why)
+            self.progress.update(self._status())
+
+    # The end.
+
+    def _recorded(self, error: Exception) -> str:
+        """Writes an error and where it came from to a file; returns it as one sentence."""
+        text = traceback.format_exc().encode(errors="backslashreplace")  # file names of any bytes
+        records.write_bytes(self.workdir / records.error_file(jax.process_index()), text)
+        return memory.exhaustion(error, self.config) or f"{type(error).__name__}: {error}"
+
+    def _end(self, status: str, error: str | None) -> None:
+        with self.clock.paused():
+            self._running.close()
+        at = self.counters
+        position = {
+            "step": at.step,
+            "fresh_examples": at.fresh_examples,
+            "train_seconds": self.clock.train,
+            "wall_seconds": self.clock.wall,
+            "input_wait_fraction": self.clock.input_wait_fraction,
+        }
+        result = records.run_result(status, self.experiment.target, position, at.best, error)
+        self.recorder.write_result(result)
+        self.close()
+        self.result = result
+
+    def close(self) -> None:
+        """Ends threads, closes files, waits for a checkpoint that is being written, and releases
+        the directory. A run that has ended is closed."""
+        self._held.close()
+
+    # What they share.
+
+    @contextlib.contextmanager
+    def _paused(self, region: str) -> Iterator[TrainState]:
+        """Excludes time from training, and stops a throttled upstream meanwhile; yields the state,
+        which is ready. `region` is its name in a profile."""
+        state = jax.block_until_ready(self.stepper.state)
+        stopped = self.experiment.upstream_clock.stopped()
+        with self.clock.paused(), stopped, TraceAnnotation(region):
+            yield state
+
+    def _schedule_progress(self) -> float:
+        """The progress of the learning-rate schedule, from 0 to 1; 1 past its horizon."""
+        horizon = self.config.optimizer.schedule.horizon_fresh_examples
+        budget = self.config.budget.fresh_examples
+        return min(1.0, self._fraction_done(self.policy.horizon_steps, horizon or budget))
+
+    def _fraction_done(self, steps: int | None, fresh_examples: int) -> float:
+        """The fraction of `steps` that has been taken; if that number is not known in advance,
+        the fraction of `fresh_examples`. Counting steps avoids the jump at the start, where filling
+        a shuffle buffer admits many examples at once."""
+        if steps is None:
+            return self.counters.fresh_examples / fresh_examples
+        return self.counters.step / steps
+
+    def _position(self, split: str) -> dict[str, Any]:
+        """The fields that every record begins with."""
+        return {
+            "step": self.counters.step,
+            "fresh_examples": self.counters.fresh_examples,
+            "train_seconds": round(self.clock.train, 6),
+            "wall_seconds": round(self.clock.wall, 6),
+            "input_wait_fraction": round(self.clock.input_wait_fraction, 6),
+            "split": split,
+        }
+
+    def _status(self) -> Status:
+        at, target, seconds = self.counters, self.experiment.target, self.clock.train
+        budget = self.config.budget.fresh_examples
+        done = self._fraction_done(self.policy.total_steps, budget)
+        rows_per_second = at.step * self.config.batch_size / seconds if seconds else 0.0
+        return Status(
+            metric=target.metric,
+            value=at.value,
+            goal=f"{'>=' if target.mode == 'above' else '<='} {target.value:g}",
+            seconds_left=self.time_left(at.step, done),
+            input_wait_fraction=self.clock.input_wait_fraction,
+            fresh_examples=at.fresh_examples,
+            budget=budget,
+            fresh_per_second=at.fresh_examples / seconds if seconds else 0.0,
+            rows_per_second=rows_per_second if self.policy.repeats else None,
+        )
