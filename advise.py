@@ -90,7 +90,7 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
     check.check(config)
     opened = make_experiment(without_echoing(config))
     try:
-        with memory.exhaustion_explained(config, opened.program.task.mesh):
+        with memory.exhaustion_explained(config):
             transfer, step = step_functions(config, opened.program)
             return measured(config, opened, transfer, step, seconds, factors)
     except (RecordError, UpstreamError) as error:

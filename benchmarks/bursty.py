@@ -15,7 +15,7 @@ import time
 
 from benchmarks import common, grid
 from pipeline import build
-from pipeline.auto_streams import AutoStreams
+from pipeline.streams import AutoPolicy
 from training.experiment import make_experiment
 
 BUFFER_BATCHES = 16
@@ -70,8 +70,8 @@ def measure(case: Case, factor: grid.Factor, seconds: float) -> tuple[float, flo
     config.upstream.stall_every_seconds, config.upstream.stall_seconds = case.burst, case.stall
     opened, step = make_experiment(config), grid.FixedStep()
     workload = opened.program.task.workload
-    streams = AutoStreams(config, step.slack) if factor == "auto" else None
-    iterator = iter(build.build(config, opened.source, workload, streams=streams))
+    streams = AutoPolicy(config, step.slack) if factor == "auto" else None
+    iterator = iter(build.build(config, opened.source, workload, policy=streams))
     try:
         next(iterator)  # fills the buffer, outside the measurement
         period = case.burst + case.stall

@@ -19,8 +19,8 @@ from ml_collections import ConfigDict
 from benchmarks import common
 from configs import catalog, cifar10
 from pipeline import build
-from pipeline.auto_streams import AutoStreams
 from pipeline.map_datasets import CORES
+from pipeline.streams import AutoPolicy
 from training.experiment import Experiment
 from training.transfer import make_transfer
 
@@ -137,7 +137,7 @@ def steps_per_second(
     """
     task, held = opened.program.task, opened.held_streams
     slack = step.slack if isinstance(step, FixedStep) else None
-    streams = AutoStreams(config, slack) if config.echo.policy == "auto" else None
+    streams = AutoPolicy(config, slack) if config.echo.policy == "auto" else None
     batches = build.build(config, opened.source, task.workload, held, streams)
     if send is None:
         send = make_transfer(config, opened.first, task.workload, task.mesh, held).put

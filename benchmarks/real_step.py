@@ -18,18 +18,17 @@ import math
 import pathlib
 import tempfile
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grain
 import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-import train
 from benchmarks import common, grid, wall_time
 from configs import catalog
 from runs import records
-from runs.progress import Progress
+from training import run
 from training.experiment import Experiment, make_experiment
 
 STORED = "stored"
@@ -129,15 +128,10 @@ def steady_state(
     times, cpu = [], []
     with tempfile.TemporaryDirectory() as scratch:
         workdir = pathlib.Path(scratch) / "run"
-        loop: Any = train.step_by_step(
-            experiment, workdir, Progress(quiet=True), lambda step: False
-        )
-        for _ in loop:
-            if experiment.stepper.compiled:
-                times.append(time.perf_counter())
-                cpu.append(time.process_time())
-            if len(times) > warm_up + steps:
-                break
+        loop = run.Run(experiment, workdir)
+        while loop.step() and len(times) <= warm_up + steps:
+            times.append(time.perf_counter())
+            cpu.append(time.process_time())
         loop.close()
         logged = [r for r in records.read_metrics(workdir) if r["split"] == "train"]
     rate = np.polyfit(times[warm_up:], np.arange(steps + 1), 1)[0]

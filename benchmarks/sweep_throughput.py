@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from benchmarks import common
 from configs import cifar10
 from runs.progress import Progress
-from studies import lanes
+from training import lanes
 
 RATIOS = (1, 4, 8)
 LANES = (1, 4, 8)

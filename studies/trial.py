@@ -20,7 +20,8 @@ from runs import cli, processes, records, resuming, trial_records, workdirs
 from runs.progress import Progress
 from runs.study import Study
 from runs.tracking import Tools
-from studies import lanes, search
+from studies import search
+from training import lanes
 
 # Another process holds the trial's lock. It may finish the trial, or be killed and release it.
 HELD = {"status": "held"}

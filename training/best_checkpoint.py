@@ -60,7 +60,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
         return stored
     configured = _configured(config, overrides)
     experiment = make_experiment(_without_training(configured))
-    with memory.exhaustion_explained(experiment.config, experiment.program.task.mesh):
+    with memory.exhaustion_explained(experiment.config):
         state, counters = _best(workdir, experiment, best if finished else None)
         values = _evaluated(experiment, state)
     arrays = _on_host({"params": state.params, "model_state": state.model_state})

@@ -266,8 +266,9 @@ class Run:
 
     def _reached_target(self) -> bool:
         at = self.counters
-        evaluated = at.evaluated_step == at.step and at.value is not None
-        return evaluated and self.experiment.target.reached(at.value)
+        if at.evaluated_step != at.step or at.value is None:
+            return False
+        return self.experiment.target.reached(at.value)
 
     def _saved_at_end(self, status: str) -> str:
         self._log()

@@ -1,7 +1,7 @@
 """Takes a run's training steps: one state per call, or the states of several lanes in one call.
 
 `Stepper` is what an ordinary run uses. A `Stack` makes one call per step for several lanes (see
-studies/lanes.py), each of which has a `StackedStepper` with the same interface.
+lanes.py), each of which has a `StackedStepper` with the same interface.
 """
 
 import dataclasses

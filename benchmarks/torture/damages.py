@@ -30,6 +30,7 @@ import train
 from analysis import __main__ as analysis
 from benchmarks.torture import endings, forks, ledger
 from runs import cli, records
+from training import run
 
 _CONFIG = "--config=benchmarks/torture/small.py:logistic"
 _ECHO = ("--config.echo.insertion=before_augmentation", "--config.echo.factor=2")
@@ -391,12 +392,18 @@ def _tree(directory: pathlib.Path) -> dict[str, Any]:
 
 def _dying(step: int, act: Callable[[pathlib.Path], int], directory: pathlib.Path) -> int:
     """Calls `act` in a process that kills itself after `step` training steps."""
-    original, taken = train.step_by_step, []
+    original, taken = run.Run.step, []
 
     def dies(number: int) -> None:
         taken.append(number)
         if len(taken) == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train.step_by_step = lambda *args, **more: original(*args, **more | {"on_step": dies})
+    def step_then(one, stop=False):
+        taken = original(one, stop)
+        if taken:
+            dies(one.counters.step)
+        return taken
+
+    run.Run.step = step_then
     return act(directory)

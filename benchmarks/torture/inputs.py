@@ -29,6 +29,7 @@ from benchmarks.torture import forks, ledger
 from configs import base
 from configs.fields import Field
 from runs import cli, records, signals
+from training import run
 
 _CODES = {0, 2, 3, 4, 75, 130}  # as documented
 _CASES_PER_PROCESS = 50
@@ -351,13 +352,19 @@ def _listing(directory: pathlib.Path) -> dict[str, Any]:
 @functools.cache
 def _stop_after_one_step() -> None:
     """Makes every later run of this process receive SIGTERM in its first step."""
-    original = train.step_by_step
+    original = run.Run.step
 
     def stop(step: int) -> None:
         del step
         os.kill(os.getpid(), signal.SIGTERM)
 
-    train.step_by_step = lambda *args, **more: original(*args, **more | {"on_step": stop})
+    def step_then(one, stop=False):
+        taken = original(one, stop)
+        if taken:
+            stop(one.counters.step)
+        return taken
+
+    run.Run.step = step_then
 
 
 def _quoted(argv: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from echo import EchoSchedule
 from echo.diagnostics import CopyDiagnostics, Stream
 from pipeline import accounting, build
-from pipeline.auto_streams import AutoStreams
+from pipeline.streams import AutoPolicy
 from runs import records
 from tests.helpers.runs import INSERTIONS_AND_BUFFERS, echoing, mini
 from training.experiment import make_experiment
@@ -132,9 +132,7 @@ def test_windows_follow_the_decisions_of_an_auto_run(insertion, buffer, streams)
     decisions = np.asarray([[32 // streams] * streams, *[[0] * streams] * 2] * 8)
     workload = opened.program.task.workload
     given = list(
-        build.build(
-            config, opened.source, workload, streams=AutoStreams(config, decisions=decisions)
-        )
+        build.build(config, opened.source, workload, policy=AutoPolicy(config, decisions=decisions))
     )
     batches = [batch.index.tolist() for batch in given]
     assert len(batches) == len(decisions)

@@ -16,6 +16,7 @@ from runs.checkpoints import Checkpoints
 from runs.progress import Progress
 from tests.helpers import forked
 from training.experiment import make_experiment
+from training.run import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -245,12 +246,19 @@ class StopsAt(list):
 def on_each_step(hook):
     """Within, `hook(step)` is called after each step of every run in this process, also of runs
     that a command or a sweep starts."""
-    original = train.step_by_step
-    train.step_by_step = lambda *args, **more: original(*args, **more | {"on_step": hook})
+    original = Run.step
+
+    def step(run, stop=False):
+        taken = original(run, stop)
+        if taken:
+            hook(run.counters.step)
+        return taken
+
+    Run.step = step
     try:
         yield
     finally:
-        train.step_by_step = original
+        Run.step = original
 
 
 def recorded(workdir):

@@ -36,6 +36,7 @@ from tests.helpers.runs import (
 )
 from tests.helpers.small_studies import RecordedProgress
 from training.experiment import make_experiment
+from training.run import Run
 
 CONFIG = mini(**echoing("before_augmentation", 100))  # 50 steps, checkpoints after 25 and more
 
@@ -70,13 +71,14 @@ def steps(workdir):
 def test_a_second_process_on_a_run_is_refused_without_disturbing_the_first(tmp_path, uninterrupted):
     workdir = tmp_path / "run"
     parts = make_experiment(CONFIG)
-    first = train.step_by_step(parts, workdir, Progress(quiet=True), lambda step: False)
-    next(first)
+    first = Run(parts, workdir)
     with pytest.raises(cli.InputError, match="is in use by another process; wait"):
         train.train(CONFIG, workdir)
     with workdirs.held(workdir / records.LOCK) as here:
         assert not here
-    result = next(filter(None, first))
+    while first.step():
+        pass
+    result = first.result
     assert result["status"] == "exhausted"
     assert_equal_runs(CONFIG, uninterrupted(CONFIG), workdir)
     # a finished run takes no lock: it can be asked for while somebody holds it

@@ -11,8 +11,8 @@ import train
 import workloads
 from data.splits import open_data
 from pipeline import accounting, build, streams
-from pipeline.auto_streams import AutoStreams
 from pipeline.evaluation import evaluation_batches
+from pipeline.streams import AutoPolicy
 from runs import cli, processes, records
 from tests.helpers.processes import errors_of
 from tests.helpers.runs import (
@@ -177,7 +177,7 @@ def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffe
 
         def read(number):
             own = range(2 * number, 2 * number + 2)
-            auto = AutoStreams(config, decisions=decisions, exchange=threads.of(number))
+            auto = AutoPolicy(config, decisions=decisions, exchange=threads.of(number))
             records = Late() if number and decisions is None else source
             iterator = iter(build.build(config, records, workload, own, auto))
             made_without = 0
@@ -218,9 +218,7 @@ def test_two_halves_that_decide_together_give_the_whole_batches(insertion, buffe
     ]
     assert admitted == taken[-1].tolist()
 
-    whole = [
-        *build.build(config, source, workload, streams=AutoStreams(config, decisions=decisions))
-    ]
+    whole = [*build.build(config, source, workload, policy=AutoPolicy(config, decisions=decisions))]
     (again, _), _ = halves(decisions)
     assert len(whole) == len(first) == len(second) == len(again)
     for one, other, wanted, repeated in zip(first, second, whole, again, strict=True):

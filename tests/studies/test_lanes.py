@@ -10,7 +10,6 @@ import train
 from pipeline import map_datasets
 from runs import records
 from runs.progress import Progress
-from studies import lanes
 from tests.helpers.runs import (
     EIGHT_STEPS,
     RESNET,
@@ -21,7 +20,7 @@ from tests.helpers.runs import (
     preempt,
     stop_at_call,
 )
-from training import experiment, transfer
+from training import experiment, lanes, transfer
 
 QUIET = Progress(quiet=True)
 

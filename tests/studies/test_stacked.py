@@ -10,10 +10,9 @@ import pytest
 import sweep
 from runs import records
 from runs.progress import Progress
-from studies import lanes
 from tests.helpers.runs import echoing, mini, numbers, preempt, stop_at_call
 from tests.helpers.small_studies import study
-from training import stepper
+from training import lanes, stepper
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of 1e39
 

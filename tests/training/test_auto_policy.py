@@ -12,7 +12,7 @@ import train
 from configs import cifar10, coco, common_crawl, imagenet, lm1b
 from data.splits import open_data
 from pipeline import accounting, build
-from pipeline.auto_streams import AutoStreams
+from pipeline.streams import AutoPolicy
 from runs import cli, records
 from runs.study import Condition
 from tests.helpers.held_training import late_examples
@@ -49,7 +49,7 @@ def test_with_fast_input_batches_are_those_without_echoing(insertion, buffer, st
     source, _, _ = open_data(config)
     workload = parts.program.task.workload
     plain = batches_of(mini(echo__streams=streams))
-    patient = list(build.build(config, source, workload, streams=AutoStreams(config, lambda: 1.0)))
+    patient = list(build.build(config, source, workload, policy=AutoPolicy(config, lambda: 1.0)))
     assert len(patient) == len(plain) == 20
     for ours, theirs in zip(patient, plain, strict=True):
         assert ours.fresh_examples == theirs.fresh_examples
@@ -65,8 +65,8 @@ def test_a_restored_stream_is_still_at_most_a_batch_ahead_of_the_slowest():
     workload = make_experiment(config).program.task.workload
 
     def started():
-        streams = AutoStreams(config, lambda: 1.0, earlier={0: [16, 16], 1: [16, 0]})
-        return iter(build.build(config, source, workload, streams=streams))
+        streams = AutoPolicy(config, lambda: 1.0, earlier={0: [16, 16], 1: [16, 0]})
+        return iter(build.build(config, source, workload, policy=streams))
 
     whole, restored = started(), started()
     assert [next(whole).decisions for _ in range(2)] == [(16, 16), (16, 0)]
@@ -95,8 +95,8 @@ def limited(config, hand_over, **options):
     """The batches of a configuration whose fresh examples `hand_over` limits."""
     source, _, _ = open_data(config)
     workload = make_experiment(config).program.task.workload
-    policy = AutoStreams(config, lambda: 1.0, hand_over=hand_over, **options)
-    return iter(build.build(config, source, workload, streams=policy))
+    policy = AutoPolicy(config, lambda: 1.0, hand_over=hand_over, **options)
+    return iter(build.build(config, source, workload, policy=policy))
 
 
 @pytest.mark.parametrize(("insertion", "buffer"), AUTO_INSERTIONS[:2])
@@ -140,7 +140,7 @@ def test_waits_and_the_exchange_with_other_processes_are_timed():
         return [contribution]
 
     hand_over = AtMost(math.inf)
-    streams = AutoStreams(auto(), hand_over=hand_over)
+    streams = AutoPolicy(auto(), hand_over=hand_over)
     assert streams.echo_stage(0).keywords["waited"] == hand_over.waited
     next(limited(auto(), hand_over, exchange=exchange))
     assert hand_over.seconds[0] >= 0.02

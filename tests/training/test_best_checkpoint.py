@@ -12,7 +12,6 @@ from data import sources, splits
 from models.resnet import CifarResNet
 from runs import cli, records, trial_records, workdirs
 from tests.helpers.runs import RESNET, mini, stop_at
-from training import memory
 from training.step import Program
 
 
@@ -70,13 +69,12 @@ def test_an_evaluation_does_not_wait_for_a_slow_upstream(finished):
     assert evaluate(finished) == cli.OK
 
 
-def test_an_evaluation_needs_nothing_of_echoing(finished, monkeypatch):
-    """Neither the decisions that were replayed, nor memory for the buffer."""
+def test_an_evaluation_needs_nothing_of_echoing(finished):
+    """Not the decisions that were replayed."""
     config = records.read_json(finished / records.CONFIG)
     config["config"]["echo"] |= {"insertion": "before_augmentation", "policy": "auto"}
     config["config"]["echo"] |= {"replay": "moved/echo_decisions.jsonl", "shuffle_buffer": 50_000}
     records.write_json(finished / records.CONFIG, config)
-    monkeypatch.setattr(memory, "of_machine", lambda: 3_000_000)
     assert evaluate(finished) == cli.OK
 
 

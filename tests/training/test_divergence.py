@@ -13,9 +13,8 @@ from flax import nnx
 import train
 from runs import records, trial_records
 from runs.progress import Progress
-from studies import lanes
 from tests.helpers.runs import RESNET, ROOT, latest_step, mini, stop_at
-from training import divergence
+from training import divergence, lanes
 from workloads.small_images import SmallImageClassification
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of ENDLESS

@@ -14,7 +14,6 @@ from analysis import gradients, load
 from models.resnet import STAGES
 from runs import cli, records
 from runs.progress import Progress
-from studies import lanes
 from tests.helpers import golden
 from tests.helpers.golden_worker import SHORT_STAGES, workloads
 from tests.helpers.runs import (
@@ -26,7 +25,7 @@ from tests.helpers.runs import (
     records_of,
     stop_at,
 )
-from training import gradient_statistics
+from training import gradient_statistics, lanes
 from training.experiment import make_experiment
 
 NAMES = ("gradient_squared_norm", "gradient_noise_trace", "gradient_cosine", "gradient_norm_ratio")

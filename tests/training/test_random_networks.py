@@ -8,7 +8,6 @@ from flax import nnx
 import train
 from runs import cli, records
 from runs.progress import Progress
-from studies import lanes
 from tests.helpers.runs import (
     EIGHT_STEPS,
     assert_equal_runs,
@@ -17,7 +16,7 @@ from tests.helpers.runs import (
     mini,
     preempt,
 )
-from training import optimizer, step
+from training import lanes, optimizer, step
 from training.experiment import make_experiment
 from workloads import networks
 

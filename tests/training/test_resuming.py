@@ -17,7 +17,6 @@ from data import packaged
 from models.resnet import STAGES, BasicBlock
 from runs import cli
 from runs.progress import Progress
-from studies import lanes
 from tests.helpers import detection
 from tests.helpers.runs import (
     SHRUNK,
@@ -29,6 +28,7 @@ from tests.helpers.runs import (
     records_of,
     stop_at_call,
 )
+from training import lanes
 
 STOPPED, FAILED = 3, 6  # a signal asks to stop after the first step, an error ends the second
 QUIET = Progress(quiet=True)

@@ -18,7 +18,7 @@ from models.resnet import STAGES, BasicBlock
 from pipeline import build, map_datasets
 from runs import cli, records
 from tests.helpers.runs import SHRUNK, batches_of, echoing
-from training import experiment, memory
+from training import experiment
 from training.check import ConfigError, check
 from training.experiment import make_experiment
 from workloads import color, crops, decoding, large_images
@@ -197,14 +197,6 @@ def test_no_batch_waits_for_the_compiler(fuses):
         assert compiled  # so they would have been seen
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-
-
-def test_the_canvases_of_evaluation_are_checked_when_training_decodes_crops(monkeypatch):
-    canvases = memory.EVALUATION_BATCHES * 32 * 96 * 96 * 3  # crops of 16 take a thirtieth
-    monkeypatch.setattr(memory, "of_machine", lambda: canvases)
-    for fuses in (False, True):
-        with pytest.raises(ConfigError, match="where batches and what they are made of take"):
-            make_experiment(mini(dataset__fused_decode=fuses, prefetch=0))
 
 
 @pytest.mark.parametrize("insertion", INSERTIONS)
