@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -243,12 +242,7 @@ def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, stream
 
 def test_a_buffer_with_fewer_slots_than_streams_is_one_sentence():
     fields = echoing("after_augmentation", 3, factor=1)
-    allowed = "4 or more, 0, or fewer streams"
-    says = (
-        "config.echo.shuffle_buffer is 3, the total of config.echo.streams=4 streams, which need "
-        f"a slot each; allowed with echo.insertion='after_augmentation': {allowed}"
-    )
-    with pytest.raises(cli.InputError, match=re.escape(says)):
+    with pytest.raises(cli.InputError, match="shuffle_buffer is 3.*streams=4"):
         make_experiment(mini(**fields, echo__streams=4))
     for policy in ("fixed", "auto"):
         batches = fields | {"echo__insertion": "after_batching", "echo__policy": policy}

@@ -292,24 +292,16 @@ def test_wrong_settings_are_one_sentence(fields, message):
         make_experiment(mini(**settings | fields))
 
 
-@pytest.mark.parametrize(
-    ("decisions", "says"),
-    [
-        ([[32], [16, 16]], r"step 2 takes \[16, 16\]"),  # of another number of streams
-        ([32], "step 1 takes 32"),
-        ([[32], [33]], "step 2 takes 33 fresh examples in a stream, not 0 to 32"),
-        ([[32], [-5]], "step 2 takes -5"),
-        ([[10**24]], "step 1 takes 10+ fresh"),
-        ([[1.7]], "step 1 takes 1.7"),
-        ([[True]], "step 1 takes True"),
-        ([["32"]], "step 1 takes '32'"),
-    ],
-    ids=str,
-)
-def test_decisions_that_such_a_run_cannot_take_are_wrong_input(decisions, says, tmp_path):
-    replay = decisions_file(tmp_path / "decisions", decisions)
-    with pytest.raises(cli.InputError, match=rf"echo\.streams=1 \({says}.*\); allowed: echo_d"):
-        make_experiment(auto(echo__replay=replay))
+@pytest.mark.parametrize("insertion", ["before_augmentation", "after_batching"])
+@pytest.mark.parametrize("second", [[16, 16], 32, [33], [-5], [10**24], [1.7], [True], ["32"]])
+def test_decisions_that_such_a_run_cannot_take_are_wrong_input(second, insertion, tmp_path):
+    replay = decisions_file(tmp_path / "decisions", [[32], second])
+    with pytest.raises(cli.InputError, match="line 2"):
+        make_experiment(
+            auto(insertion, 4, echo__replay=replay)
+            if insertion == "after_batching"
+            else auto(echo__replay=replay)
+        )
 
 
 def test_recorded_decisions_are_replayed_if_the_buffer_is_smaller_than_a_batch(tmp_path):
@@ -326,10 +318,10 @@ def test_decisions_to_replay_may_lie_in_the_home_directory(tmp_path, monkeypatch
 def test_decisions_of_other_steps_or_parts_of_batches_are_wrong_input(tmp_path):
     path = tmp_path / "decisions"
     path.write_text('{"step": 1, "fresh": [32]}\n{"step": 1, "fresh": [32]}\n')
-    with pytest.raises(cli.InputError, match="line 2 is of step 1"):
+    with pytest.raises(cli.InputError, match="line 2"):
         make_experiment(auto(echo__replay=str(path)))
     replay = decisions_file(tmp_path / "parts", [[32], [17]])
-    with pytest.raises(cli.InputError, match="takes 17 fresh examples in a stream, not 0 or 32"):
+    with pytest.raises(cli.InputError, match="line 2"):
         make_experiment(auto("after_batching", 4, echo__replay=replay))
 
 
@@ -338,7 +330,7 @@ def test_decisions_of_a_run_of_another_schema_version_are_wrong_input(tmp_path):
     records.write_json(tmp_path / records.CONFIG, {"schema_version": records.SCHEMA_VERSION})
     make_experiment(auto(echo__replay=replay))
     records.write_json(tmp_path / records.CONFIG, {"schema_version": 4})
-    with pytest.raises(cli.InputError, match=r"\(the run is of schema version 4\); allowed: "):
+    with pytest.raises(cli.InputError, match="version 4"):
         make_experiment(auto(echo__replay=replay))
 
 
@@ -371,11 +363,10 @@ class Loop:
         self.step_seconds = 0.010
         self.pace = Pace(lambda: self.now)
         self.before = None
-        monkeypatch.setattr(jax, "device_get", self.device_get)
+        monkeypatch.setattr(jax, "block_until_ready", self.wait_for)
 
-    def device_get(self, metrics):
+    def wait_for(self, metrics):
         self.now = max(self.now, metrics["loss"].ends)
-        return {"loss": 0.0}
 
     def step(self, stall=0.0):
         """Waits as long as the pace says, then dispatches a batch; returns the time waited.
@@ -401,7 +392,7 @@ class Loop:
         output = Output(self, self.ends)
         self.pace.dispatched({"loss": output})
         if self.before:
-            self.pace.fetch({"loss": self.before})
+            self.pace.awaits({"loss": self.before})
         self.before = output
 
 
