@@ -242,7 +242,7 @@ def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, stream
 
 def test_a_buffer_with_fewer_slots_than_streams_is_one_sentence():
     fields = echoing("after_augmentation", 3, factor=1)
-    with pytest.raises(cli.InputError, match="shuffle_buffer is 3.*streams=4"):
+    with pytest.raises(cli.InputError, match=r"shuffle_buffer is 3.*streams=4"):
         make_experiment(mini(**fields, echo__streams=4))
     for policy in ("fixed", "auto"):
         batches = fields | {"echo__insertion": "after_batching", "echo__policy": policy}

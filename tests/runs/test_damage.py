@@ -15,7 +15,6 @@ import pytest
 import sweep
 import train
 from runs import cli, records, signals, trial_records, workdirs
-from runs.progress import Progress
 from runs.resuming import NothingToResume
 from tests.helpers import forked
 from tests.helpers.runs import (
@@ -59,12 +58,12 @@ def everything(directory):
 
 def extent(workdir, step):
     """The bytes of metrics.jsonl that a checkpoint covers."""
-    checkpoints = train.Checkpoints(workdir / records.CHECKPOINTS)
+    checkpoints = Checkpoints(workdir / records.CHECKPOINTS)
     return checkpoints.value(step)["records"][records.METRICS]["bytes"]
 
 
 def steps(workdir):
-    return train.Checkpoints(workdir / records.CHECKPOINTS).steps()
+    return Checkpoints(workdir / records.CHECKPOINTS).steps()
 
 
 @pytest.mark.slow

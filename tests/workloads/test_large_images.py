@@ -19,7 +19,7 @@ from pipeline import build, map_datasets
 from runs import cli, records
 from tests.helpers.runs import SHRUNK, batches_of, echoing
 from training import experiment
-from training.check import ConfigError, check
+from training.check import check
 from training.experiment import make_experiment
 from workloads import color, crops, decoding, large_images
 
