@@ -15,6 +15,7 @@ import pytest
 import sweep
 import train
 from runs import cli, records, signals, trial_records, workdirs
+from runs.checkpoints import Checkpoints
 from runs.resuming import NothingToResume
 from tests.helpers import forked
 from tests.helpers.runs import (
