@@ -2,6 +2,7 @@
 
     python sweep.py --config=configs/cifar10.py:mini --study=list
     python sweep.py --config=configs/cifar10.py:mini --study=demo --outdir=DIR
+    python sweep.py --config=configs/cifar10.py:mini --vary=echo.factor=1,2,4 --outdir=DIR
 
 A condition is a set of overrides (where to echo, and how often); each condition has its own search
 of the learning rate and the other searched fields. The hyperparameters of trial k do not depend on
@@ -24,22 +25,26 @@ from collections.abc import Sequence
 from configs import base
 from runs import cli, tracking
 
+_UNUSED = {"local": ("ray_address", "cpus_per_trial", "gpus_per_trial"), "ray": ("workers",)}
+
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and overrides of the configuration; raises InputError."""
     parser = cli.Parser(__doc__, base.FIELDS)
     add = parser.add_argument
     add("--config", required=True, help="FILE[:VARIANT], such as configs/cifar10.py:mini")
-    add("--study", required=True, help="name of a study, or 'list' to print them all")
+    add("--study", help="name of a study, or 'list' to print them all")
+    add(
+        "--vary",
+        action="append",
+        metavar="FIELD=VALUE,...",
+        help="instead of --study: compare these values of a field, three times each; may be given "
+        "for several fields",
+    )
     add("--outdir", type=cli.directory, help="the study's directory; an existing study resumes")
     add("--dry-run", action="store_true", help="print the plan and its cost; train nothing")
     add("--trials", type=_positive, metavar="N", help="trials per search (default: the study's)")
-    add(
-        "--searches",
-        type=_positive,
-        metavar="N",
-        help="searches per condition (default: the study's)",
-    )
+    add("--searches", type=_positive, metavar="N", help="searches per condition (likewise)")
     add(
         "--lanes",
         type=_positive,
@@ -69,47 +74,30 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     add("--workers", type=_positive, metavar="N", help="local: worker processes (default 1)")
     add("--ray-address", help="ray: HOST:PORT of a cluster (default: start Ray here)")
-    add(
-        "--cpus-per-trial",
-        type=_amount,
-        help="ray: CPUs per trial or group of lanes (default 1)",
-    )
-    add(
-        "--gpus-per-trial",
-        type=_amount,
-        help="ray: GPUs per trial or group of lanes; fractions share one (default 0)",
-    )
+    add("--cpus-per-trial", type=_amount, help="ray: CPUs per trial or group of lanes (default 1)")
+    add("--gpus-per-trial", type=_amount, help="ray: GPUs, likewise; fractions share one")
     tracking.add_flags(parser)
     arguments, overrides = cli.parse(parser, argv)
-    writes = arguments.study != "list" and not arguments.dry_run
-    if writes and arguments.outdir is None:
-        raise cli.InputError("--outdir is missing; give the directory to write the study to")
+    if bool(arguments.study) == bool(arguments.vary):
+        parser.error("give either --study=NAME (--study=list lists them) or --vary=FIELD=VALUE,...")
+    if arguments.study != "list" and not arguments.dry_run and arguments.outdir is None:
+        parser.error("--outdir is missing; give the directory to write the study to")
     arguments.tools = tracking.chosen(arguments, arguments.outdir) if arguments.outdir else None
     if arguments.lanes_stacked and arguments.lanes == 1:
-        raise cli.InputError(
-            "--lanes-stacked is given with --lanes=1, which leaves nothing to stack; allowed with "
-            "--lanes-stacked: --lanes=2 or more"
-        )
-    unused = _OF_RAY if arguments.executor == "local" else ("workers",)
-    for name in unused:
+        parser.error("--lanes-stacked stacks nothing with --lanes=1; allowed: --lanes=2 or more")
+    for name in _UNUSED[arguments.executor]:
         if getattr(arguments, name) is not None:
-            raise cli.InputError(
-                f"--{name.replace('_', '-')} is given with --executor={arguments.executor}, which "
-                "does not use it; leave it out"
-            )
+            flag = f"--{name.replace('_', '-')}"
+            parser.error(f"--executor={arguments.executor} does not use {flag}; leave it out")
     return arguments, overrides
-
-
-_OF_RAY = ("ray_address", "cpus_per_trial", "gpus_per_trial")
 
 
 def _shard(text: str) -> tuple[int, int]:
     """'i/n' as two numbers."""
-    first, slash, second = text.partition("/")
-    numbers = slash and cli.is_whole_number(first) and cli.is_whole_number(second)
-    if numbers and int(first) < int(second):
+    first, _, second = text.partition("/")
+    if cli.is_whole_number(first) and cli.is_whole_number(second) and int(first) < int(second):
         return int(first), int(second)
-    raise cli.InputError(f"--shard is {text!r}; allowed: i/n with i = 0..n-1")
+    raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give i/n with i = 0..n-1")
 
 
 def _positive(text: str) -> int:
@@ -119,13 +107,9 @@ def _positive(text: str) -> int:
 
 
 def _amount(text: str) -> float:
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = -1.0
-    if not 0 <= amount < float("inf"):
+    if not 0 <= float(text) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give 0 or a positive number")
-    return amount
+    return float(text)
 
 
 if __name__ == "__main__":
@@ -135,10 +119,9 @@ import jax
 
 from runs import processes, signals
 from runs.progress import Progress, write
-from studies import describe, search
-from studies.definitions import check_overrides, load_study
+from studies import plan, search
 from studies.executors import InProcessExecutor, PoolExecutor
-from studies.ray_executor import RayExecutor
+from studies.ray import RayExecutor
 from studies.runner import MakeExecutor, run
 
 
@@ -146,23 +129,25 @@ def main(argv: Sequence[str]) -> int:
     arguments, overrides = parse(argv)
     config, module = cli.load_config(arguments.config, overrides)
     if arguments.study == "list":
-        write(describe.listing(config, module, arguments.config, overrides))
+        write(plan.listing(config, module, arguments.config, overrides))
         return cli.OK
-    study = load_study(
-        config,
-        module,
-        arguments.config,
-        arguments.study,
-        arguments.trials,
-        arguments.searches,
-        overrides,
-    )
-    check_overrides(study, overrides)
-    _check_shard(arguments.shard, len(study.conditions) * study.searches)
+    sizes = arguments.trials, arguments.searches
+    if arguments.vary:
+        study = plan.vary(config, arguments.config, arguments.vary, *sizes)
+    else:
+        study = plan.load_study(
+            config, module, arguments.config, arguments.study, *sizes, overrides
+        )
+    plan.check_overrides(study, overrides)
+    part, parts = arguments.shard
+    if parts > (searches := len(search.searches_in_order(study))):
+        raise cli.InputError(
+            f"--shard is {part}/{parts}; allowed: n up to {searches}, the number of searches"
+        )
     if arguments.dry_run:
         processes.check_devices()
         search.check(study, arguments.lanes)
-        write(describe.dry_run(study))
+        write(plan.dry_run(study))
         return cli.OK
     make_executor = _executor(arguments)
     processes.initialize()
@@ -188,15 +173,6 @@ def main(argv: Sequence[str]) -> int:
         return cli.PREEMPTED
     progress.say(f"finished; for tables and figures: python -m analysis {arguments.outdir}")
     return cli.OK
-
-
-def _check_shard(shard: tuple[int, int], searches: int) -> None:
-    part, parts = shard
-    if parts > searches:
-        raise cli.InputError(
-            f"--shard is {part}/{parts}; allowed: i/n with i = 0..n-1 and n up to {searches}, the "
-            "number of searches (conditions x searches per condition)"
-        )
 
 
 def _executor(arguments: argparse.Namespace) -> MakeExecutor:

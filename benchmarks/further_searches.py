@@ -24,8 +24,8 @@ from benchmarks import common, decaying_factors
 from configs import problems
 from runs.progress import Progress
 from runs.study import Study
-from studies.definitions import load_study
 from studies.executors import PoolExecutor
+from studies.plan import load_study
 
 PROBLEM = "logistic"
 KNOWN, SEARCHES = 5, 30  # searches that had been run before, and all of them

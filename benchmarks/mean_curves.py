@@ -34,8 +34,8 @@ from benchmarks.confirmation import plain_number
 from configs import problems
 from runs.progress import Progress
 from runs.study import BEST_VALUE, Study
-from studies.definitions import load_study
 from studies.executors import PoolExecutor
+from studies.plan import load_study
 from studies.search import make_study
 
 SMOOTHED = 4  # evaluations whose mean scores a trial of the search

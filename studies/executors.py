@@ -1,4 +1,4 @@
-"""Where a study's trials run: in this process or in worker processes (ray_executor.py adds Ray).
+"""Where a study's trials run: in this process or in worker processes (ray.py adds Ray).
 
 Executors take units and return outcomes. All of them call `trial.run_unit` on the same directory.
 A worker that dies loses no work: the kernel releases its lock, and the unit is submitted again.
@@ -8,12 +8,10 @@ import contextlib
 import multiprocessing
 import pathlib
 import signal
-from collections.abc import Callable, Iterator
 from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
-from runs import signals
 from runs.progress import Progress
 from runs.study import Study
 from studies.trial import Outcome, Unit, attempt, run_unit
@@ -28,18 +26,15 @@ class Executor(Protocol):
     """Runs units; the caller closes it at the end.
 
     Attributes:
-        silent: whether it prints nothing itself while units run.
-        workers: the most processes that train on one machine at once.
+        here: whether units run in this process, which prints their progress and takes their
+            signals.
     """
 
-    silent: bool
+    here: bool
 
     @property
-    def workers(self) -> int: ...
-
-    def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
-        """Handles stop signals within the block; yields a function that returns whether one has
-        arrived."""
+    def workers(self) -> int:
+        """The most processes that train on one machine at once."""
         ...
 
     def free(self) -> int:
@@ -64,28 +59,18 @@ class Executor(Protocol):
 class InProcessExecutor:
     """Runs one unit after another in this process."""
 
-    silent = False
-    workers = 1
+    here, workers = True, 1
 
     def __init__(self, study: Study, study_dir: pathlib.Path, progress: Progress):
         self._study, self._study_dir, self._progress = study, study_dir, progress
         self._ended: Ended = []
-        self._preempted = False
-
-    @contextlib.contextmanager
-    def stop_requested(self) -> Iterator[Callable[[], bool]]:
-        with signals.stop_requested() as stop_requested:  # also while nothing trains
-            yield lambda: self._preempted or stop_requested()
 
     def free(self) -> int:
         return 0 if self._ended else 1
 
     def submit(self, unit: Unit, label: str) -> None:
         progress = Progress(heading=label, quiet=self._progress.quiet)
-        outcome = run_unit(self._study, unit, self._study_dir, progress)
-        statuses = [result["status"] for result in outcome.results.values()]
-        self._preempted |= "preempted" in statuses
-        self._ended.append((unit, outcome))
+        self._ended.append((unit, run_unit(self._study, unit, self._study_dir, progress)))
 
     def wait(self, seconds: float) -> Ended:
         ended, self._ended = self._ended, []
@@ -103,7 +88,7 @@ class PoolExecutor:
     its work.
     """
 
-    silent = True
+    here = False
 
     def __init__(self, study: Study, study_dir: pathlib.Path, progress: Progress, number: int):
         self._arguments = (study, study_dir)
@@ -111,9 +96,6 @@ class PoolExecutor:
         self.workers = number
         self._idle: list[tuple[BaseProcess, connection.Connection]] = []
         self._busy: dict[connection.Connection, tuple[BaseProcess, Unit]] = {}
-
-    def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
-        return signals.stop_requested()
 
     def free(self) -> int:
         return self.workers - len(self._busy)
@@ -125,7 +107,6 @@ class PoolExecutor:
                 pipe.send(unit)
                 self._busy[pipe] = (process, unit)
                 return
-            process.join()
 
     def wait(self, seconds: float) -> Ended:
         ended: Ended = []
@@ -150,9 +131,7 @@ class PoolExecutor:
             pipe.close()  # which ends an idle worker
         for process, _ in [*self._idle, *self._busy.values()]:
             process.join(_STOP_SECONDS)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            process.kill()
         self._idle, self._busy = [], {}
 
     def _start_worker(self) -> tuple[BaseProcess, connection.Connection]:

@@ -8,17 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from data.splits import remarks
-from pipeline import accounting
-from runs import processes, workdirs
-from runs.progress import SEPARATOR, Progress, left, several
+from runs import processes, records, signals, workdirs
+from runs.progress import SEPARATOR, Progress, several
 from runs.study import Study
 from runs.tracking import Tools
 from studies import search
-from studies.directory import open_study, with_record
 from studies.executors import Executor, InProcessExecutor
-from studies.study_progress import StudyProgress
+from studies.plan import open_study, with_record
+from studies.queue import SearchQueue
 from studies.trial import HELD, Outcome, Unit, finished_result, give_up
-from studies.trial_queue import SearchQueue
 
 _POLL_SECONDS = 0.5  # between polls of workers and signals
 _HELD_SECONDS = 2.0  # before a trial that another launch holds is tried again
@@ -96,17 +94,13 @@ class _Launch:
             )
             for c, number in search.searches_in_order(study)[index::number_of_shards]
         }
-        steps = {
-            c.name: accounting.total_steps(search.trial_config(study, c, 0, 0))
-            for c in study.conditions
-        }
-        self._study_progress = StudyProgress(list(self._queues.values()), steps)
         self._worker_failures: collections.Counter = collections.Counter()
+        self._diverged = 0
         self._stopping = False
 
     def run(self) -> str:
         """Runs until every search is over, or until a signal has stopped what was running."""
-        with self._executor.stop_requested() as stop_requested:
+        with signals.stop_requested() as stop_requested:
             while self._running() or not (self._stopping or self._over()):
                 self._now = processes.decided_by_first(time.monotonic)
                 if not self._stopping and stop_requested():
@@ -119,17 +113,31 @@ class _Launch:
                     self._unit_ended(unit, outcome)
                 if not (ended or self._running() or self._over()):
                     time.sleep(_POLL_SECONDS)  # other launches hold the trials that are left
-                if self._executor.silent:
-                    self._progress.update(self._study_progress.status())
-        self._warn()
+                if not self._executor.here:
+                    self._progress.update(self._status())
+        for queue in self._queues.values():
+            if queue.over and queue.counted < queue.needed:
+                self._progress.say(
+                    f"warning: {queue.condition}, search {queue.search}: only {queue.counted} of "
+                    f"{queue.needed} trials did not diverge or fail in {queue.max_trials} attempts"
+                )
         self._tools.copy(self._study_dir, self._progress.say)
         return "finished" if self._over() else "preempted"
 
-    def _running(self) -> bool:
-        return any(queue.running for queue in self._queues.values())
+    def _running(self) -> int:
+        return sum(len(queue.running) for queue in self._queues.values())
 
     def _over(self) -> bool:
         return all(queue.over for queue in self._queues.values())
+
+    def _counts(self) -> str:
+        """How many trials count, of how many that will."""
+        counted = sum(queue.counted for queue in self._queues.values())
+        return f"[{counted}/{counted + sum(queue.left for queue in self._queues.values())}]"
+
+    def _status(self) -> str:
+        parts = (f"{self._counts()} trials", f"{self._running()} running")
+        return SEPARATOR.join((*parts, f"{self._diverged} diverged"))
 
     def _submit(self) -> None:
         """Submits units, in the order of the searches, while the executor accepts any."""
@@ -139,87 +147,59 @@ class _Launch:
                 if unfinished:
                     shared = self._stacked, self._tools, self._executor.workers
                     unit = Unit(queue.condition, queue.search, unfinished, *shared)
-                    self._executor.submit(unit, f"{self._study_progress} {unit}")
+                    self._executor.submit(unit, f"{self._counts()} {unit}")
 
     def _already_finished(self, queue: SearchQueue, trial: int) -> bool:
         """Whether an earlier launch finished the trial, which is then counted."""
+        place = records.TrialPath(queue.condition, queue.search, trial)
         result = processes.decided_by_first(
-            functools.partial(
-                finished_result,
-                self._study,
-                self._study_dir,
-                queue.condition,
-                queue.search,
-                trial,
-            )
+            functools.partial(finished_result, self._study, self._study_dir, place)
         )
         if result:
-            self._count(queue, trial, result, trained=False)
+            queue.end(trial, result["status"])
         return bool(result)
-
-    def _count(self, queue: SearchQueue, trial: int, result: dict[str, Any], trained: bool) -> None:
-        """Counts a trial that has ended; `trained` is false if an earlier or another launch trained
-        it."""
-        queue.end(trial, result["status"])
-        self._study_progress.trial_ended(queue.condition, result["status"], trained)
 
     def _unit_ended(self, unit: Unit, outcome: Outcome | None) -> None:
         queue = self._queues[unit.condition, unit.search]
         results = {} if outcome is None else outcome.checked()
-        trained = () if outcome is None else outcome.trained
         for note in () if outcome is None else outcome.notes:
             self._progress.say(note)
         for trial in unit.trials:
             result = results.get(trial)
             if result is None and not self._stopping:
-                self._worker_died(queue, unit, trial)
-            elif result is None:
-                queue.postpone(trial)  # it had not started, or took too long to save
-            elif result == HELD:
-                queue.hold(trial, _HELD_SECONDS)
-            elif result["status"] == "preempted":
+                result = self._worker_died(unit, trial)
+            if result is None or result["status"] == "preempted":
                 queue.postpone(trial)
-            elif trial not in trained:  # another launch finished it just before this one locked it
-                self._count(queue, trial, result, trained=False)
+                # what stops a trial in this process stops the launch
+                self._stopping |= result is not None and self._executor.here
+            elif result == HELD:
+                queue.postpone(trial, _HELD_SECONDS)
             else:
-                self._trial_ended(queue, unit, trial, result)
+                queue.end(trial, result["status"])
+                self._diverged += result["status"] == "diverged"
+                # else another launch finished it just before this one locked it
+                if outcome is None or trial in outcome.trained:
+                    self._say_ended(unit, trial, result)
 
-    def _worker_died(self, queue: SearchQueue, unit: Unit, trial: int) -> None:
-        """Has a trial start again, unless it has lost too many workers."""
+    def _worker_died(self, unit: Unit, trial: int) -> dict[str, Any] | None:
+        """The result of a trial that has lost too many workers; None if it is to start again."""
         key = (unit.condition, unit.search, trial)
         self._worker_failures[key] += 1
         if self._worker_failures[key] < MAX_WORKER_FAILURES:
             self._progress.say(f"{unit.label(trial)}: its worker was killed; the trial is retried")
-            queue.postpone(trial)
-            return
+            return None
         error = f"given up after {MAX_WORKER_FAILURES} workers were killed"
-        result = give_up(self._study, unit, trial, self._study_dir, error)
-        if result == HELD:
-            queue.hold(trial, _HELD_SECONDS)
-        else:
-            self._trial_ended(queue, unit, trial, result)
+        return give_up(self._study, unit, trial, self._study_dir, error)
 
-    def _trial_ended(
-        self, queue: SearchQueue, unit: Unit, trial: int, result: dict[str, Any]
-    ) -> None:
-        self._count(queue, trial, result, trained=True)
+    def _say_ended(self, unit: Unit, trial: int, result: dict[str, Any]) -> None:
         point = search.point(self._study.space, unit.search, trial)
-        values = ", ".join(f"{name.rpartition('.')[2]} {_short(x)}" for name, x in point.items())
-        ending = f"{self._study_progress} {unit.label(trial)}: {_ending(result)}"
-        parts = (ending, left(self._study_progress.seconds_left()), values)
+        values = (
+            f"{name.rpartition('.')[2]} {f'{x:.3g}' if isinstance(x, float) else x}"
+            for name, x in point.items()
+        )
+        ending = f"{self._counts()} {unit.label(trial)}: {_ending(result)}"
+        parts = (ending, ", ".join(values))
         self._progress.say(self._progress.fitted(SEPARATOR.join(filter(None, parts))))
-
-    def _warn(self) -> None:
-        for queue in self._queues.values():
-            if queue.over and queue.counted < queue.needed:
-                self._progress.say(
-                    f"warning: {queue.condition}, search {queue.search}: only {queue.counted} of "
-                    f"{queue.needed} trials did not diverge or fail in {queue.max_trials} attempts"
-                )
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _ending(result: dict[str, Any]) -> str:

@@ -12,7 +12,6 @@ import ml_collections
 from scipy.stats import qmc
 
 from configs import base
-from data.sources import RecordError, SourceError
 from runs import cli, records
 from runs.study import (
     ECHO_SETTINGS,
@@ -34,20 +33,21 @@ MAX_TRIALS = SEEDS_PER_SEARCH // MAX_TRIALS_FACTOR
 MAX_SEARCHES = 1_000  # far more than anyone runs, and few enough to list
 _MAX_CHECKED = 1_000  # planned trials whose whole numbers and choices are checked in advance
 
-# Searched fields that leave a trial's batches unchanged, so that lanes can share them.
-_LANE_FIELDS = ("optimizer.", "loss.")
+# Searched fields that change neither the network nor the data.
+_HYPERPARAMETERS = ("optimizer.", "loss.")
 
 # Fields that decide how many steps and fresh examples a trial has, and may be searched.
 _LENGTH_FIELDS = ("batch_size", "budget.fresh_examples")
+
+# Fields of the input, which lanes share: they must be equal in all trials of a search.
+_INPUT = ("workload", "dataset.", "augment", "batch_size", "budget.", "echo.", "upstream.")
+_INPUT += ("prefetch", "mesh.", "sharding", "seed.data")
 
 # (field, the value that lanes require, why)
 _LANES_REQUIRE = (
     ("echo.policy", "fixed", "which depends on the time of a step, and lanes change that"),
     ("echo.placement", "host", "which each lane would fill for itself"),
 )
-
-_DEFAULTS = {field.name: field.default for field in base.FIELDS}
-_INTEGER_FIELDS = {name for name, default in _DEFAULTS.items() if type(default) is int}
 
 
 def make_study(
@@ -71,14 +71,23 @@ def make_study(
     Raises:
         ValueError: an axis or a setting of the echo stage that is not allowed.
     """
+    labels = {name: condition_label(overrides, config) for name, overrides in conditions.items()}
+    count = Counter(labels.values())
+    for condition, overrides in conditions.items():
+        if count[labels[condition]] > 1:
+            size = Condition.of(condition, overrides, config).shuffle_buffer
+            labels[condition] += f", buffer {size:,}"
     return Study(
         name=name,
-        conditions=_labeled(conditions, config),
-        target=records.Target(**nested(config, "target").to_dict()),
+        conditions=tuple(
+            Condition.of(name, overrides, config, labels[name])
+            for name, overrides in conditions.items()
+        ),
+        target=records.Target(**config.target.to_dict()),
         baseline=baseline,
         trials=trials,
         searches=searches,
-        budget=nested(config, "budget.fresh_examples"),
+        budget=config.budget.fresh_examples,
         space=tuple(resolved_axis(axis, config) for axis in axes),
         score=score,
         config=config,
@@ -92,35 +101,13 @@ def resolved_axis(record: Any, config: ml_collections.ConfigDict) -> Axis:
     if not isinstance(record, Mapping) or "times" not in record:
         return Axis.from_record(record)
     axis = Axis.from_record({key: value for key, value in record.items() if key != "times"})
-    field = record["times"]
-    numeric = isinstance(field, str) and type(_DEFAULTS.get(field)) in (int, float)
-    if not numeric or axis.values:
+    unit = nested(config, str(record["times"]))
+    if axis.values or not isinstance(unit, int | float) or unit <= 0:
         raise ValueError(
-            f"{axis.field}: times is {short(field)}; allowed: the name of a numeric field, on an "
-            "axis with min and max"
-        )
-    unit = nested(config, field)
-    if unit <= 0:
-        raise ValueError(
-            f"{axis.field}: times is {field!r}, which is {unit:g}; allowed: a field above 0"
+            f"{axis.field}: times is {short(record['times'])}, which is {short(unit)}; allowed: "
+            "the name of a field above 0, on an axis with min and max"
         )
     return Axis(axis.field, axis.scale, axis.min * unit, axis.max * unit)
-
-
-def _labeled(
-    conditions: Mapping[str, Mapping[str, Any]], config: ml_collections.ConfigDict
-) -> tuple[Condition, ...]:
-    """Conditions with labels; the buffer size follows a label that several would share."""
-    labels = {name: condition_label(overrides, config) for name, overrides in conditions.items()}
-    count = Counter(labels.values())
-    for name, overrides in conditions.items():
-        if count[labels[name]] > 1:
-            size = Condition.of(name, overrides, config).shuffle_buffer
-            labels[name] += f", buffer {size:,}"
-    return tuple(
-        Condition.of(name, overrides, config, labels[name])
-        for name, overrides in conditions.items()
-    )
 
 
 def point(space: Sequence[Axis], search: int, trial: int) -> dict[str, Any]:
@@ -146,7 +133,16 @@ def _points(
 
 
 def _cast(axis: Axis, value: Any) -> Any:
-    return round(value) if axis.field in _INTEGER_FIELDS and not axis.values else value
+    whole = type(_defaults().get(axis.field)) is int
+    return round(value) if whole and not axis.values else value
+
+
+def _extremes(axis: Axis) -> list[Any]:
+    return [_cast(axis, value) for value in axis.extremes()]
+
+
+def _defaults() -> dict[str, Any]:
+    return {field.name: field.default for field in base.FIELDS}
 
 
 def trial_config(
@@ -154,7 +150,7 @@ def trial_config(
 ) -> ml_collections.ConfigDict:
     """The complete configuration of a trial."""
     hparams = point(study.space, search, trial)
-    return _configured(study, study.trial_settings(condition, search, trial, hparams))
+    return _configured(study.config, study.trial_settings(condition, search, trial, hparams))
 
 
 def longest_trials(study: Study, condition: Condition) -> list[ml_collections.ConfigDict]:
@@ -163,13 +159,15 @@ def longest_trials(study: Study, condition: Condition) -> list[ml_collections.Co
     ends = {axis.field: _extremes(axis) for axis in study.space if axis.field in _LENGTH_FIELDS}
     settings = study.trial_settings(condition, 0, 0, point(study.space, 0, 0))
     return [
-        _configured(study, settings | dict(zip(ends, values, strict=True)))
+        _configured(study.config, settings | dict(zip(ends, values, strict=True)))
         for values in itertools.product(*ends.values())
     ]
 
 
-def _configured(study: Study, settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    config = copy.deepcopy(study.config)
+def _configured(
+    config: ml_collections.ConfigDict, settings: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+    config = copy.deepcopy(config)
     for name, value in settings.items():
         cli.set_field(config, name, value)
     return config
@@ -187,7 +185,6 @@ def check(study: Study, lanes: int = 1) -> None:
     Raises:
         cli.InputError: what is not allowed; nothing has been written.
     """
-    check_counts(study)
     check_axes(study)
     if lanes > 1:
         _check_lanes(study)
@@ -197,122 +194,103 @@ def check(study: Study, lanes: int = 1) -> None:
         prepared = make_experiment(trial_config(study, condition, 0, 0))
         dataset = prepared.config.dataset
         if dataset.test_split and dataset.to_json() not in opened:  # read only after training
-            try:
+            with errors_of(study.name, f"config.dataset.test_split is {dataset.test_split!r}"):
                 batches_of_test_split(prepared)
-            except (SourceError, RecordError) as error:
-                raise cli.InputError(
-                    f"config.dataset.test_split is {dataset.test_split!r} (allowed: '', for none): "
-                    f"{error}"
-                ) from error
             opened.add(dataset.to_json())
 
 
-def check_counts(study: Study) -> None:
-    """Checks the numbers of trials and searches; raises InputError."""
-    for name, maximum in (("trials", MAX_TRIALS), ("searches", MAX_SEARCHES)):
-        number = getattr(study, name)
-        if type(number) is not int or not 1 <= number <= maximum:
-            raise cli.InputError(
-                f"study {study.name!r} has {name} {short(number)}; allowed: a whole number from 1 "
-                f"to {maximum:,}"
-            )
-
-
 def check_axes(study: Study) -> None:
-    """Checks that each axis stays within what its field allows, and that nothing else varies that
-    field; raises InputError."""
+    """Checks the numbers of trials and searches, that each axis stays within what its field allows,
+    and that nothing else varies that field; raises InputError."""
+    for name, maximum in (("trials", MAX_TRIALS), ("searches", MAX_SEARCHES)):
+        if type(getattr(study, name)) is not int or not 1 <= getattr(study, name) <= maximum:
+            raise cli.InputError(
+                f"study {study.name!r} has {name} {short(getattr(study, name))}; allowed: a whole "
+                f"number from 1 to {maximum:,}"
+            )
+    fields = Counter(axis.field for axis in study.space)
     for axis in study.space:
         with errors_of(study.name):
             check_field(axis.field, numeric=not axis.values)
-        for value in _extremes(axis):
-            with errors_of(study.name, _searched(axis, value)):
-                cli.set_field(base.get_config(), axis.field, value)
-    for field, number in Counter(axis.field for axis in study.space).items():
-        if number > 1:
-            raise cli.InputError(
-                f"study {study.name!r} searches {field} on {number} axes; keep one of them"
-            )
-    for condition in study.conditions:
-        if both := {axis.field for axis in study.space} & set(condition.overrides):
-            raise cli.InputError(
-                f"condition {condition.name!r} sets {', '.join(sorted(both))}, which the search "
-                "space varies too; leave it out of one of them"
-            )
-    for axis in study.space:
-        if axis.field in ECHO_SETTINGS:
-            raise cli.InputError(
-                f"study {study.name!r} searches {axis.field}, by which its conditions differ; give "
-                "each of its values a condition instead"
-            )
+            for value in _extremes(axis):
+                with errors_of(study.name, _searched(axis, value)):
+                    cli.set_field(base.get_config(), axis.field, value)
+            if fields[axis.field] > 1:
+                raise ValueError(f"it searches {axis.field} on two axes; keep one of them")
+            if axis.field in ECHO_SETTINGS:
+                raise ValueError(
+                    f"it searches {axis.field}, by which its conditions differ; give each of its "
+                    "values a condition instead"
+                )
+            if any(axis.field in condition.overrides for condition in study.conditions):
+                raise ValueError(
+                    f"a condition sets {axis.field}, which the search space varies too; leave it "
+                    "out of one of them"
+                )
 
 
 def check_values(study: Study) -> None:
     """Checks the extremes of each axis in each condition, combined with a drawn point of the other
     axes, the whole numbers and choices of the trials, and the seeds of the last one; raises
     InputError."""
+    combinations = _combinations(study)
     for condition in study.conditions:
+        subject = f"condition {condition.name!r}"
         config = trial_config(study, condition, 0, 0)
         try:
             config_check.check(config)
         except config_check.ConfigError:
             # what fails without the axes, too, is not the fault of one
-            with errors_of(study.name, f"condition {condition.name!r}"):
-                config_check.check(_configured(study, study.trial_settings(condition, 0, 0, {})))
+            alone = study.trial_settings(condition, 0, 0, {})
+            with errors_of(study.name, subject):
+                config_check.check(_configured(study.config, alone))
         for axis in study.space:
             for value in _extremes(axis):
-                searched = _searched(axis, value)
-                with errors_of(study.name, f"condition {condition.name!r}: {searched}"):
-                    _check_value(config, axis.field, value)
-    _check_combinations(study)
-    last = (study.searches - 1, study.max_trials - 1)
-    baseline = study.condition(study.baseline)
-    config = trial_config(study, baseline, *last)
-    for name, value in study.seeds(*last).items():
-        with errors_of(study.name, f"its last trial has {name} = {value}"):
-            _check_value(config, name, value)
-    # neither the network nor the data depend on the others
-    axes = [axis for axis in study.space if not axis.field.startswith(_LANE_FIELDS)]
-    if axes:
-        make_experiment(trial_config(study, baseline, 0, 0))
-    for axis in axes:
-        for value in _extremes(axis):
-            config = trial_config(study, baseline, 0, 0)
-            cli.set_field(config, axis.field, value)
-            with errors_of(study.name, _searched(axis, value)):
-                make_experiment(config)
-
-
-def _check_combinations(study: Study) -> None:
-    """Checks each combination of whole numbers and choices that trials will have, which may be
-    refused though the ends of each axis are allowed: a batch size that is no multiple, say."""
-    fields = [a.field for a in study.space if a.values or a.field in _INTEGER_FIELDS]
-    combinations = {}
-    searches = min(study.searches, math.ceil(_MAX_CHECKED / study.max_trials))
-    for search in range(searches if fields else 0):
-        for trial, values in enumerate(_points(study.space, search, 0, study.max_trials)):
-            key = tuple(values[field] for field in fields)
-            combinations.setdefault(key, (search, trial, values))
-    for condition in study.conditions:
-        config = trial_config(study, condition, 0, 0)
-        for search, trial, values in combinations.values():
-            listed = ", ".join(f"{field} = {short(values[field])}" for field in fields)
-            subject = f"condition {condition.name!r}, search {search}, trial {trial} ({listed})"
-            with errors_of(study.name, subject):
+                with errors_of(study.name, f"{subject}: {_searched(axis, value)}"):
+                    config_check.check(_configured(config, {axis.field: value}))
+        for trial, values in combinations.items():
+            with errors_of(study.name, f"{subject}, {trial}"):
                 for name, value in values.items():
                     cli.set_field(config, name, value)
                 config_check.check_rules(config)
+    baseline, last = study.condition(study.baseline), (study.searches - 1, study.max_trials - 1)
+    with errors_of(study.name, "its last trial"):
+        config_check.check(trial_config(study, baseline, *last))
+    config = trial_config(study, baseline, 0, 0)
+    for axis in study.space:
+        for value in [] if axis.field.startswith(_HYPERPARAMETERS) else _extremes(axis):
+            make_experiment(config)  # else what is wrong without the axis would be blamed on it
+            with errors_of(study.name, _searched(axis, value)):
+                make_experiment(_configured(config, {axis.field: value}))
+
+
+def _combinations(study: Study) -> dict[str, dict[str, Any]]:
+    """A point of each combination of whole numbers and choices that trials will have, by the name
+    of the trial. Rules may refuse one though the ends of each axis are allowed: a batch size that
+    is no multiple, say."""
+    fields = [axis.field for axis in study.space if axis.values or type(_extremes(axis)[0]) is int]
+    searches = min(study.searches, math.ceil(_MAX_CHECKED / study.max_trials)) if fields else 0
+    seen, trials = set(), {}
+    for search in range(searches):
+        for trial, values in enumerate(_points(study.space, search, 0, study.max_trials)):
+            key = tuple(values[field] for field in fields)
+            if key not in seen:
+                seen.add(key)
+                listed = ", ".join(f"{field} = {short(values[field])}" for field in fields)
+                trials[f"search {search}, trial {trial} ({listed})"] = values
+    return trials
 
 
 def check_field(name: str, numeric: bool = False) -> None:
     """Checks that a study may vary a field; raises ValueError or InputError."""
-    cli.set_field(base.get_config(), name, _DEFAULTS.get(name))  # if it exists
-    if name.startswith("seed."):
-        raise ValueError(f"{name} is varied, but search and trial decide it; leave it out")
-    if name.startswith("target."):
+    default = _defaults().get(name)
+    cli.set_field(base.get_config(), name, default)  # if it exists
+    if name.startswith(("seed.", "target.")):
         raise ValueError(
-            f"{name} is varied, but one target judges all trials; set it in overrides instead"
+            f"{name} is varied, but search and trial decide the seeds, and one target judges all "
+            "trials; leave it out, or set it in overrides"
         )
-    if numeric and type(_DEFAULTS[name]) not in (int, float):
+    if numeric and type(default) not in (int, float):
         raise ValueError(f"{name} has a numeric scale, but is no number; allowed: the scale choice")
 
 
@@ -322,33 +300,20 @@ def errors_of(study: str, subject: str = "") -> Iterator[None]:
     try:
         yield
     except (ValueError, cli.InputError) as error:
-        raise cli.InputError(
-            f"study {study!r}: {subject}{': ' if subject else ''}{error}"
-        ) from error
+        named = "" if str(error).startswith("study ") else f"study {study!r}: "
+        raise cli.InputError(f"{named}{subject}{': ' if subject else ''}{error}") from error
 
 
 def _searched(axis: Axis, value: Any) -> str:
     return f"the search may set {axis.field} to {short(value)}"
 
 
-def _extremes(axis: Axis) -> list[Any]:
-    return [_cast(axis, value) for value in axis.extremes()]
-
-
-def _check_value(config: ml_collections.ConfigDict, field: str, value: Any) -> None:
-    """Checks that `field` may have this value in `config`; raises InputError."""
-    changed = copy.deepcopy(config)
-    cli.set_field(changed, field, value)
-    config_check.check(changed)
-
-
 def _check_lanes(study: Study) -> None:
-    """Checks that batches do not vary between the trials of a search, since lanes share them."""
-    others = [axis.field for axis in study.space if not axis.field.startswith(_LANE_FIELDS)]
-    if others:
+    """Checks that lanes can share the input of all trials of a search."""
+    if shared := [axis.field for axis in study.space if axis.field.startswith(_INPUT)]:
         raise cli.InputError(
-            f"the search space varies {', '.join(others)}, so trials cannot share their input; "
-            "allowed with --lanes: optimizer and loss fields"
+            f"the search varies {', '.join(shared)}, so that trials cannot share their input; "
+            "leave out --lanes, or those axes"
         )
     for field, required, reason in _LANES_REQUIRE:
         default = nested(study.config, field)

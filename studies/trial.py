@@ -7,15 +7,11 @@ number of processes may be given the same unit.
 import contextlib
 import dataclasses
 import functools
-import json
-import os
 import pathlib
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
 import train
-from configs import base
 from runs import cli, processes, records, resuming, trial_records, workdirs
 from runs.progress import Progress
 from runs.study import Study
@@ -38,8 +34,11 @@ class Unit:
     tools: Tools | None = None
     workers: int = 1  # processes that share the machine's cores
 
+    def place(self, trial: int) -> records.TrialPath:
+        return records.TrialPath(self.condition, self.search, trial)
+
     def workdir(self, trial: int, study_dir: pathlib.Path) -> pathlib.Path:
-        return records.TrialPath(self.condition, self.search, trial).under(study_dir)
+        return self.place(trial).under(study_dir)
 
     def label(self, trial: int) -> str:
         return f"{self.condition}, search {self.search}, trial {trial}"
@@ -76,19 +75,15 @@ class Outcome:
 
 
 def finished_result(
-    study: Study, study_dir: pathlib.Path, condition: str, search_number: int, trial: int
+    study: Study, study_dir: pathlib.Path, place: records.TrialPath
 ) -> dict[str, Any] | None:
     """The result of a finished trial of the study whose records are intact; None for any other
     trial."""
-    place = records.TrialPath(condition, search_number, trial)
-    workdir = place.under(study_dir)
     try:
-        result = trial_records.read_result(workdir)
-        if result.get("status") not in records.FINISHED:
-            return None
-        return trial_records.read(workdir, place, study).result
+        trial = trial_records.read(place.under(study_dir), place, study)
     except records.Damaged:
         return None
+    return trial.result if trial.result.get("status") in records.FINISHED else None
 
 
 def run_unit(study: Study, unit: Unit, study_dir: pathlib.Path, progress: Progress) -> Outcome:
@@ -136,22 +131,17 @@ def give_up(
     with workdirs.held(workdir / records.LOCK) as locked:
         if not locked:
             return HELD
-        if finished := finished_result(study, study_dir, unit.condition, unit.search, trial):
+        if finished := finished_result(study, study_dir, unit.place(trial)):
             return finished
         if not (workdir / records.HPARAMS).exists():
             _write_hparams(study, unit, trial, workdir, len(unit.trials))
-        result = _failed_result(study, unit, trial, workdir, error)
+        result = _failed_result(study.target, workdir, error)
         records.write_json(workdir / records.RESULT, result)
         return result
 
 
-def _failed_result(
-    study: Study, unit: Unit, trial: int, workdir: pathlib.Path, error: str
-) -> dict[str, Any]:
+def _failed_result(target: records.Target, workdir: pathlib.Path, error: str) -> dict[str, Any]:
     """The content of result.json as far as the trial's records go."""
-    condition = study.condition(unit.condition)
-    config = search.trial_config(study, condition, unit.search, trial)
-    target = records.Target(**config.target.to_dict())
     try:
         metrics = trial_records.read_metrics(workdir)
     except records.Damaged:
@@ -238,80 +228,34 @@ def _claim(
     """
     known, notes = {}, []
     for trial in unit.trials:
-        workdir, label = unit.workdir(trial, study_dir), unit.label(trial)
-        for path, kind, moved_to in _make_directory(workdir):
-            notes.append(f"{label}: {path} was not {kind}; what was in its place is now {moved_to}")
-        locked = held_locks.enter_context(workdirs.held(workdir / records.LOCK))
+        workdir = unit.workdir(trial, study_dir)
+        with cli.writing_to(workdir):
+            workdir.mkdir(parents=True, exist_ok=True)
+            locked = held_locks.enter_context(workdirs.held(workdir / records.LOCK))
         # read under the lock: the process that held it may just have finished the trial
-        if locked and (reason := _damage(study, unit, trial, workdir)):
-            moved_to = workdirs.set_aside(workdir)
+        if locked and (reason := _damage(study, unit.place(trial), workdir)):
             notes.append(
-                f"{label}: its records were damaged ({reason}); they are now in {moved_to}, and "
-                "the trial has started over"
+                f"{unit.label(trial)}: its records were damaged ({reason}); they are now in "
+                f"{workdirs.set_aside(workdir)}, and the trial has started over"
             )
-        result = finished_result(study, study_dir, unit.condition, unit.search, trial)
+        result = finished_result(study, study_dir, unit.place(trial))
         if result or not locked:
             known[str(trial)] = result or HELD
     return known, notes
 
 
-def _make_directory(workdir: pathlib.Path) -> list[tuple[pathlib.Path, str, pathlib.Path]]:
-    """Creates a trial's directory, and moves away what is in the place of another kind of entry.
-
-    Returns:
-        The path of what was moved, what should be there, and where it is now.
-
-    Raises:
-        cli.InputError: a directory above it is not a directory.
-    """
-    wrong = []
-    if os.path.lexists(workdir) and not workdir.is_dir():
-        wrong.append((workdir, "a directory"))
-    moved = [
-        (path, kind, _moved_away(path, workdir))
-        for path, kind in wrong + workdirs.misplaced(workdir)
-    ]
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise cli.InputError(
-            f"{workdir} cannot be created, since {error.filename} is not a directory; move it away"
-        ) from error
-    return moved
-
-
-def _moved_away(path: pathlib.Path, workdir: pathlib.Path) -> pathlib.Path:
-    """Moves a trial's directory, or something in it, to a new path next to that directory."""
-    name = path.relative_to(workdir.parent).as_posix().replace("/", "-")
-    moved_to = workdir.with_name(f"{records.DAMAGED}-{name}.{secrets.token_hex(4)}")
-    with contextlib.suppress(FileNotFoundError):  # a concurrent launch moved it
-        path.rename(moved_to)
-    return moved_to
-
-
-def _damage(study: Study, unit: Unit, trial: int, workdir: pathlib.Path) -> str | None:
+def _damage(study: Study, place: records.TrialPath, workdir: pathlib.Path) -> str | None:
     """Why `workdir` holds neither a finished trial of the study nor one to resume; None if it holds
     either, or nothing yet."""
-    place = records.TrialPath(unit.condition, unit.search, trial)
     try:
-        result = trial_records.read_result(workdir)
-        if result.get("status") in records.FINISHED:
+        if trial_records.read_result(workdir).get("status") in records.FINISHED:
             trial_records.read(workdir, place, study)
             return None
+        # what follows the last checkpoint in metrics.jsonl is written again
         recorded = trial_records.read_config(workdir)
-        trial_records.read_hparams(workdir)
-        if not recorded:
-            return None if workdirs.is_new(workdir) else f"{records.CONFIG} is missing"
-        if "fingerprint" not in (recorded.get("dataset") or {}):
-            return f"{records.CONFIG} has no fingerprint of the data"
-        if records.schema_version(recorded) != records.SCHEMA_VERSION:
-            return None  # training refuses it with a message of its own
-        trial_records.check_data(recorded, place, study)
-        condition = study.condition(unit.condition)
-        config = search.trial_config(study, condition, unit.search, trial).to_dict()
-        changed = workdirs.differences(
-            recorded.get("config") or {}, json.loads(json.dumps(config)), base.MAY_CHANGE_IN_STUDY
-        )
-        return f"{records.CONFIG} belongs to another trial: {changed[0]}" if changed else None
+        if not recorded and not workdirs.is_new(workdir):
+            return f"{records.CONFIG} is missing"
+        trial_records.check_place(recorded, trial_records.read_hparams(workdir), place, study)
     except records.Damaged as error:
         return str(error)
+    return None

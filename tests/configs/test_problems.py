@@ -7,7 +7,7 @@ import pytest
 from analysis import load
 from configs import problems
 from runs import cli
-from studies.definitions import load_study
+from studies.plan import load_study
 from studies.search import trial_config
 from training.check import check, check_devices
 

@@ -245,6 +245,7 @@ def test_a_variant_of_a_file_without_variants(tmp_path, capsys):
 PRINTS = """
 from runs import cli
 from runs.progress import write
+from runs.progress import write
 def main(argv):
     write("e \\u2264 4")
     return cli.OK

@@ -14,14 +14,14 @@ import threading
 import time
 
 import pytest
+from studies.ray_executor import RayExecutor
 
 import sweep
 from analysis import load, watch
 from runs import cli, records
 from studies import ray_executor
-from studies.definitions import load_study
 from studies.executors import InProcessExecutor, PoolExecutor
-from studies.ray_executor import RayExecutor
+from studies.plan import load_study
 from studies.runner import MAX_WORKER_FAILURES, run
 from studies.trial import Unit, run_unit
 from tests.helpers import forked

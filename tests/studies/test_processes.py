@@ -6,8 +6,7 @@ import pytest
 
 from configs import cifar10
 from runs import records, workdirs
-from studies.definitions import load_study
-from studies.directory import open_study
+from studies.plan import load_study, open_study
 from tests.helpers.processes import errors_of
 from tests.helpers.runs import HANGS, flags, mini
 

@@ -4,18 +4,14 @@ Every machine needs this checkout at the same path, the same packages, and the s
 a shared file system.
 """
 
-import contextlib
-import importlib.util
 import logging
 import os
 import pathlib
 import socket
 import warnings
-from collections.abc import Callable
 from typing import Any
 
-from runs import signals
-from runs.cli import ROOT, InputError, is_whole_number
+from runs.cli import ROOT, InputError
 from runs.progress import Progress
 from runs.study import Study
 from studies.executors import Ended
@@ -42,7 +38,7 @@ class RayExecutor:
         InputError: Ray is not installed, or no cluster answers at the address.
     """
 
-    silent = True
+    here = False
 
     def __init__(
         self,
@@ -53,13 +49,13 @@ class RayExecutor:
         cpus: float = 1.0,
         gpus: float = 0.0,
     ):
-        if importlib.util.find_spec("ray") is None:
+        try:
+            import ray  # pyright: ignore[reportMissingImports]
+            import ray.exceptions  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
             raise InputError(
-                "--executor=ray needs the package ray, which is not installed; "
-                "pip install ray, or use --executor=local"
-            )
-        import ray  # pyright: ignore[reportMissingImports]
-        import ray.exceptions  # pyright: ignore[reportMissingImports]
+                "--executor=ray needs the package ray; pip install ray, or use --executor=local"
+            ) from error
 
         self._ray = ray
         self._starts = not ray.is_initialized()
@@ -84,15 +80,15 @@ class RayExecutor:
     def workers(self) -> int:
         """The most units that one machine may run at once, as far as the cluster is known: Ray
         counts the cores that a task reserves, but lets it use all of its machine."""
-        fitting = []
-        for node in self._ray.nodes():
-            has, needs = node["Resources"], self._reserved
-            rooms = [has.get(name, 0) // amount for name, amount in needs.items() if amount]
-            fitting.append(int(min(rooms, default=2)))
-        return max(fitting, default=0) or 2
-
-    def stop_requested(self) -> contextlib.AbstractContextManager[Callable[[], bool]]:
-        return signals.stop_requested()
+        rooms = (
+            [
+                node["Resources"].get(n, 0) // amount
+                for n, amount in self._reserved.items()
+                if amount
+            ]
+            for node in self._ray.nodes()
+        )
+        return int(max((min(room, default=2) for room in rooms), default=2)) or 2
 
     def free(self) -> int:
         return _MAX_TASKS - len(self._units)
@@ -101,12 +97,10 @@ class RayExecutor:
         self._units[self._task.remote(self._shared, unit, self._study_dir)] = unit
 
     def wait(self, seconds: float) -> Ended:
-        if not self._units:
-            return []
         references = list(self._units)
-        done, _ = self._ray.wait(references, num_returns=1, timeout=seconds)
-        if done:  # collect everything else that has ended by now
-            done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        if not references or not self._ray.wait(references, timeout=seconds)[0]:
+            return []
+        done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         ended: Ended = []
         for reference in done:
             unit = self._units.pop(reference)
@@ -131,41 +125,27 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _connect(self, address: str) -> None:
-        if address not in ("", "auto", "local"):
-            _check_answers(address)
         # task processes import the project's modules from this checkout, and then what we import
         path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         variables = {"PYTHONPATH": os.pathsep.join(path)}
         # the machines of a cluster that is running have their own environment
         variables |= {name: os.environ[name] for name in _FORWARDED if name in os.environ}
-        environment = {"env_vars": variables}
         try:
+            if address not in ("", "auto", "local"):  # Ray itself would try for minutes
+                host, _, port = address.rpartition("//")[2].rpartition(":")
+                socket.create_connection((host or "?", int(port)), _CONNECT_SECONDS).close()
             with warnings.catch_warnings():
                 # Ray forks only to execute other programs, which is safe; JAX cannot know.
                 warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
                 self._ray.init(
                     address=address or None,
-                    runtime_env=environment,
+                    runtime_env={"env_vars": variables},
                     include_dashboard=None if address else False,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
         except Exception as error:  # a start that takes too long raises a bare Exception
             raise InputError(
-                f"the Ray cluster at {address or 'this machine'} cannot be used ({error}); give "
-                "another --ray-address, or use --executor=local"
+                f"no Ray cluster can be used at {address or 'this machine'} ({error}); give "
+                "another --ray-address (ray start --head), or use --executor=local"
             ) from error
-
-
-def _check_answers(address: str) -> None:
-    """Checks that something listens at the address; Ray itself would try for minutes."""
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    try:
-        if not host or not is_whole_number(port):
-            raise ValueError("not HOST:PORT")
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:  # ValueError: the host is not a possible name
-        raise InputError(
-            f"no Ray cluster answers at --ray-address={address} ({error}); start one with "
-            "ray start --head, or leave the flag out"
-        ) from error

@@ -24,7 +24,6 @@ class SearchQueue:
         ended: trials that ended in any way.
         running: trials that this launch is running.
         postponed: trials to start again, and when (in seconds of `clock`).
-        held: those of them that other launches hold.
     """
 
     condition: str
@@ -36,7 +35,6 @@ class SearchQueue:
     ended: int = 0
     running: set[int] = dataclasses.field(default_factory=set)
     postponed: dict[int, float] = dataclasses.field(default_factory=dict)
-    held: set[int] = dataclasses.field(default_factory=set)
     _next: int = 0
 
     def take(self, max_count: int) -> tuple[int, ...]:
@@ -45,7 +43,6 @@ class SearchQueue:
         due = sorted(trial for trial, when in self.postponed.items() if when <= now)[:max_count]
         for trial in due:
             del self.postponed[trial]
-            self.held.discard(trial)
         pending = len(self.running) + len(self.postponed) + len(due)
         still_needed = self.needed - self.counted - pending
         new = max(0, min(max_count - len(due), still_needed, self.max_trials - self._next))
@@ -64,11 +61,6 @@ class SearchQueue:
         """Records that `trial` stopped before its end, to start again after `seconds`."""
         self.running.remove(trial)
         self.postponed[trial] = self.clock() + seconds
-
-    def hold(self, trial: int, seconds: float) -> None:
-        """Records that another launch has `trial`, to try again after `seconds`."""
-        self.postpone(trial, seconds)
-        self.held.add(trial)
 
     @property
     def over(self) -> bool:
