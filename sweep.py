@@ -121,7 +121,7 @@ from runs import processes, signals
 from runs.progress import Progress, write
 from studies import plan, search
 from studies.executors import InProcessExecutor, PoolExecutor
-from studies.ray import RayExecutor
+from studies.ray_executor import RayExecutor
 from studies.runner import MakeExecutor, run
 
 

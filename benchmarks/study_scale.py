@@ -191,7 +191,7 @@ def run_on_ray(directory: pathlib.Path, size: Size) -> common.Usage:
     """Runs the study with Ray. The CPU time is that of this process, with what a launch
     checks, and the overhead of the workers; the seconds are those of the whole run."""
     from benchmarks import study_scale  # by its name, under which workers can import it
-    from studies import ray
+    from studies import ray_executor
 
     study, quiet = study_of(size), Progress(quiet=True)
     counts = pathlib.Path(tempfile.mkdtemp(dir=directory.parent))
@@ -201,8 +201,8 @@ def run_on_ray(directory: pathlib.Path, size: Size) -> common.Usage:
     def task(*arguments: Any) -> Outcome:
         return study_scale.attempt_on_ray(counts, evaluations, *arguments)
 
-    with mock.patch.object(ray, "attempt", task):
-        executor = ray.RayExecutor(study, directory, quiet, cpus=CORES / SHARDS)
+    with mock.patch.object(ray_executor, "attempt", task):
+        executor = ray_executor.RayExecutor(study, directory, quiet, cpus=CORES / SHARDS)
         status = []
         usage = common.usage(
             lambda: status.append(runner.run(study, directory, quiet, lambda *_: executor))

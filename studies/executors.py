@@ -1,4 +1,4 @@
-"""Where a study's trials run: in this process or in worker processes (ray.py adds Ray).
+"""Where a study's trials run: in this process or in worker processes (ray_executor.py adds Ray).
 
 Executors take units and return outcomes. All of them call `trial.run_unit` on the same directory.
 A worker that dies loses no work: the kernel releases its lock, and the unit is submitted again.

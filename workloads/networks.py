@@ -1,4 +1,7 @@
-"""The networks for images, by `config.model.name`. Add a network here."""
+"""The networks for images, by `config.model.name`.
+
+Add one with `add`, here or in a configuration file of your own.
+"""
 
 import dataclasses
 import math
@@ -104,8 +107,22 @@ def vision_transformer(
 Make = Callable[[ml_collections.ConfigDict, Shape, int], Network]
 
 # For images of one size, and for crops of photographs.
-SMALL: Mapping[str, Make] = {"resnet": cifar_resnet, "vit": vision_transformer}
-LARGE: Mapping[str, Make] = {"resnet": imagenet_resnet, "vit": vision_transformer}
+SMALL: dict[str, Make] = {"resnet": cifar_resnet, "vit": vision_transformer}
+LARGE: dict[str, Make] = {"resnet": imagenet_resnet, "vit": vision_transformer}
+
+
+def add(name: str) -> Callable[[Make], Make]:
+    """Decorates a function (config, shape, num_classes) -> Network: makes it the network `name`.
+
+    Its module is called with images [B, height, width, channels] and with `train`, whether it
+    trains, and returns logits [B, num_classes].
+    """
+
+    def added(make: Make) -> Make:
+        SMALL[name] = LARGE[name] = make
+        return make
+
+    return added
 
 
 def choose(

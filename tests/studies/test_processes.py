@@ -31,7 +31,6 @@ def sweep_words(outdir, *more, **fields):
 
 
 @pytest.mark.long
-@pytest.mark.multiprocess
 def test_lanes_of_two_processes_save_at_the_same_time(two_processes, tmp_path):
     often = {"checkpoint_every_fresh_examples": 320}
     both = two_processes(sweep_words(tmp_path / "study", "--lanes=2", **often))
@@ -58,7 +57,6 @@ if os.environ["JAX_PROCESS_ID"] == "1":  # its storage fails in the middle of a 
 
 
 @pytest.mark.long
-@pytest.mark.multiprocess
 def test_a_trial_that_fails_in_one_process_ends_the_sweep_in_all(two_processes, tmp_path):
     words = sweep_words(tmp_path / "study", upstream__examples_per_second=1000.0)
     words[1] = BROKEN + words[1]
@@ -84,7 +82,6 @@ if os.environ["JAX_PROCESS_ID"] == "1":  # whenever it looks, any wait is over
 
 
 @pytest.mark.long
-@pytest.mark.multiprocess
 def test_processes_start_a_held_trial_at_the_same_time_whatever_their_clocks(
     two_processes, tmp_path
 ):
