@@ -48,7 +48,7 @@ Fixed before the first run:
   each problem.
 * Added when all of these had been seen: if all copies are emitted, as where R is at least
   `max_factor`, `auto` holds back a reserve, without which each example is used up as soon as it
-  comes (`Repeats.rationed` in echo/auto_order.py). The reserve was chosen among ten rules, with
+  comes (`Repeats.rationed` in echo/auto.py). The reserve was chosen among ten rules, with
   seeds from 1,000 on, behind upstreams of R = 16. Where decisions stay the same, so do runs; all
   others of `auto` are trained again. It stays if, over the four cells at R = 16 with the 40 further
   seeds, the geometric mean of the new median time over the old one is below 1, and below 1.02 on
@@ -86,7 +86,7 @@ import train
 from analysis import load, uncertainty
 from benchmarks import common, confirmation, wall_time
 from configs import catalog, problems
-from echo.auto_order import AutoOrder, Repeats
+from echo.auto import AutoOrder, Repeats
 from echo.schedule import EchoSchedule
 from pipeline import accounting
 from runs import records
@@ -168,7 +168,7 @@ class Upstream:
 
 
 class SimulatedIntake:
-    """An `echo.order.Intake` on a simulated clock, in which reading takes no time but waiting."""
+    """The `intake` of an order on a simulated clock, in which reading takes no time but waiting."""
 
     def __init__(self, upstream: Upstream, num_items: int):
         self._upstream = upstream
@@ -197,10 +197,7 @@ def auto_times(upstream: Upstream, budget: int, max_factor: int) -> tuple[np.nda
     order = AutoOrder(
         Repeats(max_factor, BUFFER, seed=0),
         BATCH_SIZE,
-        lambda: left if (left := ends[-1] - intake.now) > 1e-9 else 0.0,
-        None,
-        None,
-        None,
+        slack=lambda: left if (left := ends[-1] - intake.now) > 1e-9 else 0.0,
     )
     decisions = []
     while True:

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from echo.auto_order import DecidedOrder
+from echo.auto import DecidedOrder
 
 _NO_ITEMS = np.empty(0, np.int64)
 

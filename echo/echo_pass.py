@@ -1,6 +1,5 @@
 """One pass over an echoed stream: reads fresh items, stores them, emits copies, and resumes."""
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from echo.stores import ArrayStore, ItemStore
 
 class EchoPass:
     """One pass over an echoed stream. The order decides what to emit; this class reads the
-    items, as the order's `echo.order.Intake`.
+    items, as the `intake` of the order.
 
     Args:
         reader: where fresh items come from.
@@ -33,23 +32,24 @@ class EchoPass:
         self._new_store = new_store
         self.store = new_store()
         self._batches: Iterator[tuple[np.ndarray, ...]] = iter(())  # not emitted yet; see `_take`
-        self._lost: BaseException | None = None  # why the store lacks items that were read
+        self._error: BaseException | None = None  # after which items may be missing
 
     def next(self) -> tuple[Any, np.ndarray, np.ndarray]:
         """The next item, or batch, with the fresh items and the copy numbers that it contains, both
         int64 [n]; StopIteration at the end.
 
-        After an error the next call tries again. If items were lost by it, or the parent cannot
-        return to the item that failed, the error is raised until `set_state` has read them again.
+        An error is raised again by each call until `set_state`. The position stays that of the last
+        output, so a state may be taken after an error.
         """
-        if self._lost is not None:
-            raise self._lost.with_traceback(None)  # or it would get longer each time
-        batch = next(self._batches, None) or self._take()
-        index, copy, taken, dropped = batch
+        if self._error is not None:
+            raise self._error.with_traceback(None)  # or it would get longer each time
         try:
+            index, copy, taken, dropped = next(self._batches, None) or self._take()
             item = self.store.emit(taken)
-        except BaseException:
-            self._batches = itertools.chain([batch], self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
             raise
         self.order.emitted(len(index))
         if len(dropped):
@@ -72,22 +72,17 @@ class EchoPass:
         return self.reader.num_items
 
     def read(self, stop: int, seconds: float | None = None) -> bool:
-        """Moves the next fresh items to the store; see `echo.order.Intake`."""
-        start, stored = self.num_read, len(self.store)
+        """Moves the next fresh items to the store; see `echo.order.Order.next`."""
+        start = self.num_read
         chunk = self.reader.read(stop - start, seconds)
         if chunk is not None and len(chunk[0]):
-            try:
-                self._put(*chunk, self.order.copies(chunk[0]))
-            except BaseException as error:
-                if self.num_read - start > len(self.store) - stored:
-                    self._lost = error
-                raise
+            self.store.put(*chunk, self.order.copies(chunk[0]))
         if self.num_read // FORGET_EVERY > start // FORGET_EVERY:
             self.reader.forget_before(self.order.oldest)
         return self.num_read > start
 
     def get_state(self) -> dict[str, Any]:
-        """The position of this pass: small, of fixed structure, valid in any process."""
+        """The position of this pass: small, in JSON, valid in any process."""
         return {**self.order.get_state(), **self.reader.state(self.order.oldest)}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -99,10 +94,8 @@ class EchoPass:
         """
         before, order_before = self.get_state(), self.order
         check_fields(state, before)
-        num_items = self.reader.checked(state)
-        order = order_before.at(state, num_items)
-        oldest = order.oldest()
-        if state.get("next_index", 0) > oldest:
+        order = order_before.at(state, self.reader.checked(state))
+        if state.get("next_index", 0) > (oldest := order.oldest()):
             raise EchoSpecError("next_index", state["next_index"], f"at most {oldest}")
         try:
             self._restore(state, order)
@@ -111,33 +104,25 @@ class EchoPass:
             raise
 
     def _restore(self, state: dict[str, Any], order: Order) -> None:
-        self.order, self._batches, self._lost = order, iter(()), None
+        self.order, self._batches = order, iter(())
         try:
             self.reader.rewind(state)
             self.store = self._new_store()
             pending = order.pending()
             for indices, items in self.reader.read_again(list(pending), order.admitted):
                 copies = np.asarray([pending[index] for index in indices.tolist()])
-                self._put(indices, items, copies)
+                self.store.put(indices, items, copies)
         except BaseException as error:
-            self._lost = error
+            self._error = error
             raise
-
-    def _put(self, indices: np.ndarray, items: Any, copies: np.ndarray) -> None:
-        if self.reader.stacked:
-            assert not isinstance(self.store, ItemStore)  # which is for single items
-            self.store.put_stacked(indices, items, copies)
-        else:
-            self.store.put(indices, items, copies)
+        self._error = None
 
 
 def check_fields(state: Any, fields: Iterable[str]) -> None:
     """Checks that `state` has the fields of a stage's own state; ValueError if not."""
     if not isinstance(state, dict) or state.keys() != set(fields):
-        actual = f"has type {type(state).__name__}"
-        if isinstance(state, dict):
-            actual = f"has the fields {sorted(map(str, state))}"
+        actual = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
         raise ValueError(
-            f"the state {actual}, one of this echo stage has the fields {sorted(fields)}; restore "
-            "it into a pipeline equal to the one it is from"
+            f"the state has {actual}, one of this echo stage has the fields {sorted(fields)}; "
+            "restore it into a pipeline equal to the one it is from"
         )

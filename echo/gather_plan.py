@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from echo.stores import RowAllocator
-from echo.tree import Layout, Structure
+from echo.tree import Layout, Stacked, Structure
 
 # Rounds are padded with rows from here on. They are past the end of any store, and distinct, so
 # that no two entries of a round ever write to the same row.
@@ -53,20 +53,20 @@ class PlanStore:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
+    def put(self, fresh: np.ndarray, items: Iterable[Any] | Stacked, copies: np.ndarray) -> None:
         """Accepts items; see ArrayStore.put."""
-        accepted: list[list[np.ndarray]] = []
-        try:
-            for number, item in zip(fresh.tolist(), items, strict=False):
-                accepted.append([leaf.copy() for leaf in self._layout.leaves(number, item)])
-        finally:  # keeps the items before an error, so that the stream can continue after it
-            if accepted:
-                leaves = [np.stack(column) for column in zip(*accepted, strict=True)]
-                self._enter(leaves, fresh[: len(accepted)], copies[: len(accepted)])
-
-    def put_stacked(self, fresh: np.ndarray, items: Any, copies: np.ndarray) -> None:
-        """Accepts n items that came as one; see ArrayStore.put_stacked."""
-        self._enter(self._layout.leaves(int(fresh[0]), items, stacked=True), fresh, copies)
+        if isinstance(items, Stacked):
+            leaves, n = self._layout.leaves(int(fresh[0]), items), len(fresh)
+        else:
+            accepted = [
+                [leaf.copy() for leaf in self._layout.leaves(number, item)]
+                for number, item in zip(fresh.tolist(), items, strict=False)
+            ]
+            leaves, n = [np.stack(column) for column in zip(*accepted, strict=True)], len(accepted)
+        rows = self.rows.next_free(n)
+        self.rows.occupy(rows, fresh[:n], copies[:n])
+        if n:
+            self._new.append((leaves, rows, fresh[:n]))
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
         """The rows of the items `fresh` (int64 [batches, n], repeats allowed); see
@@ -98,11 +98,6 @@ class PlanStore:
     def drop(self, fresh: np.ndarray) -> None:
         """Deletes items that have been emitted (int64 [n], each once) and have copies left."""
         self.rows.drop(fresh)
-
-    def _enter(self, leaves: list[np.ndarray], fresh: np.ndarray, copies: np.ndarray) -> None:
-        rows = self.rows.next_free(len(fresh))
-        self.rows.occupy(rows, fresh, copies)
-        self._new.append((leaves, rows, fresh))
 
 
 def joined(plans: Sequence[GatherPlan]) -> GatherPlan:

@@ -1,16 +1,15 @@
 """Echoing for any Python iterable: a generator, a list, a PyTorch or Hugging Face loader."""
 
 import contextlib
-import copy
 import inspect
 import itertools
-import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 
+from echo import torch
 from echo.echo_pass import EchoPass, check_fields
 from echo.readers import SequentialReader
 from echo.schedule import EchoSchedule, FixedOrder
@@ -78,9 +77,7 @@ class EchoIterable(Iterable[T]):
         self.epoch = 0
         self._newest: EchoIterator[T] | None = None
         self._waiting: EchoIterator[T] | None = None  # what the next iter() returns, if any
-        torch_data = sys.modules.get("torch.utils.data")
-        if torch_data is not None:
-            torch_data.IterableDataset.register(EchoIterable)
+        torch.register(EchoIterable)
 
     def __iter__(self) -> "EchoIterator[T]":
         iterator = self._waiting or self._begin(self.epoch)
@@ -134,11 +131,12 @@ class EchoIterable(Iterable[T]):
         position = dict(state)
         epoch = checked_integer("epoch", position.pop("epoch"), 0, MAX_POSITION)
         self._order(epoch).at(position, None)  # refuses other settings before the iterable changes
-        if self._parent.was_read and self._parent.cannot_restart:
-            raise self._parent.cannot_start_again()
+        if self._parent.was_read and self._parent.passes_once:
+            raise self._parent.used_up()
         iterator = self._begin(epoch)
         iterator.set_position(position)
-        if state["position"] and self._parent.shuffles_unseeded:
+        unseeded = not self._parent.has_state and torch.shuffles_unseeded(self._parent.iterable)
+        if state["position"] and unseeded:
             warnings.warn(
                 "the state is resumed over a DataLoader that shuffles without a generator, so it "
                 "may read examples in another order than before, which loses some and repeats "
@@ -184,16 +182,12 @@ class EchoIterator(Iterator[T]):
 
     def __init__(self, source: "_Source", order: FixedOrder, epoch: int):
         self.epoch = epoch
-        self._source = source
+        self.open = source.open  # iter() of the iterable, which the first item does, too
         self._pass = EchoPass(SequentialReader(source), order, ItemStore)
 
     def __next__(self) -> T:
         item, _, _ = self._pass.next()
         return item
-
-    def open(self) -> None:
-        """Calls iter() of the iterable, if that has not been done; the first item does it too."""
-        self._source.open()
 
     @property
     def fresh_examples(self) -> int:
@@ -214,8 +208,8 @@ class _Parent:
 
     Attributes:
         has_state: whether it has `state_dict` and `load_state_dict`, and the former works.
-        gave_state: whether `state_dict` has returned one.
-        start: its state before anything was done, if its passes are generators; None if unknown.
+        keeps_loaded: whether it starts every pass of an epoch from the last state that was loaded,
+            as data sets of Hugging Face do. They start over after the state {}.
         was_read: whether items have been read.
         was_loaded: whether a state has been loaded that may apply to later passes.
     """
@@ -224,60 +218,26 @@ class _Parent:
         self.iterable = iterable
         methods = (getattr(iterable, name, None) for name in ("state_dict", "load_state_dict"))
         self.has_state = all(map(callable, methods))
-        self.gave_state = False
-        self.start: Any = None
+        nested = isinstance(iterable, EchoIterable)
+        self.keeps_loaded = self.has_state and hasattr(iterable, "set_epoch") and not nested
         self.was_read = self.was_loaded = False
 
     @property
-    def name(self) -> str:
-        return type(self.iterable).__name__
+    def passes_once(self) -> bool:
+        """Whether it is an iterator that cannot go back."""
+        return isinstance(self.iterable, Iterator) and not self.has_state
 
     @property
     def epoch(self) -> int | None:
         """The epoch of a Hugging Face data set, or of the sampler of a PyTorch loader."""
-        epochs = (getattr(part, "epoch", None) for part in self._parts_with_epochs())
+        parts = torch.parts_with_epochs(self.iterable)
+        epochs = (getattr(part, "epoch", None) for part in parts)
         return next((int(epoch) for epoch in epochs if epoch is not None), None)
 
-    def set_epoch(self, epoch: int | None) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the iterable and its samplers, as far as they have epochs."""
-        for part in self._parts_with_epochs():
+        for part in torch.parts_with_epochs(self.iterable):
             part.set_epoch(epoch)
-
-    @property
-    def cannot_restart(self) -> bool:
-        """Whether it is an iterator without a way back: `reset` (NVIDIA DALI) or a state."""
-        ways_back = ("reset", "load_state_dict")
-        is_iterator = isinstance(self.iterable, Iterator)
-        return is_iterator and not any(hasattr(self.iterable, way) for way in ways_back)
-
-    @property
-    def keeps_loaded(self) -> bool:
-        """Whether it starts every pass of an epoch from the last state that was loaded, as data
-        sets of Hugging Face do. They start over after the state {}."""
-        has_epochs = hasattr(self.iterable, "set_epoch")
-        return self.has_state and has_epochs and not isinstance(self.iterable, EchoIterable)
-
-    @property
-    def is_untouched(self) -> bool:
-        return not (self.was_read or self.was_loaded)
-
-    @property
-    def shuffles_unseeded(self) -> bool:
-        """Whether it is a PyTorch loader without state, whose sampler draws a seed from the global
-        generator for each pass."""
-        torch_data = sys.modules.get("torch.utils.data")
-        if self.has_state or torch_data is None:
-            return False
-        if not isinstance(self.iterable, torch_data.DataLoader):
-            return False
-        random = (
-            torch_data.RandomSampler,
-            torch_data.SubsetRandomSampler,
-            torch_data.WeightedRandomSampler,
-        )
-        sampler = self.iterable.batch_sampler or self.iterable.sampler
-        sampler = getattr(sampler, "sampler", sampler)
-        return isinstance(sampler, random) and sampler.generator is None
 
     def new_iterator(self) -> Iterator[Any]:
         """What iter() returns, up to the length if it is indexed: a data set of PyTorch need not
@@ -289,7 +249,30 @@ class _Parent:
             return itertools.islice(iterator, len(self.iterable))
         return iterator
 
+    def state(self) -> Any:
+        """Its state; None if it turns out to have none: Accelerate's loaders have the methods in
+        any case, MosaicML's data sets require arguments."""
+        try:
+            return self.iterable.state_dict()
+        except (AttributeError, NotImplementedError, TypeError) as error:
+            warnings.warn(
+                f"to resume, all is read again: state_dict failed ({error})", stacklevel=2
+            )
+            self.has_state = self.keeps_loaded = False
+            return None
+
     def load(self, state: Any) -> None:
+        """Loads a state; None is that of the start."""
+        if state is None:
+            self.discard_loaded()
+            if self.has_state and (self.was_read or self.was_loaded) and not self.keeps_loaded:
+                raise self.used_up()
+            return
+        if not self.has_state:
+            raise ValueError(
+                "the state holds that of an iterable with state_dict and load_state_dict, which a "
+                f"{type(self.iterable).__name__} does not have; restore it over an equal iterable"
+            )
         self.was_loaded = True
         self.iterable.load_state_dict(state)
 
@@ -299,17 +282,11 @@ class _Parent:
             self.iterable.load_state_dict({})
             self.was_loaded = False
 
-    def _parts_with_epochs(self) -> list[Any]:
-        """What has a `set_epoch`: the iterable, and what samples for a PyTorch loader."""
-        batch_sampler = getattr(self.iterable, "batch_sampler", None)
-        samplers = getattr(self.iterable, "sampler", None), getattr(batch_sampler, "sampler", None)
-        parts = {id(part): part for part in (self.iterable, batch_sampler, *samplers)}
-        return [part for part in parts.values() if hasattr(part, "set_epoch")]
-
-    def cannot_start_again(self) -> ValueError:
+    def used_up(self) -> ValueError:
         return ValueError(
-            f"iterable has type {self.name}, has been read from, and cannot start again; restore "
-            "the state over a new one, or over an object that makes one for each iter()"
+            f"iterable has type {type(self.iterable).__name__}, has been read from, and cannot "
+            "start again; restore the state over a new one, or over an object that makes one for "
+            "each iter()"
         )
 
 
@@ -331,68 +308,22 @@ class _Source:
             self._iterator = self._parent.new_iterator()
 
     def get_state(self) -> dict[str, Any] | None:
-        parent = self._parent
-        if self._started and not parent.has_state:
+        state = self._parent.state() if self._started and self._parent.has_state else None
+        if self._started and state is None:
             return None
-        if not self._started:
-            return {"epoch": parent.epoch, "state": parent.start}
-        try:
-            state = parent.iterable.state_dict()
-        except (AttributeError, NotImplementedError, TypeError) as error:
-            # Accelerate's loaders have it in any case, MosaicML's data sets require arguments.
-            if parent.gave_state:
-                raise
-            warnings.warn(
-                f"the state_dict of a {parent.name} cannot be called ({error}), so it is taken for "
-                "an iterable without state, which is read again from its start to resume",
-                stacklevel=2,
-            )
-            parent.has_state = False
-            return None
-        parent.gave_state = True
-        return {"epoch": parent.epoch, "state": state}
+        return {"epoch": self._parent.epoch, "state": state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         check_fields(state, ("epoch", "state"))
-        parent, epoch = self._parent, state["epoch"]
-        if epoch is None and not hasattr(parent.iterable, "set_epoch"):
-            epoch = parent.epoch  # older states do not hold that of a sampler
-        if epoch is not None:
-            checked_integer("epoch", epoch, 0, MAX_POSITION)
-        elif parent.epoch is not None:
-            raise ValueError(
-                f"the state is of an iterable without epochs, a {parent.name} is at epoch "
-                f"{parent.epoch}; restore it over an equal iterable"
-            )
-        if state["state"] is not None and not parent.has_state:
-            raise ValueError(
-                "the state holds that of an iterable with state_dict and load_state_dict, which a "
-                f"{parent.name} does not have; restore it over an equal iterable"
-            )
-        if epoch != parent.epoch:
-            parent.set_epoch(epoch)  # in another one Hugging Face ignores states
-        if epoch != parent.epoch:
-            raise ValueError(
-                f"the state is of epoch {epoch} of the {parent.name}, which is at epoch "
-                f"{parent.epoch}; call set_epoch({epoch}) before"
-            )
-        if state["state"] is not None:
-            parent.load(state["state"])
-        elif parent.keeps_loaded:
-            parent.discard_loaded()
-        elif parent.has_state and not parent.is_untouched:
-            raise parent.cannot_start_again()
+        if state["epoch"] is not None:  # in another one Hugging Face ignores states
+            self._parent.set_epoch(checked_integer("epoch", state["epoch"], 0, MAX_POSITION))
+        self._parent.load(state["state"])
         self._start()
 
     def _start(self) -> None:
-        parent = self._parent
         self._iterator: Any = None
         self._started = False
-        if not parent.has_state:
-            return  # opened when it is read: iter() may draw a permutation, or start processes
-        self.open()
-        # A generator runs from the first `next` on. Until then its iterable has an old state.
-        self._started = not inspect.isgenerator(self._iterator)
-        if not self._started and parent.is_untouched and not parent.keeps_loaded:
-            with contextlib.suppress(Exception):  # some have no state before the first item
-                parent.start = copy.deepcopy(parent.iterable.state_dict())
+        if self._parent.has_state:  # otherwise later: iter() may draw a permutation
+            self.open()
+            # A generator runs from the first `next` on. Until then its iterable has an old state.
+            self._started = not inspect.isgenerator(self._iterator)

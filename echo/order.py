@@ -1,6 +1,6 @@
 """What an echo pass (echo_pass.py) asks of an order: which items to emit, and when to read more.
 
-`echo.schedule.FixedOrder` and `echo.auto_order.AutoOrder` are the two orders.
+`echo.schedule.FixedOrder` and `echo.auto.AutoOrder` are the two orders.
 """
 
 from typing import Any, NamedTuple, Protocol, Self
@@ -23,41 +23,26 @@ class Emission(NamedTuple):
     dropped: np.ndarray
 
 
-class Intake(Protocol):
-    """Moves fresh items from a parent to a store.
-
-    Attributes:
-        num_read: the number of fresh items read so far, emitted or not.
-        num_items: the length of the fresh stream; None until the end is known.
-    """
+class Order(Protocol):
+    """The order of one pass over an echoed stream."""
 
     @property
-    def num_read(self) -> int: ...
-
-    @property
-    def num_items(self) -> int | None: ...
-
-    def read(self, stop: int, seconds: float | None = None) -> bool:
-        """Reads the next items, about as far as item `stop`, waiting up to `seconds` (None:
-        without limit). Returns whether any came."""
+    def admitted(self) -> int:
+        """The number of fresh items that the batches emitted so far have admitted: prefill
+        included, read-ahead excluded."""
         ...
 
-
-class Order(Protocol):
-    """The order of one pass over an echoed stream.
-
-    Attributes:
-        admitted: the number of fresh items that the batches emitted so far have admitted: prefill
-            included, read-ahead excluded.
-    """
-
-    @property
-    def admitted(self) -> int: ...
-
-    def next(self, intake: Intake) -> Emission:
+    def next(self, intake: Any) -> Emission:
         """Reads what the next batch requires; StopIteration at the end. Returns it, and any batches
         after it that are settled and require no reading. It is not called again until all
-        of them have been emitted."""
+        of them have been emitted.
+
+        Args:
+            intake: the pass. `num_read` is the number of fresh items read so far, emitted or not;
+                `num_items` the length of the fresh stream, None until the end is known.
+                `read(stop, seconds)` reads the next items, about as far as item `stop`, waits up to
+                `seconds` (None: without limit), and returns whether any came.
+        """
         ...
 
     def emitted(self, n: int) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from echo.copies import copied
 from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
 from echo.threads import DaemonPool, done_within
-from echo.tree import Structure, nbytes
+from echo.torch import copied
+from echo.tree import Stacked, Structure, nbytes
 
 if TYPE_CHECKING:  # a plain iterable is read without Grain
     import grain
@@ -55,11 +55,10 @@ class RandomAccessReader:
             items as one with stacked leaves.
         num_threads: 0 reads when the stage asks.
         read_ahead: items to read ahead; 0 is without threads.
-        stacked: whether the stage takes stacked items.
+        stacked: whether the stage takes `Stacked` items.
         exact: whether to hold back what was read beyond `needed`.
 
     Attributes:
-        stacked: whether several items come as one with stacked leaves, instead of as a list.
         next_index: the number of items handed over so far.
         num_items: the length of the stream. Other readers know it only after the end (None).
     """
@@ -84,12 +83,12 @@ class RandomAccessReader:
         self._max_chunk_size = 0  # known after the first item
         self._item_bytes = 0  # of the largest items so far
         self._growing = True
-        self.stacked = stacked and hasattr(parent, "stacked_items")
+        self._stacked = stacked and hasattr(parent, "stacked_items")
         self.num_items: int | None = len(parent)
         self._seek(0)
 
     def read(self, needed: int, seconds: float | None) -> tuple[np.ndarray, Any] | None:
-        """The next items as (indices, items).
+        """The next items as (indices, items), which are a list, or `Stacked`.
 
         Args:
             needed: the number of items to read, at least 1. There may be fewer, and, if they are
@@ -98,13 +97,9 @@ class RandomAccessReader:
                 are ready by then, the result is None.
 
         Raises:
-            Exception: the parent's; the next call tries to read the same items again.
+            Exception: the parent's; then `rewind` and `read_again` before the next call.
         """
-        try:
-            chunk = self._held_back or self._next_chunk(seconds)
-        except BaseException:
-            self._seek(self.next_index)
-            raise
+        chunk = self._held_back or self._next_chunk(seconds)
         if chunk is None:
             return None
         self._held_back = None
@@ -118,7 +113,6 @@ class RandomAccessReader:
 
     def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
         """The newest state from which items from `oldest()` on can be read again: here, any."""
-        del oldest
         return {}
 
     def forget_before(self, oldest: Callable[[], int]) -> None:
@@ -126,7 +120,6 @@ class RandomAccessReader:
 
     def checked(self, state: dict[str, Any]) -> int | None:
         """The length of the stream according to `state`; ValueError if `rewind` cannot use it."""
-        del state
         return self.num_items
 
     def rewind(self, state: dict[str, Any]) -> None:
@@ -136,9 +129,7 @@ class RandomAccessReader:
         """Reads the items `pending` again, all before item `stop`, where `read` then continues."""
         self._seek(stop, pending)
         done = 0
-        while done < len(pending):
-            chunk = self._next_chunk(None)
-            assert chunk is not None  # it was waited for without a limit
+        while done < len(pending) and (chunk := self._next_chunk(None)):
             done += len(chunk[0])
             yield chunk
 
@@ -174,6 +165,8 @@ class RandomAccessReader:
         # sets up things on first use, which is not safe from several threads.
         if not self._max_chunk_size or not self._num_threads:
             indices = next(self._indices_to_read, _NOTHING)
+            if not len(indices):
+                return _NOTHING, []
             items, duration = self._read_now(indices)
         else:
             self._read_ahead()
@@ -184,8 +177,7 @@ class RandomAccessReader:
             indices, future = self._chunks.popleft()
             self._num_ahead -= len(indices)
             items, duration = future.result()
-        if len(indices):
-            self._bound_chunks(items, len(indices))
+        self._bound_chunks(items, len(indices))
         if self._growing and len(indices) == self._chunk_size:
             self._growing = duration < CHUNK_SECONDS and self._chunk_size < self._max_chunk_size
             if self._growing:
@@ -194,8 +186,7 @@ class RandomAccessReader:
 
     def _read_ahead(self) -> None:
         """Keeps as many chunks in progress or ready as the options ask for."""
-        if self._pool is None:
-            self._pool = DaemonPool(self._num_threads)
+        self._pool = self._pool or DaemonPool(self._num_threads)
         max_chunks = 2 * self._num_threads if self._growing else self._ahead
         while len(self._chunks) < self._num_threads or (
             len(self._chunks) < max_chunks and self._num_ahead + self._chunk_size <= self._ahead
@@ -208,18 +199,18 @@ class RandomAccessReader:
 
     def _split_items(self, items: Any, n: int) -> tuple[Any, Any]:
         """The first n items, and the others."""
-        if not self.stacked:
+        if not isinstance(items, Stacked):
             return items[:n], items[n:]
-        structure = Structure(items)
-        leaves = structure.leaves(items)
+        structure = Structure(items.item)
+        leaves = structure.leaves(items.item)
         first, others = [leaf[:n] for leaf in leaves], [leaf[n:] for leaf in leaves]
-        return structure.build(first), structure.build(others)
+        return Stacked(structure.build(first)), Stacked(structure.build(others))
 
     def _bound_chunks(self, items: Any, n: int) -> None:
         """Bounds chunks and read-ahead by the size of items, the largest average of a chunk so
         far."""
-        if not self.stacked:  # the first and the last one: measuring all of them takes long
-            items, n = items[:: max(1, n - 1)], min(n, 2)
+        if not isinstance(items, Stacked):
+            items, n = [items[0], items[-1]], 2  # measuring all of them takes long
         item_bytes = max(1, nbytes(items) // n)
         if item_bytes <= self._item_bytes:
             return
@@ -231,33 +222,26 @@ class RandomAccessReader:
         self._chunk_size = min(self._chunk_size, self._max_chunk_size)
 
     def _read_now(self, indices: np.ndarray) -> tuple[Any, float]:
-        """The items, stacked or as a list, and the seconds it took."""
-        if not len(indices):
-            return [], 0.0
+        """The items, `Stacked` or as a list, and the seconds it took."""
         start = time.perf_counter()
+        parent: Any = self._parent
         try:
-            if self.stacked:
-                items = self._parent.stacked_items(indices)  # pyright: ignore[reportAttributeAccessIssue]
+            if self._stacked:
+                items = Stacked(parent.stacked_items(indices))
+            elif hasattr(parent, "_getitems"):  # Grain reads chunks with it; not public yet
+                items = list(parent._getitems(indices.tolist()))
             else:
-                items = self._items(indices.tolist())
+                items = [parent[index] for index in indices.tolist()]
         except StopIteration as error:  # would end the stream as if there were no more items
             raise RuntimeError(
                 f"reading items {indices[0]} to {indices[-1]} raised StopIteration"
             ) from error
+        if not self._stacked and any(item is None for item in items):
+            raise ValueError(
+                f"an element of {parent} from {indices[0]} to {indices[-1]} is missing (a filter "
+                "dropped it); call .to_iter_dataset() before echoing, which skips missing elements"
+            )
         return items, time.perf_counter() - start
-
-    def _items(self, indices: list[int]) -> list[Any]:
-        if hasattr(self._parent, "_getitems"):  # Grain reads chunks with it; not public yet
-            items = self._parent._getitems(indices)
-        else:
-            items = [self._parent[index] for index in indices]
-        for index, item in zip(indices, items, strict=True):
-            if item is None:
-                raise ValueError(
-                    f"element {index} of {self._parent} is missing (a filter dropped it); "
-                    "call .to_iter_dataset() before echoing, which skips missing elements"
-                )
-        return list(items)
 
 
 class ResumableIterator(Protocol):
@@ -276,30 +260,18 @@ class SequentialReader:
     """Reads an iterator when the stage asks, with snapshots of its state to return to.
 
     The interface is that of `RandomAccessReader`.
-
-    Args:
-        iterator: the parent's.
-        read_ahead: ignored; see `BackgroundReader`.
     """
 
-    stacked = False
-
-    def __init__(self, iterator: ResumableIterator, read_ahead: int = 0):
-        del read_ahead
+    def __init__(self, iterator: ResumableIterator):
         self._iterator = iterator
         # (next index, parent's state), oldest first
         self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
-        self._error: BaseException | None = None  # of the parent, at item `next_index`
+        self._error: BaseException | None = None  # of the parent, which may be past the item
         self.next_index = 0
         self.num_items: int | None = None
 
     def read(self, needed: int, seconds: float | None = None) -> tuple[np.ndarray, Iterator[Any]]:
-        """The next items, which are read while they are iterated over; `seconds` is ignored.
-
-        After an error of the parent, the next call returns it to the item that failed and tries
-        again. If it cannot return there, the error is raised until `rewind`.
-        """
-        del seconds
+        """The next items, which are read while they are iterated over, without a limit of time."""
         needed = min(needed, CHUNK_ITEMS)  # there may be far fewer than a large buffer asks for
         if self.num_items is not None:  # a parent that is asked after its end may start over
             needed = min(needed, self.num_items - self.next_index)
@@ -308,11 +280,8 @@ class SequentialReader:
     def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
         self.forget_before(oldest)
         index, parent = self._snapshots[0]
-        return {
-            "num_items": -1 if self.num_items is None else self.num_items,
-            "next_index": index,
-            "parent": parent,
-        }
+        num_items = -1 if self.num_items is None else self.num_items
+        return {"num_items": num_items, "next_index": index, "parent": parent}
 
     def checked(self, state: dict[str, Any]) -> int | None:
         checked_integer("next_index", state["next_index"], 0, MAX_POSITION)
@@ -325,8 +294,7 @@ class SequentialReader:
         # Some parents change the state that they were given as they continue.
         self._iterator.set_state(copy.deepcopy(state["parent"]))
         self._error = None
-        self.next_index = state["next_index"]
-        self.num_items = None if state["num_items"] < 0 else state["num_items"]
+        self.next_index, self.num_items = state["next_index"], self.checked(state)
         # Not what the parent reports now: some report the state only after the next item.
         self._snapshots = collections.deque([(self.next_index, copy.deepcopy(state["parent"]))])
 
@@ -352,13 +320,11 @@ class SequentialReader:
 
     def _items(self, n: int) -> Iterator[Any]:
         if self._error is not None:
-            if not self._move_back():
-                raise self._error.with_traceback(None)  # or it would get longer each time
-            self._error = None
+            raise self._error
         for _ in range(n):
             due = self.next_index - self._snapshots[-1][0] >= SNAPSHOT_EVERY
-            state = copy.deepcopy(self._iterator.get_state()) if due else None
             try:
+                state = copy.deepcopy(self._iterator.get_state()) if due else None
                 item = next(self._iterator)
             except StopIteration:
                 self.num_items = self.next_index
@@ -370,23 +336,6 @@ class SequentialReader:
                 self._snapshots.append((self.next_index, state))
             self.next_index += 1
             yield item
-
-    def _move_back(self) -> bool:
-        """Moves the parent back to item `next_index`; returns whether it could.
-
-        After an error a parent may be past the item that failed (Grain's `map`), or at its end (a
-        generator), where it would seem to have fewer items.
-        """
-        index, state = self._snapshots[-1]
-        try:
-            if self._iterator.get_state() is None:
-                return False
-            self._iterator.set_state(copy.deepcopy(state))
-            for _ in range(index, self.next_index):
-                next(self._iterator)
-        except Exception:
-            return False
-        return True
 
 
 class BackgroundReader:
@@ -401,22 +350,18 @@ class BackgroundReader:
             so far.
     """
 
-    stacked = False
-
     def __init__(self, iterator: ResumableIterator, read_ahead: int):
         self._reader = SequentialReader(iterator)  # only the thread reads with it
+        self.checked, self.forget_before = self._reader.checked, self._reader.forget_before
         self._max_ahead, self._ahead = read_ahead, 1  # one until the size of an item is known
         self._item_bytes = 1  # of the largest item so far
         self._pool: DaemonPool | None = None
         self._futures: collections.deque[Future] = collections.deque()  # one per item, in order
-        self._error: BaseException | None = None
-        self._uncopied: list[Any] = []  # an item that was read, until it has been copied
         self.next_index = 0
         self.num_items: int | None = None  # known when the end has been handed over
 
     def read(self, needed: int, seconds: float | None) -> tuple[np.ndarray, list[Any]] | None:
-        """The next item; `needed` is ignored. After an error the next call tries again."""
-        del needed
+        """The next item; none at the end, and None if it is not ready within `seconds`."""
         if self.num_items is not None:
             return _NOTHING, []
         self._pool = self._pool or DaemonPool(1)
@@ -424,9 +369,6 @@ class BackgroundReader:
             self._futures.append(self._pool.submit(self._read_one))
         if not done_within(seconds, self._futures[0]):
             return None
-        if error := self._futures[0].exception():
-            self._discard_read_ahead()  # which has nothing but this error
-            raise error
         items = self._futures.popleft().result()
         if not items:
             self.num_items = self.next_index
@@ -437,19 +379,16 @@ class BackgroundReader:
         return np.arange(self.next_index - 1, self.next_index), items
 
     def state(self, oldest: Callable[[], int]) -> dict[str, Any]:
-        return self._reader.state(oldest) | {
-            "num_items": -1 if self.num_items is None else self.num_items
-        }
-
-    def forget_before(self, oldest: Callable[[], int]) -> None:
-        self._reader.forget_before(oldest)
-
-    def checked(self, state: dict[str, Any]) -> int | None:
-        return self._reader.checked(state)
+        num_items = -1 if self.num_items is None else self.num_items
+        return self._reader.state(oldest) | {"num_items": num_items}
 
     def rewind(self, state: dict[str, Any]) -> None:
-        self._discard_read_ahead()
-        self._uncopied = []
+        for future in self._futures:
+            future.cancel()
+        for future in self._futures:
+            if not future.cancelled():
+                done_within(None, future)  # the thread is idle then
+        self._futures.clear()
         self._reader.rewind(state)
         self.num_items, self._reader.num_items = self._reader.num_items, None
         self.next_index = self._reader.next_index
@@ -465,30 +404,9 @@ class BackgroundReader:
             self._pool.close()
             self._pool = None
 
-    def _discard_read_ahead(self) -> None:
-        """Waits until the thread is idle, and discards what it has read ahead, and its error."""
-        for future in self._futures:
-            future.cancel()
-        for future in self._futures:
-            if not future.cancelled():
-                done_within(None, future)
-        self._futures.clear()
-        self._error = None
-
     def _read_one(self) -> list[Any]:
-        if self._error is not None:
-            raise self._error  # the items after an error are not the next ones
-        if self._reader.num_items is not None:
-            return []
-        try:
-            if not self._uncopied:
-                self._uncopied = list(self._reader.read(1)[1])
-            items = [copied(item) for item in self._uncopied]
-            self._uncopied = []
-            return items
-        except BaseException as error:
-            self._error = error
-            raise
+        """The next item, in a list; none at the end."""
+        return [copied(item) for item in self._reader.read(1)[1]]
 
 
 Reader = RandomAccessReader | SequentialReader | BackgroundReader

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from echo.order import Emission, Intake
+from echo.order import Emission
 from echo.spec import MAX_BUFFER, MAX_POSITION, MAX_SEED, checked_integer, exact_factor
 
 # Outputs computed in one vectorized block. Larger blocks amortize numpy's call overhead; the
@@ -323,7 +323,7 @@ class FixedOrder:
     def admitted(self) -> int:
         return self._cursor.admitted
 
-    def next(self, intake: Intake) -> Emission:
+    def next(self, intake: Any) -> Emission:
         required = self._schedule.admitted(
             self._cursor.position + self._size, self._cursor.num_fresh
         )

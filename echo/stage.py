@@ -1,10 +1,9 @@
 """The echo stage as a Grain data set: `EchoIterDataset` and `OpportunisticIterDataset`.
 
 Both read, store, emit and restore items alike. They differ in the order of the copies, which is
-`echo.schedule.FixedOrder` or `echo.auto_order.AutoOrder`.
+`echo.schedule.FixedOrder` or `echo.auto.AutoOrder`.
 """
 
-import abc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -12,17 +11,11 @@ from typing import Any, NamedTuple, cast
 import grain
 import numpy as np
 
-from echo.auto_order import AutoOrder, Repeats, checked_decisions, round_size, store_rows
+from echo.auto import AutoOrder, Repeats, checked_decisions, round_size, store_rows
 from echo.echo_pass import EchoPass
 from echo.gather_plan import GatherPlan, PlanStore
 from echo.order import Order
-from echo.readers import (
-    CHUNK_ITEMS,
-    BackgroundReader,
-    RandomAccessReader,
-    Reader,
-    SequentialReader,
-)
+from echo.readers import CHUNK_ITEMS, BackgroundReader, RandomAccessReader, SequentialReader
 from echo.schedule import EchoSchedule, FixedOrder
 from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer, checked_switch
 from echo.stores import ArrayStore, ItemStore
@@ -52,16 +45,25 @@ class Echoed(NamedTuple):
     fresh: int
 
 
-class _EchoStage(grain.IterDataset, abc.ABC):
+class _EchoStage(grain.IterDataset):
     """What both stages share; the arguments are documented there.
+
+    A stage has a method `new_order(num_items)`, the order of a pass over so many fresh items (None:
+    unknown), and a method `_store_rows(outputs, num_items)`, the rows of a store in which up to
+    `outputs` items are stored before they are emitted.
 
     Attributes:
         outputs: the number of items emitted at a time.
         drop_remainder: whether every batch is full.
+        reads_ahead: whether an IterDataset is read on a thread.
+        round_size: new items in each round of a `GatherPlan`.
     """
 
-    sequential_reader: type[SequentialReader | BackgroundReader]
     drop_remainder = True
+    reads_ahead = False
+    round_size: int
+    new_order: Callable[[int | None], Order]
+    _store_rows: Callable[[int, int | None], int]
 
     def __init__(
         self,
@@ -93,23 +95,10 @@ class _EchoStage(grain.IterDataset, abc.ABC):
         self.placement = placement
         self._slice = (0, 1)  # start and step of the slice of fresh items that are read
 
-    @property
-    @abc.abstractmethod
-    def round_size(self) -> int:
-        """New items in each round of a `GatherPlan`."""
-
     def store_rows(self, num_items: int | None = None) -> int:
         """The rows of a store that applies this stage's plans, for `num_items` fresh items (None:
         for any number)."""
         return self._store_rows(self.outputs, num_items)
-
-    @abc.abstractmethod
-    def new_order(self, num_items: int | None) -> Order:
-        """The order of a pass over `num_items` fresh items (None: unknown)."""
-
-    @abc.abstractmethod
-    def _store_rows(self, outputs: int, num_items: int | None) -> int:
-        """The rows of a store, if up to `outputs` items are stored before they are emitted."""
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Restricts the stage to a slice of the fresh items, in place. Grain calls this on the copy
@@ -144,29 +133,21 @@ class _EchoStage(grain.IterDataset, abc.ABC):
         from grain.experimental import ShapeDtypeStruct, get_element_spec
 
         array: Any = ShapeDtypeStruct  # whose annotation does not allow an axis of None
-
-        def stacked(item: Any, axes: tuple[int | None, ...]) -> Any:
+        batch = (
+            () if self.batch_size is None else (self.batch_size if self.drop_remainder else None,)
+        )
+        on_device, new = self.placement == "device", (None, 1, self.round_size)
+        axes = new if on_device else batch
+        item = get_element_spec(self._parent)
+        if axes:
             structure = Structure(item)
             leaves = structure.leaves(item)
-            return structure.build([array((*axes, *leaf.shape), leaf.dtype) for leaf in leaves])
-
-        item = get_element_spec(self._parent)
-        size = self.batch_size if self.drop_remainder else None
-        batch = () if self.batch_size is None else (size,)
-        if self.placement == "device":
-            new = (None, 1, self.round_size)
-            item = GatherPlan(
-                items=stacked(item, new),
-                rows=array(new, np.int32),
-                fresh=array(new, np.int64),
-                gather=array((1, *(batch or (1,))), np.int32),
-            )
-        else:
-            item = stacked(item, batch) if batch else item
-        if not self.annotate:
-            return item
+            item = structure.build([array((*axes, *leaf.shape), leaf.dtype) for leaf in leaves])
+        if on_device:
+            rows = array((1, *(batch or (1,))), np.int32)
+            item = GatherPlan(item, array(new, np.int32), array(new, np.int64), rows)
         number = array(batch, np.int64)
-        return Echoed(item, number, number, array((), np.int64))
+        return Echoed(item, number, number, array((), np.int64)) if self.annotate else item
 
     def __iter__(self) -> grain.DatasetIterator:
         return _EchoIterator(self)
@@ -206,8 +187,6 @@ class EchoIterDataset(_EchoStage):
         TypeError: `parent` is not a Grain data set, or `read_options` not a grain.ReadOptions.
     """
 
-    sequential_reader = SequentialReader
-
     def __init__(
         self,
         parent: grain.MapDataset | grain.IterDataset,
@@ -224,10 +203,7 @@ class EchoIterDataset(_EchoStage):
         super().__init__(parent, batch_size, annotate, read_options, placement)
         self.schedule = EchoSchedule(factor, shuffle_buffer, seed)
         self.drop_remainder = checked_switch("drop_remainder", drop_remainder)
-
-    @property
-    def round_size(self) -> int:
-        return self.schedule.max_admitted(self.outputs)
+        self.round_size = self.schedule.max_admitted(self.outputs)
 
     def new_order(self, num_items: int | None) -> FixedOrder:
         return FixedOrder(self.schedule.cursor(0, num_items), self.outputs, self.drop_remainder)
@@ -285,7 +261,7 @@ class OpportunisticIterDataset(_EchoStage):
             `slack`, `limit`, `waited` or `earlier` not a function.
     """
 
-    sequential_reader = BackgroundReader
+    reads_ahead = True
 
     def __init__(
         self,
@@ -314,27 +290,14 @@ class OpportunisticIterDataset(_EchoStage):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is {function!r}; allowed: a function, or None")
         self._repeats = Repeats(max_factor, shuffle_buffer, seed)
-        self._slack, self._limit, self._waited, self._earlier = slack, limit, waited, earlier
-        self._decisions = None if decisions is None else checked_decisions(decisions, self.outputs)
-
-    @property
-    def round_size(self) -> int:
-        return round_size(self.outputs)
+        checked = None if decisions is None else checked_decisions(decisions, self.outputs)
+        self._settings = {**functions, "decisions": checked}
+        self.round_size = round_size(self.outputs)
 
     def new_order(self, num_items: int | None) -> AutoOrder:
-        del num_items
-        return AutoOrder(
-            self._repeats,
-            self.outputs,
-            self._slack,
-            self._limit,
-            self._decisions,
-            self._earlier,
-            self._waited,
-        )
+        return AutoOrder(self._repeats, self.outputs, **self._settings)
 
     def _store_rows(self, outputs: int, num_items: int | None) -> int:
-        del num_items
         return store_rows(self._repeats.capacity, outputs)
 
     def __str__(self) -> str:
@@ -362,7 +325,7 @@ class _EchoIterator(grain.DatasetIterator):
         parent = dataset._parent
         if isinstance(parent, grain.MapDataset):
             super().__init__()
-            reader: Reader = RandomAccessReader(
+            reader = RandomAccessReader(
                 parent,
                 dataset.num_threads,
                 dataset.read_ahead,
@@ -372,7 +335,9 @@ class _EchoIterator(grain.DatasetIterator):
         else:
             iterator = iter(parent)
             super().__init__(iterator)
-            reader = dataset.sequential_reader(iterator, dataset.read_ahead)
+            reader = SequentialReader(iterator)
+            if dataset.reads_ahead:
+                reader = BackgroundReader(iterator, dataset.read_ahead)
         order = dataset.new_order(reader.num_items)
         self._pass = EchoPass(reader, order, lambda: dataset.new_store(reader.num_items))
 
@@ -386,7 +351,7 @@ class _EchoIterator(grain.DatasetIterator):
         return Echoed(item, self._dataset.numbers(index), copy, self._pass.order.admitted)
 
     def get_state(self) -> dict[str, Any]:
-        """The position of this iterator: small, of fixed structure, valid in any process."""
+        """The position of this iterator: small, in JSON, valid in any process."""
         return self._pass.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:

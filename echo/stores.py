@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from echo.copies import copied
-from echo.tree import Layout
+from echo.torch import copied
+from echo.tree import Layout, Stacked
 
 # The rows with which a store begins. It doubles them when they do not suffice, since a stream may
 # be far shorter than a large buffer.
@@ -88,45 +88,34 @@ class ArrayStore:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
+    def put(self, fresh: np.ndarray, items: Iterable[Any] | Stacked, copies: np.ndarray) -> None:
         """Stores items.
 
         Args:
             fresh: their numbers, int64 [n], ascending.
-            items: at most n items.
+            items: n `Stacked` items, or at most n items.
             copies: the number of copies left of each, int64 [n], at least 1.
 
         Raises:
             ValueError: an item has another structure, shape or dtype than the first one.
         """
-        rows = self.rows.next_free(len(fresh))
-        if isinstance(items, list) and (columns := self._layout.columns(items)) is not None:
-            rows, fresh, copies = (array[: len(items)] for array in (rows, fresh, copies))
+        rows, num_stored = self.rows.next_free(len(fresh)), len(fresh)
+        if isinstance(items, Stacked):
+            leaves = self._layout.leaves(int(fresh[0]), items)
+            for stored, leaf in zip(self._arrays(), leaves, strict=True):
+                stored[rows] = leaf
+        elif (columns := self._layout.columns(items)) is not None:
             for stored, column in zip(self._arrays(), columns, strict=True):
                 for row, leaf in zip(rows.tolist(), column, strict=True):
                     stored[row] = leaf
-            self.rows.occupy(rows, fresh, copies)
-            return
-        num_stored = 0
-        try:
+        else:
+            num_stored = 0
             for number, row, item in zip(fresh.tolist(), rows.tolist(), items, strict=False):
                 leaves = self._layout.leaves(number, item)
                 for stored, leaf in zip(self._arrays(), leaves, strict=True):
                     stored[row] = leaf
                 num_stored += 1
-        finally:  # keeps the items before an error, so that the stream can continue after it
-            self.rows.occupy(rows[:num_stored], fresh[:num_stored], copies[:num_stored])
-
-    def put_stacked(self, fresh: np.ndarray, items: Any, copies: np.ndarray) -> None:
-        """Stores n items that came as one, its leaves stacked along a first axis.
-
-        `fresh`, `copies` and errors are those of `put`.
-        """
-        leaves = self._layout.leaves(int(fresh[0]), items, stacked=True)
-        rows = self.rows.next_free(len(fresh))
-        for stored, leaf in zip(self._arrays(), leaves, strict=True):
-            stored[rows] = leaf
-        self.rows.occupy(rows, fresh, copies)
+        self.rows.occupy(rows[:num_stored], fresh[:num_stored], copies[:num_stored])
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
         """Takes a copy of an item for each time that `fresh` (int64 [batches, n]) lists it. Returns

@@ -1,11 +1,18 @@
 """Nested dicts, tuples and lists of arrays: taking examples apart and putting them together."""
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class Stacked(NamedTuple):
+    """Several items as one, whose leaves are stacked along a first axis."""
+
+    item: Any
 
 
 class Structure:
@@ -18,15 +25,11 @@ class Structure:
     def __init__(self, example: Any):
         self._type = type(example)
         self._keys: tuple | None = None  # of a leaf
-        self._is_mapping = isinstance(example, Mapping)
-        if self._is_mapping:
+        if isinstance(example, Mapping):
             self._keys = tuple(example)
         elif isinstance(example, tuple | list):
             self._keys = tuple(range(len(example)))
-        self._key_set = frozenset(self._keys or ())
-        self._parts = [(key, Structure(example[key])) for key in self._keys or ()]
-        flat = self._is_mapping and all(part._keys is None for _, part in self._parts)
-        self._flat_keys = self._keys if flat else None  # of a mapping of leaves, as most are
+        self._parts = [Structure(example[key]) for key in self._keys or ()]
 
     def leaves(self, item: Any) -> list[Any]:
         """The leaves of `item`, always in the order of the first example.
@@ -34,49 +37,34 @@ class Structure:
         Raises:
             ValueError: `item` has another structure.
         """
-        leaves: list[Any] = []
-        self._collect(item, leaves)
-        return leaves
+        return [column[0] for column in self.columns([item])]
 
     def columns(self, items: list[Any]) -> list[list[Any]]:
         """The leaves of several items, one list per leaf, many times faster than item by item.
 
         Raises:
-            LookupError: an item may have another structure; `leaves` can tell.
+            ValueError: an item has another structure.
         """
         if self._keys is None:
             return [items]
-        if set(map(type, items)) != {self._type} or set(map(len, items)) != {len(self._keys)}:
-            raise LookupError(f"not every item is {self}")
-        parts = (part.columns([item[key] for item in items]) for key, part in self._parts)
-        return [column for columns in parts for column in columns]
+        try:
+            if set(map(type, items)) != {self._type} or set(map(len, items)) != {len(self._keys)}:
+                raise LookupError
+            rows = [[item[key] for item in items] for key in self._keys]
+        except LookupError:
+            raise ValueError(f"not every item is {self}, as the first one is") from None
+        columns = (part.columns(row) for part, row in zip(self._parts, rows, strict=True))
+        return list(itertools.chain.from_iterable(columns))
 
     def build(self, leaves: list[Any]) -> Any:
         """An item of this structure with these leaves."""
-        if self._flat_keys is not None:
-            return dict(zip(self._flat_keys, leaves, strict=True))
         return self._build(iter(leaves))
-
-    def _collect(self, item: Any, leaves: list[Any]) -> None:
-        if self._keys is None:
-            leaves.append(item)
-            return
-        same = isinstance(item, self._type) and len(item) == len(self._keys)
-        if not same or (self._is_mapping and item.keys() != self._key_set):
-            raise ValueError(f"an item holds {Structure(item)} where earlier items hold {self}")
-        for key, part in self._parts:
-            if part._keys is None:
-                leaves.append(item[key])
-            else:
-                part._collect(item[key], leaves)
 
     def _build(self, leaves: Iterator[Any]) -> Any:
         if self._keys is None:
             return next(leaves)
-        values = [
-            next(leaves) if part._keys is None else part._build(leaves) for _, part in self._parts
-        ]
-        if self._is_mapping:
+        values = [part._build(leaves) for part in self._parts]
+        if issubclass(self._type, Mapping):
             return dict(zip(self._keys, values, strict=True))
         return self._type(*values) if hasattr(self._type, "_fields") else self._type(values)
 
@@ -97,30 +85,27 @@ class Layout:
         self._structure: Structure | None = None
         self.specs: list[tuple[tuple[int, ...], np.dtype]] = []
 
-    def leaves(self, fresh: int, item: Any, stacked: bool = False) -> list[np.ndarray]:
-        """The leaves of fresh item number `fresh`, or, `stacked`, of several items from there on.
+    def leaves(self, fresh: int, item: Any) -> list[np.ndarray]:
+        """The leaves of fresh item number `fresh`, or of several `Stacked` items from there on.
 
         Raises:
             ValueError: they differ from those of the first item, are Python objects, or would lose
                 a mask or trailing zero bytes.
         """
+        axes = 0
+        if isinstance(item, Stacked):
+            item, axes = item.item, 1
         structure = self._structure or Structure(item)
         parts = structure.leaves(item)
-        if any(isinstance(part, np.ma.MaskedArray) for part in parts):
-            raise ValueError(
-                f"fresh item {fresh} has a masked array, and a batch would have no mask; pass its "
-                "data and mask as two arrays, or leave batch_size out, with placement='host'"
-            )
-        if any(isinstance(part, bytes | str) and part[-1:] in (b"\0", "\0") for part in parts):
-            raise ValueError(
-                f"fresh item {fresh} has a string that ends in a zero byte, which NumPy's strings "
-                "lose; pass np.frombuffer(string, np.uint8), or leave batch_size out, with "
-                "placement='host'"
-            )
         leaves = [np.asarray(part) for part in parts]
-        specs = [(leaf.shape[stacked:], leaf.dtype) for leaf in leaves]
+        specs = [(leaf.shape[axes:], leaf.dtype) for leaf in leaves]
+        if any(map(_loses, parts, leaves)):
+            raise ValueError(
+                f"fresh item {fresh} has leaves {specs} with Python objects, masks, or strings "
+                "that end in a zero byte, which batches cannot hold; convert them to plain arrays "
+                "upstream, or leave batch_size out, with placement='host'"
+            )
         if self._structure is None:
-            _check_no_objects(specs)
             self._structure, self.specs = structure, specs
         if specs != self.specs:
             raise ValueError(
@@ -131,15 +116,12 @@ class Layout:
             )
         return leaves
 
-    def columns(self, items: list[Any]) -> list[list[np.ndarray]] | None:
-        """The leaves of several items, one list per leaf; None if `leaves` has to look at each
+    def columns(self, items: Any) -> list[list[np.ndarray]] | None:
+        """The leaves of a list of items, one list per leaf; None if `leaves` has to look at each
         item, since there was none before, or not all are made of arrays like those before."""
-        if self._structure is None:
+        if self._structure is None or not isinstance(items, list):
             return None
-        try:
-            columns = self._structure.columns(items)
-        except LookupError:
-            return None
+        columns = self._structure.columns(items)
         pairs = zip(columns, self.specs, strict=True)
         return columns if all(_all_are(column, *spec) for column, spec in pairs) else None
 
@@ -167,20 +149,15 @@ def nbytes(item: Any) -> int:
     return getattr(item, "nbytes", 0) or sys.getsizeof(item)
 
 
+def _loses(part: Any, leaf: np.ndarray) -> bool:
+    """Whether `leaf`, the array of `part`, does not hold all of it."""
+    ends = isinstance(part, bytes | str) and part[-1:] in (b"\0", "\0")  # NumPy's strings lose it
+    return ends or leaf.dtype.hasobject or isinstance(part, np.ma.MaskedArray)
+
+
 def _all_are(column: list[Any], shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether all leaves in `column` are NumPy arrays without a mask, or scalars, of this shape and
-    dtype."""
-    for kind in set(map(type, column)):
-        if not issubclass(kind, np.ndarray | np.generic) or issubclass(kind, np.ma.MaskedArray):
-            return False
+    """Whether all leaves in `column` are NumPy arrays or scalars of this shape and dtype."""
+    if any(t is not np.ndarray and not issubclass(t, np.generic) for t in set(map(type, column))):
+        return False
     shapes, dtypes = [leaf.shape for leaf in column], [leaf.dtype for leaf in column]
     return shapes.count(shape) == dtypes.count(dtype) == len(column)
-
-
-def _check_no_objects(specs: list[tuple[tuple[int, ...], np.dtype]]) -> None:
-    if any(dtype.hasobject for _, dtype in specs):
-        raise ValueError(
-            f"items have leaves {specs}; batches are gathered from numbers, booleans or "
-            "strings of one length, not from Python objects: convert them upstream, or leave "
-            "batch_size out, with placement='host'"
-        )

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import decaying_factors
 from benchmarks.decaying_factors import BATCH_SIZE, MAX_FACTOR, PERIODS, SCHEDULES
 from configs import problems
-from echo.auto_order import Repeats
+from echo.auto import Repeats
 from studies import search
 
 

@@ -297,33 +297,6 @@ def test_joined_plans_have_a_column_per_stream_and_the_maximum_number_of_rounds(
     assert plan.gather.tolist() == [[0, 1, 1]] * 3
 
 
-def test_items_before_an_error_are_in_the_next_plan():
-    def breaking():
-        yield {"x": np.int32(5)}
-        raise OSError("the disk is gone")
-
-    store = gather_plan.PlanStore(8, round_size=2)
-    with pytest.raises(OSError, match="the disk is gone"):
-        store.put(np.arange(3), breaking(), np.full(3, 2))
-    store.put(np.asarray([1]), [{"x": np.int32(6)}], np.asarray([1]))
-    plan = emit(store, [0, 1])
-    assert plan.items["x"].tolist() == [[[5, 6]]]
-    assert len(store) == 1
-    store.drop(np.asarray([0]))
-    assert len(store) == 0
-
-
-def test_a_plan_that_could_not_be_made_contains_its_items_in_the_next_attempt(monkeypatch):
-    store = gather_plan.PlanStore(4, round_size=3)
-    store.put(np.arange(3), [np.int32(5), np.int32(6), np.int32(7)], np.ones(3, int))
-    (taken,) = store.take(np.arange(3)[None])
-    with monkeypatch.context() as patched:
-        patched.setattr(gather_plan.np, "arange", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            store.emit(taken)
-    assert store.emit(taken).items.tolist() == [[[5, 6, 7]]]
-
-
 def test_an_item_in_a_reused_buffer_is_copied_at_once():
     buffer = np.zeros(2, np.int32)
 

@@ -314,35 +314,6 @@ def test_a_state_before_the_first_item_is_that_of_the_start():
     assert list(echoed) == whole
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda state: None, "the state has type NoneType"),
-        (lambda state: state | {"parent": state["parent"] | {"epoch": "x"}}, "epoch is 'x'; allow"),
-        (
-            lambda state: state | {"parent": {"epoch": None, "state": None}},
-            "a Lazy is at epoch 0; ",
-        ),
-        (lambda state: {"epoch": 0}, r"the state has the fields \['epoch'\]"),
-        (lambda state: state | {"epoch": -1}, "epoch is -1; allowed"),
-        (lambda state: state | {"schedule": "3, 4, 0"}, r"\(3, 4, 0\), this one has \(2, 4, 0\)"),
-        (lambda state: state | {"epoch": 1}, "restore it into an equal stage"),
-        (lambda state: state | {"position": "7"}, "position is '7'"),
-        (lambda state: state | {"position": 60}, "the parent ended after 20 items"),
-    ],
-)
-def test_a_state_of_something_else_is_refused_and_nothing_changes(change, message):
-    echoed = echo_iterable(Lazy(20), 2, 4)
-    iterator, whole = iter(echoed), list(echo_iterable(Lazy(20), 2, 4))
-    out = [next(iterator) for _ in range(7)]
-    state = echoed.state_dict()
-    with pytest.raises(ValueError, match=message):
-        echoed.load_state_dict(change(dict(state)))
-    assert echoed.state_dict() == state
-    echoed.load_state_dict(state)
-    assert [*out, *echoed] == whole
-
-
 def test_a_refused_state_leaves_the_pass_over_a_loader_with_state():
     echoed = echo_iterable(Eager(20), 2)
     iterator = iter(echoed)
@@ -351,42 +322,6 @@ def test_a_refused_state_leaves_the_pass_over_a_loader_with_state():
         with pytest.raises(ValueError, match=r"\(3, 0, 0\), this one has|is -1; allowed"):
             echoed.load_state_dict(echoed.state_dict() | change)
     assert head + list(iterator) == [i for i in range(20) for _ in "ab"]
-
-
-def test_a_parent_that_does_not_take_its_epoch_is_an_error():
-    class Stuck(Lazy):
-        def set_epoch(self, epoch):
-            """Another worker has set it meanwhile."""
-
-    parent = Stuck(20)
-    parent.epoch = 3
-    echoed = echo_iterable(parent, 2)
-    next(iter(echoed))
-    state = echoed.state_dict()
-    with pytest.raises(ValueError, match=r"of epoch 3 of the Stuck, which is at epoch 0; call"):
-        echo_iterable(Stuck(20), 2).load_state_dict(state)
-
-
-def test_a_state_over_an_iterable_with_states_is_refused_over_one_without():
-    class Stateful(Lazy):
-        def state_dict(self):
-            return {"position": 0}
-
-        def load_state_dict(self, state):
-            """Unused."""
-
-    echoed = echo_iterable(Stateful(40), 2)
-    list(itertools.islice(echoed, 70))
-    state = echoed.state_dict()
-    assert state["parent"]["state"] is not None
-    over_a_list = echo_iterable([*range(40)], 2)
-    for parent, message in [
-        (state["parent"], "load_state_dict, which a list does not have"),
-        ({"epoch": 3, "state": None}, "of epoch 3 of the list"),
-        (None, "the state has type NoneType"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            over_a_list.load_state_dict(state | {"parent": parent})
 
 
 def test_the_length_is_the_number_of_outputs():
@@ -561,22 +496,6 @@ class Unstarted(Continuing):
         return super().state_dict()
 
 
-def test_an_iterable_that_was_read_can_go_back_to_a_state_near_its_start():
-    echoed = echo_iterable(Continuing(40), 2)
-    iterator = iter(echoed)
-    head = list(itertools.islice(iterator, 7))
-    state, rest = echoed.state_dict(), list(itertools.islice(iterator, 50))
-    echoed.load_state_dict(state)
-    assert list(itertools.islice(echoed, 50)) == rest
-    again = echo_iterable(Continuing(40), 2)
-    again.load_state_dict(state)
-    assert head + list(again) == [i for i in range(40) for _ in "ab"]
-    echoed = echo_iterable(Unstarted(40), 2)
-    list(itertools.islice(echoed, 7))
-    with pytest.raises(ValueError, match="has type Unstarted, has been read from, and cannot st"):
-        echoed.load_state_dict(echoed.state_dict())
-
-
 @pytest.mark.parametrize("iterate", [iter, lambda items: map(int, items), lambda i: (j for j in i)])
 def test_an_iterator_that_has_been_read_takes_no_state(iterate):
     echoed = echo_iterable(iterate(range(9)), 2, 4)
@@ -652,73 +571,6 @@ def failing_once(kind, *failing):
             return super().item(index)
 
     return Failing(40)
-
-
-@pytest.mark.parametrize("kind", [Lazy, Eager, Continuing])
-def test_after_an_error_an_iterable_with_state_is_read_from_the_item_that_failed(kind):
-    echoed = echo_iterable(failing_once(kind, 0, 3, 20, 39), 1.5, 5)
-    whole, iterator, items, errors = schedule_says(1.5, 5, 0, 40), iter(echoed), [], []
-    while len(items) < len(whole):
-        try:
-            items.append(next(iterator))
-        except OSError as error:
-            errors.append(str(error))
-            resumed = echo_iterable(kind(40), 1.5, 5)
-            resumed.load_state_dict(echoed.state_dict())
-            assert items + list(resumed) == whole
-    assert items == whole
-    assert next(iterator, None) is None
-    assert errors == [f"cannot read {index}" for index in (0, 3, 20, 39)]
-    echoed.set_epoch(0)
-    assert sorted(echoed) == sorted(whole)  # what was loaded to return does not count again
-
-
-@pytest.mark.parametrize("arguments", [(), ("num_samples", "from_beginning")])
-def test_an_iterable_whose_state_dict_cannot_be_called_is_one_without_state(arguments):
-    class Prepared(Loader):
-        """Has the methods of a state: of another meaning, or of a part that it lacks."""
-
-        def set_epoch(self, epoch):
-            pass
-
-        def load_state_dict(self, state):
-            raise AssertionError
-
-    if arguments:
-        Prepared.state_dict = lambda self, num_samples, from_beginning: {}
-    else:
-        Prepared.state_dict = lambda self: self.part.state_dict()
-    echoed, out, states = echo_iterable(Prepared(100), 2, 10), [], []
-
-    def read():
-        for item in echoed:
-            out.append(item["y"][0])
-            states.append(json.loads(json.dumps(echoed.state_dict())))
-
-    with pytest.warns(UserWarning, match="the state_dict of a Prepared cannot be called"):
-        read()
-    resumed = echo_iterable(Prepared(100), 2, 10)
-    with pytest.warns(UserWarning, match="cannot be called"):
-        resumed.load_state_dict(states[149])
-    assert len(out) == 200
-    assert [item["y"][0] for item in resumed] == out[150:]
-
-
-def test_a_state_dict_that_fails_later_is_an_error():
-    class Broken(Loader):
-        calls = 0
-
-        def state_dict(self):
-            self.calls += 1
-            if self.calls > 4:
-                raise TypeError("broken")
-            return {}
-
-        def load_state_dict(self, state):
-            pass
-
-    with pytest.raises(TypeError, match="broken"):
-        list(echo_iterable(Broken(10 * SNAPSHOT_EVERY), 2))
 
 
 def test_after_an_error_an_iterable_without_state_is_read_again_only_from_a_state():

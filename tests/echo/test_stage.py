@@ -1,6 +1,5 @@
 """The Grain stage: its outputs, its reads, its errors, and how it stops and resumes."""
 
-import contextlib
 import gc
 import json
 import queue
@@ -264,24 +263,6 @@ def test_another_process_resumes_between_copies(kind, batch_size):
     assert json.loads(finished.stdout) == rest
 
 
-def test_states_of_other_stages_are_refused():
-    parent, _ = parent_of("map", 20)
-    sequential, _ = parent_of("sequential", 20)
-    state = iter(EchoIterDataset(parent, factor=2, shuffle_buffer=4, seed=1)).get_state()
-    for change in ({"factor": 3}, {"shuffle_buffer": 5}, {"seed": 2}):
-        options = {"factor": 2, "shuffle_buffer": 4, "seed": 1} | change
-        with pytest.raises(
-            ValueError, match=r"= \(2, 4, 1\), this one has .* equal stage .*reshuffle_each"
-        ):
-            iter(EchoIterDataset(parent, **options)).set_state(state)
-    with pytest.raises(
-        ValueError, match=r"fields .*'position', 'schedule'\], one of this .*'parent'"
-    ):
-        iter(EchoIterDataset(sequential, factor=2, shuffle_buffer=4, seed=1)).set_state(state)
-    with pytest.raises(ValueError, match=r"fields .*next_index"):
-        iter(EchoIterDataset(parent, factor=2)).set_state({"next_index": 3})
-
-
 def test_a_state_can_be_restored_with_another_batch_size():
     parent, _ = parent_of("map", 20)
     options = {"factor": 2, "shuffle_buffer": 4, "seed": 1}
@@ -478,75 +459,6 @@ def within(seconds: float, function):
     return value
 
 
-@pytest.mark.parametrize("kind", ["map", "stacked", "sequential"])
-@pytest.mark.parametrize("batch_size", [None, 4])
-@pytest.mark.parametrize("options", [NO_THREADS, THREADS])
-def test_an_error_upstream_is_raised_at_once_and_the_stream_can_continue(kind, batch_size, options):
-    parent = flaky_parent(kind, failing=(0, 7, 29))
-    dataset = EchoIterDataset(
-        parent, factor=1.5, shuffle_buffer=5, batch_size=batch_size, read_options=options
-    )
-    iterator, items, errors = iter(dataset), [], []
-    while True:
-        try:
-            item = within(HANGS, lambda: next(iterator, None))
-        except OSError as error:
-            errors.append(str(error))
-        else:
-            if item is None:
-                break
-            items.append(item)
-    iterator.close()
-    assert errors == ["cannot read 0", "cannot read 7", "cannot read 29"]
-    expected = schedule_says(1.5, 5, 0, 30)
-    assert numbers(items) == expected[: len(expected) // 4 * 4 if batch_size else None]
-
-
-@pytest.mark.parametrize("batch_size", [None, 4])
-def test_after_an_error_a_parent_that_has_moved_on_returns_to_the_item(batch_size):
-    failing = {0, 20, 21, 63}
-
-    def fails_once(number):
-        if number in failing:
-            failing.remove(number)
-            raise OSError(f"cannot read {number}")
-        return {"y": np.int64(-number)}
-
-    parent = grain.MapDataset.range(64).to_iter_dataset().map(fails_once)
-    dataset = EchoIterDataset(parent, factor=1.5, shuffle_buffer=5, batch_size=batch_size)
-    whole, iterator, items, errors = schedule_says(1.5, 5, 0, 64), iter(dataset), [], []
-    while len(numbers(items)) < len(whole):
-        try:
-            items.append(next(iterator))
-        except OSError as error:
-            errors.append(str(error))
-    assert numbers(items) == whole
-    assert errors == [f"cannot read {number}" for number in (0, 20, 21, 63)]
-
-
-def test_a_parent_that_cannot_return_to_an_item_raises_its_error_until_a_state_is_set():
-    class Fixed(FlakyIterator):
-        moves = False
-
-        def set_state(self, state):
-            if not self.moves:
-                raise ValueError("cannot move")
-            super().set_state(state)
-
-    class FixedDataset(FlakyIterDataset):
-        def __iter__(self):
-            return Fixed(self.source)
-
-    iterator = iter(EchoIterDataset(FixedDataset(Flaky(30)), factor=2))
-    items = [next(iterator) for _ in range(14)]
-    for _ in range(3):
-        with pytest.raises(OSError, match="cannot read 7"):
-            next(iterator)
-    Fixed.moves = True
-    iterator.set_state(iterator.get_state())
-    assert numbers([*items, *iterator]) == schedule_says(2, 0, 0, 30)
-
-
 def test_a_parent_may_change_a_state_that_it_returned():
     parent = flaky_parent("sequential", failing=())
     grain.experimental.assert_equal_output_after_checkpoint(EchoIterDataset(parent, factor=2))
@@ -608,84 +520,6 @@ def test_a_refused_item_is_the_same_error_each_time_until_it_is_restored(kind, p
     emitted += [i for output in iterator for i in output.index.tolist()]
     iterator.close()
     assert emitted == schedule_says(2, 3, 0, 30)
-
-
-@pytest.mark.parametrize("options", [NO_THREADS, THREADS])
-def test_a_copy_that_failed_is_emitted_by_the_next_call(options):
-    class Item:
-        """A number, whose copy number `fails_at`, of all, fails."""
-
-        num_copies, fails_at = 0, 0
-
-        def __init__(self, number):
-            self.number = number
-
-        def __deepcopy__(self, memo):
-            Item.num_copies += 1
-            if Item.num_copies == Item.fails_at:
-                raise MemoryError
-            return Item(self.number)
-
-    parent = grain.MapDataset.source([Item(number) for number in range(8)])
-    for fails_at in range(1, 17):  # in the store, which copies each item twice
-        Item.num_copies, Item.fails_at, emitted, errors = 0, fails_at, [], 0
-        iterator = iter(EchoIterDataset(parent, factor=2, read_options=options))
-        state = iterator.get_state()
-        while errors < 3:
-            try:
-                item = next(iterator, None)
-            except MemoryError:
-                errors += 1
-                continue
-            if item is None:
-                break
-            emitted.append(item.number)
-            state = iterator.get_state()
-        if errors == 3:  # it could not be stored: the chunk that it is from is read again
-            iterator.set_state(state)
-            emitted += [item.number for item in iterator]
-        iterator.close()
-        assert errors in (1, 3)
-        assert emitted == schedule_says(2, 0, 0, 8)
-
-
-def test_after_a_restore_that_failed_nothing_is_emitted_until_one_works():
-    parent, source = parent_of("map", 30, lambda n: Flaky(n, failing=()))
-    dataset = EchoIterDataset(parent, factor=2, shuffle_buffer=6, read_options=NO_THREADS)
-    iterator = iter(dataset)
-    for _ in range(20):
-        next(iterator)
-    state = iterator.get_state()
-    source.failures[min(iterator._pass.order.pending())] = 2  # there, and on the way back
-    for failing in (lambda: iterator.set_state(state), lambda: next(iterator)):
-        with pytest.raises(OSError, match="cannot read"):
-            failing()
-    assert iterator.get_state() == state
-    iterator.set_state(state)
-    assert numbers(iterator) == schedule_says(2, 6, 0, 30)[20:]
-
-
-@pytest.mark.parametrize("options", [NO_THREADS, THREADS])
-def test_a_persistent_error_is_raised_each_time(options):
-    parent = flaky_parent("map", failing=(20,), times=10**9)
-    iterator = iter(EchoIterDataset(parent, factor=2, batch_size=4, read_options=options))
-    for _ in range(10):  # items 0..19 are read together with it, or before it
-        with contextlib.suppress(OSError):
-            within(HANGS, lambda: next(iterator))
-    for _ in range(3):
-        with pytest.raises(OSError, match="cannot read 20"):
-            within(HANGS, lambda: next(iterator))
-    iterator.close()
-
-
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_elements_dropped_by_a_filter_are_an_error(batch_size):
-    parent, _ = parent_of("map", 10)
-    parent = parent.filter(lambda item: item["y"] != -6)
-    with pytest.raises(ValueError, match=r"element 6 of .* is missing .*\.to_iter_dataset\(\)"):
-        drained(EchoIterDataset(parent, factor=2, batch_size=batch_size))
-    kept = EchoIterDataset(parent.to_iter_dataset(), factor=2, batch_size=batch_size)
-    assert numbers(drained(kept)) == [i for i in range(10) if i != 6 for _ in range(2)]
 
 
 def reading_threads() -> set[threading.Thread]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import echo
-from echo.copies import copied
 from echo.readers import BackgroundReader
+from echo.torch import copied
 from echo.tree import Structure, nbytes
 
 pytestmark = pytest.mark.extras

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import echo
-from echo import auto_order, readers
-from echo.auto_order import AutoOrder, Repeats
+from echo import readers
+from echo.auto import AutoOrder, Repeats
 from echo.gather_plan import NOWHERE
 from tests.helpers.runs import HANGS
 
@@ -182,62 +182,6 @@ def test_the_stage_emits_what_was_decided_and_resumes_anywhere(sequential, case)
             again.set_state(states[start])
             assert json.loads(json.dumps(again.get_state())) == states[start]
     iterator.close()
-
-
-@pytest.mark.parametrize("sequential", [False, True])
-def test_a_state_taken_between_two_snapshots_leads_to_the_same_batches(monkeypatch, sequential):
-    monkeypatch.setattr(auto_order, "_PACK_EVERY", 3)
-    decisions = [4, 2, 0, 3, 1, 4, 0, 2]
-    parent = items(40).to_iter_dataset() if sequential else items(40)
-    dataset = stage(parent, 3, 6, 4, decisions=decisions)
-    iterator, states, batches = iter(dataset), [], []
-    for _ in decisions:
-        states.append(iterator.get_state())
-        batches.append(next(iterator))
-    assert [state["since"] for state in states[:5]] == ["", "4", "4 2", "", "3"]
-    assert [state["batches"] for state in states] == [0, 0, 0, 3, 3, 3, 6, 6]
-    for start, state in enumerate(states):
-        again = iter(dataset)
-        again.set_state(state)
-        for later, batch in zip(states[start:], batches[start:], strict=True):
-            own = again.get_state()
-            for name in ("batches", "admitted", "kept_all_since", "evicted", "stored", "since"):
-                assert own[name] == later[name]
-            assert_equal(next(again), batch)
-        again.close()
-    iterator.close()
-
-
-def test_an_interrupt_never_leaves_a_state_of_no_position(monkeypatch):
-    def interrupt(repeats):
-        raise KeyboardInterrupt
-
-    order, intake = AutoOrder(Repeats(3, 6, 1), 4, None, None, None, None), ReadsTooMuch()
-    with monkeypatch.context() as patch:
-        patch.setattr(auto_order, "_PACK_EVERY", 2)
-        order.next(intake)
-        order.emitted(4)
-        before = order.get_state()
-        order.next(intake)
-        patch.setattr(auto_order, "_Snapshot", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            order.emitted(4)
-    assert order.get_state() == before
-
-
-def test_a_state_of_another_batch_size_or_of_more_data_is_refused():
-    iterator = iter(stage(items(40), batch_size=4, decisions=[4, 4, 4]))
-    for _ in range(3):
-        next(iterator)
-    state = iterator.get_state()
-    with pytest.raises(ValueError, match=r"batch size 4.*batch size 5"):
-        iter(stage(items(40), batch_size=5)).set_state(state)
-    with pytest.raises(ValueError, match=r"12 items had been taken .* the parent has 10;"):
-        iter(stage(items(10), batch_size=4)).set_state(state)
-    iterator.close()
-
-
-# ---- over time: a parent whose items arrive when the test releases them
 
 
 class Gated(grain.MapDataset):
@@ -417,7 +361,7 @@ class Arrivals:
 def simulated(intervals, max_factor, capacity, size):
     """Batches of steps that take 1, behind items that follow each other in `intervals`: (index,
     time waited, items stored before)."""
-    order = AutoOrder(Repeats(max_factor, capacity, seed=0), size, None, None, None, None)
+    order = AutoOrder(Repeats(max_factor, capacity, seed=0), size)
     intake, batches = Arrivals(np.cumsum(intervals)), []
     while True:
         stored, start = len(order.pending()), intake.now
@@ -581,79 +525,6 @@ def drained(iterator, error):
             assert num_errors < 100
 
 
-@pytest.mark.parametrize("error", [OSError, SystemExit])
-@pytest.mark.parametrize("kind", ["random access", "sequential", "moved on"])
-def test_the_stream_continues_after_errors_of_the_parent(kind, error):
-    parent = unreliable = Unreliable(20, failing=(0, 6, 7, 19), error=error)
-    if kind == "sequential":
-        parent = Sequence(unreliable)
-    elif kind == "moved on":  # the parent of `map` has read an item that fails
-        parent = grain.MapDataset.range(20).to_iter_dataset().map(unreliable.__getitem__)
-    iterator = iter(stage(parent, decisions=[4] * 5))
-    batches, num_errors = drained(iterator, error)
-    iterator.close()
-    assert num_errors >= 1 if kind == "random access" else num_errors == 4
-    assert [i for batch in batches for i in batch.item["i"].tolist()] == list(range(20))
-
-
-def test_an_item_that_could_not_be_copied_is_copied_again():
-    class Item:
-        failures = 0
-
-        def __init__(self, number):
-            self.number = number
-
-        def __deepcopy__(self, memo):
-            if self.failures:
-                self.failures -= 1
-                raise MemoryError
-            return Item(self.number)
-
-    made = [Item(number) for number in range(9)]
-    made[3].failures = 1
-    parent = grain.MapDataset.source(made).to_iter_dataset(grain.ReadOptions(0, 0))
-    iterator = iter(stage(parent, max_factor=1, batch_size=None, decisions=[1] * 9))
-    outputs, num_errors = drained(iterator, MemoryError)
-    iterator.close()
-    assert num_errors == 1
-    assert [output.item.number for output in outputs] == list(range(9))
-
-
-def test_the_state_after_an_output_that_could_not_be_copied_is_that_before_it():
-    class Item:
-        """A number; the next copy of the stored item `fails` fails."""
-
-        fails = None
-
-        def __init__(self, number, stored=False):
-            self.number, self.stored = number, stored
-
-        def __deepcopy__(self, memo):
-            if self.stored and self.number == Item.fails:
-                Item.fails = None
-                raise MemoryError
-            return Item(self.number, stored=True)
-
-    def following(iterator):
-        return [(output.item.number, int(output.copy), output.fresh) for output in iterator]
-
-    parent = grain.MapDataset.source([Item(number) for number in range(9)])
-    dataset = stage(parent, batch_size=None, decisions=[1, 1, 0, 1, 0, 0, 0, 1])
-    whole = following(iter(dataset))
-    for place, (number, copy, _) in enumerate(whole):
-        if copy == 2:  # the last one, for which the stored item itself is emitted
-            continue
-        iterator, resumed = iter(dataset), iter(dataset)
-        for _ in range(place):
-            next(iterator)
-        before, Item.fails = iterator.get_state(), number
-        with pytest.raises(MemoryError):
-            next(iterator)
-        assert iterator.get_state() == before
-        resumed.set_state(iterator.get_state())
-        assert following(resumed) == following(iterator) == whole[place:]
-
-
 @pytest.mark.parametrize("first_bytes", [200, 2])
 @pytest.mark.parametrize("read_ahead", [1, 50])
 def test_sequential_read_ahead_is_bounded_in_bytes(first_bytes, read_ahead, monkeypatch):
@@ -752,18 +623,6 @@ def test_reading_ahead_needs_threads():
         )
 
 
-def test_a_state_stays_small():
-    rng = np.random.default_rng(0)
-    decisions = [128, *rng.integers(8, 64, 100).tolist()]
-    dataset = stage(items(10_000), 16, 2_500, 128, decisions=decisions)
-    iterator = iter(dataset)
-    for _ in decisions:
-        next(iterator)
-    assert len(iterator._pass.store) > 2_000
-    assert len(json.dumps(iterator.get_state())) < 4 * len(iterator._pass.store)
-    iterator.close()
-
-
 class ReadsTooMuch:
     """An intake that reads three items more than it is asked for."""
 
@@ -778,9 +637,8 @@ class ReadsTooMuch:
     ("limit", "earlier"),
     [(lambda: np.int64(6), None), (None, lambda batch: np.arange(4, 0, -2)[batch])],
 )
-def test_numpy_integers_of_its_functions_leave_the_state_json(monkeypatch, limit, earlier):
-    monkeypatch.setattr(auto_order, "_PACK_EVERY", 1)
-    order, intake = AutoOrder(Repeats(3, 6, 1), 4, None, limit, None, earlier), ReadsTooMuch()
+def test_numpy_integers_of_its_functions_leave_the_state_json(limit, earlier):
+    order, intake = AutoOrder(Repeats(3, 6, 1), 4, limit=limit, earlier=earlier), ReadsTooMuch()
     for admitted in (4, 6):
         order.next(intake)
         order.emitted(4)

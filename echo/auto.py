@@ -7,20 +7,16 @@ waits for fresh items rather than contain an item twice, or, if all copies are e
 reserve.
 """
 
-import base64
-import binascii
 import collections
 import copy
-import functools
 import math
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from echo.order import Emission, Intake
+from echo.order import Emission
 from echo.spec import MAX_BUFFER, MAX_FACTOR, MAX_POSITION, EchoSpecError, checked_integer
 
 # Separates copy counts from item numbers in a sort key, and batches from copy counts in another.
@@ -29,11 +25,7 @@ _MAX_COPIES = 2**20
 
 _MAX_INT64 = np.iinfo(np.int64).max
 
-# A state is taken before each batch, and packing the stored items takes as long as choosing from
-# them. So a state has those of fewer than so many batches ago, and the decisions since.
-_PACK_EVERY = 32
-
-_ROWS = 3  # of what `Repeats.stored` returns
+_COUNTS = ("batches", "admitted", "kept_all_since", "evicted")  # of `Repeats`
 
 
 class Repeats:
@@ -59,7 +51,7 @@ class Repeats:
         self.capacity = checked_integer("shuffle_buffer", capacity, 1, MAX_BUFFER)
         self.seed = checked_integer("seed", seed, 0, 2**64 - 1)
         self.batches, self.admitted, self.kept_all_since, self.evicted = 0, 0, 0, 0
-        self._items, self._emitted, self._last = np.zeros((_ROWS, 0), np.int64)
+        self._items, self._emitted, self._last = np.zeros((3, 0), np.int64)
 
     @property
     def settings(self) -> str:
@@ -73,13 +65,37 @@ class Repeats:
         """The earliest item that later batches may contain."""
         return int(self._items[0]) if len(self._items) else self.admitted
 
-    def at(
-        self, batches: int, admitted: int, kept_all_since: int, evicted: int, stored: np.ndarray
-    ) -> "Repeats":
-        """These settings at another position; `stored` as `stored()` returns it."""
-        other = Repeats(self.max_factor, self.capacity, self.seed)
-        other.batches, other.admitted = batches, admitted
-        other.kept_all_since, other.evicted = kept_all_since, evicted
+    def get_state(self) -> dict[str, Any]:
+        """The position, in JSON, with the settings to which it belongs."""
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return {"settings": self.settings, **counts, "stored": self.stored().tolist()}
+
+    def at(self, state: dict[str, Any]) -> "Repeats":
+        """These settings at the position of `state`.
+
+        Raises:
+            ValueError: the state is of other settings, or is none.
+        """
+        if state["settings"] != self.settings:
+            raise ValueError(
+                f"the state is of a stage with {state['settings']}, this one has {self.settings}; "
+                "restore it into an equal stage"
+            )
+        other = copy.copy(self)
+        for name in _COUNTS:
+            setattr(other, name, checked_integer(name, state[name], 0, MAX_POSITION))
+        try:
+            stored = np.asarray(state["stored"], np.int64).reshape(3, -1)
+        except (TypeError, ValueError, OverflowError):
+            stored = np.full((3, 1), -1)  # is refused
+        items, emitted, last = stored
+        ascending = (np.diff(items, prepend=-1) > 0).all() and (items < other.admitted).all()
+        possible = (
+            (emitted > 0) & (emitted < self.max_factor) & (last >= 0) & (last < other.batches)
+        )
+        if not (ascending and possible.all() and len(items) <= self.capacity):
+            allowed = "up to shuffle_buffer items, their counts below max_factor, and their batches"
+            raise EchoSpecError("stored", state["stored"], allowed)
         other._items, other._emitted, other._last = stored
         return other
 
@@ -195,7 +211,8 @@ def _first_by(major: np.ndarray, minor: np.ndarray, n: int) -> np.ndarray:
 
 
 class DecidedOrder:
-    """The outputs that follow from decisions; see `echo.diagnostics.CopyOrder`.
+    """The outputs that follow from decisions, with the methods of `EchoCursor` that
+    `echo.diagnostics` calls.
 
     Args:
         repeats: before the first batch.
@@ -208,6 +225,7 @@ class DecidedOrder:
 
     def __init__(self, repeats: Repeats, size: int):
         self._repeats, self._size = repeats, size
+        self.oldest = repeats.oldest
         self.position = 0
         self.decisions: collections.deque[int] = collections.deque()
 
@@ -215,19 +233,13 @@ class DecidedOrder:
         """The next n outputs, a multiple of `size`, as (fresh item, copy), both int64 [n]."""
         parts = [np.zeros((2, 0), np.int64)]
         for _ in range(n // self._size):
-            index, copy, _ = self._repeats.take(self.decisions.popleft(), self._size)
-            parts.append(np.stack([index, copy]))
+            parts.append(np.stack(self._repeats.take(self.decisions.popleft(), self._size)[:2]))
+        self.position += n
         fresh, copies = np.concatenate(parts, axis=1)
-        self.position += len(fresh)
         return fresh, copies
-
-    def oldest(self) -> int:
-        """The earliest item that later batches may contain."""
-        return self._repeats.oldest()
 
     def rewound(self, position: int) -> "DecidedOrder":
         """This order: it only moves forward."""
-        del position
         return self
 
 
@@ -237,23 +249,22 @@ class AutoOrder:
     Args:
         repeats: the stored items; not changed.
         size: outputs to take at a time.
-        slack, limit, decisions, earlier, waited: see `echo.OpportunisticIterDataset`.
+        slack, limit, waited, decisions, earlier: see `echo.OpportunisticIterDataset`.
     """
 
     def __init__(
         self,
         repeats: Repeats,
         size: int,
-        slack: Callable[[], float] | None,
-        limit: Callable[[], int] | None,
-        decisions: np.ndarray | None,
-        earlier: Callable[[int], int | None] | None,
+        *,
+        slack: Callable[[], float] | None = None,
+        limit: Callable[[], int] | None = None,
         waited: Callable[[float], None] | None = None,
+        decisions: np.ndarray | None = None,
+        earlier: Callable[[int], int | None] | None = None,
     ):
         self._repeats, self._size = repeats, size
         self._following = repeats  # after the batch that `next` has returned
-        self._snapshot = _Snapshot(repeats)
-        self._since: list[int] = []  # decisions after `_snapshot`
         self._slack, self._limit, self._waited = slack, limit, waited
         self._decisions, self._earlier = decisions, earlier
 
@@ -261,19 +272,14 @@ class AutoOrder:
     def admitted(self) -> int:
         return self._repeats.admitted
 
-    def next(self, intake: Intake) -> Emission:
+    def next(self, intake: Any) -> Emission:
         following = copy.copy(self._repeats)
         index, copies, dropped = following.take(self._decide(intake), self._size)
         self._following = following
         return Emission(index[None], copies[None], dropped)
 
     def emitted(self, n: int) -> None:
-        snapshot = self._snapshot
-        since = [*self._since, self._following.admitted - self._repeats.admitted]
-        if len(since) >= _PACK_EVERY:
-            snapshot, since = _Snapshot(self._following), []
-        # All at once: an interrupt between two of them would leave a state of no position.
-        self._repeats, self._snapshot, self._since = self._following, snapshot, since
+        self._repeats = self._following
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         return np.full(len(fresh), self._repeats.max_factor)
@@ -286,52 +292,24 @@ class AutoOrder:
         return self._repeats.oldest()
 
     def get_state(self) -> dict[str, Any]:
-        """The position of this order, in JSON: `Repeats` before an earlier batch, and the decisions
-        since then. The position follows from them."""
-        before = self._snapshot.repeats
-        return {
-            "batches": before.batches,
-            "admitted": before.admitted,
-            "kept_all_since": before.kept_all_since,
-            "evicted": before.evicted,
-            "stored": self._snapshot.stored,
-            "since": " ".join(map(str, self._since)),  # a list would change the state's structure
-            "settings": self._settings,
-        }
+        return {**self._repeats.get_state(), "batch_size": self._size}
 
     def at(self, state: dict[str, Any], num_items: int | None) -> "AutoOrder":
-        if state["settings"] != self._settings:
-            raise ValueError(
-                f"the state is of a stage with {state['settings']}, this one has "
-                f"{self._settings}; restore it into an equal stage"
-            )
-        batches = checked_integer("batches", state["batches"], 0, MAX_POSITION)
-        max_admitted = MAX_POSITION if num_items is None else num_items
-        admitted = checked_integer("admitted", state["admitted"], 0, max_admitted)
-        kept = checked_integer("kept_all_since", state["kept_all_since"], 0, admitted)
-        most = self._repeats.max_factor * admitted
-        evicted = checked_integer("evicted", state["evicted"], 0, most)
-        repeats = self._repeats.at(batches, admitted, kept, evicted, self._checked_stored(state))
         order = copy.copy(self)
-        order._snapshot, order._since = _Snapshot(repeats), self._checked_since(state)
-        order._repeats = copy.copy(repeats)
-        try:
-            for decision in order._since:
-                order._repeats.take(decision, self._size)
-        except ValueError as error:
-            raise ValueError(f"the state's decisions cannot be repeated: {error}") from error
-        if order.admitted > max_admitted:
+        order._repeats = self._repeats.at(state)
+        if state["batch_size"] != self._size:
+            raise ValueError(
+                f"the state has batch_size {state['batch_size']}, this stage {self._size}; restore "
+                "it into an equal stage"
+            )
+        if num_items is not None and order.admitted > num_items:
             raise ValueError(
                 f"{order.admitted} items had been taken when the state was taken, but the parent "
-                f"has {max_admitted}; restore it over the same data"
+                f"has {num_items}; restore it over the same data"
             )
         return order
 
-    @property
-    def _settings(self) -> str:
-        return f"{self._repeats.settings}, batch size {self._size}"
-
-    def _decide(self, intake: Intake) -> int:
+    def _decide(self, intake: Any) -> int:
         """The number of fresh items that the next batch takes; all of them have been read."""
         admitted = self._repeats.admitted
         required, maximum = self._repeats.required(self._size), self._size
@@ -382,35 +360,6 @@ class AutoOrder:
             raise StopIteration
         return int(self._decisions[batch])
 
-    def _checked_since(self, state: dict[str, Any]) -> list[int]:
-        """The decisions of a state."""
-        text = state["since"]
-        allowed = f"fewer than {_PACK_EVERY} numbers from 0 to {self._size}, as text"
-        if not isinstance(text, str) or not all(map(str.isdecimal, numbers := text.split())):
-            raise EchoSpecError("since", text, allowed)
-        since = list(map(int, numbers))
-        if len(since) >= _PACK_EVERY or max(since, default=0) > self._size:
-            raise EchoSpecError("since", text, allowed)
-        return since
-
-    def _checked_stored(self, state: dict[str, Any]) -> np.ndarray:
-        """The stored items of a state, as `Repeats.stored` returns them."""
-        max_factor = self._repeats.max_factor
-        try:
-            stored = _unpack(state["stored"], self._repeats.capacity)
-        except (TypeError, ValueError, binascii.Error, zlib.error) as error:
-            raise ValueError(f"the state's stored items cannot be read: {error}") from error
-        items, emitted, last = stored
-        ascending = (np.diff(items, prepend=-1) > 0).all() and (items < state["admitted"]).all()
-        possible = (emitted > 0) & (emitted < max_factor) & (last >= 0) & (last < state["batches"])
-        if not (ascending and possible.all()):
-            raise ValueError(
-                f"the state's stored items are not ascending numbers below {state['admitted']}, "
-                f"each emitted less than {max_factor} times and in one of {state['batches']} "
-                "batches; take the state from an equal stage"
-            )
-        return stored
-
 
 def store_rows(shuffle_buffer: int, batch_size: int) -> int:
     """The rows of a store that holds the items to repeat and a batch of fresh items."""
@@ -436,36 +385,6 @@ def checked_decisions(decisions: Sequence[int], size: int) -> np.ndarray:
     if not array.size:
         return np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() > size:
-        raise EchoSpecError(
-            "decisions", decisions, f"integers from 0 to {size}, one for each batch"
-        )
+        allowed = f"integers from 0 to {size}, one for each batch"
+        raise EchoSpecError("decisions", decisions, allowed)
     return array
-
-
-class _Snapshot:
-    """A position of `Repeats`, whose stored items are packed once, when a state needs them."""
-
-    def __init__(self, repeats: Repeats):
-        self.repeats = repeats
-
-    @functools.cached_property
-    def stored(self) -> str:
-        return _pack(self.repeats.stored())
-
-
-def _pack(stored: np.ndarray) -> str:
-    """int64 [3, n] as text: up to three bytes per item."""
-    steps = stored.copy()
-    steps[:, 1:] -= stored[:, :-1]  # np.diff with `prepend` takes several times as long
-    # The default level takes five times as long.
-    return base64.b64encode(zlib.compress(steps.tobytes(), level=2)).decode()
-
-
-def _unpack(text: str, capacity: int) -> np.ndarray:
-    """The inverse of `_pack`, for at most `capacity` items: damaged text must not fill memory."""
-    decompressor = zlib.decompressobj()
-    max_bytes = _ROWS * np.dtype(np.int64).itemsize * capacity
-    content = decompressor.decompress(base64.b64decode(text, validate=True), max_bytes + 1)
-    if not decompressor.eof or len(content) > max_bytes:
-        raise ValueError(f"not complete, or more than {capacity} items")
-    return np.frombuffer(content, np.int64).reshape(_ROWS, -1).cumsum(axis=1)
