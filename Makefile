@@ -94,9 +94,8 @@ grid: $(VENV)/.installed-dev
 	done; done
 
 grid-pack: $(VENV)/.installed
-	mkdir -p results/grid
 	for problem in $(PROBLEMS); do if [ -e $(GRID)/$$problem/study.json ]; then \
-	    $(BIN)/python -m analysis $(GRID)/$$problem --pack=results/grid/$$problem.tar.xz --thin=0.02 || exit $$?; \
+	    $(BIN)/python -m analysis $(GRID)/$$problem --pack=results --study=grid/$$problem || exit $$?; \
 	fi; done
 
 confirmation: $(VENV)/.installed-dev
@@ -105,7 +104,7 @@ confirmation: $(VENV)/.installed-dev
 	        --study=confirmation --outdir=$(GRID)/confirmation_$$problem --workers=2 \
 	        --config.dataset.cache_dir=$(GRID)/vocabularies || exit $$?; \
 	    $(BIN)/python -m analysis $(GRID)/confirmation_$$problem \
-	        --pack=results/grid/confirmation_$$problem.tar.xz --thin=0.2 || exit $$?; \
+	        --pack=results --study=grid/confirmation_$$problem || exit $$?; \
 	done
 
 clean:

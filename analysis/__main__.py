@@ -37,9 +37,8 @@ examples:
   python -m analysis out/study                        table, figures in out/study/report
   python -m analysis out/study --target=0.95          the same trials at an easier target
   python -m analysis out/a out/b --out=out/compared   single runs, compared
-  python -m analysis out/study --watch                the state of a running study
-  python -m analysis out/study --pack=study.tar.xz    its records as one file
-  python -m analysis study.tar.xz --out=out/report    a report from that file
+  python -m analysis out/study --pack=out --study=digits      adds its records to out/*.parquet
+  python -m analysis out/trials.parquet --study=digits --out=out/report    a report from these
 
 written to --out: report.html (self-contained), report.md, scores.csv (conditions), paired.csv
                   (effects with matched seeds), trials.csv (trials), scores.tex and paired.tex (for
@@ -70,22 +69,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add(
         "--pack",
-        metavar="FILE",
-        help="only pack a study's records into FILE.tar.xz, which can be given as DIR with --out",
+        type=cli.directory,
+        metavar="DIR",
+        help="only add a study's trials to DIR/trials.parquet, which can then be given as DIR, and "
+        "up to 60 evaluations of each to DIR/curves.parquet",
     )
     add(
-        "--thin",
-        type=_share,
-        default=0.0,
-        metavar="X",
-        help="with --pack: leave out evaluations, gradients, and lines about training that follow "
-        "another within this share of its fresh examples, such as 0.02; scores and best values "
-        "stay the same (default: keep all)",
-    )
-    add(
-        "--watch",
-        action="store_true",
-        help="show the state of the study every few seconds until it ends or you press Ctrl-C",
+        "--study",
+        default="",
+        metavar="NAME",
+        help="its name in a trials.parquet (default: the only one there; with --pack, its own)",
     )
     options = parser.parse_args(argv)
     _check(options)
@@ -94,19 +87,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _check(options: argparse.Namespace) -> None:
     first, several = options.directories[0], len(options.directories) > 1
-    packs = options.pack is not None  # an empty name is refused like any other wrong one
-    if options.watch and (several or options.out or packs):
-        raise InputError("--watch takes one DIR, and neither --out nor --pack; it writes nothing")
-    if packs and (several or options.out or options.target is not None):
+    if options.pack and (several or options.out or options.target is not None):
         raise InputError("--pack takes one DIR, and neither --out nor --target")
-    if options.thin and not packs:
-        raise InputError(f"--thin is {options.thin:g}, but there is no --pack; give both")
-    if not (options.out or packs or options.watch) and pathlib.Path(first).is_file():
+    if not (options.out or options.pack) and pathlib.Path(first).is_file():
         raise InputError(f"{first} is a file; give --out, the directory to write to")
 
 
 def _target(text: str) -> float:
-    number = _number(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not math.isfinite(number):
         raise InputError(
             f"--target is {text!r}; allowed: a number, a value of the study's metric such as 0.95"
@@ -114,33 +105,32 @@ def _target(text: str) -> float:
     return number
 
 
-def _share(text: str) -> float:
-    number = _number(text)
-    if not 0 <= number < 1:
-        raise InputError(f"--thin is {text!r}; allowed: from 0 to less than 1, such as 0.02")
-    return number
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 if __name__ == "__main__":
     cli.answer_early(parse)
 
-from analysis import archive, caveats, load, report, scores, tables, uncertainty, watch
+from analysis import archive, caveats, load, report, scores, tables, uncertainty
 from runs.progress import several, write
 from runs.study import plain
 
 _MAX_WIDTH = 100
 
 
-def _write_report(directories: Sequence[str], out: pathlib.Path, target: float | None) -> None:
-    loaded = load.read(directories, target)
-    roots = [os.path.abspath(archive.opened(path)) for path in directories]
+def _pack(directory: str, out: str, name: str) -> None:
+    loaded = load.read(directory)
+    trials = loaded.trials[loaded.trials["status"] != load.UNFINISHED]
+    if not loaded.study.searches or trials.empty:
+        raise InputError(f"{directory} has no finished trials of a study; give a study's directory")
+    name = name or loaded.study.name
+    curves = load.curves(trials, loaded.study.target.metric)
+    archive.pack(loaded.study, trials, curves, pathlib.Path(out), name)
+    write(f"Packed {several(len(trials), 'trial')} as {name} into {out}.")
+
+
+def _write_report(
+    directories: Sequence[str], out: pathlib.Path, target: float | None, name: str
+) -> None:
+    loaded = load.read(directories, target, name)
+    roots = list(map(os.path.abspath, directories))
     try:
         drawn = report.write(loaded, out, os.path.commonpath(roots))
     except OSError as error:
@@ -165,18 +155,11 @@ def _write_report(directories: Sequence[str], out: pathlib.Path, target: float |
 def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     first = pathlib.Path(options.directories[0])
-    if options.watch:
-        watch.watch(first, options.target)
-    elif options.pack is not None:
-        number, size = archive.pack(first, options.pack, options.thin)
-        packed = pathlib.Path(options.pack).stat().st_size
-        write(
-            f"Packed the records of {several(number, 'trial')} with a result ({size:,} bytes) "
-            f"into {options.pack} ({packed:,} bytes)."
-        )
+    if options.pack:
+        _pack(options.directories[0], options.pack, options.study)
     else:
         out = pathlib.Path(options.out or first / "report")
-        _write_report(options.directories, out, options.target)
+        _write_report(options.directories, out, options.target, options.study)
     return cli.OK
 
 

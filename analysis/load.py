@@ -41,6 +41,12 @@ _FLOATS += ("best_value", "train_seconds", "evaluation_interval")
 # What an evaluation's record has besides its metrics.
 _NO_METRICS = {"step", "fresh_examples", "split", "input_wait_fraction"}
 _NO_METRICS |= {"train_seconds", "wall_seconds"}
+# The columns of `load` that follow the hyperparameters.
+_TAIL = ("status", "fresh_examples_to_target", "steps_to_target", "seconds_to_target")
+_TAIL += ("fresh_examples_before_target", "seconds_before_target", "best_value")
+_TAIL += ("best_fresh_examples", "steps", "fresh_examples", "train_seconds", "counted")
+_TAIL += ("model_seed", "lanes", "workers", "evaluation_interval", "device", "commit", "paces")
+_TAIL += ("path",)
 _MAX_NAMED = 12  # trials that are set aside; a study may have thousands
 SETTINGS = ("label", "insertion", "factor", "shuffle_buffer", "batch_size")
 # Column names that a hyperparameter may not have; see `load`.
@@ -86,12 +92,13 @@ class LoadedStudy:
         return f"Set aside {number} unusable {noun}: {'; '.join(listed)}."
 
 
-def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
+def load(directories: Paths, target: float | None = None, study: str = "") -> pd.DataFrame:
     """The trials of a study, or of directories of single runs.
 
     Args:
-        directories: one path or several; at most one study, which may be packed (see archive.py).
+        directories: one path or several; at most one study. Or a trials.parquet (archive.py).
         target: judge the trials at this value of the study's metric, from their curves.
+        study: its name, if a trials.parquet has several.
 
     Returns:
         One row per trial, ordered by condition, search, and trial: condition, label, insertion,
@@ -108,24 +115,25 @@ def load(directories: Paths, target: float | None = None) -> pd.DataFrame:
     Raises:
         InputError: no such directory, no records in it, several studies, or a target in percent.
     """
-    loaded = read(directories, target)
+    loaded = read(directories, target, study)
     if warning := loaded.warning():
         warnings.warn(warning, stacklevel=2)
     return loaded.trials
 
 
 def read(
-    directories: Paths, target: float | None = None, remembered: "Rows | None" = None
+    directories: Paths,
+    target: float | None = None,
+    study: str = "",
 ) -> LoadedStudy:
-    """The study, its trials, and what was set aside; arguments and errors are those of `load`.
-
-    Args:
-        remembered: what earlier calls have read of these directories.
-    """
-    read_row = remembered or _trial_row
+    """The study, its trials, and what was set aside; arguments and errors are those of `load`."""
     single = isinstance(directories, str | os.PathLike)
     paths = [directories] if single else list(directories)
-    roots = [archive.opened(path) for path in paths]
+    if any(map(archive.is_published, paths)):
+        if len(paths) > 1:
+            raise InputError(f"give {archive.TRIALS} alone, or several directories of single runs")
+        return _published(paths[0], study, target)
+    roots = [pathlib.Path(path) for path in paths]
     for root in roots:
         if not root.is_dir():
             raise InputError(
@@ -138,19 +146,37 @@ def read(
         raise InputError(
             f"{path} is a study; give one study alone, or several directories of single runs"
         )
-    plan = _study(studies[0]) if studies else _runs(roots, target)
-    study, places, set_aside, problems, of_runs = plan
-    study = at_target(study, target)
+    read_plan = _study(studies[0]) if studies else _runs(roots, target)
+    plan, places, set_aside, problems, of_runs = read_plan
+    plan = at_target(plan, target)
     rows = []
     for place, path in places:
         try:
-            row = read_row(place, path, study)
+            row = _trial_row(place, path, plan)
             rows.append(row | {"hparams": row["hparams"] | problems.get(path, {})})
         except _DAMAGE as error:
             set_aside.append((path, plain(_reason(error))))
     if not rows:
         raise InputError(_nothing_in(paths, set_aside))
-    return LoadedStudy(study, _table(rows, study), tuple(set_aside), **of_runs)
+    return LoadedStudy(plan, _table(rows, plan), tuple(set_aside), **of_runs)
+
+
+def _published(file: str | os.PathLike, name: str, target: float | None) -> LoadedStudy:
+    study, trials = archive.read(file, name)
+    at = at_target(study, target).target
+    settings = {condition.name: condition for condition in study.conditions}
+    for setting in SETTINGS:
+        trials[setting] = [getattr(settings[own], setting) for own in trials["condition"]]
+    axes = [axis.field for axis in study.space]
+    others = [column for column in trials if "." in column and column not in axes]
+    head = ["condition", *SETTINGS, "search", "trial"]
+    hparams = [column for column in (*axes, *others) if column not in head]
+    trials = trials.reindex(columns=[*head, *hparams, *_TAIL])
+    trials = trials.astype(dict.fromkeys(_COUNTS, "Int64") | dict.fromkeys(_FLOATS, float))
+    loaded = LoadedStudy(study, trials.astype({"counted": bool}), ())
+    if at == study.target:
+        return loaded
+    return judged_at(loaded, curves(loaded.trials, at.metric), at.value)
 
 
 def at_target(study: Study, value: float | None) -> Study:
@@ -185,12 +211,19 @@ def read_study(directory: pathlib.Path) -> Study:
 
 def curves(trials: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The validation records of `trials`: condition, label, insertion, factor, search, trial, step,
-    fresh_examples, train_seconds, value (of `metric`; missing if it was not finite).
+    fresh_examples, train_seconds, value (of `metric`; missing if it was not finite). Published
+    records have the target's metric only, and no train_seconds.
 
     Raises:
         InputError: no evaluation has this metric.
     """
     kept = ["condition", "label", "insertion", "factor", "search", "trial"]
+    if len(trials) and (place := archive.place(trials["path"].iloc[0])):
+        key = ["condition", "search", "trial"]
+        points = archive.curves(*place)[[*key, "step", "fresh_examples", "value"]]
+        points = trials[kept].merge(points, on=key, sort=False)
+        points.insert(len(points.columns) - 1, "train_seconds", math.nan)
+        return points
     names = ("step", "fresh_examples", "train_seconds", metric)
     lengths, columns, recorded = [], {name: array.array("d") for name in names}, set()
     for path in trials["path"]:
@@ -259,42 +292,6 @@ def counted(trials: pd.DataFrame, study: Study) -> pd.Series:
         ended |= broken & trials["fresh_examples_to_target"].notna()
     rank = ended.groupby([trials["condition"], trials["search"]]).cumsum()
     return ended & (rank <= study.trials) if study.trials else ended
-
-
-class Rows:
-    """Reads the rows of trials, those of an unchanged trial only once."""
-
-    _FILES = (records.CONFIG, records.HPARAMS, records.METRICS, records.RESULT)
-
-    def __init__(self):
-        self._known: dict[pathlib.Path, tuple[Any, dict[str, Any]]] = {}
-        self._study: Study | None = None
-        self._plan = ""
-
-    def __call__(
-        self, place: records.TrialPath, path: pathlib.Path, study: Study
-    ) -> dict[str, Any]:
-        """The trial's row; raises one of _DAMAGE if its files are damaged."""
-        if study is not self._study:
-            plan = repr((study.target, study.record))
-            if plan != self._plan:
-                self._known.clear()
-            self._study, self._plan = study, plan
-        state = tuple(_version(f"{path}/{name}") for name in self._FILES)
-        known, row = self._known.get(path, (None, {}))
-        if known != state:
-            row = _trial_row(place, path, study)
-            self._known[path] = state, row
-        return row
-
-
-def _version(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced; None if it does not exist."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 _Places = list[tuple[records.TrialPath, pathlib.Path]]

@@ -6,13 +6,10 @@ Every file is written whole or not at all, so a report can be rewritten while so
 """
 
 import base64
-import hashlib
 import itertools
-import json
 import os
 import pathlib
 import re
-import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +17,7 @@ import pandas as pd
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 
-from analysis import caveats, explorer, figures, scores, tables, uncertainty
+from analysis import caveats, figures, scores, tables, uncertainty
 from analysis.figures import style
 from analysis.load import LoadedStudy
 from analysis.tables import target_text
@@ -74,7 +71,7 @@ def write(
     page = markdown(loaded, conditions, effects, root, list(drawn))
     pngs = {name: content for name, content in files.items() if name.endswith(".png")}
     files["report.md"] = page.encode()
-    files["report.html"] = html(tables.title(study), page, pngs, explorer.data(loaded)).encode()
+    files["report.html"] = html(tables.title(study), page, pngs).encode()
     records.remove_stale(out)
     for name, content in files.items():
         records.write_bytes(out / name, content)
@@ -313,20 +310,28 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
 
 
-_WEB = pathlib.Path(__file__).parent / "web"
-SCRIPTS = ("d3.min.js", "plot.umd.min.js", "explorer.js")
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title><style>
+body {{ max-width: 52rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.5 sans-serif; }}
+table {{ border-collapse: collapse; font-size: 14px; display: block; overflow-x: auto; }}
+th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; }}
+img {{ max-width: 100%; }}
+</style></head><body>
+{body}</body></html>
+"""
 
 
-def html(
-    title: str, page: str, pngs: Mapping[str, bytes], explored: Mapping[str, Any] | None
-) -> str:
-    """The Markdown page as one HTML file that fetches nothing.
+def html(title: str, page: str, pngs: Mapping[str, bytes]) -> str:
+    """The Markdown page as one HTML file that fetches nothing and runs no script.
 
     Args:
         title: of the page.
         page: Markdown.
         pngs: images by file name, which are embedded; any other image is left out.
-        explored: `explorer.data`, which adds an interactive part that appears if scripts run.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(page)
@@ -334,23 +339,5 @@ def html(
         if token.type == "image":
             content = base64.b64encode(pngs.get(str(token.attrs["src"]), b"")).decode()
             token.attrs["src"] = f"data:image/png;base64,{content}"
-    result, heading, rest = parser.renderer.render(tokens, parser.options, {}).partition("<h2>")
-    scripts = [] if explored is None else [_web(name).strip() for name in SCRIPTS]
-    # The policy allows these scripts by their hashes, so that no text of a record can be one.
-    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    return string.Template(_web("page.html")).substitute(
-        title=escapeHtml(title),
-        hashes=" ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'",
-        style=_web("report.css"),
-        body=f"{result}{'' if explored is None else _explorer(explored)}{heading}{rest}",
-        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
-    )
-
-
-def _explorer(explored: Mapping[str, Any]) -> str:
-    data = json.dumps(explored, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
-    return string.Template(_web("explorer.html")).substitute(data=data, license=_web("LICENSE.txt"))
-
-
-def _web(name: str) -> str:
-    return (_WEB / name).read_text(encoding="utf-8")
+    body = parser.renderer.render(tokens, parser.options, {})
+    return _PAGE.format(title=escapeHtml(title), body=body)

@@ -112,9 +112,9 @@ WALL_SEEDS = 5
 
 # problem: (the study with the hyperparameters, the target, the budget)
 PROBLEMS = {
-    "digits": ("studies/digits_factor/records.tar.xz", 0.97, 12_000),
-    "sentences": ("studies/sentences_factor/records.tar.xz", 4.9, 10_000),
-    "logistic": ("grid/logistic.tar.xz", 0.875, 12_000),
+    "digits": ("digits_factor", 0.97, 12_000),
+    "sentences": ("sentences_factor", 4.9, 10_000),
+    "logistic": ("grid/logistic", 0.875, 12_000),
 }
 
 
@@ -265,7 +265,7 @@ def configuration(problem: str, first_seed: int = 0) -> ConfigDict:
 
 def tuned(problem: str) -> dict[int, dict[str, float]]:
     """The hyperparameters of the best trial of each fixed factor."""
-    winners = confirmation.winners(load.read(f"results/{PROBLEMS[problem][0]}"))
+    winners = confirmation.winners(load.read("results/trials.parquet", study=PROBLEMS[problem][0]))
     names = {e: f"before_augmentation_e{e}" if e > 1 else "baseline" for e in FACTORS}
     return {e: winners[f"{name}_b{BATCH_SIZE}"] for e, name in names.items()}
 

@@ -30,8 +30,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis import bounds, load, scores, tables, uncertainty
-from benchmarks import common, convex_regimes, deciding_sizes, further_searches, mean_curves
+from analysis import archive, bounds, load, scores, tables, uncertainty
+from benchmarks import common, convex_regimes, deciding_sizes, mean_curves
 from runs.study import Study
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
@@ -79,12 +79,8 @@ Problems = Mapping[str, Callable[[], Cell]]
 
 @functools.cache
 def loaded(study: str) -> load.LoadedStudy:
-    """A study of results/studies, grid/STUDY, or further/STUDY (benchmarks.further_searches)."""
-    folder, _, name = study.partition("/")
-    if folder == "further":
-        return further_searches.loaded(name)
-    packed = RESULTS / f"{study}.tar.xz"
-    return load.read(packed if packed.exists() else RESULTS / "studies" / study / "records.tar.xz")
+    """A study of results/trials.parquet, such as grid/digits or further/quality."""
+    return load.read(RESULTS / archive.TRIALS, study=study)
 
 
 def against_none(study: str, condition: str) -> Callable[[], Cell]:
@@ -192,7 +188,7 @@ def convex(
     not."""
 
     def cell() -> Cell:
-        runs: Any = pd.read_csv(RESULTS / f"{page}.csv")
+        runs: Any = convex_regimes.recorded(page)
         ratios = convex_regimes.ratios(runs[~runs["tuning"]], batch_size, factor, other)
         low, high, *balance = uncertainty.sign_interval(*ratios)
         claimed, contrary = high <= bound, low > bound
@@ -219,7 +215,7 @@ def convex_slopes(small: int, large: int, steep: float, flat: float) -> Callable
     the effect is the slope at the smaller one."""
 
     def cell() -> Cell:
-        runs = pd.read_csv(RESULTS / "convex_regimes.csv")
+        runs = convex_regimes.recorded("convex_regimes")
         table, sizes = convex_regimes.summarize(runs), (small, large)
         falls, stays = (convex_regimes.slope(table, size) for size in sizes)
         verdict = _verdict(falls <= steep and stays >= flat, falls > steep and stays < flat)

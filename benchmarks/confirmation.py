@@ -28,13 +28,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import load, scores, uncertainty, watch
+from analysis import archive, load, scores, uncertainty
 from benchmarks import common
 from configs import problems
 from runs import records
 from runs.study import echo_label
 
-RESULTS = pathlib.Path("results/grid")
+RECORDS = pathlib.Path(__file__).parents[1] / "results" / archive.TRIALS
 PREFIX = "confirmation_"
 LOOKS = 3
 LEVEL = 1 - 0.05 / LOOKS
@@ -68,7 +68,7 @@ def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
     chosen = {}
     names = [axis.field for axis in loaded.study.space]
     searches = scores.search_scores(loaded.trials, loaded.study)
-    done = searches[watch.finished(searches, loaded.study)]
+    done = searches[scores.finished(searches, loaded.study)]
     finished = collections.Counter(done["condition"])
     begun = loaded.trials["search"].nunique()
     reached: Any = loaded.trials[loaded.trials["counted"] & loaded.trials[scores.REACHED].notna()]
@@ -85,6 +85,11 @@ def winners(loaded: load.LoadedStudy) -> dict[str, dict[str, float]]:
         condition: {name: plain_number(best[name]) for name in names}
         for condition, best in chosen.items()
     }
+
+
+def published(name: str) -> load.LoadedStudy:
+    """A study of the grid in the published records."""
+    return load.read(RECORDS, study=f"grid/{name}")
 
 
 def plain_number(value: Any) -> float:
@@ -339,30 +344,21 @@ def _runs(loaded: load.LoadedStudy) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = common.arguments(__spec__.name, __doc__)
     parser.add_argument("--choose", action="store_true", help="choose the winners")
-    parser.add_argument("--records", type=pathlib.Path, default=RESULTS, help="packed studies")
     options = parser.parse_args(argv)
     names = [*problems.PROBLEMS, *map(problems.COMMON_CADENCE.__add__, problems.PROBLEMS)]
+    known = archive.studies(RECORDS)
     if options.choose:
-        packed = {name: options.records / f"{name}.tar.xz" for name in names}
-        grids = {name: load.read(path) for name, path in packed.items() if path.exists()}
-        if not grids:
-            parser.error(f"--records: {options.records} has no packed study of the grid")
-        records.write_json(
-            options.records / problems.WINNERS.name,
-            {name: winners(grid) for name, grid in grids.items()},
-        )
+        grids = {name: published(name) for name in names if f"grid/{name}" in known}
+        chosen = {name: winners(grid) for name, grid in grids.items()}
+        records.write_json(problems.WINNERS, chosen)
         return
-    packed = {name: options.records / f"{PREFIX}{name}.tar.xz" for name in names}
     studies, earlier = {}, {}
-    for name, path in packed.items():
-        if path.exists():
+    for name in names:
+        if f"grid/{PREFIX}{name}" in known:
             problem = name.removeprefix(problems.COMMON_CADENCE)
-            studies[name] = load.read(path), problems.PROBLEMS[problem].pairs
-        before = options.records / f"{PREFIX}{name}_search_0.tar.xz"
-        if before.exists():
-            earlier[name] = load.read(before)
-    if not studies:
-        parser.error(f"--records: {options.records} has no packed confirmation")
+            studies[name] = published(PREFIX + name), problems.PROBLEMS[problem].pairs
+        if f"grid/{PREFIX}{name}_search_0" in known:
+            earlier[name] = published(f"{PREFIX}{name}_search_0")
     common.publish(report(studies, earlier), options.out)
 
 

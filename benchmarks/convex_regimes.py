@@ -36,7 +36,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy import stats
 
-from analysis import bounds, uncertainty
+from analysis import archive, bounds, uncertainty
 from benchmarks import common
 from data import packaged
 
@@ -48,7 +48,7 @@ MAX_BATCHES = 20_000
 EVALUATED = 1_000  # training examples whose loss is evaluated
 CONFIRMED_FROM = 1_000  # seed of the first run with tuned learning rates
 FURTHER = 256, (1, 4), range(2_000, 2_100)  # batch size, factors, seeds
-RUNS = pathlib.Path(__file__).parents[1] / "results" / "convex_regimes.csv"
+RECORDS = pathlib.Path(__file__).parents[1] / "results" / archive.TRIALS
 
 HEADER = ("batch size", "e", "learning rate", "fresh examples", "steps", "ratio to e = 1", "1/e")
 
@@ -197,6 +197,21 @@ def with_new_seeds(setting: dict[str, Any], seeds: Iterable[int]) -> list[dict[s
         ends = {"batches_before": low, "batches": high}
         rows.append(setting | {"tuning": False, "seed": seed} | ends)
     return rows
+
+
+def recorded(page: str) -> pd.DataFrame:
+    """The rows of `measure`, or of `measure_further`, from the published records."""
+    runs = archive.rows(RECORDS, page.replace("_", "/"))
+    sizes = runs["condition"].str.extract(r"e(?P<factor>\d+)_b(?P<batch_size>\d+)").astype(int)
+    reached = runs["fresh_examples_to_target"].astype(float).fillna(math.inf)
+    before = runs["fresh_examples_before_target"] / sizes["batch_size"]
+    return sizes.assign(
+        rate=runs["optimizer.learning_rate"],
+        tuning=runs["search"] == 0,
+        seed=runs["trial"],
+        batches_before=before.astype(int),
+        batches=reached / sizes["batch_size"],
+    )
 
 
 def measure_further(known: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:
@@ -361,7 +376,7 @@ def main(argv: list[str] | None = None) -> None:
         plan = common.plan(options, dataclasses.replace(full, runs=len(seeds)), QUICK)
         if plan.runs > len(seeds):
             parser.error(f"--runs={plan.runs}; allowed: at most {len(seeds)} with --further")
-        runs = measure_further(pd.read_csv(RUNS), seeds[: plan.runs])
+        runs = measure_further(recorded("convex_regimes"), seeds[: plan.runs])
         common.publish(report_further(runs), options.out)
     else:
         plan = common.plan(options, full, QUICK)

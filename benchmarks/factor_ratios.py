@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import bounds, scores, tables, uncertainty
+from analysis import archive, bounds, scores, tables, uncertainty
 from analysis.figures import style
 from analysis.load import LoadedStudy
 from benchmarks import claims, common, confirmation
@@ -75,7 +75,7 @@ def _paired(packed: str, condition: str) -> tuple[str, str]:
     tuned = claims.loaded(f"grid/{packed}")
     matched = _matched(tuned.trials, tuned.study, condition)
     confirmed = f"grid/{confirmation.PREFIX}{packed}"
-    if not (claims.RESULTS / f"{confirmed}.tar.xz").exists():
+    if confirmed not in archive.studies(claims.RESULTS / archive.TRIALS):
         return matched, "-"
     new_seeds = claims.loaded(confirmed)
     return matched, _matched(confirmation.registered(new_seeds), new_seeds.study, condition)

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import sweep
-from analysis import bounds, load
+from analysis import archive, bounds, load
 from analysis.figures import style
 from benchmarks import common
 from benchmarks.confirmation import plain_number
@@ -48,6 +48,7 @@ RESAMPLES, INTERVAL = 10_000, 0.95
 # evaluations over which true curves are smoothed: nobody knows how smooth they are.
 SIMULATED, SIMULATED_RESAMPLES, WINDOWS = 200, 300, (1, 3, 5, 9)
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
+RECORDS = RESULTS / archive.TRIALS
 _CANDIDATE = "_search_"  # between a condition and its candidate's search
 
 NONE, FACTORS = 1, (2, 4, 16)
@@ -182,8 +183,12 @@ def searched(problem: str) -> pd.DataFrame:
         with the same score are ordered; see `scored`.
     """
     if problem == "logistic":
-        return pd.read_csv(DESIGNS[problem].file("trials"))
-    loaded = load.read(RESULTS / f"grid/{problems.COMMON_CADENCE}{problem}.tar.xz")
+        own = archive.rows(RECORDS, "mean_curves/logistic/search")
+        score = own["fresh_examples_to_target"].astype(float).fillna(math.inf)
+        fields = [name for name in own if "." in name]
+        own = own[["condition", "search", "trial", *fields, "best_value"]]
+        return own.rename(columns={"best_value": "smoothed"}).assign(score=score)
+    loaded = load.read(RECORDS, study=f"grid/{problems.COMMON_CADENCE}{problem}")
     trials = loaded.trials[loaded.trials["counted"]]
     fields = [axis.field for axis in loaded.study.space]
     return trials[["condition", "search", "trial", *fields]].assign(
@@ -318,9 +323,16 @@ def train(design: Design, root: pathlib.Path) -> None:
     pd.concat(accuracies, names=names).to_csv(design.file())
 
 
+def candidate_means(design: Design) -> pd.DataFrame:
+    """The mean curves of the candidates: condition (of `candidates`), fresh_examples, value."""
+    table = archive.curves(RECORDS, f"mean_curves/{design.problem}/candidates")
+    names = table["condition"] + _CANDIDATE + table["search"].astype(str)
+    return table[["fresh_examples", "value"]].assign(condition=names)
+
+
 def chosen_settings(design: Design) -> dict[str, Settings]:
     """The settings of the four conditions, by how they were chosen."""
-    trials, means = searched(design.problem), pd.read_csv(design.file("candidates"))
+    trials, means = searched(design.problem), candidate_means(design)
     level = design.candidate_level or common_level(means, design.budget)
     by_kind = {OF_MEANS: chosen_by_means(trials, means, level), OF_TRIALS: chosen(trials)}
     return {kind: by_kind[kind] for kind in design.new_seeds}
@@ -542,15 +554,18 @@ class Measured:
 
 def read(design: Design, kind: str = OF_MEANS) -> Measured:
     """The stored runs with new seeds."""
-    table = pd.read_csv(design.file(), index_col=["settings", "condition", "fresh_examples"])
-    own = table.loc[kind]
+    suffix = "/one_trial" if kind == OF_TRIALS else ""
+    table = archive.curves(RECORDS, f"mean_curves/{design.problem}{suffix}")
     accuracies = {
-        e: own.loc[name].dropna(axis="columns").T for e, name in design.conditions.items()
+        e: table[table["condition"] == name]
+        .pivot(index="search", columns="fresh_examples", values="value")
+        .dropna(axis="rows")
+        for e, name in design.conditions.items()
     }
     if design.candidate_level:
         level = judged_level(accuracies, design.budget)
     else:
-        level = common_level(pd.read_csv(design.file("candidates")), design.budget)
+        level = common_level(candidate_means(design), design.budget)
     return Measured(design, kind, accuracies, level)
 
 

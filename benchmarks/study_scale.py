@@ -8,7 +8,7 @@ nothing: each writes the records of a run with the given number of evaluations, 
 train.py writes them with. What a shard needs besides that writing is the overhead of scheduling.
 With Ray installed, a second study of up to 1,000 trials is run by as many Ray workers on one
 directory; Ray's own processes are not measured. The finished study is then resumed by one process,
-analyzed (`python -m analysis`), and read twice as `--watch` does. Every part runs in a new process.
+analyzed (`python -m analysis`). Every part runs in a new process.
 Memory is the largest increase after imports.
 """
 
@@ -244,16 +244,7 @@ def analyze(directory: pathlib.Path, size: Size) -> common.Usage:
         return common.usage(lambda: command.main([str(directory), f"--out={out}"]))
 
 
-def watch_again(directory: pathlib.Path, size: Size) -> common.Usage:
-    """A second look at a study in which nothing has changed."""
-    from analysis import load, watch
-
-    rows = load.Rows()
-    load.read(directory, remembered=rows)
-    return common.usage(lambda: watch.line(load.read(directory, remembered=rows)))
-
-
-PARTS = {"resume": resume, "analyze": analyze, "watch, again": watch_again}
+PARTS = {"resume": resume, "analyze": analyze}
 
 
 def measure(size: Size, directory: pathlib.Path) -> list[list[str]]:

@@ -67,7 +67,7 @@ STUDY_AT_5 = 3.25  # Choi et al. 2019, figure 5: ResNet-50 on ImageNet, R about 
 FACTOR = 4  # with --augmentation, at every insertion point
 LANES, WORKERS = 4, 2  # trials at a time where only fresh examples and steps are read
 QUIET = Progress(quiet=True)
-GRID = pathlib.Path("results/grid")
+RECORDS = pathlib.Path("results/trials.parquet")
 GRID_BUFFER = 256  # examples that its conditions shuffle
 
 
@@ -296,7 +296,7 @@ def best_trials(
 
 def best_of_grid(plan: Plan) -> tuple[Hyperparameters, Counter[str]]:
     """What `best_trials` returns, from the grid of the plan's problem."""
-    grid = load.read(GRID / f"{plan.problem}.tar.xz")
+    grid = load.read(RECORDS, study=f"grid/{plan.problem}")
     searches = scores.search_scores(grid.trials, grid.study)
     fields = [axis.field for axis in grid.study.space]
     hparams: Hyperparameters = {}
@@ -592,7 +592,7 @@ def main(argv: list[str] | None = None) -> None:
     slow.add_argument("--augmentation", action="store_true", help="augmentation is what is slow")
     slow.add_argument(
         "--problem",
-        choices=[name for name in problems.PROBLEMS if (GRID / f"{name}.tar.xz").exists()],
+        choices=[*problems.PROBLEMS],
         help="a problem of the grid instead of the digits mini",
     )
     parser.add_argument(

@@ -1,6 +1,6 @@
-"""Numbers of docs/claims_evidence.md and its tables, recomputed from the packed records alone.
+"""Numbers of docs/claims_evidence.md and its tables, recomputed from the published records alone.
 
-Only json, tarfile, and pandas are used, following docs/statistics.md, docs/studies.md, and
+Only json and pandas are used, following docs/statistics.md, docs/studies.md, and
 docs/runs.md: what a reader would do who distrusts the code of `analysis`.
 """
 
@@ -10,14 +10,16 @@ import json
 import math
 import re
 import statistics
-import tarfile
 
 import pandas as pd
 import pytest
 
 from tests.helpers.runs import ROOT
 
-STUDIES = ROOT / "results" / "studies"
+TRIALS = pd.read_parquet(ROOT / "results" / "trials.parquet")
+PLACE = ["study", "condition", "search", "trial"]
+CURVES = pd.read_parquet(ROOT / "results" / "curves.parquet", columns=[*PLACE, "fresh_examples"])
+CURVES = CURVES.groupby(PLACE)["fresh_examples"].agg(list)
 CLAIMS, TABLES = [ROOT / "docs" / "claims_evidence.md"], [ROOT / "results" / "claims_tables.md"]
 BOTH = CLAIMS + TABLES
 FACTORS = [ROOT / "results" / "factor_ratios.md"]
@@ -25,39 +27,22 @@ FACTORS = [ROOT / "results" / "factor_ratios.md"]
 
 @functools.cache
 def study(name):
-    """(trials that count, curves): a row per trial, and the content of metrics.jsonl by place."""
-    results, seeds, curves = [], {}, {}
-    grid = STUDIES.parent / f"{name}.tar.xz"
-    with tarfile.open(grid if grid.exists() else STUDIES / name / "records.tar.xz") as tar:
-        for member in tar:
-            content = tar.extractfile(member).read()
-            _, *place, file = member.name.split("/")
-            place = tuple(place)
-            if file == "study.json":
-                plan = json.loads(content)
-            elif file == "result.json":
-                condition, search, trial = place
-                key = {"condition": condition, "search": int(search), "trial": int(trial)}
-                results.append(key | {"place": place} | json.loads(content))
-            elif file == "config.json":
-                seeds[place] = json.loads(content)["config"]["seed"]["model"]
-            elif file == "metrics.jsonl":
-                curves[place] = content
-    trials = pd.DataFrame(results)
-    trials["best_value"] = [best["value"] for best in trials["best"]]
-    trials["seed"] = trials["place"].map(seeds)
+    """The trials that count."""
+    trials = TRIALS[TRIALS["study"] == name]
+    plan = json.loads(trials["plan"].iloc[0])
+    trials = trials.assign(seed=trials["model_seed"])
     trials["mode"] = plan["target"]["mode"]  # whether the target lies "above" or "below"
     if plan["study"] in ("confirmation", "weight_decay_of_winners"):
         # a run after one that diverged forms no pair
         trials = trials[trials["trial"] == 0]
     # the first N of each search that neither diverged nor failed
     trials = trials[trials["status"].isin(["reached", "exhausted"])].sort_values("trial")
-    return trials.groupby(["condition", "search"]).head(plan["trials"]), curves
+    return trials.groupby(["condition", "search"]).head(plan["trials"])
 
 
 def scores(name, column):
     """The scores of all searches, all of which reached the target, by condition and search."""
-    trials, _ = study(name)
+    trials = study(name)
     groups = trials.groupby(["condition", "search"])[column]
     highest = column == "best_value" and (trials["mode"] == "above").all()
     return groups.max() if highest else groups.min()
@@ -75,14 +60,14 @@ def tuned(name, condition, baseline, column="fresh_examples_to_target"):
 
 def bounds(name, condition):
     """By search and model seed, the fresh examples between which a trial reached the target."""
-    trials, curves = study(name)
+    trials = study(name)
     rows = {}
     for trial in trials[trials["condition"] == condition].to_dict("records"):
         at = trial["fresh_examples_to_target"]
         low, high = trial["fresh_examples"], math.inf
         if not math.isnan(at):
-            lines = map(json.loads, curves[trial["place"]].splitlines())
-            earlier = [line["fresh_examples"] for line in lines if line["split"] == "validation"]
+            place = [trial[key] for key in ("study", "condition", "search", "trial")]
+            earlier = CURVES.loc[tuple(place)]
             low, high = max((fresh for fresh in earlier if fresh < at), default=0), at
         rows[trial["search"], trial["seed"]] = (low, high)
     return pd.DataFrame(rows, index=["low", "high"]).T
@@ -296,8 +281,7 @@ def test_a_number_of_the_claims_follows_from_the_records(statistic, arguments, p
 )
 def test_a_number_of_the_further_searches_follows_from_their_trials(name, condition, baseline):
     """'median [low, high]' over the searches, all of which reached the target."""
-    trials = pd.read_csv(ROOT / "results" / "further_searches.csv.xz")
-    trials = trials[(trials["study"] == name) & trials["counted"]]
+    trials = TRIALS[(TRIALS["study"] == f"further/{name}") & TRIALS["counted"]]
     table = trials.groupby(["condition", "search"])["fresh_examples_to_target"].min()
     ratios = sorted(table[condition] / table[baseline])
     number = len(ratios)
@@ -309,9 +293,8 @@ def test_a_number_of_the_further_searches_follows_from_their_trials(name, condit
 
 
 def test_which_further_claims_stay_decided_by_holms_method_and_how_many_best_values_are_equal():
-    trials = pd.read_csv(ROOT / "results" / "further_searches.csv.xz")
-    trials = trials[trials["counted"]]
-    groups = trials.groupby(["study", "condition", "search"])
+    trials = TRIALS[TRIALS["study"].str.startswith("further/") & TRIALS["counted"]]
+    groups = trials.groupby([trials["study"].str[8:], "condition", "search"])
     fresh, best = groups["fresh_examples_to_target"].min(), groups["best_value"].max()
 
     def signs(effects, none):
@@ -366,13 +349,12 @@ def test_the_short_page_has_no_interval_of_its_own():
 
 
 def test_weight_decay_does_not_let_untuned_large_factors_train():
-    trials, _ = study(DECAY)
+    trials = study(DECAY)
     reached = trials[trials["status"] == "reached"].groupby("condition").size()
     untuned = [reached.get(f"e16_untuned_decay_{d}", 0) for d in ("0", "0.0001", "0.001", "0.01")]
     assert untuned == [1, 0, 0, 0]
-    with tarfile.open(STUDIES.parent / f"{DECAY}.tar.xz") as tar:
-        paths = [m.name for m in tar if re.search(r"e16_untuned\S+/\d+/0/result.json", m.name)]
-        ended = [json.load(tar.extractfile(path))["status"] for path in paths]
+    untuned = TRIALS[(TRIALS["study"] == DECAY) & TRIALS["condition"].str.contains("e16_untuned")]
+    ended = untuned.loc[untuned["trial"] == 0, "status"].tolist()
     assert (ended.count("diverged"), len(ended)) == (42, 48)
     assert "42 of those 48 runs diverged" in " ".join(TABLES[0].read_text().split())
 
@@ -391,7 +373,7 @@ def test_decaying_factors_beside_a_constant_four():
 def test_both_confirmations_of_photographs_run_e2_with_the_same_seeds():
     reached = []
     for name in ("confirmation_photographs", "confirmation_photographs_search_0"):
-        trials, _ = study(f"grid/{name}")
+        trials = study(f"grid/{name}")
         own = trials[(trials["condition"] == e(2, 32)) & (trials["search"] < 21)]
         reached.append(own.set_index("seed")["fresh_examples_to_target"].dropna())
     later, first = reached
@@ -403,7 +385,9 @@ def test_both_confirmations_of_photographs_run_e2_with_the_same_seeds():
 
 
 def test_slopes_of_the_convex_problem_up_to_16():
-    runs = pd.read_csv(STUDIES.parent / "convex_regimes.csv")
+    runs = TRIALS[TRIALS["study"] == "convex/regimes"]
+    setting = runs["condition"].str.extract(r"e(?P<factor>\d+)_b(?P<batch_size>\d+)").astype(int)
+    runs = setting.assign(rate=runs["optimizer.learning_rate"])
     rates = runs[runs["factor"] <= 16].groupby(["batch_size", "factor"])["rate"].first()
     text = " ".join(CLAIMS[0].read_text().split())
     small, large = (
@@ -417,7 +401,7 @@ def test_slopes_of_the_convex_problem_up_to_16():
 
 def test_untuned_large_factors_never_reach_the_target_on_the_sentences():
     """With the settings of the best trials without echoing, four of five runs do not count."""
-    trials, _ = study("grid/sentences")
+    trials = study("grid/sentences")
     none = trials[trials["condition"] == "baseline_b32"]
     best = none.loc[none.groupby("search")["fresh_examples_to_target"].idxmin()]
     own = trials[trials["condition"] == e(16, 32)].set_index(["search", "trial"])["status"]

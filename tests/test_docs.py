@@ -176,7 +176,7 @@ def test_the_blocks_of_measured_pages_are_commands_with_flags_that_exist(page):
                 variant = arguments.config.partition(":")[2]
                 assert script == "train.py" or arguments.study in module.get_studies(variant)
             checked += 1
-    assert checked >= 6
+    assert checked
 
 
 def test_the_table_of_results_names_the_machines_that_its_pages_name():

@@ -272,8 +272,8 @@ def _mutated(argv: Sequence[str], rng: random.Random) -> list[str]:
 _ODD_PATHS = (
     *"file file/below dangling dangling/below full /dev/null /dev/null/x".split(),
     *("/proc/nothing", "x" * 300, "y/" * 3_000, "", ".", "study", "study/baseline/0/0"),
-    *("http://host/x", "gs://bucket/x", "\udcff", "a\nb", "~", "new.png", "new.tar.xz"),
-    *("study/study.json", "study/baseline", "full/x.pdf", "new\x1b[31m", "*", "file.tar.xz"),
+    *("http://host/x", "gs://bucket/x", "\udcff", "a\nb", "~", "new.png", "new.parquet"),
+    *("study/study.json", "study/baseline", "full/x.pdf", "new\x1b[31m", "*", "file.parquet"),
 )
 _ODD_ARGUMENTS = (
     *("-h", "--help", "--", "-", "", *"= --= --config --config= --config.=1 --config.".split()),

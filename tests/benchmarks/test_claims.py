@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import uncertainty
+from analysis import archive, load, uncertainty
 from benchmarks import claims
 from runs import records
 from tests.helpers.written_studies import BASELINE, BEFORE, setting, write_study
@@ -60,8 +60,7 @@ def written(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "RESULTS", tmp_path)
 
     def write(conditions, values, trials=12, searches=2, **changes):
-        root = tmp_path / "studies" / tmp_path.name / "records.tar.xz"
-        root.parent.mkdir(parents=True)
+        root = tmp_path / "records"
         outcomes = {
             (name, search, trial): outcome(search, trial)
             for name, outcome in values.items()
@@ -71,6 +70,9 @@ def written(tmp_path, monkeypatch):
         write_study(root, conditions, outcomes, searches=searches, **changes)
         plan = records.read_json(root / records.STUDY)
         records.write_json(root / records.STUDY, plan | {"trials": trials})
+        loaded = load.read(root)
+        curves = load.curves(loaded.trials, loaded.study.target.metric)
+        archive.pack(loaded.study, loaded.trials, curves, tmp_path, tmp_path.name)
         return tmp_path.name  # loaded studies are cached by their names
 
     return write
@@ -229,8 +231,9 @@ def further(written, monkeypatch):
 
     def write(*arguments, **changes):
         study = written(*arguments, trials=2, searches=9, **changes)
-        monkeypatch.setattr(claims.further_searches, "loaded", claims.loaded)
-        claims.loaded.cache_clear()
+        monkeypatch.setattr(
+            claims, "loaded", lambda name: load.read(claims.RESULTS / archive.TRIALS, study=study)
+        )
         return study
 
     return write

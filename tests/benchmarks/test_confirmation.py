@@ -1,10 +1,8 @@
 """The confirmation of a grid: its winners, its runs without a search, and its sequential looks."""
 
-import collections
 import dataclasses
 import json
 import math
-import pathlib
 
 import numpy as np
 import pandas as pd
@@ -18,30 +16,9 @@ from benchmarks import confirmation
 from configs import catalog, problems
 from tests.helpers.small_studies import QUIET, study
 
-GRID = "results/grid/logistic.tar.xz"
-
-
-def test_winner_is_the_cheapest_trial_that_reached_the_target():
-    grid = load.read(GRID)
-    best, ended = {}, collections.Counter()
-    for directory in map(pathlib.Path, grid.trials["path"]):  # by condition, search, and trial
-        if (directory / "result.json").exists():
-            result = json.loads((directory / "result.json").read_text())
-            trial = json.loads((directory / "hparams.json").read_text())
-            ended[trial["condition"], trial["search"]] += result["status"] != "diverged"
-            counts = ended[trial["condition"], trial["search"]] <= grid.study.trials
-            if counts and result["status"] == "reached":
-                cost = result["fresh_examples_to_target"], trial["search"], trial["trial"]
-                best.setdefault(trial["condition"], []).append((cost, trial["hparams"]))
-    assert best
-    winners = confirmation.winners(grid)
-    assert winners.keys() == best.keys()
-    for condition, trials in best.items():
-        assert winners[condition] == min(trials, key=lambda one: one[0])[1]
-
 
 def test_of_equal_trials_the_first_one_of_the_first_search_wins():
-    grid = load.read(GRID)
+    grid = confirmation.published("logistic")
     # The first trial of search 0 has not reached the target, those of later searches have.
     later = (grid.trials["search"] > 0) | (grid.trials["trial"] > 0)
     reached = grid.trials["counted"] & later
@@ -53,32 +30,14 @@ def test_of_equal_trials_the_first_one_of_the_first_search_wins():
         assert winners[condition] == first[fields].to_dict()
 
 
-def test_baseline_that_never_reached_the_target_is_confirmed_at_its_best_value():
-    grid = load.read("results/grid/photographs.tar.xz")
-    grid = dataclasses.replace(grid, trials=grid.trials[grid.trials["search"] == 0])
-    own = grid.trials[grid.trials["condition"] == "baseline_b32"]
-    assert own["fresh_examples_to_target"].isna().all()
-    values = {}
-    for directory in map(pathlib.Path, own["path"]):
-        result = json.loads((directory / "result.json").read_text())
-        values[directory] = result["best"]["value"]
-    best = max(values, key=values.__getitem__)
-    hparams = json.loads((best / "hparams.json").read_text())["hparams"]
-    winners = confirmation.winners(grid)
-    assert winners["baseline_b32"] == hparams
-
-    trials = grid.trials.assign(counted=grid.trials["condition"] != "baseline_b32")  # all diverged
-    assert "baseline_b32" not in confirmation.winners(dataclasses.replace(grid, trials=trials))
-
-
 @pytest.mark.parametrize("problem", ["documents", "photographs", "common_cadence_sentences"])
 def test_the_packed_winners_are_those_of_the_packed_grid(problem):
-    chosen = json.loads((confirmation.RESULTS / "winners.json").read_text())[problem]
-    assert chosen == confirmation.winners(load.read(confirmation.RESULTS / f"{problem}.tar.xz"))
+    chosen = json.loads(confirmation.problems.WINNERS.read_text())[problem]
+    assert chosen == confirmation.winners(confirmation.published(problem))
 
 
 def test_condition_with_an_unfinished_search_has_no_winner():
-    grid = load.read("results/grid/documents.tar.xz")
+    grid = load.read("results/trials.parquet", study="grid/documents")
     counted = grid.trials.groupby("condition")["counted"].sum()
     assert 0 < counted["before_augmentation_e2_b32"] < grid.study.trials  # it was interrupted
     half = grid.trials.index[grid.trials["condition"] == "before_augmentation_e4_b16"][-6:]
@@ -151,7 +110,7 @@ def fresh_examples(packed):
 
 
 def test_all_pairs_give_the_median_of_their_ratios_and_its_interval():
-    packed = load.read("results/grid/confirmation_sentences.tar.xz")
+    packed = load.read("results/trials.parquet", study="grid/confirmation_sentences")
     needed = fresh_examples(packed)
     finals = confirmation.finals(packed)
     assert len(finals) == 4
@@ -164,7 +123,7 @@ def test_all_pairs_give_the_median_of_their_ratios_and_its_interval():
 
 def test_confirmed_conditions_are_compared_with_one_another():
     """The ratios of runs with matched seeds, against pandas."""
-    packed = load.read("results/grid/confirmation_sentences.tar.xz")
+    packed = load.read("results/trials.parquet", study="grid/confirmation_sentences")
     (factors, points) = confirmation.compared(packed)
     needed = fresh_examples(packed)
     for row, own, other in (
@@ -210,7 +169,7 @@ def test_a_look_takes_place_when_all_of_its_pairs_have_been_run():
 def test_only_the_first_run_of_each_pair_counts():
     """A run that diverged is tried again with another model seed, which forms no pair, even where
     both sides diverged."""
-    packed = load.read("results/grid/confirmation_documents_search_0.tar.xz")
+    packed = load.read("results/trials.parquet", study="grid/confirmation_documents_search_0")
     again = packed.trials[packed.trials["trial"] > 0]
     assert len(set(again["condition"])) > 1  # in the same search
     first = packed.trials[packed.trials["trial"] == 0]

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pandas as pd
 import pytest
 
 import echo
@@ -63,7 +62,7 @@ def test_no_more_further_runs_than_were_registered(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_further_runs_repeat_the_published_ones_given_their_seeds():
-    published = pd.read_csv(convex_regimes.RUNS)
+    published = convex_regimes.recorded("convex_regimes")
     runs = convex_regimes.measure_further(published, [1_000, 1_001])
     columns = ["batch_size", "factor", "rate", "tuning", "seed"]
     both = runs.merge(published, on=columns, suffixes=("", "_published"))

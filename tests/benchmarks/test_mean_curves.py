@@ -164,7 +164,7 @@ def test_the_setting_with_the_smallest_score_is_chosen():
 
 
 def test_the_search_has_the_points_and_seeds_of_the_packed_study():
-    packed = load.read("results/grid/common_cadence_logistic.tar.xz")
+    packed = load.read("results/trials.parquet", study="grid/common_cadence_logistic")
     own = packed.trials[(packed.trials["search"] == 3) & (packed.trials["trial"] == 5)]
     study = mean_curves.search()
     for condition in study.conditions:
@@ -216,7 +216,7 @@ def test_runs_with_echoing_have_the_budgets_of_the_protocol(problem, pairs):
 
 
 def test_candidates_of_images_are_the_winners_of_the_searches():
-    packed = load.read("results/grid/common_cadence_mnist.tar.xz").trials
+    packed = load.read("results/trials.parquet", study="grid/common_cadence_mnist").trials
     own = packed[(packed["condition"] == ECHOED) & (packed["search"] == 2) & packed["counted"]]
     best = own.loc[own["fresh_examples_to_target"].astype(float).idxmin()]
     settings = mean_curves.candidates(mean_curves.searched("mnist"))

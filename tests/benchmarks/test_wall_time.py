@@ -132,7 +132,7 @@ def test_a_problem_has_the_best_trials_of_its_grid():
     hparams, missed = wall_time.best_of_grid(plan)
     assert hparams.keys() == {(c.search, number) for c in chosen for number in range(5)}
     assert missed == {none.search: 1, echoed.search: 0}
-    trials = load.read(wall_time.GRID / "cells.tar.xz").trials
+    trials = load.read(wall_time.RECORDS, study="grid/cells").trials
     own = trials[(trials["condition"] == "before_augmentation_e4_b16") & trials["counted"]]
     for (name, search), chosen in hparams.items():
         if name == echoed.search:
@@ -145,7 +145,7 @@ def test_a_problem_has_the_best_trials_of_its_grid():
 
 def test_a_problem_has_as_many_searches_as_its_grid_has_finished(capsys):
     plan = wall_time.of_problem(wall_time.Plan(), "documents")
-    study = load.read(wall_time.GRID / "documents.tar.xz")
+    study = load.read(wall_time.RECORDS, study="grid/documents")
     assert plan.searches == study.trials[study.trials["batch_size"] == 16]["search"].nunique()
     assert wall_time.of_problem(wall_time.Plan(searches=2), "documents").searches == 2
     with pytest.raises(SystemExit):

@@ -89,7 +89,7 @@ def test_a_pilot_shares_no_seed_with_its_study(problem, name, pilot):
 @pytest.mark.parametrize("size", [32, 256])
 def test_targets_of_adamw_are_the_best_losses_of_its_pilots(size):
     """Within two thirds of the budget, rounded up to 0.05 nats, as results/protocol.md says."""
-    records = load.read(f"results/grid/optimizer_pilot_b{size}.tar.xz")
+    records = load.read("results/trials.parquet", study=f"grid/optimizer_pilot_b{size}")
     curves = load.curves(records.trials[records.trials["counted"]], "loss")
     early = curves[curves["fresh_examples"] <= records.study.budget * 2 / 3]
     target = study("sentences", f"optimizer_b{size}").target.value

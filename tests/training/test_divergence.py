@@ -1,9 +1,5 @@
 """Divergence: each kind is found at its step, alone, in lanes, and in stacks; nothing follows."""
 
-import collections
-import json
-import tarfile
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +9,7 @@ from flax import nnx
 import train
 from runs import records, trial_records
 from runs.progress import Progress
-from tests.helpers.runs import RESNET, ROOT, latest_step, mini, stop_at
+from tests.helpers.runs import RESNET, latest_step, mini, stop_at
 from training import divergence, lanes
 from workloads.small_images import SmallImageClassification
 
@@ -52,39 +48,6 @@ def assert_diverged(result, workdir, step, why):
     assert all(np.isfinite(line["loss"]) for line in lines)  # so the loss did not tell
     assert [line["step"] for line in lines if line["split"] == "validation"] == [*range(1, step)]
     assert latest_step(workdir) == (step - 1 or None)
-
-
-@pytest.mark.long
-def test_recorded_trials_recover_from_less_than_the_bound_and_only_on_the_convex_problem():
-    """The numbers in the comment on MAX_LOSS_RATIO and on docs/claims_evidence.md, from every
-    packed study of the grid."""
-    recovered, ended, trials = {}, collections.Counter(), collections.Counter()
-    for path in sorted((ROOT / "results" / "grid").glob("*.tar.xz")):
-        initial, largest, reached = {}, {}, set()
-        with tarfile.open(path) as tar:
-            for member in tar:
-                trial, _, name = member.name.rpartition("/")
-                content = tar.extractfile(member).read()
-                if name == records.RESULT:
-                    result = json.loads(content)
-                    trials[path.name] += 1
-                    ended[path.name] += "more than 1000 times" in result.get("error", "")
-                    if result["status"] == "reached":
-                        reached.add(trial)
-                for line in content.splitlines() if name == records.METRICS else ():
-                    if b'"split": "gradients"' in line and line.startswith(b'{"step": 1,'):
-                        initial[trial] = json.loads(line)["fresh_loss"]
-                    if b'"split": "train"' in line:
-                        largest[trial] = max(largest.get(trial, 0), json.loads(line)["loss"])
-        if not initial:  # without gradient statistics
-            continue
-        middle = np.median(list(initial.values()))
-        ratios = [largest[trial] / initial.get(trial, middle) for trial in reached & {*largest}]
-        recovered[path.name] = max(ratios, default=0.0)
-    convex = [ratio for name, ratio in recovered.items() if "logistic" in name]
-    assert round(max(convex)) == 515
-    assert (ended["logistic.tar.xz"], trials["logistic.tar.xz"]) == (156, 1_036)
-    assert max(ratio for name, ratio in recovered.items() if "logistic" not in name) < 3
 
 
 def losses(workdir):

@@ -1,0 +1,137 @@
+"""Published records: a study reads the same from Parquet files, and changed ones are refused."""
+
+import contextlib
+import pathlib
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import __main__ as analysis_main
+from analysis import archive, load
+from runs import cli
+from tests.helpers.runs import ROOT
+from tests.helpers.written_studies import BASELINE, BEFORE, SMALL, TARGET, write_study
+
+RESULTS = ROOT / "results"
+
+
+def run(*arguments):
+    return cli.guarded(analysis_main.main, list(map(str, arguments)))
+
+
+def same_trials(published, study):
+    here, there = (
+        trials.drop(columns=["path", "commit", "paces"]) for trials in (study, published)
+    )
+    pd.testing.assert_frame_equal(there, here, check_dtype=False)
+
+
+def test_packed_studies_read_the_same_and_keep_one_another(tmp_path):
+    one = write_study(tmp_path / "one", [BASELINE, BEFORE], SMALL)
+    other = write_study(tmp_path / "other", [BASELINE], {("baseline", 0, 0): [0.5, 0.95]})
+    file = tmp_path / archive.TRIALS
+    for _ in range(2):  # the second time they replace themselves
+        assert run(one, f"--pack={tmp_path}", "--study=grid/one") == 0
+        assert run(other, f"--pack={tmp_path}", "--study=other") == 0
+    assert archive.studies(file) == ["grid/one", "other"]
+    for name, directory in (("grid/one", one), ("other", other)):
+        published, study = load.read(file, study=name), load.read(directory)
+        same_trials(published.trials, study.trials)
+        assert published.study.conditions == study.study.conditions
+        curves, own = (load.curves(x.trials, "accuracy") for x in (published, study))
+        pd.testing.assert_frame_equal(
+            curves.drop(columns="train_seconds"), own.drop(columns="train_seconds")
+        )
+        judged, own = load.load(file, 0.85, name), load.load(directory, 0.85)
+        seconds = ["seconds_to_target", "seconds_before_target"]
+        same_trials(judged.drop(columns=seconds), own.drop(columns=seconds))
+
+
+@pytest.mark.parametrize("number", [3, 59, 60, 61, 400])
+def test_thinned_curves_keep_what_scores_depend_on(tmp_path, number):
+    values = 0.95 * np.sin(np.linspace(0.01, 3, number))  # passes the target, is best, and falls
+    study = write_study(tmp_path / "s", [BASELINE], {("baseline", 0, 0): (values, "exhausted")})
+    assert run(study, f"--pack={tmp_path}") == 0
+    kept = load.curves(load.load(tmp_path / archive.TRIALS), "accuracy")
+    whole = load.curves(load.load(study), "accuracy")
+    assert len(kept) <= archive.POINTS + 3
+    assert set(kept["step"]) <= set(whole["step"])
+    assert kept["value"].max() == whole["value"].max()
+    assert list(kept["step"].iloc[[0, -1]]) == list(whole["step"].iloc[[0, -1]])
+    hits = [rows.index[rows["value"] >= TARGET["value"]][:1] for rows in (kept, whole)]
+    assert len(hits[0]) == len(hits[1])
+    for hit, rows in zip(hits, (kept, whole), strict=True):
+        for place in hit:
+            around = rows["step"].iloc[place - 1 : place + 1].tolist()
+            assert np.diff(around) == [10]
+
+
+def planted(file, column, change):
+    """The file with one number changed, its metadata kept."""
+    table = pq.read_table(file)
+    values = table[column].to_pylist()
+    row = next(i for i, value in enumerate(values) if value)
+    values[row] = change(values[row])
+    index = table.column_names.index(column)
+    changed = pa.array(values, table.schema.field(column).type)
+    pq.write_table(table.set_column(index, table.schema.field(column), changed), file)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "change"),
+    [
+        (archive.TRIALS, "fresh_examples_to_target", lambda value: value - 1),
+        (archive.TRIALS, "best_value", lambda value: value * (1 + 1e-12)),
+        (archive.TRIALS, "status", lambda value: "reached_"),
+        (archive.CURVES, "value", lambda value: value + 1e-9),
+    ],
+)
+def test_a_planted_number_is_refused(tmp_path, capsys, name, column, change):
+    for file in (archive.TRIALS, archive.CURVES):
+        shutil.copy(RESULTS / file, tmp_path / file)
+    planted(tmp_path / name, column, change)
+    file = tmp_path / archive.TRIALS
+    assert run(file, "--study=grid/pilot_manual", f"--out={tmp_path / 'out'}") == 2
+    assert name in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_damaged_files_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    whole = write_study(tmp_path / "s", [BASELINE, BEFORE], SMALL)
+    assert run(whole, f"--pack={tmp_path}") == 0
+    file = tmp_path / archive.TRIALS
+    content, expected = file.read_bytes(), load.load(file)
+    for _ in range(50):
+        damaged, place = bytearray(content), rng.integers(len(content))
+        damaged[place] ^= 1 << rng.integers(8)
+        file.write_bytes(damaged if rng.integers(2) else content[:place])
+        with contextlib.suppress(cli.InputError):
+            pd.testing.assert_frame_equal(load.load(file), expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([RESULTS / archive.TRIALS], "--study"),
+        ([RESULTS / archive.TRIALS, "--study=grid/nothing"], "grid/nothing"),
+        ([RESULTS / archive.TRIALS, "--study=convex/further"], "plan"),
+        ([RESULTS / archive.TRIALS, RESULTS / archive.TRIALS], archive.TRIALS),
+        (["{tmp}/" + archive.TRIALS], archive.TRIALS),
+        (["{tmp}", "--pack={tmp}"], "{tmp}"),
+        (["{tmp}", "--pack={tmp}", "--target=1"], "--pack"),
+        (["{tmp}", "--pack="], "empty"),
+    ],
+)
+def test_wrong_input(tmp_path, capsys, arguments, named):
+    arguments = [str(word).replace("{tmp}", str(tmp_path)) for word in arguments]
+    out = [] if any("--pack" in word for word in arguments) else [f"--out={tmp_path / 'out'}"]
+    assert run(*arguments, *out) == 2
+    error = capsys.readouterr().err
+    assert named.replace("{tmp}", str(tmp_path)) in error
+    assert error.count("\n") == 1
+    assert not list(pathlib.Path(tmp_path).iterdir())
