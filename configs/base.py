@@ -19,6 +19,9 @@ _MAX_COUNT = 2**32  # augmentation keys fold in the example's number and a seed 
 _MAX_SEED = _MAX_COUNT - 1
 _MAX_DECAY = 0.999999  # below 1 as float32, too
 
+# Kinds of own data, which are named KIND:PATH.
+OWN_DATA = ("folder", "files", "npz", "hf")
+
 FIELDS = [
     Field("workload", "cifar10", "cifar10 | imagenet | lm1b | common_crawl | coco | yours"),
     # data set
@@ -37,8 +40,17 @@ FIELDS = [
         "directory of TFDS data; '' = $TFDS_DATA_DIR, or ~/tensorflow_datasets; a relative PATH in "
         "dataset.name starts here",
     ),
-    Field("dataset.train_split", "train", "training split, in TFDS notation (train[:90%])"),
-    Field("dataset.validation_split", "test", "split that targets and searches use"),
+    Field(
+        "dataset.train_split",
+        "train",
+        "training split, in TFDS notation (train[:90%]); '' = chosen, of own data, whose split "
+        "fields are '' unless given",
+    ),
+    Field(
+        "dataset.validation_split",
+        "test",
+        "split that targets and searches use; '' = that of own data, or else a tenth is held out",
+    ),
     Field("dataset.test_split", "", "split for evaluating a run's best checkpoint; '' = none"),
     Field(
         "dataset.text",

@@ -12,7 +12,6 @@ without images would silently change.
 """
 
 import functools
-import pathlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,11 +22,9 @@ from data.path_data import (
     SPLITS,
     PathData,
     Settings,
-    boxes_hint,
     canonical_split,
     image_properties,
     shuffled_order,
-    some,
 )
 from data.sources import DatasetInfo, Records, SourceError, fingerprint
 from data.storage import Tree
@@ -40,11 +37,6 @@ SUFFIXES = (
 
 # What Windows and macOS add to folders.
 _LEFTOVERS = {"thumbs.db", "desktop.ini", "__macosx"}
-
-# Top folders that are meant as splits, but are not called train, validation, or test.
-_LIKE_A_SPLIT = re.compile(
-    r"(train|test|val|valid|dev|eval)(ing|idation|uation)?([^a-z].*)?", re.I | re.S
-)
 
 
 class _ImageFiles(Records):
@@ -63,6 +55,9 @@ class _ImageFiles(Records):
             for number, name, image in zip(numbers, names, self._tree.read(names), strict=True)
         ]
 
+    def key(self, number: int) -> bytes:
+        return self._names[number].encode(errors="surrogateescape")
+
     def place(self, number: int) -> str:
         return self._tree.path(self._names[number])
 
@@ -71,48 +66,38 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     """The images below a directory. Images outside of the folder of a class are ignored.
 
     Raises:
-        SourceError: there are no images in folders, or in one of them, or the folders are no
-            classes.
+        SourceError: there are not two classes, or one of them has no image.
         RecordError: one of the first images cannot be read.
     """
     images = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
     by_split = any(re.match(r"train/[^/]+/", name) for name in images)
     places = _places(images, by_split)
-    if "train" not in places:
-        raise SourceError(
-            f"{tree.root} has no images in folders; give the directory whose folders are the "
-            f"classes, or train/ and validation/ with such folders ({', '.join(SUFFIXES)})"
-            f"{boxes_hint(tree.names)}"
-        )
-    of_train = set(places["train"].values())
+    of_train = set(places.get("train", {}).values())
     places = {
         split: class_of
         for split, class_of in places.items()
         if split in SPLITS or of_train.issuperset(class_of.values())
     }
-    classes = tuple(sorted({name for classes in places.values() for name in classes.values()}))
-    if not by_split and all(map(_LIKE_A_SPLIT.fullmatch, classes)):
-        raise SourceError(
-            f"the folders of {tree.root} look like splits ({', '.join(classes)}), and would be its "
-            "classes; rename them to train, validation, and test, with a folder for each class"
-            f"{boxes_hint(tree.names)}"
-        )
-    notes = _notes(settings.name, tree, by_split, set(places), set(classes))
+    classes = tuple(sorted({name for class_of in places.values() for name in class_of.values()}))
     if len(classes) < 2:
         raise SourceError(
-            f"{tree.root} has images of one class, {', '.join(classes)!r}; give the directory "
-            f"whose folders are the classes{boxes_hint(tree.names)}"
+            f"{tree.root} has images ({', '.join(SUFFIXES)}) of {len(classes)} classes; give the "
+            "directory whose folders are the classes, or train/ and validation/ with such folders"
         )
+    used = [name for class_of in places.values() for name in class_of]
+    # Names alone: the run on a file that was damaged resumes when the file is restored.
+    names = fingerprint("\n".join(sorted(used)).encode(errors="surrogateescape"))
     splits = {
         split: functools.cache(functools.partial(_split, tree, classes, class_of))
         for split, class_of in places.items()
     }
-    used = tree.only([name for class_of in places.values() for name in class_of])
-    shape, channels = image_properties(splits["train"]())
-    # Names alone: the run on a file that was damaged resumes when the file is restored.
-    names = fingerprint("\n".join(used.names).encode(errors="surrogateescape"))
     info = DatasetInfo(
-        settings.name, "folder", names, len(classes), shape, channels, notes=tuple(notes)
+        name=settings.name,
+        version="folder",
+        fingerprint=names,
+        num_classes=len(classes),
+        notes=_notes(settings.name, tree, by_split, set(places), set(classes)),
+        **image_properties(splits["train"]()),
     )
     return PathData(splits, info, classes)
 
@@ -130,7 +115,7 @@ def _places(names: Iterable[str], by_split: bool) -> dict[str, dict[str, str]]:
 
 def _notes(
     shown: str, tree: Tree, by_split: bool, splits: set[str], classes: set[str]
-) -> list[str]:
+) -> tuple[str, ...]:
     """A sentence on files in the folders of classes that are left out, if there are any.
 
     Raises:
@@ -139,27 +124,20 @@ def _notes(
     others = [name for name in tree.names if not name.lower().endswith(SUFFIXES)]
     others += [f"{directory}/" for directory in tree.empty if directory != "."]
     others = [name for name in others if _LEFTOVERS.isdisjoint(name.lower().split("/"))]
-    number, suffixes = 0, set()
-    without: dict[str, set[str]] = {}
-    for split, class_of in _places(others, by_split).items():
-        if split not in splits.union(SPLITS):
-            continue
-        for name, its_class in class_of.items():
-            suffix = pathlib.PurePosixPath(name).suffix.lower() or "no suffix"
-            if its_class not in classes:
-                without.setdefault(its_class, set()).add("empty" if name[-1] == "/" else suffix)
-            elif name[-1] != "/":
-                number += 1
-                suffixes.add(suffix)
-    if without:
-        folders = some(f"{name} ({some(kinds)})" for name, kinds in without.items())
+    class_of = {
+        name: folder
+        for split, places in _places(others, by_split).items()
+        if split in splits.union(SPLITS)
+        for name, folder in places.items()
+    }
+    if without := sorted(set(class_of.values()) - classes):
         raise SourceError(
-            f"{tree.root} has folders of classes without images: {folders}; allowed: "
-            f"{', '.join(SUFFIXES)}; convert the images, or move what is no class away"
-            f"{boxes_hint(tree.names)}"
+            f"{tree.root}/.../{without[0]} has no images; allowed: {', '.join(SUFFIXES)}; convert "
+            "the images, or move what is no class away"
         )
-    note = f"files in the folders of the classes of {shown} that are not images of a known suffix"
-    return [f"{note}, and are left out: {number} ({some(suffixes)})"] if number else []
+    number = sum(not name.endswith("/") for name in class_of)
+    note = f"{number} files in the folders of {shown} are no images of a known suffix and left out"
+    return (note,) * bool(number)
 
 
 def _split(tree: Tree, classes: tuple[str, ...], class_of: dict[str, str]) -> _ImageFiles:

@@ -4,7 +4,8 @@ import dataclasses
 import io
 import re
 import urllib.parse
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -15,15 +16,7 @@ from data.sources import DatasetInfo, FileSource, RecordError, Records, SourceEr
 _SAMPLE = 64
 
 # Fields of records that may have other names in a data set.
-FIELDS = {"image", "label", "objects", "text"}
-
-_MAX_NAMES = 5  # in a message
-
-# As COCO and Roboflow call the files of their boxes.
-_COCO_FILE = re.compile(r"(.*/)?(instances[^/]*|[^/]*coco[^/]*)\.json", re.I | re.S)
-
-# Where to read on, as the end of a message.
-BOXES = "; for boxes in COCO's format, see docs/your_data.md"
+FIELDS = ("image", "label", "objects", "text")
 
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 
@@ -31,7 +24,6 @@ _WORDS = "(train|validation|valid|val|dev|test)"
 _SPLIT = re.compile(_WORDS, re.I)
 _WITH_SPLIT = re.compile(rf"(?:.*[^a-z0-9])?{_WORDS}(?:[^a-z0-9].*)?", re.I | re.S)
 SPLITS = ("train", "validation", "test")
-_SPLIT_NAMES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +51,10 @@ class Settings:
     def columns(self) -> dict[str, str]:
         """The column of each field that the name gives."""
         columns = dict(urllib.parse.parse_qsl(self.name.partition("?")[2]))
-        if ("?" in self.name and not columns) or not set(columns) <= FIELDS:
+        if ("?" in self.name and not columns) or not set(columns) <= set(FIELDS):
             raise SourceError(
                 f"config.dataset.name is {self.name!r}; allowed after the question mark: "
-                "FIELD=COLUMN, joined by &, where FIELD is image, label, objects, or text"
+                f"FIELD=COLUMN, joined by &, where FIELD is one of {', '.join(FIELDS)}"
             )
         return columns
 
@@ -95,20 +87,9 @@ def split_named(name: str) -> str:
     return canonical_split(match[1].lower()) if match else ""
 
 
-def boxes_hint(names: Iterable[str]) -> str:
-    """`BOXES` if names of files are those of COCO's boxes."""
-    return BOXES * any(map(_COCO_FILE.fullmatch, names))
-
-
-def some(names: Iterable[str]) -> str:
-    """The first names in sorted order, for a message."""
-    names = sorted(names)
-    return ", ".join([*names[:_MAX_NAMES], *["..."] * (len(names) > _MAX_NAMES)])
-
-
 def canonical_split(name: str) -> str:
     """A split's name as configurations write it: `validation` for valid, val, and dev."""
-    return _SPLIT_NAMES.get(name, name)
+    return "validation" if name in ("valid", "val", "dev") else name
 
 
 def main_split(splits: Collection[str]) -> str:
@@ -133,14 +114,8 @@ def shuffled_order(n: int) -> list[int]:
     return np.random.Generator(np.random.PCG64(0)).permutation(n).tolist()
 
 
-def damaged(shown: str, error: Exception) -> SourceError:
-    """The error for a file that cannot be used; `shown` is its name in messages."""
-    return SourceError(f"{shown} cannot be used ({reason(error)}); restore the file")
-
-
-def image_properties(records: Records) -> tuple[tuple[int, int, int] | None, int]:
-    """(height, width, channels) of the images, or None if sizes differ, and their channels: 1 if
-    all are gray, else 3.
+def image_properties(records: Records) -> dict[str, Any]:
+    """`image_shape`, `channels` (1 if all images are gray, else 3), and `side` of a DatasetInfo.
 
     Only the first records are read, which `shuffled_order` has made a random sample.
 
@@ -148,11 +123,11 @@ def image_properties(records: Records) -> tuple[tuple[int, int, int] | None, int
         RecordError: one of them is not an image.
     """
     source = FileSource("train", [(records, range(min(_SAMPLE, len(records))))])
-    sizes, gray = set(), True
+    sizes, gray = [], True
     for index, record in enumerate(source.__getitems__(range(len(source)))):
         try:
             with Image.open(io.BytesIO(record["image"])) as image:
-                sizes.add((image.height, image.width))
+                sizes.append((image.height, image.width))
                 gray &= image.mode in _GRAY_MODES
         except Exception as error:  # the readers of many formats raise many types
             why = "" if isinstance(error, UnidentifiedImageError) else f": {reason(error)}"
@@ -160,4 +135,6 @@ def image_properties(records: Records) -> tuple[tuple[int, int, int] | None, int
                 f"{source.where(index)} is no image of a known format{why}; fix it, or remove it"
             ) from error
     channels = 1 if gray else 3
-    return (*sizes.pop(), channels) if len(sizes) == 1 else None, channels
+    shape = (*sizes[0], channels) if len(set(sizes)) == 1 else None
+    side = sorted(map(max, sizes))[len(sizes) // 2]
+    return {"image_shape": shape, "channels": channels, "side": side}

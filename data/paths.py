@@ -8,70 +8,40 @@
 PATH is relative to config.dataset.data_dir, or to the working directory; it may be s3://BUCKET/...
 or gs://BUCKET/... Splits are in TFDS's notation, which also reads it here.
 
-A kind is a module with `SUFFIXES`, a tuple of endings of file names that suggest it, and
-`open_tree(tree, settings) -> PathData`, which raises SourceError.
+Data without a split `validation` has the splits `kept` and `held_out`, too: a tenth of the records
+of `train` is held out, by a hash of each record, so that none changes sides when others are added.
 """
 
-import difflib
+import dataclasses
 import functools
-import itertools
+import hashlib
 import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from data import folder, huggingface, npz, storage, text_files
-from data.path_data import FIELDS, PathData, Settings, boxes_hint
-from data.sources import DatasetInfo, FileSource, Slice, Source, SourceError
+from data.path_data import FIELDS, PathData, Settings, main_split
+from data.sources import DatasetInfo, FileSource, Records, Slice, Source, SourceError
 
-KINDS = {"folder": folder, "files": text_files, "npz": npz, "hf": huggingface}
+# How each kind is opened, and the fields whose columns its name may give. configs/base.py names the
+# kinds, too.
+KINDS = {
+    "folder": (folder.open_tree, ()),
+    "files": (text_files.open_tree, ("text",)),
+    "npz": (npz.open_tree, ("image", "label")),
+    "hf": (huggingface.open_tree, FIELDS),
+}
 
-# Fields whose columns a name may give; of the other kinds, all.
-_FIELDS: dict[str, set[str]] = {"folder": set(), "files": {"text"}, "npz": {"image", "label"}}
-
-_LOOKED_AT = 100  # directories, to find out what a path holds; it may be '/'
+KEPT, HELD_OUT = "kept", "held_out"
+_HELD_OUT_SHARE = 0.1
 
 
 def is_path(name: str) -> bool:
     """Whether a data set's name is KIND:PATH."""
     kind, colon, _ = name.partition(":")
     return bool(colon) and kind in KINDS
-
-
-def check_name(name: str) -> None:
-    """Raises SourceError for a name that is a path, but does not say of which kind."""
-    prefix, colon, path = name.partition(":")
-    if storage.is_url(name) or _is_written_as_path(name):
-        problem, path = "a path without its kind", name
-    elif colon and (storage.is_url(path) or _is_written_as_path(path) or _resembles_kind(prefix)):
-        problem = f"a path of an unknown kind, {prefix!r}"
-    else:
-        return
-    raise SourceError(f"config.dataset.name is {name!r}, {problem}; allowed: {_suggestion(path)}")
-
-
-def _resembles_kind(prefix: str) -> bool:
-    return bool(difflib.get_close_matches(prefix.lower(), KINDS, cutoff=0.7))
-
-
-def _is_written_as_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or os.path.isfile(name)
-
-
-def _suggestion(path: str) -> str:
-    """The name to give for a path: of the kind that is found there, or of any kind."""
-    walked = itertools.islice(os.walk(os.path.expanduser(path)), _LOOKED_AT)
-    names = [name for _, _, in_directory in walked for name in in_directory] or [path]
-    if "features.json" in names:
-        return (
-            "the name of a data set, with the directory in which TFDS has prepared it as "
-            "config.dataset.data_dir"
-        )
-    if table := text_files.converted_table(path):
-        return table
-    if boxes := boxes_hint(names):
-        return f"hf:DIRECTORY, of Parquet files{boxes}"
-    for kind, module in KINDS.items():
-        if any(name.lower().endswith(module.SUFFIXES) for name in names):
-            return f"{kind}:{path}"
-    return names_of(path)
 
 
 def names_of(path: str) -> str:
@@ -93,19 +63,14 @@ def open_source(split: str, data_dir: str, settings: Settings) -> tuple[Source, 
 @functools.lru_cache(maxsize=4)  # both splits of a run, and the trials of a search, share it
 def open_all(data_dir: str, settings: Settings) -> PathData:
     """All splits of a data set; raises as `open_source`."""
-    if not settings.path:
+    open_tree, fields = KINDS[settings.kind]
+    if not settings.path or not set(settings.columns) <= set(fields):
         raise SourceError(
-            f"config.dataset.name is {settings.name!r}, which has no path; allowed: "
-            f"{settings.kind}:PATH"
+            f"config.dataset.name is {settings.name!r}; allowed: {settings.kind}:PATH, or "
+            f"{settings.kind}:PATH?FIELD=COLUMN with these fields: {', '.join(fields) or 'none'}"
         )
-    fields = _FIELDS.get(settings.kind, FIELDS)
-    if not fields.issuperset(settings.columns):
-        columns = f"columns of {' and '.join(sorted(fields))} only" if fields else "no columns"
-        raise SourceError(
-            f"config.dataset.name is {settings.name!r}; {settings.kind}: has {columns}"
-        )
-    files = storage.tree(location(settings, data_dir))
-    return KINDS[settings.kind].open_tree(files, settings)
+    tree = storage.tree(location(settings, data_dir))
+    return _with_held_out(open_tree(tree, settings))
 
 
 def location(settings: Settings, data_dir: str) -> str:
@@ -123,11 +88,62 @@ def directory(name: str, data_dir: str) -> str:
     return path if os.path.isdir(path) or storage.is_url(path) else os.path.dirname(path) or "."
 
 
+class _Part(Records):
+    """Some of the records of a split."""
+
+    def __init__(self, records: Records, rows: list[int]):
+        self._records, self._rows = records, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return self._records.read([self._rows[number] for number in numbers])
+
+    def place(self, number: int) -> str:
+        return self._records.place(self._rows[number])
+
+
+def _with_held_out(opened: PathData) -> PathData:
+    """The data set with the splits `kept` and `held_out`, unless it has one for validation."""
+    if "validation" in opened.splits:
+        return opened
+    whole = opened.splits[main_split(opened.splits)]
+
+    @functools.cache
+    def parts() -> tuple[_Part, _Part]:
+        records = whole()
+        digests = (
+            hashlib.blake2b(records.key(number), digest_size=8).digest()
+            for number in range(len(records))
+        )
+        is_out_N = np.array([int.from_bytes(d) < _HELD_OUT_SHARE * 2**64 for d in digests], bool)
+        kept, held_out = (np.flatnonzero(rows).tolist() for rows in (~is_out_N, is_out_N))
+        return _Part(records, kept), _Part(records, held_out)
+
+    more = {KEPT: lambda: parts()[0], HELD_OUT: lambda: parts()[1]}
+    return dataclasses.replace(opened, splits={**opened.splits, **more})
+
+
+def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, ...]]:
+    """The names of a data set's splits for training and validation, and a sentence if one was not
+    given; raises as `open_source`."""
+    opened = open_all(data_dir, settings)
+    if HELD_OUT not in opened.splits:
+        return main_split(opened.splits), "validation", ()
+    kept, held_out = (len(opened.splits[name]()) for name in (KEPT, HELD_OUT))
+    note = (
+        f"{settings.name} has no split for validation, so {held_out} of its {kept + held_out} "
+        "records, chosen by a hash of each, are held out for it"
+    )
+    return KEPT, HELD_OUT, (note,)
+
+
 def _split(opened: PathData, split: str, name: str) -> Source:
     import tensorflow_datasets as tfds
 
-    splits = [part.partition("[")[0].strip() for part in split.split("+")]
-    records = {known: opened.splits[known]() for known in splits if known in opened.splits}
+    parts = {part.partition("[")[0].strip() for part in split.split("+")}
+    records = {known: rows() for known, rows in opened.splits.items() if known in parts}
     infos = {
         known: tfds.core.SplitInfo(
             name=known, shard_lengths=[len(rows)], num_bytes=0, filename_template=None
@@ -136,20 +152,12 @@ def _split(opened: PathData, split: str, name: str) -> Source:
     }
     try:
         slices = Slice.of(split, infos)
-    except Exception as error:  # TFDS raises many types
-        raise _no_split(opened, split, name, "has no split") from error
-    parts = [(records[part.split], part.rows) for part in slices]
-    if not any(len(rows) for _, rows in parts):
-        raise _no_split(opened, split, name, "has no records in split")
-    return FileSource(split, parts, slices)
-
-
-def _no_split(opened: PathData, split: str, name: str, problem: str) -> SourceError:
+        if any(part.rows for part in slices):
+            return FileSource(split, [(records[p.split], p.rows) for p in slices], slices)
+        problem = "has no records in split"
+    except Exception:  # TFDS raises many types
+        problem = "has no split"
     allowed = ", ".join(f"{known} ({len(rows())} records)" for known, rows in opened.splits.items())
-    shares = "or a share such as train[:90%]"
-    if len(opened.splits) == 1:
-        shares = (
-            "or shares of it: --config.dataset.train_split='train[:90%]' "
-            "--config.dataset.validation_split='train[90%:]'"
-        )
-    return SourceError(f"data set {name!r} {problem} {split!r}; allowed: {allowed}, {shares}")
+    raise SourceError(
+        f"data set {name!r} {problem} {split!r}; allowed: {allowed}, or a share such as train[:90%]"
+    )

@@ -33,10 +33,9 @@ class UpstreamError(Exception):
 
 
 def reason(error: Exception) -> str:
-    """An error's message on one line of limited length.
+    """An error's message on one line of limited length, with its type unless that says nothing.
 
-    The type's name precedes the message unless the error is a ValueError or an OSError: the message
-    of a KeyError, for example, is only the key. Messages of this package are returned as they are.
+    Messages of this package are returned as they are.
     """
     if isinstance(error, SourceError | RecordError):
         return str(error)
@@ -116,6 +115,10 @@ class ArraySource(Source):
 class Records(abc.ABC):
     """Records in files, by number; safe to read from several threads. See `FileSource`."""
 
+    def key(self, number: int) -> bytes:
+        """What identifies a record however many others are added to its data set."""
+        return str(number).encode()
+
     @abc.abstractmethod
     def __len__(self) -> int: ...
 
@@ -164,8 +167,7 @@ class FileSource(Source):
             if len(indices) > 1:
                 return [self[index] for index in indices]  # the damaged one raises, with its name
             raise RecordError(
-                f"{self.where(indices[0])} cannot be read: {reason(error)}; restore the file, or "
-                "leave the record out of the split"
+                f"{self.where(indices[0])} cannot be read: {reason(error)}"
             ) from error
 
     def where(self, index: int, /) -> str:
@@ -188,14 +190,17 @@ class DatasetInfo:
         fingerprint: a hash of the data set's description (TFDS), of its bytes (packages), or, for
             data by path, of the files' names (folder), their names and sizes (files, hf), or the
             arrays' names, sizes, and checksums (npz). For text, of that and of the vocabulary.
-        num_classes: classes of the images or, if only these have labels (or in Hugging Face's
-            layout, if they have), of the objects in them.
+        num_classes: classes of the images, or of the objects in them if only those have labels.
         image_shape: (height, width, channels), or None if it differs between records.
         channels: channels of the images.
         vocabulary_size: number of tokens, for text.
-        notes: sentences on records that are truncated or left out.
+        notes: sentences on records that are held out, truncated, or left out.
         has_boxes: whether records have `objects` with boxes and labels.
         object_classes: classes of the objects; None = num_classes. It is in no record.
+        side: pixels of the longer side of the median image, of data by path. It is in no record.
+
+    Raises:
+        SourceError: the number of classes is none that a network can have.
     """
 
     name: str
@@ -208,11 +213,19 @@ class DatasetInfo:
     notes: tuple[str, ...] = ()
     has_boxes: bool = False
     object_classes: int | None = None
+    side: int | None = None
+
+    def __post_init__(self):
+        if self.num_classes is not None and not 1 <= self.num_classes <= MAX_CLASSES:
+            raise SourceError(
+                f"data set {self.name!r} has {self.num_classes} classes; allowed: labels from 0, "
+                f"and up to {MAX_CLASSES:,} classes"
+            )
 
     def to_record(self) -> dict[str, Any]:
         """What the records of runs and studies say of the data set."""
         record = dataclasses.asdict(self)
-        del record["object_classes"]
+        del record["object_classes"], record["side"]
         return record
 
 

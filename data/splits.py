@@ -1,6 +1,7 @@
 """Opens the splits that a configuration names. `open_source` is the place to add a source."""
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import ml_collections
@@ -31,40 +32,71 @@ def open_splits(dataset: Any) -> tuple[Source, Source, DatasetInfo]:
     Raises:
         SourceError, RecordError: a split cannot be opened. For text, all records may be read.
     """
+    train, validation, notes = split_names(dataset)
     if dataset.text:
-        return text_sources.open_splits(dataset, _open_split)
-    source, info = _open_split(dataset, dataset.train_split)
-    held_out, _ = _open_split(dataset, dataset.validation_split)
-    return source, held_out, info
+        dataset = ml_collections.ConfigDict(dataset)
+        dataset.train_split, dataset.validation_split = train, validation
+        source, held_out, info = text_sources.open_splits(dataset, _open_split)
+    else:
+        source, info = _open_split(dataset, train)
+        held_out, _ = _open_split(dataset, validation)
+    return source, held_out, dataclasses.replace(info, notes=(*notes, *info.notes))
 
 
-def overlap(dataset: Any) -> str:
-    """A sentence if the training and validation splits of `dataset` (config.dataset) share records;
-    '' if they do not, or cannot be opened.
+def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
+    """The splits for training and validation of `dataset` (config.dataset), and a sentence if own
+    data without a split for validation was divided.
 
-    It is no error: the accuracy on training examples is one measure of memorization.
+    Raises:
+        SourceError, RecordError: own data cannot be opened.
     """
-    names = dataset.train_split, dataset.validation_split
-    shared = names[0] == names[1]
-    with contextlib.suppress(SourceError, RecordError):
-        if not shared:
-            train, held_out = (_open_split(dataset, name)[0].slices for name in names)
-            shared = any(a.overlaps(b) for a in train for b in held_out)
-    return shared * (
-        f"warning: config.dataset.train_split={names[0]!r} and validation_split={names[1]!r} share "
-        "records, so the target is measured on examples that were trained on; to measure "
-        "generalization, give splits that do not overlap, such as train[:90%] and train[90%:]"
-    )
+    train, validation, notes = dataset.train_split, dataset.validation_split, ()
+    if train and not validation:
+        raise SourceError(
+            f"config.dataset.validation_split is '' with train_split={train!r}; allowed: another "
+            "split, or '' for both, which divides own data"
+        )
+    if not train and paths.is_path(dataset.name):
+        settings = Settings(dataset.name, dataset.text, dataset.cache_dir)
+        train, own, notes = paths.own_splits(dataset.data_dir, settings)
+        validation, notes = validation or own, () if validation else notes
+    return train, validation, notes
+
+
+def describe(dataset: Any) -> tuple[int, DatasetInfo]:
+    """The number of training examples (records, for text) of `dataset` (config.dataset), and what
+    is known of the data set: classes, sizes of images.
+
+    Raises:
+        SourceError, RecordError: the training split cannot be opened.
+    """
+    source, info = _open_split(dataset, split_names(dataset)[0])
+    return len(source), info
 
 
 def remarks(dataset: Any) -> list[str]:
     """What to say of the splits of `dataset` (config.dataset) before training on them."""
-    notes: tuple[str, ...] = ()
-    if paths.is_path(dataset.name):
-        with contextlib.suppress(SourceError, RecordError):
-            notes = _open_split(dataset, dataset.train_split)[1].notes
-    warning = overlap(dataset)
-    return [*[warning] * bool(warning), *notes]
+    with contextlib.suppress(SourceError, RecordError):  # which opening them raises
+        train, validation, notes = split_names(dataset)
+        if paths.is_path(dataset.name):
+            notes = (*notes, *_open_split(dataset, train)[1].notes)
+        return [*overlap(dataset, train, validation), *notes]
+    return []
+
+
+def overlap(dataset: Any, train: str, validation: str) -> list[str]:
+    """A sentence if two splits of `dataset` (config.dataset) share records.
+
+    It is no error: the accuracy on training examples is one measure of memorization.
+    """
+    slices = [[*_open_split(dataset, name)[0].slices] for name in (train, validation)]
+    if train != validation and not any(a.overlaps(b) for a in slices[0] for b in slices[1]):
+        return []
+    return [
+        f"warning: config.dataset.train_split={train!r} and validation_split={validation!r} share "
+        "records, so the target is measured on examples that were trained on; to measure "
+        "generalization, give splits that do not overlap, such as train[:90%] and train[90%:]"
+    ]
 
 
 def open_source(
@@ -88,7 +120,6 @@ def open_source(
         return packaged.open_source(name, split)
     if paths.is_path(name):
         return paths.open_source(split, data_dir, Settings(name, text, cache_dir))
-    paths.check_name(name)
     return tfds.open_source(name, split, data_dir, cache_dir)
 
 

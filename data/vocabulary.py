@@ -1,7 +1,7 @@
 """Subword vocabularies: sentencepiece's unigram model (Kudo 2018), trained once per data set."""
 
+import functools
 import io
-import json
 import pathlib
 import re
 from collections.abc import Iterator
@@ -25,30 +25,18 @@ _LINE_CHARACTERS = 1000
 
 _READ_RECORDS = 256
 
-# The checks of sentencepiece that fail if there are no lines, or none with a character.
-_NO_TEXT = ("!sentences_.empty()", "(all_chars_count) > (0)")
-
 
 class Vocabulary:
     """Encodes text as pieces: numbers in [4, size), or UNKNOWN.
 
     Args:
-        model: a serialized sentencepiece model.
-
-    Raises:
-        ValueError: it is not a sentencepiece model that `train` made.
+        model: a serialized sentencepiece model that `train` made.
     """
 
     def __init__(self, model: bytes):
         self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise ValueError("it is not a sentencepiece model") from error
+        self._processor.LoadFromSerializedProto(model)
         self.size = self._processor.vocab_size()
-        ids = [getattr(self._processor, f"{name}_id")() for name in ("pad", "bos", "eos", "unk")]
-        if self.size <= UNKNOWN or ids != [PAD, BEGIN, END, UNKNOWN]:
-            raise ValueError("it is not a sentencepiece model of this project")
         self.fingerprint = sources.fingerprint(model)
 
     def encode(self, texts: list[Any]) -> list[np.ndarray]:
@@ -89,31 +77,18 @@ def cached(
 
     Args:
         documents: the training split, records with a `text`.
-        settings: see `training_settings`; written next to the vocabulary as JSON.
+        settings: see `training_settings`.
         directory: None trains without writing.
 
     Raises:
         SourceError: the text has fewer pieces than requested, the directory is not writable, or the
             file in it is damaged.
     """
+    make = functools.partial(train, documents, settings)
     if directory is None:
-        return Vocabulary(train(documents, settings))
-    size = settings["vocabulary_size"]
-    path = directory / cache.file_name(f"vocabulary-{size}", ".model", settings)
-
-    def make() -> bytes:
-        model = train(documents, settings)
-        cache.publish(path.with_suffix(".json"), json.dumps(settings, indent=2).encode())
-        return model
-
-    model = cache.cached(path, make)
-    try:
-        vocabulary = Vocabulary(model)
-    except ValueError as error:
-        raise cache.damaged(path, error) from error
-    if vocabulary.size != size:
-        raise cache.damaged(path, f"it has {vocabulary.size} pieces")
-    return vocabulary
+        return Vocabulary(make())
+    name = cache.file_name(f"vocabulary-{settings['vocabulary_size']}", ".model", settings)
+    return Vocabulary(cache.cached(directory / name, make))
 
 
 def train(documents: Source, settings: dict[str, Any]) -> bytes:
@@ -160,20 +135,10 @@ def _random_chunks(n: int, generator: np.random.Generator) -> Iterator[np.ndarra
 
 
 def _explanation(error: str, settings: dict[str, Any]) -> str:
-    """sentencepiece's error as a sentence that says what is allowed."""
-    size, split = settings["vocabulary_size"], settings["split"]
-    start = f"config.dataset.vocabulary_size is {size}"
-    if maximum := re.search(r"set it to a value <= (\d+)", error):
-        return f"{start}, more than the text of split {split!r} gives; allowed: up to {maximum[1]}"
-    if minimum := re.search(
-        r"(?:smaller than required_chars|<= required_chars)\D*(\d+) vs (\d+)", error
-    ):
-        return (
-            f"{start}, fewer than the text's distinct characters; allowed: more than {minimum[2]}"
-        )
-    if any(check in error for check in _NO_TEXT):
-        return (
-            f"no vocabulary can be made from split {split!r}, whose text is empty, or only white "
-            "space and bytes that are not UTF-8; give another split or data set"
-        )
-    return f"no vocabulary of {size} pieces can be made from split {split!r}: {error}"
+    """sentencepiece's error as a sentence that names the field."""
+    maximum = re.search(r"set it to a value <= (\d+)", error)
+    why = f"allowed: up to {maximum[1]}" if maximum else error
+    return (
+        f"config.dataset.vocabulary_size is {settings['vocabulary_size']}, and no such vocabulary "
+        f"can be made from the text of split {settings['split']!r}: {why}"
+    )

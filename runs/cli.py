@@ -335,9 +335,16 @@ def load_config(
 
 
 def override(config: ml_collections.ConfigDict, overrides: Sequence[str]) -> None:
-    """Applies overrides of the form '--config.FIELD=VALUE'; raises InputError for a wrong one."""
-    for word in overrides:
-        set_field(config, *_read_override(word))
+    """Applies overrides of the form '--config.FIELD=VALUE'; raises InputError for a wrong one.
+
+    The splits of a configuration are those of its data set, so own data have none but those given.
+    """
+    given = dict(_read_override(word) for word in overrides)
+    kind, colon, _ = str(given.get("dataset.name", "")).partition(":")
+    if colon and kind in base.OWN_DATA:
+        given = {f"dataset.{name}_split": "" for name in ("train", "validation", "test")} | given
+    for name, value in given.items():
+        set_field(config, name, value)
 
 
 def _read_override(word: str) -> tuple[str, Any]:

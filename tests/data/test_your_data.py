@@ -64,13 +64,12 @@ def data(tmp_path, monkeypatch):
     lines = [json.dumps({"content": "\n".join(texts[n : n + 9])}) for n in range(0, 300, 9)]
     (tmp_path / "pages.jsonl").write_text("\n".join(lines))
     breeds = {"_type": "ClassLabel", "names": [str(n) for n in range(5)]}
-    pets = {}
     for split, numbers in {"train": range(60), "validation": range(60, 80)}.items():
         table = path_data.images_table(numbers)
         table = table.append_column("breed", pa.array([n % 5 for n in numbers]))
         features = {"image": path_data.IMAGE, "label": path_data.LABEL, "breed": breeds}
-        pets[split] = path_data.described(table, features)
-    path_data.save_to_disk(tmp_path / "pets", pets)
+        table = path_data.described(table, features)
+        path_data.write_parquet(tmp_path / f"pets/{split}.parquet", table)
     write_coco()
     (converting,) = (block.code for block in pages.blocks(PAGE_FILE) if block.language == "python")
     exec(converting, {})

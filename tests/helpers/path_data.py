@@ -1,5 +1,4 @@
-"""Small data sets for tests, laid out as users have them: folders, text files, .npz, and what
-Hugging Face's `datasets` writes, without that package (tests marked extras compare with it)."""
+"""Small data sets for tests, laid out as users have them: folders, text files, .npz, Parquet."""
 
 import json
 import pathlib
@@ -61,23 +60,6 @@ def described(table: pa.Table, features: dict[str, Any]) -> pa.Table:
     """The table with what `datasets` says of its columns."""
     described = json.dumps({"info": {"features": features}})
     return table.replace_schema_metadata({"huggingface": described})
-
-
-def save_to_disk(root: pathlib.Path, splits: dict[str, pa.Table], files: int = 2) -> pathlib.Path:
-    """What `DatasetDict.save_to_disk` writes: Arrow streams of a few batches."""
-    root.mkdir(parents=True)
-    (root / "dataset_dict.json").write_text(json.dumps({"splits": list(splits)}))
-    for split, table in splits.items():
-        (root / split).mkdir()
-        size, names = -(-len(table) // files), []
-        for number in range(files):
-            names.append(f"data-{number:05}-of-{files:05}.arrow")
-            with pa.ipc.new_stream(root / split / names[-1], table.schema) as writer:
-                part = table.slice(number * size, size)
-                writer.write_table(part, max_chunksize=7)
-        state = {"_data_files": [{"filename": name} for name in names]}
-        (root / split / "state.json").write_text(json.dumps(state))
-    return root
 
 
 def write_parquet(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
