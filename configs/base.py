@@ -19,7 +19,7 @@ _MAX_COUNT = 2**32  # augmentation keys fold in the example's number and a seed 
 _MAX_SEED = _MAX_COUNT - 1
 _MAX_DECAY = 0.999999  # below 1 as float32, too
 
-# Kinds of own data, which are named KIND:PATH.
+# The kinds of own data; data/paths.py opens them.
 OWN_DATA = ("folder", "files", "npz", "hf")
 
 FIELDS = [
@@ -345,6 +345,12 @@ def add(field: Field) -> None:
         if any(other.name == field.name for other in FIELDS):
             raise ValueError(f"there is a field {field.name} already; give yours another name")
         FIELDS.append(field)
+
+
+def is_own_data(name: str) -> bool:
+    """Whether the data set `name` is given by its path, as KIND:PATH."""
+    kind, colon, _ = name.partition(":")
+    return bool(colon) and kind in OWN_DATA
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from configs.base import is_own_data
 from data import paths
 from data.path_data import PathData, Settings, main_split
 from data.sources import FileSource, RecordError, Source, SourceError, reason
@@ -142,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
     )
     arguments = parser.parse_args(argv)
     settings = Settings(arguments.source, arguments.text, arguments.cache_dir)
-    if not paths.is_path(settings.name):
+    if not is_own_data(settings.name):
         raise SourceError(f"SOURCE is {settings.name!r}; allowed: {paths.names_of('PATH')}")
     stem = pathlib.PurePath(settings.path).stem.lower()
     name = arguments.name or f"{re.sub(r'[^a-z0-9]+', '_', stem).strip('_')}_copy"

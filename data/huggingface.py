@@ -8,6 +8,7 @@ the data.
 
 import dataclasses
 import functools
+import importlib
 import io
 import itertools
 import json
@@ -54,8 +55,7 @@ class _Rows(Records):
     """
 
     def __init__(self, shown: str, table: Any, columns: dict[str, str]):
-        import datasets
-
+        datasets = _library()
         for name, feature in table.features.items():  # the workload decodes images
             if isinstance(feature, datasets.Image):
                 table = table.cast_column(name, datasets.Image(decode=False))
@@ -94,12 +94,6 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             fit a workload.
         RecordError: one of the first images cannot be read.
     """
-    try:
-        import datasets  # noqa: F401
-    except ImportError as error:
-        raise SourceError(
-            f"{settings.name!r} is read with a package that is not installed; pip install datasets"
-        ) from error
     files = _files(tree)
     splits = {
         split: functools.cache(functools.partial(_rows, tree, names, settings))
@@ -116,6 +110,16 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     boxes, properties = labeled == "objects", image_properties(main)
     info = dataclasses.replace(info, num_classes=number, has_boxes=boxes, **properties)
     return PathData(splits, info, classes)
+
+
+def _library() -> Any:
+    """The module `datasets`; raises SourceError if it is not installed."""
+    try:
+        return importlib.import_module("datasets")
+    except ImportError as error:
+        raise SourceError(
+            "hf:PATH is read with a package that is not installed; pip install datasets"
+        ) from error
 
 
 def _last_label(rows: Callable[[], _Rows], field: str) -> int:
@@ -147,8 +151,7 @@ def _files(tree: Tree) -> dict[str, list[str]]:
 
 
 def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
-    import datasets
-
+    datasets = _library()
     paths = [tree.local(name, settings.cache_dir) for name in names]
     try:
         if names[0].endswith(".parquet"):
@@ -165,8 +168,7 @@ def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
 
 def _columns(shown: str, features: Any, settings: Settings) -> dict[str, str]:
     """The names of the columns to read, by field; `shown` is the name of the split."""
-    import datasets
-
+    datasets = _library()
     columns = {
         field: name
         for field, names in _COLUMNS.items()

@@ -25,8 +25,7 @@ from data import folder, huggingface, npz, storage, text_files
 from data.path_data import FIELDS, PathData, Settings, main_split
 from data.sources import DatasetInfo, FileSource, Records, Slice, Source, SourceError
 
-# How each kind is opened, and the fields whose columns its name may give. configs/base.py names the
-# kinds, too.
+# How each kind of configs.base.OWN_DATA is opened, and the fields whose columns its name may give.
 KINDS = {
     "folder": (folder.open_tree, ()),
     "files": (text_files.open_tree, ("text",)),
@@ -36,12 +35,6 @@ KINDS = {
 
 KEPT, HELD_OUT = "kept", "held_out"
 _HELD_OUT_SHARE = 0.1
-
-
-def is_path(name: str) -> bool:
-    """Whether a data set's name is KIND:PATH."""
-    kind, colon, _ = name.partition(":")
-    return bool(colon) and kind in KINDS
 
 
 def names_of(path: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_collections
 
+from configs.base import is_own_data
 from data import packaged, paths, text_sources, tfds, throttle
 from data.path_data import Settings
 from data.sources import DatasetInfo, RecordError, Source, SourceError
@@ -56,7 +57,7 @@ def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
             f"config.dataset.validation_split is '' with train_split={train!r}; allowed: another "
             "split, or '' for both, which divides own data"
         )
-    if not train and paths.is_path(dataset.name):
+    if not train and is_own_data(dataset.name):
         settings = Settings(dataset.name, dataset.text, dataset.cache_dir)
         train, own, notes = paths.own_splits(dataset.data_dir, settings)
         validation, notes = validation or own, () if validation else notes
@@ -78,7 +79,7 @@ def remarks(dataset: Any) -> list[str]:
     """What to say of the splits of `dataset` (config.dataset) before training on them."""
     with contextlib.suppress(SourceError, RecordError):  # which opening them raises
         train, validation, notes = split_names(dataset)
-        if paths.is_path(dataset.name):
+        if is_own_data(dataset.name):
             notes = (*notes, *_open_split(dataset, train)[1].notes)
         return [*overlap(dataset, train, validation), *notes]
     return []
@@ -118,7 +119,7 @@ def open_source(
     """
     if name in packaged.NAMES:
         return packaged.open_source(name, split)
-    if paths.is_path(name):
+    if is_own_data(name):
         return paths.open_source(split, data_dir, Settings(name, text, cache_dir))
     return tfds.open_source(name, split, data_dir, cache_dir)
 

@@ -69,11 +69,10 @@ class Tree:
         options = {"same_names": True, "check_files": True, "expiry_time": None}
         options["cache_storage"] = str(copy.parent)
         try:
-            return pathlib.Path(
-                fsspec.open_local(f"filecache::{self.path(name)}", filecache=options)
-            )
+            fsspec.open_local(f"filecache::{self.path(name)}", filecache=options)
         except Exception as error:  # drivers raise many types
             raise SourceError(f"{self.path(name)} cannot be copied: {reason(error)}") from error
+        return copy
 
     def copies(self, cache_dir: str) -> pathlib.Path:
         """The directory of the copies of a bucket's files; raises SourceError without a

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 
+from configs.base import is_own_data
 from data import cache, packaged, paths, tfds, vocabulary
 from data.sources import DatasetInfo, RecordError, Source, SourceError, fingerprint
 from data.vocabulary import BEGIN, END, Vocabulary
@@ -218,7 +219,7 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
         return cli.expanded(dataset.cache_dir)
     if dataset.name in packaged.TEXTS:
         return None
-    if paths.is_path(dataset.name):
+    if is_own_data(dataset.name):
         directory = paths.directory(dataset.name, dataset.data_dir)
     else:
         directory = tfds.builder(dataset.name, dataset.data_dir).data_path

@@ -340,8 +340,7 @@ def override(config: ml_collections.ConfigDict, overrides: Sequence[str]) -> Non
     The splits of a configuration are those of its data set, so own data have none but those given.
     """
     given = dict(_read_override(word) for word in overrides)
-    kind, colon, _ = str(given.get("dataset.name", "")).partition(":")
-    if colon and kind in base.OWN_DATA:
+    if base.is_own_data(str(given.get("dataset.name", ""))):
         given = {f"dataset.{name}_split": "" for name in ("train", "validation", "test")} | given
     for name, value in given.items():
         set_field(config, name, value)
