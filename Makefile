@@ -72,14 +72,12 @@ docs: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.stage
 	$(BIN)/python -m benchmarks.stage --grid
-	$(BIN)/python -m benchmarks.input_throughput
+	$(BIN)/python -m benchmarks.input
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.step --beside=statistics
-	$(BIN)/python -m benchmarks.advice_grid
-	$(BIN)/python -m benchmarks.efficiency
-	$(BIN)/python -m benchmarks.real_step
-	$(BIN)/python -m benchmarks.bursty
-	$(BIN)/python -m benchmarks.wall_time
+	$(BIN)/python -m benchmarks.speedup --measure=steps
+	$(BIN)/python -m benchmarks.speedup --measure=steps --source=burst
+	$(BIN)/python -m benchmarks.speedup
 	$(BIN)/python -m benchmarks.sweep_throughput
 	$(BIN)/python -m benchmarks.divergence_detection
 	$(BIN)/python -m benchmarks.coverage

@@ -23,7 +23,7 @@ import numpy as np
 from scipy import stats
 
 from analysis import bounds, uncertainty
-from benchmarks import common, wall_time
+from benchmarks import common, speedup
 from configs import cifar10
 from runs.study import MAX_TRIALS_FACTOR
 from studies.search import point, resolved_axis
@@ -33,6 +33,7 @@ GRID_CADENCE = 125.0  # the resolution of the studies in results/grid: 2.5% of t
 BEST_RATE, DIVERGES = 0.4, 1.0  # log10 of the effective learning rate
 CURVATURE = 0.25  # of the log cost, per squared decade from the best rate
 RATIOS = (0.5, 0.55, 0.6, 0.7, 0.8, 0.85, 0.9, 1.0, 1.05)
+SEEDS_AGAIN = 2  # with which the best trials run again
 LARGE = 20_000  # searches per condition from which the truth is computed
 
 
@@ -279,34 +280,34 @@ def of_ratios(random: np.random.Generator, setting: Setting, studies: int, pool:
 def run_again(
     random: np.random.Generator, setting: Setting, studies: int, pool: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best trial of every search runs again with the seeds of benchmarks.wall_time: (its
+    """The best trial of every search runs again with SEEDS_AGAIN new seeds: (its
     scores without a budget [studies, 2, searches, seeds], the cost in its search [studies, 2,
     searches])."""
     cost, counted, expected = costs(random, setting, studies, pool)
     cost = np.where(counted, cost, np.inf)
     level = np.take_along_axis(expected, cost.argmin(-1)[..., None], -1)
-    noise = random.normal(0, setting.noise, (*level.shape[:-1], wall_time.Plan.seeds))
+    noise = random.normal(0, setting.noise, (*level.shape[:-1], SEEDS_AGAIN))
     return scored(level * np.exp(noise), setting.cadences), cost.min(-1)
 
 
 def of_benchmark(
     random: np.random.Generator, setting: Setting, studies: int, pool: int
 ) -> list[Row]:
-    """benchmarks.wall_time: its range over searches, and the median of such ratios over many
+    """benchmarks.speedup: its range over searches, and the median of such ratios over many
     searches without a budget."""
-    plan = wall_time.Plan()
-    setting = dataclasses.replace(setting, searches=plan.searches, trials=plan.trials)
+    setting = dataclasses.replace(setting, searches=5, trials=12)
     end = budget(random, setting, pool)
     low, high = ends(run_again(random, setting, studies, pool)[0], end)
     summaries = [
-        wall_time.speedup((low[k, 1], high[k, 1]), (low[k, 0], high[k, 0])) for k in range(studies)
+        speedup.speedup((low[k, 1], high[k, 1]), (low[k, 0], high[k, 0])) for k in range(studies)
     ]
     intervals = np.array([(summary.min, summary.max) for summary in summaries])
     one = dataclasses.replace(setting, searches=1)
     many = np.log(run_again(random, one, LARGE, pool)[0]).mean(-1)[..., 0]
     truth = float(np.exp(np.median(many[:, 1] - many[:, 0])))
-    name = f"wall_time, [min, max] of {plan.searches} searches of {plan.trials} trials, run again"
-    return [_row(name, setting, bounds.level(plan.searches), intervals, truth)]
+    name = f"wall_time, [min, max] of {setting.searches} searches of {setting.trials} trials"
+    name += ", run again"
+    return [_row(name, setting, bounds.level(setting.searches), intervals, truth)]
 
 
 def of_band(random: np.random.Generator, setting: Setting, studies: int, pool: int) -> list[Row]:

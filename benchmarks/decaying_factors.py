@@ -13,19 +13,20 @@ e = 2.
 """
 
 import functools
+import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import sweep
-from benchmarks import auto_price, common
-from configs import problems
+from benchmarks import common
+from configs import catalog, problems
 from runs.progress import Progress
 from runs.study import Study
 from studies.executors import PoolExecutor
 from studies.search import make_study
 
-BATCH_SIZE = 32
+BATCH_SIZE, BUFFER = 32, 256
 PERIODS = {"logistic": 3_600, "sentences": 2_880}  # by problem
 MAX_FACTOR = 16  # never reached
 
@@ -55,8 +56,10 @@ def study(problem: str, root: pathlib.Path, trials: int, searches: int) -> Study
     conditions: dict[str, dict[str, Any]] = {}
     for name, schedule in SCHEDULES.items():
         path = root / f"{name}.jsonl"
-        auto_price.write_decisions(path, decisions(schedule, PERIODS[problem], budget))
-        conditions[name] = auto_price.auto_fields(MAX_FACTOR) | {"echo.replay": str(path)}
+        taken = enumerate(decisions(schedule, PERIODS[problem], budget), 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps({"step": k, "fresh": [n]}) + "\n" for k, n in taken))
+        conditions[name] = catalog.auto(MAX_FACTOR, BUFFER) | {"echo.replay": str(path)}
     return make_study(
         "decaying_factors",
         config,

@@ -1,0 +1,151 @@
+"""Seconds and steps behind a slow input: limits, bounds, shares, and small runs."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from benchmarks import speedup
+from benchmarks.speedup import Condition, Plan, Steady
+from training import check
+
+PLAN = Plan(ratio=6.0, seeds=2)
+
+
+def chosen(where="read", factors=(2, 8)):
+    config = speedup.configuration(PLAN, "")
+    return speedup.conditions(config, where, factors, ("host", "device"), auto=True)
+
+
+def result(seconds, fresh=9, spent=None):
+    """A run that took so many seconds to the target, or None and `spent` seconds in all."""
+    return {
+        "status": "exhausted" if seconds is None else "reached",
+        "seconds_to_target": seconds,
+        "train_seconds": seconds or spent,
+        "fresh_examples_to_target": None if seconds is None else fresh,
+        "fresh_examples": fresh,
+        "step": 4,
+    }
+
+
+def cells(table):
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return {label: rest for label, *rest in lines}
+
+
+@pytest.mark.parametrize("where", ["read", "augment"])
+def test_every_condition_can_be_run_behind_its_limit(where):
+    for condition in chosen(where):
+        limit = speedup.limits(where, "rate", 2_500.0, 0.01)
+        config = speedup.common.overridden(condition.config, limit)
+        check.check(config)
+        assert (config.upstream.examples_per_second > 0) == (where == "read")
+        assert (config.upstream.augmented_examples_per_second > 0) == (where == "augment")
+
+
+def test_bursts_have_the_mean_of_the_limit():
+    fields = speedup.limits("read", "burst", 300.0, 0.02)
+    every, stall = (fields[f"upstream.stall{x}_seconds"] for x in ("_every", ""))
+    assert every + stall == pytest.approx(64 * 0.02)
+    assert fields["upstream.examples_per_second"] * every == pytest.approx(300 * (every + stall))
+
+
+def test_bounds_of_the_speedup():
+    bounds = {c.label: c.bound("read", 6.0) for c in chosen()}
+    expected = {"no echoing": 1, "e = 2": 2, "e = 8": 6, "e = 2, device": 2, "e = 8, device": 6}
+    assert bounds == expected | {"auto": 6}
+    slow = {c.label: c.bound("augment", 6.0) for c in chosen("augment")}
+    assert slow["before augmentation, e = 4"] == 1  # each copy is augmented
+    assert slow["after augmentation, e = 4"] == slow["after batching, e = 4"] == 4
+    assert slow["no echoing, device"] == 6
+
+
+def test_speedups_are_paired_by_seed():
+    none, e2 = chosen()[:2]
+    results = {none.label: [[result(6.0), result(4.0), result(9.0)]]}
+    results[e2.label] = [[result(3.0, 7), result(2.0, 5), result(3.0, 3)]]
+    row = cells(speedup.target_table([none, e2], results, PLAN, "read"))["e = 2"]
+    assert row == ["3.00", "2.00 [2.00, 3.00]", "2", "5", "1.3", "3/3"]
+
+
+def test_with_searches_speedups_are_geometric_means_and_missed_targets_give_bounds():
+    none, e2 = (
+        dataclasses.replace(condition, configs=condition.configs * 3) for condition in chosen()[:2]
+    )
+    results = {none.label: [[result(4.0), result(9.0)]] * 2 + [[result(4.0), result(None, 9, 4.0)]]}
+    results[e2.label] = [[result(1.0), result(1.0)], [result(2.0), result(2.0)], [result(4.0)] * 2]
+    row = cells(speedup.target_table([none, e2], results, PLAN, "read"))["e = 2"]
+    assert row[1] == "3.00 to 6.00 [1.00, >6.00]"
+    assert row[-1] == "6/6"
+    base = cells(speedup.target_table([none, e2], results, PLAN, "read"))["no echoing"]
+    assert base[-1] == "5/6"
+
+
+def test_shares_are_of_what_the_upstream_and_the_step_allow():
+    named = {c.label: c for c in chosen()}
+    rounds = [(Steady(12.0, 0.0), {"e = 2": Steady(3.0, 768.0), "auto": Steady(9.0, 512.0)})]
+    rows = cells(speedup.steps_table([named["e = 2"], named["auto"]], rounds, PLAN, "read"))
+    # At R = 6, the input gives 2 batches of 512 per second: 4 steps with e = 2.
+    assert [cell.split()[0] for cell in rows["e = 2"]] == ["3.0", "0.75", "0.25", "0.75"]
+    assert [cell.split()[0] for cell in rows["auto"]] == ["9.0", "0.75", "0.75", "0.50"]
+
+
+def test_the_pace_leaves_out_the_warm_up_and_what_is_emitted_when_nothing_is_read():
+    def row(step):
+        slow = min(step, 20) * 5 + max(0, min(step, 60) - 20) * 0.5 + max(0, step - 60) * 0.01
+        return {"step": step, "train_seconds": slow, "fresh_examples": 8 * min(step, 60)}
+
+    pace = speedup.pace([row(step) for step in range(1, 80)])
+    assert (pace.steps, pace.fresh_examples) == (pytest.approx(2.0), pytest.approx(16.0))
+    with pytest.raises(SystemExit):
+        speedup.pace([row(step) for step in range(1, 20)])
+
+
+@pytest.mark.parametrize("flags", [[], ["--measure=steps", "--source=burst"]])
+def test_a_small_run_prints_a_row_per_condition(flags, capsys):
+    speedup.main(["--quick", "--factors=4", *flags])
+    page = capsys.readouterr().out
+    rows = re.findall(r"^\| (no echoing|e = 4|auto) \| ([\d.]+)", page, re.MULTILINE)
+    assert [label for label, _ in rows] == ["no echoing", "e = 4", "auto"]
+    assert np.all([float(value) > 0 for _, value in rows])
+
+
+def test_a_study_tunes_each_search(tmp_path, monkeypatch):
+    """The fewest fresh examples to the target, or the best value; never a trial that diverged."""
+    pandas = pytest.importorskip("pandas")
+    rows = [
+        # label, insertion, search, status, fresh examples to the target, best value, rate
+        ("e = 2", "before_augmentation", 0, "reached", 900, 0.97, 0.1),
+        ("e = 2", "before_augmentation", 0, "reached", 800, 0.97, 0.2),
+        ("e = 2", "before_augmentation", 0, "diverged", None, 0.99, 0.3),
+        ("none", "none", 0, "exhausted", None, 0.90, 0.4),
+        ("none", "none", 0, "exhausted", None, 0.95, 0.5),
+    ]
+    records = []
+    for label, insertion, search, status, fresh, value, rate in rows:
+        config = speedup.configuration(PLAN, "")
+        config.update_from_flattened_dict(
+            {"echo.insertion": insertion, "optimizer.learning_rate": rate}
+        )
+        path = tmp_path / f"{rate}"
+        path.mkdir()
+        speedup.records.write_json(path / "config.json", {"config": config.to_dict()})
+        records.append(
+            {
+                "label": label,
+                "search": search,
+                "status": status,
+                "fresh_examples_to_target": fresh,
+                "best_value": value,
+                "counted": True,
+                "path": str(path),
+            }
+        )
+    trials = pandas.DataFrame(records)
+    monkeypatch.setattr(speedup.load, "read", lambda _: type("Study", (), {"trials": trials}))
+    none, e2 = speedup.tuned(tmp_path)
+    assert isinstance(none, Condition)
+    assert (none.label, none.config.optimizer.learning_rate) == ("none", 0.5)
+    assert (e2.label, e2.config.optimizer.learning_rate) == ("e = 2", 0.2)
