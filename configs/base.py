@@ -16,8 +16,8 @@ from echo.spec import INSERTIONS, MAX_BUFFER, MAX_FACTOR, PLACEMENTS
 
 _MAX_BATCH = 2**20
 _MAX_COUNT = 2**32  # augmentation keys fold in the example's number and a seed as 32 bits
-_MAX_SEED = _MAX_COUNT - 1
-_MAX_DECAY = 0.999999  # below 1 as float32, too
+_COUNT, _SEED = (0, _MAX_COUNT), (0, _MAX_COUNT - 1)
+_SHARE, _DECAY = (0, 1), (0, 0.999999)  # below 1 as float32, too
 
 # The kinds of own data; data/paths.py opens them.
 OWN_DATA = ("folder", "files", "npz", "hf")
@@ -62,16 +62,10 @@ FIELDS = [
     Field("dataset.sequence_length", 64, "text: most tokens an example predicts", 2, 2**16),
     Field("dataset.vocabulary_size", 32_000, "text: subword pieces, trained once", 8, 2**22),
     Field(
-        "dataset.cache_dir",
-        "",
-        "directory of vocabularies and copies of buckets; '' = next to the data",
+        "dataset.cache_dir", "", "directory of vocabularies and copies of buckets; '' = the data's"
     ),
     Field(
-        "dataset.spaced_epochs",
-        1,
-        "control without echoing: passes over the data per fresh pass",
-        1,
-        MAX_FACTOR,
+        "dataset.spaced_epochs", 1, "control: passes over the data per fresh pass", 1, MAX_FACTOR
     ),
     Field(
         "dataset.canvas",
@@ -86,39 +80,16 @@ FIELDS = [
         "cut the random crops of training from the whole decoded photograph, without a canvas "
         "(evaluation has one); not with echo.insertion=before_augmentation",
     ),
-    Field(
-        "dataset.max_boxes",
-        100,
-        "detection: most boxes in an image; examples are padded to it",
-        1,
-        10_000,
-    ),
+    Field("dataset.max_boxes", 100, "detection: most boxes; examples are padded to it", 1, 10_000),
     # augmentation
     Field("augmentation.pad", 4, "cifar10: zero padding before the random crop, pixels", 0, 256),
     Field("augmentation.flip", True, "randomly flip images horizontally"),
-    Field(
-        "augmentation.crop_size",
-        224,
-        "imagenet, coco: pixels per side of the network's input",
-        8,
-        2**12,
-    ),
-    Field(
-        "augmentation.min_area",
-        0.08,
-        "imagenet, coco: minimum area of a random crop, as a share",
-        1e-6,
-        1.0,
-    ),
+    Field("augmentation.crop_size", 224, "imagenet, coco: pixels per side of the input", 8, 2**12),
+    Field("augmentation.min_area", 0.08, "imagenet, coco: smallest crop, as a share", 1e-6, 1.0),
     Field(
         "augmentation.color", False, "imagenet, coco: random brightness, contrast, saturation, hue"
     ),
-    Field(
-        "augment_on",
-        "host",
-        "host (input pipeline) | device (compiled step)",
-        choices=("host", "device"),
-    ),
+    Field("augment_on", "host", "in the input pipeline | in the step", choices=("host", "device")),
     # network and loss
     Field("model.name", "resnet", "cifar10, imagenet: resnet | vit | one of workloads.networks"),
     Field(
@@ -128,11 +99,7 @@ FIELDS = [
         choices=("imagenet", "cifar"),
     ),
     Field(
-        "model.ghost_batch_size",
-        0,
-        "examples that batch norm normalizes together; 0 = all",
-        0,
-        _MAX_BATCH,
+        "model.ghost_batch_size", 0, "examples batch norm takes together; 0 = all", 0, _MAX_BATCH
     ),
     Field(
         "model.depth",
@@ -148,19 +115,8 @@ FIELDS = [
     Field("model.dim", 512, "size of the Transformer's residual stream", 2, 2**17),
     Field("model.heads", 8, "attention heads, a divisor of model.dim", 1, 2**13),
     Field("model.mlp_dim", 2048, "hidden size of the Transformer's MLPs", 1, 2**20),
-    Field(
-        "dtype",
-        "float32",
-        "of activations; parameters are float32",
-        choices=("float32", "bfloat16"),
-    ),
-    Field(
-        "loss.label_smoothing",
-        0.0,
-        "cifar10, imagenet: probability spread over all classes",
-        0,
-        0.999,
-    ),
+    Field("dtype", "float32", "of activations, not of parameters", choices=("float32", "bfloat16")),
+    Field("loss.label_smoothing", 0.0, "images: probability spread over all classes", 0, 0.999),
     # optimizer
     Field(
         "optimizer.name",
@@ -170,20 +126,10 @@ FIELDS = [
     ),
     Field("optimizer.learning_rate", 0.1, "peak learning rate", 0.0),
     Field(
-        "optimizer.momentum",
-        0.9,
-        "share of the last update that is kept; adamw: beta1",
-        0,
-        _MAX_DECAY,
+        "optimizer.momentum", 0.9, "share of the last update that is kept; adamw: beta1", *_DECAY
     ),
-    Field("optimizer.beta2", 0.999, "adamw: decay of the squared gradients' mean", 0, _MAX_DECAY),
-    Field(
-        "optimizer.weight_decay",
-        0.0,
-        "of kernels: factor of the L2 penalty; adamw: decoupled",
-        0,
-        1e15,
-    ),
+    Field("optimizer.beta2", 0.999, "adamw: decay of the squared gradients' mean", *_DECAY),
+    Field("optimizer.weight_decay", 0.0, "of kernels: L2 penalty; adamw: decoupled", 0, 1e15),
     Field(
         "optimizer.schedule.name",
         "linear",
@@ -191,68 +137,27 @@ FIELDS = [
         choices=("linear", "cosine", "two_steps", "constant"),
     ),
     Field(
-        "optimizer.schedule.horizon_fresh_examples",
-        0,
-        "fresh examples that the schedule runs over; 0 = the budget",
-        0,
-        _MAX_COUNT,
+        "optimizer.schedule.horizon_fresh_examples", 0, "when decay ends; 0 = the budget", *_COUNT
     ),
-    Field(
-        "optimizer.schedule.warmup_progress",
-        0.0,
-        "linear warmup from 0, a share of the horizon",
-        0,
-        _MAX_DECAY,
-    ),
-    Field(
-        "optimizer.schedule.first_step_progress",
-        0.7,
-        "two_steps: share before the first decay",
-        0,
-        1,
-    ),
-    Field(
-        "optimizer.schedule.second_step_progress",
-        0.9,
-        "two_steps: share before the second decay",
-        0,
-        1,
-    ),
-    Field("optimizer.schedule.step_factor", 0.1, "two_steps: factor at each decay", 0, 1),
-    Field("optimizer.schedule.final_factor", 0.0, "linear, cosine: final rate / peak", 0, 1),
+    Field("optimizer.schedule.warmup_progress", 0.0, "linear, as a share of the horizon", *_DECAY),
+    Field("optimizer.schedule.first_step_progress", 0.7, "two_steps: the first decay", *_SHARE),
+    Field("optimizer.schedule.second_step_progress", 0.9, "two_steps: the second decay", *_SHARE),
+    Field("optimizer.schedule.step_factor", 0.1, "two_steps: factor at each decay", *_SHARE),
+    Field("optimizer.schedule.final_factor", 0.0, "linear, cosine: final rate / peak", *_SHARE),
     # training
     Field("batch_size", 128, "examples per step, over all devices and processes", 1, _MAX_BATCH),
-    Field("budget.fresh_examples", 0, "fresh examples after which the input ends", 0, _MAX_COUNT),
+    Field("budget.fresh_examples", 0, "fresh examples after which the input ends", *_COUNT),
     Field(
-        "evaluate_every_fresh_examples",
-        0,
-        "0 = only at the end; a study divides it by e",
-        0,
-        _MAX_COUNT,
+        "evaluate_every_fresh_examples", 0, "0 = only at the end; a study divides it by e", *_COUNT
     ),
     Field(
-        "checkpoint_every_fresh_examples",
-        0,
-        "the best is kept too; 0 = only on interruption",
-        0,
-        _MAX_COUNT,
+        "checkpoint_every_fresh_examples", 0, "the best is kept; 0 = only at interruption", *_COUNT
     ),
     Field("log_every_steps", 100, "steps between training records", 1, _MAX_COUNT),
-    Field(
-        "gradient_statistics_every_steps",
-        0,
-        "steps between records on gradient noise; 0 = none; 100 costs 3%",
-        0,
-        _MAX_COUNT,
-    ),
+    Field("gradient_statistics_every_steps", 0, "gradient noise; 0 = none; 100 costs 3%", *_COUNT),
     Field("target.metric", "accuracy", "a metric that the workload's evaluation reports"),
     Field("target.value", 0.91, "the run stops when the metric reaches it", -1e30, 1e30),
-    Field(
-        "target.mode",
-        "above",
-        "reached at the value or above | below it",
-        choices=("above", "below"),
-    ),
+    Field("target.mode", "above", "reached at the value or beyond it", choices=("above", "below")),
     # echoing
     Field(
         "echo.insertion", "none", "insertion point: where examples are repeated", choices=INSERTIONS
@@ -300,8 +205,8 @@ FIELDS = [
         "of parameters: fsdp over mesh.data, tensor over mesh.model (Transformer)",
         choices=("replicated", "fsdp", "tensor"),
     ),
-    Field("seed.data", 0, "of data order, augmentation, buffer: one per search", 0, _MAX_SEED),
-    Field("seed.model", 0, "initial parameters: one per trial", 0, _MAX_SEED),
+    Field("seed.data", 0, "of data order, augmentation, buffer: one per search", *_SEED),
+    Field("seed.model", 0, "initial parameters: one per trial", *_SEED),
 ]
 
 # Fields that may differ between the processes of a run: where its data are, and how fast they come.
@@ -353,9 +258,20 @@ def is_own_data(name: str) -> bool:
     return bool(colon) and kind in OWN_DATA
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """All fields at their defaults; locked, so that a misspelled field is an error."""
-    return ml_collections.ConfigDict(with_defaults({})).lock()
+def get_config(fields: Mapping[str, Any] | None = None) -> ml_collections.ConfigDict:
+    """All fields at their defaults, but for `fields`, which are given by dotted name; locked, so
+    that a misspelled field is an error."""
+    config = ml_collections.ConfigDict(with_defaults({})).lock()
+    config.update_from_flattened_dict(fields or {})
+    return config
+
+
+def choose(variants: Mapping[str, Any], variant: str) -> Any:
+    """What a configuration file has for a variant; raises ValueError if there is no such one."""
+    if variant not in variants:
+        names = ", ".join(name or "none" for name in variants)
+        raise ValueError(f"there is no variant {variant!r}; allowed: {names}")
+    return variants[variant]
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:

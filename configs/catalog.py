@@ -25,7 +25,8 @@ _WINNERS_DECAY_PAIRS = 12
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """The numbers of a workload. Buffer sizes are our choice: the paper gives none.
+    """The numbers of a workload; by default those of a mini, whose trials take a minute and start
+    over. Buffer sizes are our choice: the paper gives none.
 
     Attributes:
         batch_sizes: the workload's batch size, and others to compare with it.
@@ -44,19 +45,21 @@ class Numbers:
     """
 
     batch_sizes: Sequence[int]
-    buffer: int
-    buffers: Sequence[int]
     upstream: float
     budget: int
-    never: float
-    trials: int
-    searches: int
     demo: tuple[int, int]
+    buffer: int = 256
+    buffers: Sequence[int] = (0, 64, 256, 1024)
+    never: float = 2.0
+    trials: int = 16
+    searches: int = 3
     demo_factors: Sequence[int] = (2,)
     demo_changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     augments: bool = True
     decays: bool = True
-    overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
+    overrides: dict[str, Any] = dataclasses.field(
+        default_factory=lambda: {"checkpoint_every_fresh_examples": 0}
+    )
 
     @property
     def insertions(self) -> tuple[str, ...]:

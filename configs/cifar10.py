@@ -39,22 +39,17 @@ NUMBERS = catalog.Numbers(
     buffers=(0, 1_000, 10_000, 40_000),
     upstream=3_000,
     budget=200 * 45_000,
-    never=2.0,
     trials=100,
     searches=5,
     demo=(100, 5),
     demo_factors=(2, 4),
+    overrides={},
 )
 
 MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(32, 64, 16),
-    buffer=256,
-    buffers=(0, 64, 256, 1024),
     upstream=1_500,
     budget=12_000,
-    never=2.0,
-    trials=16,
-    searches=3,
     demo=(4, 5),
     demo_factors=(2, 4),
     # An easy target, and hyperparameters that reach it in about 100 steps: many pairs in minutes.
@@ -65,47 +60,48 @@ MINI_NUMBERS = catalog.Numbers(
             {"field": "optimizer.momentum", "scale": "log_one_minus", "min": 0.05, "max": 0.3},
         ),
     },
-    overrides={"checkpoint_every_fresh_examples": 0},  # trials take seconds, so they start over
 )
+
+
+FIELDS = {
+    "workload": "cifar10",
+    "dataset.name": "cifar10",
+    "dataset.train_split": "train[:45000]",
+    "dataset.validation_split": "train[45000:]",
+    "dataset.test_split": "test",
+    "optimizer.weight_decay": 1e-4,
+    "budget.fresh_examples": NUMBERS.budget,
+    "evaluate_every_fresh_examples": 45_000,
+    "checkpoint_every_fresh_examples": 10 * 45_000,
+}
+MINI_FIELDS = FIELDS | {
+    "dataset.name": "digits",
+    "dataset.train_split": "train",
+    "dataset.validation_split": "validation",
+    "augmentation.pad": 1,
+    "augmentation.flip": False,  # a mirrored digit is not a digit
+    "model.depth": 8,
+    "model.width": 8,
+    "batch_size": 32,
+    "optimizer.weight_decay": 0.0,
+    "optimizer.schedule.final_factor": 0.1,
+    "budget.fresh_examples": MINI_NUMBERS.budget,
+    "evaluate_every_fresh_examples": 288,
+    "checkpoint_every_fresh_examples": 3_000,
+    "target.value": 0.97,
+}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'."""
-    config = base.get_config()
-    config.workload = "cifar10"
-    config.dataset.name = "cifar10"
-    config.dataset.train_split = "train[:45000]"
-    config.dataset.validation_split = "train[45000:]"
-    config.dataset.test_split = "test"
-    config.optimizer.weight_decay = 1e-4
-    config.budget.fresh_examples = NUMBERS.budget
-    config.evaluate_every_fresh_examples = 45_000
-    config.checkpoint_every_fresh_examples = 10 * 45_000
-    if variant == "mini":
-        config.dataset.name = "digits"
-        config.dataset.train_split = "train"
-        config.dataset.validation_split = "validation"
-        config.augmentation.pad = 1
-        config.augmentation.flip = False  # a mirrored digit is not a digit
-        config.model.depth = 8
-        config.model.width = 8
-        config.batch_size = 32
-        config.optimizer.weight_decay = 0.0
-        config.optimizer.schedule.final_factor = 0.1
-        config.budget.fresh_examples = MINI_NUMBERS.budget
-        config.evaluate_every_fresh_examples = 288
-        config.checkpoint_every_fresh_examples = 3_000
-        config.target.value = 0.97
-    elif variant:
-        raise ValueError(f"configs/cifar10.py has no variant {variant!r}; allowed: mini, or none")
-    return config
+    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
 
 
 def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
     """The hyperparameters that a study searches for each condition."""
-    return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
+    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
 
 
 def get_studies(variant: str = "") -> catalog.Studies:
     """The studies by name."""
-    return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)
+    return catalog.of(base.choose({"": NUMBERS, "mini": MINI_NUMBERS}, variant))

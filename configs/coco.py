@@ -57,80 +57,76 @@ NUMBERS = catalog.Numbers(
     buffers=(0, 1_000, 10_000, 40_000),
     upstream=100,
     budget=EPOCHS * EXAMPLES,
-    never=2.0,
     trials=50,
     searches=5,
     demo=(50, 5),
+    overrides={},
 )
 
 MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(16, 32),
-    buffer=256,
-    buffers=(0, 64, 256, 1024),
     upstream=30,
     budget=16_000,
-    never=2.0,
-    trials=16,
-    searches=3,
     demo=(3, 1),
-    overrides={"checkpoint_every_fresh_examples": 0},  # an interrupted trial starts over
 )
+
+
+FIELDS = {
+    "workload": "coco",
+    "dataset.name": "coco/2017",
+    "dataset.validation_split": "validation",
+    "dataset.canvas": 480,
+    "augmentation.crop_size": 300,
+    "augmentation.min_area": 0.09,
+    "augmentation.color": True,
+    "model.depth": 34,
+    "model.width": 64,
+    "model.ghost_batch_size": 128,
+    "batch_size": 256,
+    "optimizer.name": "momentum",
+    "optimizer.learning_rate": 0.02,
+    "optimizer.weight_decay": 5e-4,
+    "optimizer.schedule.name": "two_steps",
+    "optimizer.schedule.warmup_progress": 3.5 / EPOCHS,
+    "optimizer.schedule.first_step_progress": 0.7,
+    "optimizer.schedule.second_step_progress": 0.9,
+    "budget.fresh_examples": NUMBERS.budget,
+    "evaluate_every_fresh_examples": 2 * EXAMPLES,
+    "checkpoint_every_fresh_examples": 2 * EXAMPLES,
+    "target.metric": "mAP",
+    "target.value": 0.24,
+}
+MINI_FIELDS = FIELDS | {
+    "dataset.name": "digit_scenes",
+    "dataset.max_boxes": 8,
+    "dataset.canvas": 96,
+    "augmentation.crop_size": 96,
+    "augmentation.min_area": 0.5,
+    "augmentation.color": False,
+    "augmentation.flip": False,  # a mirrored digit is not a digit
+    "model.depth": 18,
+    "model.width": 16,
+    "model.ghost_batch_size": 16,
+    "batch_size": 16,
+    "optimizer.learning_rate": 0.05,
+    "budget.fresh_examples": MINI_NUMBERS.budget,
+    "evaluate_every_fresh_examples": 320,
+    "checkpoint_every_fresh_examples": 4_000,
+    "target.metric": "AP50",
+    "target.value": 0.3,
+}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'."""
-    config = base.get_config()
-    config.workload = "coco"
-    config.dataset.name = "coco/2017"
-    config.dataset.validation_split = "validation"
-    config.dataset.canvas = 480
-    config.augmentation.crop_size = 300
-    config.augmentation.min_area = 0.09
-    config.augmentation.color = True
-    config.model.depth = 34
-    config.model.width = 64
-    config.model.ghost_batch_size = 128
-    config.batch_size = 256
-    config.optimizer.name = "momentum"
-    config.optimizer.learning_rate = 0.02
-    config.optimizer.weight_decay = 5e-4
-    config.optimizer.schedule.name = "two_steps"
-    config.optimizer.schedule.warmup_progress = 3.5 / EPOCHS
-    config.optimizer.schedule.first_step_progress = 0.7
-    config.optimizer.schedule.second_step_progress = 0.9
-    config.budget.fresh_examples = NUMBERS.budget
-    config.evaluate_every_fresh_examples = 2 * EXAMPLES
-    config.checkpoint_every_fresh_examples = 2 * EXAMPLES
-    config.target.metric = "mAP"
-    config.target.value = 0.24
-    if variant == "mini":
-        config.dataset.name = "digit_scenes"
-        config.dataset.max_boxes = 8
-        config.dataset.canvas = 96
-        config.augmentation.crop_size = 96
-        config.augmentation.min_area = 0.5
-        config.augmentation.color = False
-        config.augmentation.flip = False  # a mirrored digit is not a digit
-        config.model.depth = 18
-        config.model.width = 16
-        config.model.ghost_batch_size = 16
-        config.batch_size = 16
-        config.optimizer.learning_rate = 0.05
-        config.budget.fresh_examples = MINI_NUMBERS.budget
-        config.evaluate_every_fresh_examples = 320
-        config.checkpoint_every_fresh_examples = 4_000
-        config.target.metric = "AP50"
-        config.target.value = 0.3
-    elif variant:
-        raise ValueError(f"configs/coco.py has no variant {variant!r}; allowed: mini, or none")
-    return config
+    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
 
 
 def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
     """The hyperparameters that a study searches for each condition."""
-    return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
+    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
 
 
 def get_studies(variant: str = "") -> catalog.Studies:
     """The studies by name."""
-    return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)
+    return catalog.of(base.choose({"": NUMBERS, "mini": MINI_NUMBERS}, variant))

@@ -26,28 +26,28 @@ target of 4.0 after about half its budget.
 
 import ml_collections
 
-from configs import lm1b
+from configs import base, lm1b
+
+FIELDS = lm1b.FIELDS | {
+    "workload": "common_crawl",
+    "dataset.text": "documents",
+    "dataset.name": "c4/en",
+    "dataset.sequence_length": 256,
+    "dataset.train_split": "train[:4%]",
+    "dataset.validation_split": "validation[:10%]",
+    "dataset.test_split": "validation[10%:20%]",
+}
+MINI_FIELDS = lm1b.MINI_FIELDS | {
+    "workload": "common_crawl",
+    "dataset.text": "documents",
+    "dataset.name": "python_docstrings",
+    "target.value": 4.0,
+}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'. Other fields are those of lm1b."""
-    if variant not in ("", "mini"):
-        raise ValueError(
-            f"configs/common_crawl.py has no variant {variant!r}; allowed: mini, or none"
-        )
-    config = lm1b.get_config(variant)
-    config.workload = "common_crawl"
-    config.dataset.text = "documents"
-    if variant == "mini":
-        config.dataset.name = "python_docstrings"
-        config.target.value = 4.0
-    else:
-        config.dataset.name = "c4/en"
-        config.dataset.sequence_length = 256
-        config.dataset.train_split = "train[:4%]"
-        config.dataset.validation_split = "validation[:10%]"
-        config.dataset.test_split = "validation[10%:20%]"
-    return config
+    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
 
 
 # Budgets, batch sizes, and buffers count examples, so searches and studies are those of lm1b.

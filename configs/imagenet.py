@@ -52,71 +52,67 @@ NUMBERS = catalog.Numbers(
     buffers=(0, 2_000, 10_000, 100_000),  # of 1,000, one batch would be stored: no shuffling
     upstream=400,
     budget=90 * 1_281_167,
-    never=2.0,
     trials=50,
     searches=5,
     demo=(50, 5),
+    overrides={},
 )
 
 MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(32, 64, 16),
-    buffer=256,
-    buffers=(0, 64, 256, 1024),
     upstream=100,
     budget=16_000,
-    never=2.0,
-    trials=16,
-    searches=3,
     demo=(4, 1),
-    overrides={"checkpoint_every_fresh_examples": 0},  # trials take a minute, so they start over
 )
+
+
+FIELDS = {
+    "workload": "imagenet",
+    "dataset.name": "imagenet2012",
+    "dataset.train_split": "train",
+    "dataset.validation_split": "validation",
+    "model.depth": 50,
+    "model.width": 64,
+    "model.ghost_batch_size": 32,
+    "batch_size": 1024,
+    "optimizer.weight_decay": 1e-4,
+    "budget.fresh_examples": NUMBERS.budget,
+    "evaluate_every_fresh_examples": 1_281_167,
+    "checkpoint_every_fresh_examples": 1_281_167,
+    "target.value": 0.75,
+}
+MINI_FIELDS = FIELDS | {
+    "dataset.name": "digits_jpeg",
+    "dataset.canvas": 48,
+    "dataset.test_split": "test",
+    "augmentation.crop_size": 24,
+    "augmentation.min_area": 0.35,
+    "augmentation.flip": False,  # a mirrored digit is not a digit
+    "model.depth": 18,
+    "model.width": 8,
+    "model.stem": "cifar",
+    "model.ghost_batch_size": 16,
+    "batch_size": 32,
+    "optimizer.learning_rate": 0.2,
+    "optimizer.weight_decay": 0.0,
+    "optimizer.schedule.final_factor": 0.1,
+    "budget.fresh_examples": MINI_NUMBERS.budget,
+    "evaluate_every_fresh_examples": 320,
+    "checkpoint_every_fresh_examples": 4_000,
+    "target.value": 0.96,
+}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'."""
-    config = base.get_config()
-    config.workload = "imagenet"
-    config.dataset.name = "imagenet2012"
-    config.dataset.train_split = "train"
-    config.dataset.validation_split = "validation"
-    config.model.depth = 50
-    config.model.width = 64
-    config.model.ghost_batch_size = 32
-    config.batch_size = 1024
-    config.optimizer.weight_decay = 1e-4
-    config.budget.fresh_examples = NUMBERS.budget
-    config.evaluate_every_fresh_examples = 1_281_167
-    config.checkpoint_every_fresh_examples = 1_281_167
-    config.target.value = 0.75
-    if variant == "mini":
-        config.dataset.name = "digits_jpeg"
-        config.dataset.canvas = 48
-        config.dataset.test_split = "test"
-        config.augmentation.crop_size = 24
-        config.augmentation.min_area = 0.35
-        config.augmentation.flip = False  # a mirrored digit is not a digit
-        config.model.depth = 18
-        config.model.width = 8
-        config.model.stem = "cifar"
-        config.model.ghost_batch_size = 16
-        config.batch_size = 32
-        config.optimizer.learning_rate = 0.2
-        config.optimizer.weight_decay = 0.0
-        config.optimizer.schedule.final_factor = 0.1
-        config.budget.fresh_examples = MINI_NUMBERS.budget
-        config.evaluate_every_fresh_examples = 320
-        config.checkpoint_every_fresh_examples = 4_000
-        config.target.value = 0.96
-    elif variant:
-        raise ValueError(f"configs/imagenet.py has no variant {variant!r}; allowed: mini, or none")
-    return config
+    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
 
 
 def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
     """The hyperparameters that a study searches for each condition."""
-    return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
+    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
 
 
 def get_studies(variant: str = "") -> catalog.Studies:
     """The studies by name."""
-    return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)
+    return catalog.of(base.choose({"": NUMBERS, "mini": MINI_NUMBERS}, variant))

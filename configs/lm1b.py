@@ -57,68 +57,66 @@ NUMBERS = catalog.Numbers(
     demo=(100, 5),
     augments=False,
     decays=False,
+    overrides={},
 )
 
 MINI_NUMBERS = catalog.Numbers(
     batch_sizes=(32, 64, 16),
-    buffer=256,
-    buffers=(0, 64, 256, 1024),
     upstream=100,
     budget=16_000,
     never=0.0,
-    trials=16,
-    searches=3,
     demo=(4, 2),
     augments=False,
     decays=False,
-    overrides={"checkpoint_every_fresh_examples": 0},  # trials take a minute, so they start over
 )
+
+
+FIELDS = {
+    "workload": "lm1b",
+    "dataset.name": "lm1b",
+    "dataset.text": "sentences",
+    "dataset.sequence_length": 64,
+    "dataset.train_split": "train",
+    "dataset.validation_split": "test[:20%]",
+    "dataset.test_split": "test[20%:]",
+    "batch_size": 1024,
+    "optimizer.learning_rate": 0.1,
+    "optimizer.schedule.name": "constant",
+    "budget.fresh_examples": NUMBERS.budget,
+    "evaluate_every_fresh_examples": 250_000,
+    "checkpoint_every_fresh_examples": 2_500_000,
+    "target.metric": "loss",
+    "target.value": 3.9,
+    "target.mode": "below",
+}
+MINI_FIELDS = FIELDS | {
+    "dataset.name": "python_topics",
+    "dataset.validation_split": "validation",
+    "dataset.test_split": "",
+    "dataset.vocabulary_size": 512,
+    "model.layers": 2,
+    "model.dim": 64,
+    "model.heads": 4,
+    "model.mlp_dim": 256,
+    "batch_size": 32,
+    "optimizer.learning_rate": 0.3,
+    "budget.fresh_examples": MINI_NUMBERS.budget,
+    "evaluate_every_fresh_examples": 320,
+    "checkpoint_every_fresh_examples": 4_000,
+    "target.value": 3.65,
+}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is '' or 'mini'."""
-    config = base.get_config()
-    config.workload = "lm1b"
-    config.dataset.name = "lm1b"
-    config.dataset.text = "sentences"
-    config.dataset.sequence_length = 64
-    config.dataset.train_split = "train"
-    config.dataset.validation_split = "test[:20%]"
-    config.dataset.test_split = "test[20%:]"
-    config.batch_size = 1024
-    config.optimizer.learning_rate = 0.1
-    config.optimizer.schedule.name = "constant"
-    config.budget.fresh_examples = NUMBERS.budget
-    config.evaluate_every_fresh_examples = 250_000
-    config.checkpoint_every_fresh_examples = 2_500_000
-    config.target.metric = "loss"
-    config.target.value = 3.9
-    config.target.mode = "below"
-    if variant == "mini":
-        config.dataset.name = "python_topics"
-        config.dataset.validation_split = "validation"
-        config.dataset.test_split = ""
-        config.dataset.vocabulary_size = 512
-        config.model.layers = 2
-        config.model.dim = 64
-        config.model.heads = 4
-        config.model.mlp_dim = 256
-        config.batch_size = 32
-        config.optimizer.learning_rate = 0.3
-        config.budget.fresh_examples = MINI_NUMBERS.budget
-        config.evaluate_every_fresh_examples = 320
-        config.checkpoint_every_fresh_examples = 4_000
-        config.target.value = 3.65
-    elif variant:
-        raise ValueError(f"configs/lm1b.py has no variant {variant!r}; allowed: mini, or none")
-    return config
+    return base.get_config(base.choose({"": FIELDS, "mini": MINI_FIELDS}, variant))
 
 
 def get_search_space(variant: str = "") -> tuple[dict[str, Any], ...]:
     """The hyperparameters that a study searches for each condition."""
-    return MINI_SEARCH_SPACE if variant == "mini" else SEARCH_SPACE
+    return base.choose({"": SEARCH_SPACE, "mini": MINI_SEARCH_SPACE}, variant)
 
 
 def get_studies(variant: str = "") -> catalog.Studies:
     """The studies by name."""
-    return catalog.of(MINI_NUMBERS if variant == "mini" else NUMBERS)
+    return catalog.of(base.choose({"": NUMBERS, "mini": MINI_NUMBERS}, variant))

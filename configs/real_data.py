@@ -12,38 +12,33 @@ import dataclasses
 
 import ml_collections
 
-from configs import catalog, lm1b
+from configs import base, catalog, lm1b
 
 # Buffers and search space are those of the mini.
 SENTENCES = dataclasses.replace(lm1b.MINI_NUMBERS, budget=10_000, trials=12, searches=3)
 
 
+FIELDS = lm1b.MINI_FIELDS | {
+    "dataset.name": "lm_books",
+    "dataset.validation_split": "test[:25%]",
+    "dataset.sequence_length": 32,
+    "dataset.vocabulary_size": 1_000,
+    "budget.fresh_examples": SENTENCES.budget,
+    "evaluate_every_fresh_examples": 500,
+    "target.value": 4.9,
+}
+
+
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is 'sentences'."""
-    if variant != "sentences":
-        raise ValueError(f"no variant {variant!r}; allowed: sentences")
-    config = lm1b.get_config("mini")
-    config.update_from_flattened_dict(
-        {
-            "dataset.name": "lm_books",
-            "dataset.validation_split": "test[:25%]",
-            "dataset.sequence_length": 32,
-            "dataset.vocabulary_size": 1_000,
-            "budget.fresh_examples": SENTENCES.budget,
-            "evaluate_every_fresh_examples": 500,
-            "target.value": 4.9,
-        }
-    )
-    return config
+    return base.get_config(base.choose({"sentences": FIELDS}, variant))
 
 
 def get_search_space(variant: str = ""):
     """The axes that the study searches for each condition."""
-    del variant
-    return lm1b.get_search_space("mini")
+    return lm1b.MINI_SEARCH_SPACE
 
 
 def get_studies(variant: str = ""):
     """The study whose results are in results/studies/sentences_factor."""
-    del variant
     return {"factor": catalog.of(SENTENCES)["factor"]}
