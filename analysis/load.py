@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import archive, single_runs
+from echo.spec import abbreviated
 from runs import origins, records, trial_records
 from runs.cli import InputError
 from runs.progress import several
@@ -28,7 +29,6 @@ from runs.study import (
     nested,
     parse_target,
     plain,
-    short,
 )
 
 UNFINISHED = "unfinished"  # no result.json yet
@@ -411,7 +411,7 @@ def _config_number(config: Mapping[str, Any], name: str, whole: bool = False) ->
         return None
     if is_number(value) and 0 <= value <= records.MAX_COUNT and (value == int(value) or not whole):
         return value
-    raise ValueError(f"{records.CONFIG}: {name} is {short(value)}; allowed: a number >= 0")
+    raise ValueError(f"{records.CONFIG}: {name} is {abbreviated(value)}; allowed: a number >= 0")
 
 
 def _check_hparams(hparams: Mapping[str, Any], study: Study) -> None:
@@ -422,7 +422,7 @@ def _check_hparams(hparams: Mapping[str, Any], study: Study) -> None:
             raise ValueError(f"{records.HPARAMS}: {axis.field} is missing")
         value = hparams[axis.field]
         if value is not None and not axis.values and not is_number(value):
-            raise ValueError(f"{records.HPARAMS}: {axis.field} is {short(value)}, not a number")
+            raise ValueError(f"{records.HPARAMS}: {axis.field} is {abbreviated(value)}, no number")
 
 
 def _optimizer_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from echo.spec import abbreviated
 from runs import records
 from runs.cli import InputError
 from runs.study import (
@@ -18,7 +19,6 @@ from runs.study import (
     parse_target,
     plain,
     setting_label,
-    short,
 )
 
 # How fields begin that may differ between runs: a search tunes them, scores account for them, they
@@ -44,18 +44,17 @@ def check(snapshot: Mapping[str, Any]) -> None:
     for name in ("budget.fresh_examples", "seed.data", "batch_size", _SPACED_EPOCHS):
         value = nested(config, name)
         if value is not None and not is_number(value):
-            raise ValueError(f"{name} is {short(value)}, not a number")
+            raise ValueError(f"{name} is {abbreviated(value)}, not a number")
     if not isinstance(config.get("workload", ""), str):
-        raise ValueError(f"workload is {short(config['workload'])}, not text")
+        raise ValueError(f"workload is {abbreviated(config['workload'])}, not text")
     condition_of(snapshot)
 
 
 def condition_of(snapshot: Mapping[str, Any]) -> Condition:
     """The condition of a run, given its config.json. Its name and label are the settings."""
-    version = records.schema_version(snapshot)
     spaced_epochs = nested(snapshot["config"], _SPACED_EPOCHS) or 1
     overrides = {_SPACED_EPOCHS: spaced_epochs} if spaced_epochs > 1 else {}
-    condition = Condition.of("", overrides, snapshot["config"], schema_version=version)
+    condition = Condition.of("", overrides, snapshot["config"])
     parts = [condition.label]
     if condition.shuffle_buffer:
         parts.append(f"buffer {condition.shuffle_buffer:,}")

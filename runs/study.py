@@ -1,7 +1,7 @@
 """What a study is: conditions, search axes, score, and target, as study.json holds them.
 
 Running a study and analyzing one use the same classes. Checks raise ValueError with one sentence:
-what is wrong, its value, and what is allowed.
+what is wrong, its value, and what is allowed. The content of study.json was checked when written.
 """
 
 import dataclasses
@@ -10,22 +10,21 @@ import math
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from configs import base
+from echo import spec
+from echo.spec import abbreviated
 from runs import records
 
 # What a trial is judged by: the cost of reaching the target, or the best value within the budget.
 SCORES = FRESH_EXAMPLES, SECONDS, BEST_VALUE = "fresh_examples", "seconds", "best_value"
 
 # Insertion points in pipeline order, with their labels.
-INSERTIONS = {
-    "none": "no echoing",
-    "before_augmentation": "before augmentation",
-    "after_augmentation": "after augmentation",
-    "after_batching": "batch echoing",
-}
+_LABELS = ("no echoing", "before augmentation", "after augmentation", "batch echoing")
+INSERTIONS = dict(zip(spec.INSERTIONS, _LABELS, strict=True))
 
 # Diverged trials do not count. About half of a wide search diverges (Shallue et al. 2018,
 # arXiv 1811.03600), so a search may run this many times as many trials as must count.
@@ -36,13 +35,8 @@ MAX_TRIALS_FACTOR = 2
 SIZES = ("trials", "max_trials", "searches")
 MAY_CHANGE = (*SIZES, "config")
 
-# Fields that may differ between launches of a study, and so between its trials, as
-# configs.base.MAY_CHANGE_IN_STUDY, which only tests compare: this package imports no configuration.
-# They affect neither numbers nor seconds.
-MAY_DIFFER_IN_TRIALS = (
-    *("dataset.data_dir", "dataset.cache_dir"),
-    *("log_every_steps", "gradient_statistics_every_steps"),
-)
+# Fields that may differ between the trials of a study.
+MAY_DIFFER_IN_TRIALS = base.MAY_CHANGE_IN_STUDY
 
 # The model seeds of two searches never overlap, and a trial's seed does not depend on the number of
 # trials.
@@ -80,7 +74,6 @@ _TRANSFORMS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]
     "log_one_minus": (math.log, math.exp),
 }
 SCALES = (*_TRANSFORMS, "choice")
-_AXIS_KEYS = ("field", "scale", "min", "max", "values")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,32 +99,38 @@ class Axis:
         """Reads `{"field", "scale", "min", "max"}` or `{"field", "scale", "values"}`; raises
         ValueError."""
         if not isinstance(record, Mapping):
+            raise ValueError(f"an axis of the search space is {abbreviated(record)}, not a dict")
+        field, scale = record.get("field"), record.get("scale")
+        if not isinstance(field, str) or scale not in SCALES:
             raise ValueError(
-                f"an axis of the search space is {short(record)}; allowed: a dict with field, "
-                "scale, and min, max or values"
-            )
-        for key, allowed in (("field", "a field's name"), ("scale", ", ".join(SCALES))):
-            if not isinstance(record.get(key), str):
-                raise ValueError(
-                    f"an axis of the search space has {key} {short(record.get(key))} (of "
-                    f"{short(record)}); allowed: {allowed}"
-                )
-        field, scale = record["field"], record["scale"]
-        if scale not in SCALES:
-            raise ValueError(f"{field}: scale is {short(scale)}; allowed: {', '.join(SCALES)}")
-        if unknown := [key for key in record if key not in _AXIS_KEYS]:
-            raise ValueError(
-                f"{field}: {short(unknown[0])} is not a key of an axis; allowed: "
-                f"{', '.join(_AXIS_KEYS)}"
+                f"an axis has field {abbreviated(field)} and scale {abbreviated(scale)}; allowed: "
+                f"the name of a field, and {', '.join(SCALES)}"
             )
         keys = ("values",) if scale == "choice" else ("min", "max")
-        if missing := [key for key in keys if key not in record]:
-            raise ValueError(f"{field}: {', '.join(missing)} is missing; a {scale} axis needs it")
+        if {*keys} - {*record} or {*record} - {"field", "scale", "min", "max", "values"}:
+            raise ValueError(
+                f"{field}: the axis has {', '.join(map(str, record))}; allowed with scale "
+                f"{scale!r}: field, scale, {', '.join(keys)}"
+            )
         if scale == "choice":
-            _check_choices(field, record["values"])
-            return cls(field, scale, values=tuple(record["values"]))
-        _check_ends(field, scale, record["min"], record["max"])
-        return cls(field, scale, record["min"], record["max"])
+            values = record["values"]
+            plain_values = isinstance(values, list | tuple) and all(
+                isinstance(value, str | bool) or is_number(value) for value in values
+            )
+            if not plain_values or not values:
+                raise ValueError(
+                    f"{field}: values is {abbreviated(values)}; allowed: a list of finite numbers, "
+                    "strings, true, and false"
+                )
+            return cls(field, scale, values=tuple(values))
+        low, high = record["min"], record["max"]
+        numbers = is_number(low) and is_number(high)
+        if not numbers or low > high or (scale != "linear" and low <= 0):
+            raise ValueError(
+                f"{field}: min is {abbreviated(low)} and max is {abbreviated(high)}; allowed: "
+                f"finite numbers, min <= max{', above 0' * (scale != 'linear')}"
+            )
+        return cls(field, scale, low, high)
 
     def to_record(self) -> dict[str, Any]:
         """The axis as study.json holds it."""
@@ -214,27 +213,6 @@ class Axis:
         return 1.0 - coordinate if self.scale == "log_one_minus" else coordinate
 
 
-def _check_choices(field: str, values: Any) -> None:
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes) or not values:
-        raise ValueError(f"{field}: values is {short(values)}; allowed: a list with an element")
-    for value in values:
-        if not isinstance(value, str | bool) and not is_number(value):
-            raise ValueError(
-                f"{field}: values contains {short(value)}; allowed: finite numbers, strings, true, "
-                "false"
-            )
-
-
-def _check_ends(field: str, scale: str, low: Any, high: Any) -> None:
-    for name, end in (("min", low), ("max", high)):
-        if not is_number(end):
-            raise ValueError(f"{field}: {name} is {short(end)}; allowed: a finite number")
-    if low > high:
-        raise ValueError(f"{field}: min {low} is above max {high}; allowed: min <= max")
-    if scale != "linear" and low <= 0:
-        raise ValueError(f"{field}: min is {low}; allowed on a {scale} axis: above 0")
-
-
 @dataclasses.dataclass(frozen=True)
 class Condition:
     """One setting of the echo stage, tuned by its own searches.
@@ -265,15 +243,12 @@ class Condition:
         overrides: Mapping[str, Any],
         config: Any,
         label: str | None = None,
-        schema_version: int = records.SCHEMA_VERSION,
     ) -> "Condition":
         """The condition that overrides of a configuration make.
 
         Args:
             config: nested configuration (a ConfigDict or a dict) that the overrides apply to.
             label: derived from the settings if None.
-            schema_version: that of the records; version 1 counted the slots of each stream, and
-                defaults have changed.
 
         Raises:
             ValueError: an unknown insertion point, or a number out of range.
@@ -282,18 +257,15 @@ class Condition:
         _check_settings(settings)
         insertion = settings.get("echo.insertion", "none")
         batch_size = settings.get("batch_size")
-        # records of schema versions 1 and 2 may have labels with names of fields
-        label = None if label is None else _in_words(plain(label, MAX_LABEL))
+        label = None if label is None else plain(label, MAX_LABEL)
         if insertion == "none":
             return cls(name, label or INSERTIONS["none"], overrides, batch_size=batch_size)
         policy = settings.get("echo.policy", "fixed")
         factor = float(settings.get("echo.max_factor" if policy == "auto" else "echo.factor", 1))
         if policy == "auto" and not factor:
             augmented = augments_repeats(config, overrides)
-            factor = float(default_max_factor(batch_size or 1, augmented, schema_version))
+            factor = float(default_max_factor(batch_size or 1, augmented))
         buffer = int(settings.get("echo.shuffle_buffer", 0))
-        if schema_version == 1 and insertion != "after_batching":
-            buffer *= int(settings.get("echo.streams", 1))
         if policy == "auto" and not buffer:
             buffer = default_buffer(insertion, batch_size or 1)
         label = label or echo_label(insertion, factor, policy)
@@ -311,25 +283,19 @@ class Condition:
         return tuple((k, str(v)) for k, v in self.overrides.items() if k not in _SETTINGS)
 
 
-def default_max_factor(
-    batch_size: int, augmented: bool, schema_version: int = records.SCHEMA_VERSION
-) -> int:
+def default_max_factor(batch_size: int, augmented: bool) -> int:
     """The maximum copies of an item under echo.policy=auto where echo.max_factor is 0.
 
     Up to so many, a repeat was usually worth its step (docs/auto.md).
 
     Args:
-        augmented: whether every repeat is augmented anew.
+        augmented: whether every repeat is re-augmented.
     """
-    if schema_version < 3:
-        return 16
-    if schema_version == 3:
-        return max(2, batch_size // 8)
-    return max(2, batch_size // (2 if augmented and schema_version > 6 else 4))
+    return max(2, batch_size // (2 if augmented else 4))
 
 
 def augments_repeats(config: Any, overrides: Mapping[str, Any] = MappingProxyType({})) -> bool:
-    """Whether a nested configuration with overrides augments each copy of an example anew."""
+    """Whether a nested configuration with overrides re-augments each copy of an example."""
 
     def value(name: str) -> Any:
         return overrides.get(name, nested(config, name))
@@ -389,24 +355,20 @@ def _in_words(label: str) -> str:
 
 def _settings(config: Any) -> dict[str, Any]:
     """The `echo.*` values and the batch size of a nested configuration, by dotted name."""
-    echo = nested(config, "echo")
-    if echo is not None and not hasattr(echo, "items"):
-        raise ValueError(f"echo is {short(echo)}, not an object")
-    settings = {f"echo.{key}": value for key, value in (echo or {}).items()}
+    settings = {f"echo.{key}": value for key, value in (nested(config, "echo") or {}).items()}
     batch_size = nested(config, "batch_size")
     return settings if batch_size is None else settings | {"batch_size": batch_size}
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
     insertion = settings.get("echo.insertion", "none")
-    if not isinstance(insertion, str) or insertion not in INSERTIONS:
-        raise ValueError(f"echo.insertion is {short(insertion)}; allowed: {', '.join(INSERTIONS)}")
-    minimums = {"echo.factor": 1, "echo.max_factor": 0, "echo.shuffle_buffer": 0}
-    minimums |= {"echo.streams": 1, "batch_size": 1}
-    for name, minimum in minimums.items():
-        value = settings.get(name)
-        if value is not None and not (is_number(value) and minimum <= value <= records.MAX_COUNT):
-            raise ValueError(f"{name} is {short(value)}; allowed: a number >= {minimum}")
+    if insertion not in spec.INSERTIONS:
+        allowed = ", ".join(INSERTIONS)
+        raise ValueError(f"echo.insertion is {abbreviated(insertion)}; allowed: {allowed}")
+    for name in ("echo.factor", "echo.max_factor", "echo.shuffle_buffer", "batch_size"):
+        value = settings.get(name, 1)
+        if not is_number(value) or not 0 <= value <= records.MAX_COUNT:
+            raise ValueError(f"{name} is {abbreviated(value)}; allowed: a number from 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -570,24 +532,15 @@ class Study:
         try:
             record = records.read_object(directory / records.STUDY) or {}
             return cls.from_record(record, directory.name)
-        except records.Damaged:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise records.Damaged(f"{records.STUDY}: {reason}") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise records.Damaged(f"{records.STUDY} is not a study's ({error!r})") from error
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], directory_name: str) -> "Study":
-        """The study in a study.json of any schema version.
-
-        Raises:
-            ValueError, KeyError, TypeError, AttributeError: the record is damaged.
-        """
-        _check_record(record)
+        """The study in a study.json."""
         config = record.get("resolved_config") or {}
-        version = records.schema_version(record)
         conditions = [
-            Condition.of(c["name"], c.get("overrides", {}), config, c.get("label"), version)
+            Condition.of(c["name"], c.get("overrides", {}), config, c.get("label"))
             for c in record["conditions"]
         ]
         return cls(
@@ -604,36 +557,6 @@ class Study:
             config_flag=record.get("config") or "",
             record=record,
         )
-
-
-_KINDS = {
-    **dict.fromkeys(("study", "config", "workload", "baseline", "commit"), str),
-    "schema_version": int,
-    **dict.fromkeys(("resolved_config", "dataset", "seeds", "hardware", "packages"), dict),
-    **dict.fromkeys(("conditions", "search_space"), list),
-}
-
-
-def _check_record(record: Mapping[str, Any]) -> None:
-    """Checks that the parts of a study.json have the types that they are written with."""
-    for name, kind in _KINDS.items():
-        if record.get(name) is not None and not isinstance(record[name], kind):
-            raise ValueError(f"{name} is {short(record[name])}")
-    for name in ("trials", "searches"):
-        if type(record[name]) is not int or record[name] < 1:
-            raise ValueError(f"{name} is {short(record[name])}; allowed: a whole number >= 1")
-    dataset_size = (record.get("dataset") or {}).get("train_examples")
-    for value in (record.get("max_trials"), record.get("budget_fresh_examples"), dataset_size):
-        if value is not None and not is_number(value):
-            raise ValueError(f"it holds {short(value)} in place of a number")
-    names = Counter(condition["name"] for condition in record["conditions"])
-    for condition in record["conditions"]:
-        check_name(condition["name"])
-        if names[condition["name"]] > 1:
-            raise ValueError(f"two conditions are named {condition['name']}")
-        for name, kind in (("label", str), ("overrides", dict)):
-            if not isinstance(condition.get(name, kind()), kind):
-                raise ValueError(f"{condition['name']}: {name} is {short(condition[name])}")
 
 
 def _with_unique_labels(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
@@ -655,7 +578,7 @@ def parse_target(value: Any) -> records.Target:
         return records.Target(metric, float(number), value["mode"])
     except (KeyError, TypeError) as error:
         raise ValueError(
-            f"target is {short(value)}; allowed: an object with metric, value, mode"
+            f"target is {abbreviated(value)}; allowed: an object with metric, value, mode"
         ) from error
 
 
@@ -677,7 +600,7 @@ def check_target_value(name: str, target: records.Target) -> None:
 def check_score(name: Any) -> str:
     """The name of a score; raises ValueError."""
     if name not in SCORES:
-        raise ValueError(f"score is {short(name)}; allowed: {', '.join(SCORES)}")
+        raise ValueError(f"score is {abbreviated(name)}; allowed: {', '.join(SCORES)}")
     return name
 
 
@@ -685,7 +608,7 @@ def check_name(name: Any) -> None:
     """Checks that a condition's name can be that of its directory; raises ValueError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
         raise ValueError(
-            f"a condition is named {short(name)}, and its trials go to a directory of that name; "
+            f"a condition is named {abbreviated(name)}, as the directory of its trials will be; "
             "allowed: up to 100 letters, digits, '_', '-', '=', and '.', not starting with '.', "
             f"except {' and '.join(_RESERVED_NAMES)}"
         )
@@ -727,12 +650,3 @@ def plain(text: str, max_length: int | None = None) -> str:
     if max_length is None or len(line) <= max_length:
         return line
     return f"{line[: max_length - 3]}..."
-
-
-def short(value: Any) -> str:
-    """A value for an error message, cut to 60 characters."""
-    try:
-        text = repr(value)
-    except Exception:  # a whole number of thousands of digits, or an object with a broken repr
-        text = f"a {type(value).__name__} that cannot be printed"
-    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from configs import base
+from echo.spec import abbreviated
 from runs import records
 from runs.records import Damaged
-from runs.study import CADENCE, Study, flat, is_number, nested, short
+from runs.study import CADENCE, Study, flat, is_number, nested
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,7 @@ def read(
     if trial.result.get("status") in records.COUNTABLE and trial.result["step"] != last:
         raise Damaged(
             f"{records.METRICS} has its last evaluation at step {last}, but {records.RESULT} is of "
-            f"step {short(trial.result['step'])}"
+            f"step {abbreviated(trial.result['step'])}"
         )
     if place and study:
         check_place(trial.config, trial.search, place, study)
@@ -86,7 +87,7 @@ def check_place(
     """
     for name, own in dataclasses.asdict(place).items():
         if search.get(name, own) != own:
-            raise Damaged(f"{records.HPARAMS} is of {name} {short(search[name])}")
+            raise Damaged(f"{records.HPARAMS} is of {name} {abbreviated(search[name])}")
     if not config:
         return
     recorded = search.get("hparams") or {}
@@ -94,7 +95,7 @@ def check_place(
     for axis in study.space:
         if axis.field in hparams and not axis.draws(hparams[axis.field]):
             raise Damaged(
-                f"{records.HPARAMS}: {axis.field} is {short(hparams[axis.field])}, which the "
+                f"{records.HPARAMS}: {axis.field} is {abbreviated(hparams[axis.field])}, which the "
                 f"search of the study does not draw ({axis})"
             )
     condition = study.condition(place.condition)
@@ -107,8 +108,8 @@ def check_place(
         same = own == value or (isinstance(own, str) and _reads_as(own, value))
         if not same and name not in unknown and name not in base.MAY_CHANGE_IN_STUDY:
             raise Damaged(
-                f"{records.CONFIG} is of another plan: {name} is {short(value)}, and the study's "
-                f"is {short(own)}"
+                f"{records.CONFIG} is of another plan: {name} is {abbreviated(value)}, and that of "
+                f"the study is {abbreviated(own)}"
             )
     varied = {*condition.overrides, *(axis.field for axis in study.space)}
     if any(name.startswith("dataset.") for name in varied - {"dataset.spaced_epochs"}):
@@ -116,8 +117,8 @@ def check_place(
     own, planned_data = (nested(r, "dataset.fingerprint") for r in (config, study.record))
     if own is not None and planned_data is not None and own != planned_data:
         raise Damaged(
-            f"{records.CONFIG} is of other data (fingerprint {short(own)}, and the study's is "
-            f"{short(planned_data)})"
+            f"{records.CONFIG} is of other data (fingerprint {abbreviated(own)}, and that of the "
+            f"study is {abbreviated(planned_data)})"
         )
 
 
@@ -145,7 +146,7 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any]:
     """The content of result.json, empty if it does not exist; raises Damaged."""
     result = records.read_object(workdir / records.RESULT) or {}
     if result and result.get("status") not in records.STATUSES:
-        raise Damaged(f"{records.RESULT}: status is {short(result.get('status'))}")
+        raise Damaged(f"{records.RESULT}: status is {abbreviated(result.get('status'))}")
     return result
 
 

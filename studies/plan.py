@@ -13,10 +13,11 @@ import ml_collections
 
 from configs import base
 from data.splits import open_splits
+from echo.spec import abbreviated
 from pipeline import accounting
 from runs import cli, environment, records, workdirs
 from runs.progress import several
-from runs.study import FRESH_EXAMPLES, MAY_CHANGE, SIZES, Study, check_name, check_score, short
+from runs.study import FRESH_EXAMPLES, MAY_CHANGE, SIZES, Study, check_name, check_score
 from studies import search
 
 _REQUIRED = ("conditions", "baseline", "trials", "searches")
@@ -187,13 +188,10 @@ def all_studies(module: Any, variant: str) -> dict[str, dict[str, Any]]:
         return {}
     with cli.errors_of_file(module.__file__):
         studies = module.get_studies(variant)
-    wrong = isinstance(studies, dict) and [
-        n for n in studies if not isinstance(n, str) or n == "list"
-    ]
-    if not isinstance(studies, dict) or wrong:
+    if not isinstance(studies, dict) or any(name in ("", "list") for name in studies):
         raise cli.InputError(
-            f"get_studies() of {module.__file__} returns {short(wrong or studies)}; allowed: a "
-            "dict of studies by name, none of them list"
+            f"get_studies() of {module.__file__} returns {abbreviated(studies)}; allowed: a dict "
+            "of studies by name, none of them 'list'"
         )
     return studies
 
@@ -212,19 +210,19 @@ def _axes(definition: dict[str, Any], module: Any, variant: str) -> list[Any]:
     for field in left_out:
         search.check_field(str(field))
     if not isinstance(axes, list | tuple):
-        raise ValueError(f"its search space is {short(axes)}; allowed: a list of axes")
+        raise ValueError(f"its search space is {abbreviated(axes)}; allowed: a list of axes")
     return [a for a in axes if not isinstance(a, Mapping) or a.get("field") not in left_out]
 
 
 def _set(config: ml_collections.ConfigDict, overrides: Any) -> None:
     """Sets fields that a study overrides; raises ValueError or InputError."""
     if not isinstance(overrides, Mapping):
-        raise ValueError(f"{short(overrides)} is not a dict of values by field")
+        raise ValueError(f"{abbreviated(overrides)} is not a dict of values by field")
     for field, value in overrides.items():
         cli.set_field(config, str(field), value)
         # the analysis reads what is written here
         if isinstance(value, str) != isinstance(cli.get_field(config, field), str):
-            raise ValueError(f"{field} is {short(value)}; allowed: a number, not text")
+            raise ValueError(f"{field} is {abbreviated(value)}; allowed: a number, not text")
 
 
 def _check_definition(definition: Any) -> None:
@@ -235,9 +233,9 @@ def _check_definition(definition: Any) -> None:
         raise ValueError(f"{', '.join(sorted(missing))} is missing; add it in get_studies()")
     if unknown := given - {*_REQUIRED, *_OPTIONAL}:
         allowed = ", ".join([*_REQUIRED, *_OPTIONAL])
-        raise ValueError(f"{short(unknown)} is not a key of a study; allowed: {allowed}")
+        raise ValueError(f"{abbreviated(unknown)} is not a key of a study; allowed: {allowed}")
     if not isinstance(definition["conditions"], dict):
-        raise ValueError(f"conditions is {short(definition['conditions'])}; allowed: a dict")
+        raise ValueError(f"conditions is {abbreviated(definition['conditions'])}; allowed: a dict")
     names: dict[str, str] = {}
     for condition in definition["conditions"]:
         check_name(condition)
@@ -248,8 +246,8 @@ def _check_definition(definition: Any) -> None:
             )
     if definition["baseline"] not in definition["conditions"]:
         raise ValueError(
-            f"its baseline is {short(definition['baseline'])}; allowed: one of its conditions, "
-            f"{', '.join(definition['conditions']) or 'of which it has none'}"
+            f"its baseline is {abbreviated(definition['baseline'])}; allowed: one of its "
+            f"conditions, {', '.join(definition['conditions']) or 'of which it has none'}"
         )
     check_score(definition.get("score", FRESH_EXAMPLES))
 

@@ -12,6 +12,7 @@ import ml_collections
 from scipy.stats import qmc
 
 from configs import base
+from echo.spec import abbreviated
 from runs import cli, records
 from runs.study import (
     ECHO_SETTINGS,
@@ -24,7 +25,6 @@ from runs.study import (
     Study,
     condition_label,
     nested,
-    short,
 )
 from training import check as config_check
 from training.experiment import batches_of_test_split, make_experiment
@@ -104,8 +104,8 @@ def resolved_axis(record: Any, config: ml_collections.ConfigDict) -> Axis:
     unit = nested(config, str(record["times"]))
     if axis.values or not isinstance(unit, int | float) or unit <= 0:
         raise ValueError(
-            f"{axis.field}: times is {short(record['times'])}, which is {short(unit)}; allowed: "
-            "the name of a field above 0, on an axis with min and max"
+            f"{axis.field}: times is {abbreviated(record['times'])}, which is {abbreviated(unit)}; "
+            "allowed: the name of a field above 0, on an axis with min and max"
         )
     return Axis(axis.field, axis.scale, axis.min * unit, axis.max * unit)
 
@@ -203,10 +203,11 @@ def check_axes(study: Study) -> None:
     """Checks the numbers of trials and searches, that each axis stays within what its field allows,
     and that nothing else varies that field; raises InputError."""
     for name, maximum in (("trials", MAX_TRIALS), ("searches", MAX_SEARCHES)):
-        if type(getattr(study, name)) is not int or not 1 <= getattr(study, name) <= maximum:
+        number = getattr(study, name)
+        if type(number) is not int or not 1 <= number <= maximum:
             raise cli.InputError(
-                f"study {study.name!r} has {name} {short(getattr(study, name))}; allowed: a whole "
-                f"number from 1 to {maximum:,}"
+                f"study {study.name!r} has {name} {abbreviated(number)}; allowed: a whole number "
+                f"from 1 to {maximum:,}"
             )
     fields = Counter(axis.field for axis in study.space)
     for axis in study.space:
@@ -276,7 +277,7 @@ def _combinations(study: Study) -> dict[str, dict[str, Any]]:
             key = tuple(values[field] for field in fields)
             if key not in seen:
                 seen.add(key)
-                listed = ", ".join(f"{field} = {short(values[field])}" for field in fields)
+                listed = ", ".join(f"{field} = {abbreviated(values[field])}" for field in fields)
                 trials[f"search {search}, trial {trial} ({listed})"] = values
     return trials
 
@@ -305,7 +306,7 @@ def errors_of(study: str, subject: str = "") -> Iterator[None]:
 
 
 def _searched(axis: Axis, value: Any) -> str:
-    return f"the search may set {axis.field} to {short(value)}"
+    return f"the search may set {axis.field} to {abbreviated(value)}"
 
 
 def _check_lanes(study: Study) -> None:

@@ -18,7 +18,7 @@ ALLOWED = {
     "data": _DATA,
     "pipeline": {*_DATA, "data"},
     "workloads": {"configs", "models", "runs"},
-    "analysis": {"runs"},
+    "analysis": {"echo", "runs"},
     "training": _TRAINING,
     "train.py": {*_TRAINING, "training"},
     "studies": _STUDIES,

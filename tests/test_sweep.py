@@ -24,6 +24,7 @@ from studies.search import check_values, make_study, point, trial_config
 from tests.helpers.runs import flags, mini, on_each_step
 from tests.helpers.small_studies import QUIET, RecordedProgress, study
 from training.experiment import make_experiment
+from training.stepper import Stepper
 
 FLAG = "configs/cifar10.py:mini"
 SPACE = study().space
@@ -298,16 +299,17 @@ def test_diverged_trials_are_replaced_up_to_the_limit(tmp_path, monkeypatch):
     assert len(started) == MAX_TRIALS_FACTOR * 2
 
 
-def test_failed_trial_is_recorded_and_the_study_continues(tmp_path):
-    steps = []
+def test_failed_trial_is_recorded_and_the_study_continues(tmp_path, monkeypatch):
+    calls, step = [], Stepper.step
 
-    def fails_once(step):
-        steps.append(step)
-        if len(steps) == 5:
+    def fails_once(stepper, *arguments):
+        calls.append(stepper)
+        if len(calls) == 5:
             raise OSError("a cable was pulled")
+        return step(stepper, *arguments)
 
-    with on_each_step(fails_once):
-        assert sweep.run(study(), tmp_path / "study", QUIET) == "finished"
+    monkeypatch.setattr(Stepper, "step", fails_once)
+    assert sweep.run(study(), tmp_path / "study", QUIET) == "finished"
     found = [d / records.RESULT for _, d in records.trials_on_disk(tmp_path / "study")]
     results = [records.read_object(path) for path in found]
     (failed,) = [result for result in results if result["status"] == "failed"]

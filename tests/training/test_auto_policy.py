@@ -239,8 +239,6 @@ def test_without_further_settings_it_stores_eight_batches_and_repeats_by_batch_s
     copies = {n: accounting.max_factor(config) for n, config in configs.items()}
     assert copies == {4: 2, 32: 8, 256: 64}
     assert accounting.max_factor(auto(echo__max_factor=3)) == 3
-    for version, factor in ((2, 16), (3, 4), (4, 8)):  # records keep the default of their version
-        assert Condition.of("auto", {}, config, schema_version=version).factor == factor
     augmented = insertion == "before_augmentation"
     assert Condition.of("auto", {}, config).label.endswith(f"e ≤ {16 if augmented else 8}")
 
@@ -265,7 +263,6 @@ def test_the_default_allows_twice_the_copies_if_each_is_augmented_anew(module, f
     config.batch_size = 32
     fields = {"echo.policy": "auto", "echo.insertion": "before_augmentation"} | fields
     assert Condition.of("auto", fields, config).factor == (16 if anew else 8)
-    assert Condition.of("auto", fields, config, schema_version=6).factor == 8
     config.update_from_flattened_dict(fields)
     assert accounting.max_factor(config) == (16 if anew else 8)
 

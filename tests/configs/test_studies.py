@@ -1,0 +1,85 @@
+"""The studies of the workloads and of the registered problems."""
+
+import math
+
+import numpy as np
+import pytest
+
+import echo
+from configs import cifar10, coco, common_crawl, imagenet, lm1b, problems, vit
+from runs import cli
+from studies.plan import load_study
+from studies.search import trial_config
+from training.check import check, check_devices
+
+
+@pytest.mark.parametrize("variant", ["", "mini"])
+@pytest.mark.parametrize("workload", [cifar10, coco, common_crawl, imagenet, lm1b, vit])
+def test_every_buffer_of_figure_8_shuffles(workload, variant):
+    """One slot does not: each item leaves before the next one enters."""
+    for name, condition in workload.get_studies(variant)["shuffle"]["conditions"].items():
+        copies = [
+            np.stack(echo.EchoSchedule(2, slots, seed=0).cursor(0, 100).take(200)).tolist()
+            for slots in (0, condition["echo.shuffle_buffer"])
+        ]
+        shuffles = name != "baseline" and not name.endswith("_buffer_0")
+        assert (copies[0] != copies[1]) == shuffles, name
+
+
+def study(problem, name="grid"):
+    flag = f"configs/problems.py:{problem}"
+    return load_study(problems.get_config(problem), problems, flag, name)
+
+
+@pytest.mark.parametrize("problem", problems.PROBLEMS)
+def test_every_condition_is_valid_at_the_corners_of_its_search(problem):
+    for name in problems.get_studies(problem):
+        plan = study(problem, name)
+        config = trial_config(plan, plan.conditions[-1], 0, 0)
+        check_devices(config, 1)
+        for unit in (0.0, 1.0):
+            for axis in plan.space:
+                value = axis.value_at(unit)
+                whole = isinstance(cli.get_field(config, axis.field), int)
+                cli.set_field(config, axis.field, round(value) if whole else value)
+            check(config)
+
+
+@pytest.mark.parametrize("problem", problems.PROBLEMS)
+def test_the_grid_is_the_registered_one_and_its_scores_resolve_5_percent(problem):
+    """Targets are what the baseline reaches within two thirds of its budget, and no condition needs
+    less than 1 / e of a third of the budget unless echoing gains more than a factor e."""
+    plan, registered = study(problem), problems.PROBLEMS[problem]
+    first, second = registered.batch_sizes
+    names = {f"baseline_b{size}" for size in (first, second)} | {f"after_batching_e2_b{first}"}
+    names |= {
+        f"before_augmentation_e{e}_b{size}" for size in (first, second) for e in registered.factors
+    }
+    names |= {f"after_augmentation_e2_b{first}"} if registered.augments else set()
+    assert {condition.name for condition in plan.conditions} == names
+    assert set(registered.factors) >= {2, 4, 16}
+    assert plan.searches == 5
+    decays = plan.config.optimizer.schedule.name != "constant"
+    assert any("horizon" in axis.field for axis in plan.space) == decays
+    for condition in plan.conditions:
+        config = trial_config(plan, condition, 0, 0)
+        smallest = config.budget.fresh_examples / 3 / config.echo.factor
+        assert config.evaluate_every_fresh_examples <= math.ceil(0.05 * smallest)
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "pilot"),
+    [("digits", "grid", "pilot")]
+    + [("sentences", f"optimizer_b{size}", f"optimizer_pilot_b{size}") for size in (32, 256)],
+)
+def test_a_pilot_shares_no_seed_with_its_study(problem, name, pilot):
+    seeds = [
+        {
+            item
+            for search in range(plan.searches)
+            for trial in range(plan.max_trials)
+            for item in plan.seeds(search, trial).items()
+        }
+        for plan in (study(problem, name), study(problem, pilot))
+    ]
+    assert not seeds[0] & seeds[1]
