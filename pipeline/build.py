@@ -39,12 +39,10 @@ _AHEAD_BYTES = 2**29
 
 
 class StageFunctions(Protocol):
-    """The functions that a workload provides to the pipeline.
+    """The part of a workload that the pipeline uses; see `workloads.interface.Workload`.
 
-    A workload that supports dataset.fused_decode also has decode_cropped(records, seed, index_n,
-    copy_n), which decodes and crops at random; `augment` then skips the crop. One whose
-    augmentation is faster outside of XLA on a CPU also has augment_on_host(data, seed, index_B,
-    copy_B), which augments NumPy arrays alike.
+    One that supports dataset.fused_decode also has decode_cropped(records, seed, index_n, copy_n),
+    which decodes and crops at random; `augment` then skips the crop.
     """
 
     def decode(self, records: list[dict[str, Any]]) -> Any:
@@ -91,13 +89,11 @@ def build(
     augment = host_augmentation(config, functions, first, clock)
     example_bytes = sum(array.nbytes for array in first.values())
     ahead = batch_options(config.batch_size // config.echo.streams, len(held), example_bytes)
-
-    def stream_batches(stream: int) -> grain.IterDataset[Batch]:
+    parts = {}
+    for stream in held:
         read = fresh_examples(config, source, functions, stream)
-        return _stream_batches(config, read, augment, policy.echo_stage(stream), ahead)
-
+        parts[stream] = _stream_batches(config, read, augment, policy.echo_stage(stream), ahead)
     region = "batch" if config.echo.insertion == "none" else "echo"
-    parts = {stream: stream_batches(stream) for stream in held}
     batches = ConcatenatedStreams(parts, policy, region)
     if config.prefetch and policy.read_ahead:
         batches = grain.experimental.ThreadPrefetchIterDataset(
@@ -122,13 +118,13 @@ def _stream_batches(
         return epoch_repeats.batches(config, read, augment, rows).to_iter_dataset(ahead)
     if insertion == "before_augmentation":  # echo -> augment -> batch, a whole batch at a time
         echoed = echo_stage(read, batch_size=rows, read_options=example_options(rows))
-        return echoed.map(functools.partial(_from_examples, read)).map(augment)
+        return echoed.map(functools.partial(_batch, read, None)).map(augment)
 
     # -> augment
     examples = MapChunks(read, lambda data, i: augment(read.first_copy(data, i)).data)
     if insertion == "after_augmentation":  # echo -> batch
         echoed = echo_stage(examples, batch_size=rows, read_options=example_options(rows))
-        return echoed.map(functools.partial(_from_examples, read))
+        return echoed.map(functools.partial(_batch, read, None))
 
     # -> batch
     batches = Batches(examples, rows)
@@ -137,7 +133,7 @@ def _stream_batches(
     else:  # "none": no echo stage and no buffer
         once = batches.map_with_index(lambda i, data: echo.Echoed(data, i, 0, i + 1))
         echoed = once.to_iter_dataset(ahead)
-    return echoed.map(functools.partial(_from_batches, read, rows))
+    return echoed.map(functools.partial(_batch, read, rows))
 
 
 def fresh_examples(
@@ -174,28 +170,20 @@ def _training_decode(config: ConfigDict, functions: Any) -> Decode:
     return lambda records, index_n, copy_n: functions.decode_cropped(records, seed, index_n, copy_n)
 
 
-def _from_examples(read: Read, echoed: echo.Echoed) -> Batch:
-    """A batch of echoed examples, numbered by their places in the whole fresh stream."""
-    data = _renumbered(echoed.item, read.fresh_index)
-    return Batch(data, read.fresh_index(echoed.index), echoed.copy, echoed.fresh)
+def _batch(read: Read, rows: int | None, echoed: echo.Echoed) -> Batch:
+    """Echoed examples (rows = None), or an echoed batch of so many rows, numbered by their places
+    in the whole fresh stream."""
 
+    def fresh_index(items: Any) -> np.ndarray:
+        if rows is None:
+            return read.fresh_index(items)
+        return read.fresh_index(np.asarray(items)[..., None] * rows + np.arange(rows))
 
-def _from_batches(read: Read, rows: int, echoed: echo.Echoed) -> Batch:
-    """An echoed batch, its rows numbered by their places in the whole fresh stream."""
-
-    def fresh_index(batches: np.ndarray) -> np.ndarray:
-        return read.fresh_index(np.asarray(batches)[..., None] * rows + np.arange(rows))
-
-    data = _renumbered(echoed.item, fresh_index)
-    index, copy = fresh_index(echoed.index), np.full(rows, int(echoed.copy))
-    return Batch(data, index, copy, echoed.fresh * rows)
-
-
-def _renumbered(data: Any, fresh_index: Callable[[np.ndarray], np.ndarray]) -> Any:
-    """Converts the item numbers in a gather plan from the stream's to the whole fresh stream's."""
+    data, index = echoed.item, fresh_index(echoed.index)
     if isinstance(data, echo.GatherPlan):
-        return data._replace(fresh=fresh_index(data.fresh))
-    return data
+        data = data._replace(fresh=fresh_index(data.fresh))
+    copy = echoed.copy if rows is None else np.full(rows, int(echoed.copy))
+    return Batch(data, index, copy, echoed.fresh * (rows or 1))
 
 
 def example_options(rows: int) -> grain.ReadOptions:

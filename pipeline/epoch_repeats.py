@@ -12,7 +12,7 @@ import grain
 import numpy as np
 from ml_collections import ConfigDict
 
-from pipeline.map_datasets import Arrays, Batch, Batches, MapChunks, Read, Stage, only_row
+from pipeline.map_datasets import Arrays, Batch, Batches, MapChunks, Read, StackedItems, Stage
 
 
 class Passes:
@@ -85,7 +85,7 @@ class PassesOrder:
         return PassesOrder(self._passes)
 
 
-class EpochRepeats(grain.MapDataset):
+class EpochRepeats(StackedItems):
     """The copies of a fresh stream, in the order of `passes`."""
 
     def __init__(self, read: Read, passes: Passes):
@@ -95,9 +95,6 @@ class EpochRepeats(grain.MapDataset):
     def __len__(self) -> int:
         return len(self.passes)
 
-    def __getitem__(self, index: int) -> Arrays:
-        return only_row(self.stacked_items([index]))
-
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
         rows = Batch(None, *self.passes.fresh_and_copy(indices), 0)
         return self._read.decode(self._read.read(rows)).data
@@ -105,8 +102,8 @@ class EpochRepeats(grain.MapDataset):
 
 def passes_of(config: ConfigDict, num_examples: int) -> Passes:
     """The passes of a run over a data set of `num_examples` examples."""
-    fresh, times = config.budget.fresh_examples, config.dataset.spaced_epochs
-    return Passes(fresh, num_examples, times, config.seed.data)
+    times, seed = config.dataset.spaced_epochs, config.seed.data
+    return Passes(config.budget.fresh_examples, num_examples, times, seed)
 
 
 def batches(

@@ -38,45 +38,31 @@ _MAX_CACHED_ORDER = 2**20
 # order or between neighbors). With 6, none was; 8 leaves a margin.
 _CIPHER_ROUNDS = 8
 
-# An error message quotes a record's fields up to this length, such as a file name or a label.
-_MAX_QUOTED = 64
-
 
 def decode_records(source: Source, numbers: Sequence[int], decode: Decode) -> Arrays:
     """Reads the records `numbers` and decodes them together, as copy 0 of the fresh examples of
-    these numbers.
-
-    Raises:
-        RecordError: for the first record that cannot be read or decoded.
-    """
+    these numbers; raises RecordError for the first that cannot be read or decoded."""
     index_n = np.asarray(numbers, np.int64)
     rows = Batch(source.__getitems__(numbers), index_n, np.zeros_like(index_n), 0)
     return decode_read(source, numbers, rows, decode)
 
 
 def decode_read(source: Source, numbers: Sequence[int], rows: "Batch", decode: Decode) -> Arrays:
-    """Decodes the records `numbers`, which have been read from `source` as the data of `rows`.
-
-    Raises:
-        RecordError: for the first record that cannot be decoded.
-    """
+    """Decodes the records `numbers`, which have been read from `source` as the data of `rows`;
+    raises RecordError for the first that cannot be decoded."""
     try:
         return decode(rows.data, rows.index, rows.copy)
     except Exception:  # a damaged record can make a decoder raise anything
-        for number, *row in zip(numbers, rows.data, rows.index, rows.copy, strict=True):
-            _check_decodes(source, number, decode, *row)
+        for i, (number, record) in enumerate(zip(numbers, rows.data, strict=True)):
+            try:
+                decode([record], rows.index[i : i + 1], rows.copy[i : i + 1])
+            except Exception as error:
+                fields = {k: value for k, value in record.items() if len(repr(value)) <= 64}
+                raise RecordError(
+                    f"{source.where(number)} {fields} cannot be decoded: {reason(error)}; fix it, "
+                    "or leave it out of the split"
+                ) from error
         raise
-
-
-def _check_decodes(source: Source, number: int, decode: Decode, record, index, copy) -> None:
-    try:
-        decode([record], np.asarray([index]), np.asarray([copy]))
-    except Exception as error:
-        fields = {name: value for name, value in record.items() if len(repr(value)) <= _MAX_QUOTED}
-        raise RecordError(
-            f"{source.where(number)} {fields} cannot be decoded: {reason(error)}; fix it, or "
-            "leave it out of the split"
-        ) from error
 
 
 class Batch(NamedTuple):
@@ -104,7 +90,17 @@ class Batch(NamedTuple):
 Stage = Callable[[Batch], Batch]
 
 
-class Read(grain.MapDataset):
+class StackedItems(grain.MapDataset):
+    """A data set of examples of which `stacked_items` returns any number at once."""
+
+    def __getitem__(self, index: int) -> Arrays:
+        return {name: array[0] for name, array in self.stacked_items([index]).items()}
+
+    def stacked_items(self, indices: Sequence[int]) -> Arrays:
+        raise NotImplementedError
+
+
+class Read(StackedItems):
     """The fresh examples of a stream, read and decoded.
 
     Fresh example i is record i mod n, in the order of epoch i // n.
@@ -118,32 +114,21 @@ class Read(grain.MapDataset):
     """
 
     def __init__(
-        self,
-        source: Source,
-        seed: int,
-        num_fresh: int,
-        decode: Decode,
-        stream: int = 0,
-        streams: int = 1,
+        self, source: Source, seed: int, num_fresh: int, decode: Decode, stream=0, streams=1
     ):
         super().__init__()
-        self._source = source
-        self._seed = seed
-        self._decode = decode
+        self._source, self._seed, self._decode = source, seed, decode
         self._indices = range(stream, num_fresh, streams)
         self.num_records = len(source)
 
     def __len__(self) -> int:
         return len(self._indices)
 
-    def __getitem__(self, index: int) -> Arrays:
-        return only_row(self.stacked_items([index]))
-
     def fresh_index(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Converts indices of this stream to indices of the whole fresh stream, int64 [n]."""
         return self._indices.start + self._indices.step * np.asarray(indices, np.int64)
 
-    def stacked_items(self, indices: Sequence[int] | np.ndarray) -> Arrays:
+    def stacked_items(self, indices: Sequence[int]) -> Arrays:
         return self.decode(self.read(self.first_copy(None, indices))).data
 
     def first_copy(self, data: Any, indices: Sequence[int] | np.ndarray) -> Batch:
@@ -251,16 +236,15 @@ def in_chunks(
         nonlocal whole
         chunk = indices[start : start + size]
         arrays = function(chunk)
+        shapes = {name: (x.dtype, x.shape[1:]) for name, x in arrays.items()}
         with first:
             if whole is None:
-                shapes = {name: (len(indices), *array.shape[1:]) for name, array in arrays.items()}
-                whole = {name: np.empty(shapes[name], x.dtype) for name, x in arrays.items()}
-        own = {name: (str(x.dtype), x.shape) for name, x in arrays.items()}
-        fits = {name: (str(x.dtype), (len(chunk), *x.shape[1:])) for name, x in whole.items()}
-        if own != fits:
+                whole = {n: np.empty((len(indices), *s), dtype) for n, (dtype, s) in shapes.items()}
+        wanted = {name: (x.dtype, x.shape[1:]) for name, x in whole.items()}
+        if shapes != wanted or any(len(x) != len(chunk) for x in arrays.values()):
             raise ValueError(
-                f"{len(chunk)} examples came as {own}, which is not {fits}; return arrays of the "
-                "same names, dtypes, and shapes for all examples"
+                f"{len(chunk)} examples came as {[x.shape for x in arrays.values()]}, {shapes}; "
+                f"others as {wanted}; return arrays of the same names, dtypes, and shapes for all"
             )
         # Each thread copies its own: one that concatenated them would hold up the others.
         for name, array in arrays.items():
@@ -272,7 +256,7 @@ def in_chunks(
     return whole
 
 
-class MapChunks(grain.MapDataset):
+class MapChunks(StackedItems):
     """Applies `function(arrays, indices) -> arrays` to chunks of the parent's examples."""
 
     def __init__(self, parent: Any, function: Callable[[Arrays, Sequence[int]], Arrays]):
@@ -281,9 +265,6 @@ class MapChunks(grain.MapDataset):
 
     def __len__(self) -> int:
         return len(self._examples)
-
-    def __getitem__(self, index: int) -> Arrays:
-        return only_row(self.stacked_items([index]))
 
     def stacked_items(self, indices: Sequence[int]) -> Arrays:
         return in_chunks(
@@ -304,7 +285,3 @@ class Batches(grain.MapDataset):
     def __getitem__(self, index: int) -> Arrays:
         start = index * self._batch_size
         return self._examples.stacked_items(range(start, start + self._batch_size))
-
-
-def only_row(arrays: Arrays) -> Arrays:
-    return {name: array[0] for name, array in arrays.items()}

@@ -156,7 +156,7 @@ class AutoPolicy(FixedPolicy):
         self._earlier = {} if earlier is None else earlier
         self._exchange, self._hand_over = exchange, hand_over
         self._limit = sys.maxsize  # fresh examples per stream after the next batch
-        # What `hand_over` allows: by stream held here, fresh examples after the next batch (none:
+        # What `hand_over` allows: fresh examples after the next batch by stream held here (none:
         # any number), and all that it has allowed so far.
         self._allowed: dict[int, int] = {}
         self._allowed_so_far = 0
@@ -180,10 +180,17 @@ class AutoPolicy(FixedPolicy):
         return False  # `combine` finds out
 
     def combine(self, number: int, blocks: dict[int, Batch] | None) -> Batch:
-        counts = None if blocks is None else [_counts(*item) for item in blocks.items()]
+        counts = None
+        if blocks is not None:  # per stream: its fresh examples so far, and those in this batch
+            counts = [
+                [stream, int(block.fresh_examples), int(np.count_nonzero(block.copy == 0))]
+                for stream, block in blocks.items()
+            ]
         start = time.perf_counter()
         everywhere = self._exchange(counts)
-        if counts and self._hand_over and self._decides(number - 1):
+        repeated = self._decisions is not None or number - 1 in self._earlier
+        in_parts = self._config.echo.insertion != "after_batching"
+        if counts and self._hand_over and in_parts and not repeated:
             fresh = sum(fresh for _, _, fresh in counts)
             self._hand_over.decided(fresh, time.perf_counter() - start)
             self._allow(counts, self._hand_over.most_fresh())
@@ -200,11 +207,6 @@ class AutoPolicy(FixedPolicy):
     def set_state(self, state: dict[str, Any]) -> None:
         self._limit, self._allowed = state["limit"], {}
 
-    def _decides(self, batch: int) -> bool:
-        """Whether the number of fresh examples of a batch, from 0, is decided now, in parts."""
-        repeated = self._decisions is not None or batch in self._earlier
-        return not repeated and self._config.echo.insertion != "after_batching"
-
     def _allow(self, counts: list[list[int]], most: float) -> None:
         """Divides `most` fresh examples of the next batch among the streams held here, in turn: one
         that never got any would soon hold up the others."""
@@ -217,36 +219,25 @@ class AutoPolicy(FixedPolicy):
             self._allowed[stream] = admitted + share
 
 
-def _counts(stream: int, block: Batch) -> list[int]:
-    """The stream, its fresh examples so far, and those of them that are in `block`."""
-    return [stream, int(block.fresh_examples), int(np.count_nonzero(block.copy == 0))]
-
-
 class ConcatenatedStreams(grain.IterDataset):
     """Batch n is the concatenation of batch n of each stream that this process holds.
 
     The iterator's state names the state of each stream. The states of all processes therefore
     merge into the state of the whole input (`merge_states`), from which any number of processes
-    can continue.
+    can continue. Batches end with the first stream that ends: a process that continued alone would
+    wait for the others forever.
 
     Args:
         parts: the batches of each stream held here, in ascending order of streams.
-        policy: combines the streams' blocks, counts the fresh examples of all streams, and ends the
-            batches when the first stream ends: a process that continued alone would wait for the
-            others forever.
+        policy: combines the streams' blocks.
         region: the name of the last stage in a profile.
     """
 
     def __init__(
-        self,
-        parts: dict[int, grain.IterDataset[Batch]],
-        policy: FixedPolicy,
-        region: str,
+        self, parts: dict[int, grain.IterDataset[Batch]], policy: FixedPolicy, region: str
     ):
         super().__init__(list(parts.values()))
-        self.streams = tuple(parts)
-        self.policy = policy
-        self.region = region
+        self.streams, self.policy, self.region = tuple(parts), policy, region
 
     def __iter__(self) -> grain.DatasetIterator:
         return _Iterator(self, [iter(part) for part in self._parents])

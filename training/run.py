@@ -102,6 +102,8 @@ class Run:
         self.progress, self.interrupt = progress or Progress(quiet=True), interrupt
         self.on_step = on_step or (lambda step: None)
         self.stepper = stepper or Stepper(experiment.program, self.config.seed.data)
+        self._budget = self.config.budget.fresh_examples
+        self._saves = self.config.checkpoint_every_fresh_examples > 0
         self.counters, self.time_left = Counters(), TimeLeft()
         self.result: dict[str, Any] | None = None
         self._held = contextlib.ExitStack()  # the directory and what follows the run
@@ -205,7 +207,8 @@ class Run:
             # Not only just after an evaluation: a process may end between its last checkpoint and
             # its result.
             if self._reached_target():
-                return self._saved_at_end("reached")
+                self._last_save()
+                return "reached"
             if self._due("checkpoint") or (improved and self._saves):
                 self._save()
             if stop:
@@ -214,7 +217,8 @@ class Run:
             if batch is None:
                 if self.counters.evaluated_step != self.counters.step:
                     self._evaluate()
-                return self._saved_at_end("reached" if self._reached_target() else "exhausted")
+                self._last_save()
+                return "reached" if self._reached_target() else "exhausted"
             self._take(batch)
             self.on_step(self.counters.step)
             self._log(keep=1)  # the last step is still running; the one before has ended
@@ -250,7 +254,7 @@ class Run:
             at.evaluated = -1  # so that the run evaluates here when it is resumed
             raise
         at.value, at.evaluated_step = values[target.metric], at.step
-        self.recorder.write({**self._position("validation"), **values})
+        self.recorder.write(self._position() | {"split": "validation"} | values)
         improved = target.better(at.value, than=at.best["value"] if at.best else None)
         if improved:
             fresh = at.fresh_examples
@@ -270,15 +274,10 @@ class Run:
             return False
         return self.experiment.target.reached(at.value)
 
-    def _saved_at_end(self, status: str) -> str:
+    def _last_save(self) -> None:
         self._log()
         if self._saves:
             self._save()
-        return status
-
-    @property
-    def _saves(self) -> bool:
-        return self.config.checkpoint_every_fresh_examples > 0
 
     def _save(self) -> None:
         """Saves model, optimizer, input position, counters, and clocks as of one moment."""
@@ -318,7 +317,9 @@ class Run:
         self.followers.step(at.step + 1)
         with TraceAnnotation("transfer"):
             rows = self.transfer.put(batch)
-        hyper = optimizer.hyperparameters(self.config, self._schedule_progress())
+        horizon = self.config.optimizer.schedule.horizon_fresh_examples or self._budget
+        done = self._done(self.policy.horizon_steps, horizon)
+        hyper = optimizer.hyperparameters(self.config, min(1.0, done))  # past it, the last rate
         if not self.stepper.compiled:
             with self._paused("compile"):
                 self.stepper.compile(rows, hyper)
@@ -329,10 +330,10 @@ class Run:
         at.fresh_examples = int(batch.fresh_examples)
         self.policy.dispatched(at.step, batch, metrics)
         if gradients:
-            self.recorder.write(self._position(records.GRADIENTS) | gradients)
-        record = self._position("train") | {"learning_rate": float(hyper.learning_rate)}
-        record["bytes_sent"] = self.transfer.bytes_sent
-        self._pending.append((record, metrics))
+            self.recorder.write(self._position() | {"split": records.GRADIENTS} | gradients)
+        rate, sent = float(hyper.learning_rate), self.transfer.bytes_sent
+        record = {"split": "train", "learning_rate": rate, "bytes_sent": sent}
+        self._pending.append((self._position() | record, metrics))
 
     def _gradient_statistics(self, batch: Batch, rows: Rows) -> dict[str, float]:
         """The statistics of the gradient of the next step; empty if they are not due."""
@@ -377,15 +378,8 @@ class Run:
     def _end(self, status: str, error: str | None) -> None:
         with self.clock.paused():
             self._running.close()
-        at = self.counters
-        position = {
-            "step": at.step,
-            "fresh_examples": at.fresh_examples,
-            "train_seconds": self.clock.train,
-            "wall_seconds": self.clock.wall,
-            "input_wait_fraction": self.clock.input_wait_fraction,
-        }
-        result = records.run_result(status, self.experiment.target, position, at.best, error)
+        target, best = self.experiment.target, self.counters.best
+        result = records.run_result(status, target, self._position(), best, error)
         self.recorder.write_result(result)
         self.close()
         self.result = result
@@ -406,13 +400,7 @@ class Run:
         with self.clock.paused(), stopped, TraceAnnotation(region):
             yield state
 
-    def _schedule_progress(self) -> float:
-        """The progress of the learning-rate schedule, from 0 to 1; 1 past its horizon."""
-        horizon = self.config.optimizer.schedule.horizon_fresh_examples
-        budget = self.config.budget.fresh_examples
-        return min(1.0, self._fraction_done(self.policy.horizon_steps, horizon or budget))
-
-    def _fraction_done(self, steps: int | None, fresh_examples: int) -> float:
+    def _done(self, steps: int | None, fresh_examples: int) -> float:
         """The fraction of `steps` that has been taken; if that number is not known in advance,
         the fraction of `fresh_examples`. Counting steps avoids the jump at the start, where filling
         a shuffle buffer admits many examples at once."""
@@ -420,7 +408,7 @@ class Run:
             return self.counters.fresh_examples / fresh_examples
         return self.counters.step / steps
 
-    def _position(self, split: str) -> dict[str, Any]:
+    def _position(self) -> dict[str, Any]:
         """The fields that every record begins with."""
         return {
             "step": self.counters.step,
@@ -428,13 +416,11 @@ class Run:
             "train_seconds": round(self.clock.train, 6),
             "wall_seconds": round(self.clock.wall, 6),
             "input_wait_fraction": round(self.clock.input_wait_fraction, 6),
-            "split": split,
         }
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.experiment.target, self.clock.train
-        budget = self.config.budget.fresh_examples
-        done = self._fraction_done(self.policy.total_steps, budget)
+        done = self._done(self.policy.total_steps, self._budget)
         rows_per_second = at.step * self.config.batch_size / seconds if seconds else 0.0
         return Status(
             metric=target.metric,
@@ -443,7 +429,7 @@ class Run:
             seconds_left=self.time_left(at.step, done),
             input_wait_fraction=self.clock.input_wait_fraction,
             fresh_examples=at.fresh_examples,
-            budget=budget,
+            budget=self._budget,
             fresh_per_second=at.fresh_examples / seconds if seconds else 0.0,
             rows_per_second=rows_per_second if self.policy.repeats else None,
         )

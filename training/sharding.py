@@ -25,17 +25,10 @@ _MIN_SPLIT = 1024  # elements
 # The axis that `tensor` splits, by the last two parts of a name. Kernels are [D, N, H] (q, k, v),
 # [N, H, D] (out), [D, M] and [M, D] (the MLP's two); the biases of what is split are [N, H]
 # and [M]; embeddings [V, D].
-_TENSOR_AXES: dict[tuple[str, ...], int] = {
-    ("q", "kernel"): 1,
-    ("k", "kernel"): 1,
-    ("v", "kernel"): 1,
-    ("q", "bias"): 0,
-    ("k", "bias"): 0,
-    ("v", "bias"): 0,
-    ("out", "kernel"): 0,
-    ("mlp_in", "kernel"): 1,
-    ("mlp_in", "bias"): 0,
-    ("mlp_out", "kernel"): 0,
+_TENSOR_AXES = {
+    **{(name, "kernel"): 1 for name in ("q", "k", "v", "mlp_in")},
+    **{(name, "bias"): 0 for name in ("q", "k", "v", "mlp_in")},
+    **{(name, "kernel"): 0 for name in ("out", "mlp_out")},
     ("embed", "embedding"): 0,
 }
 
@@ -50,44 +43,33 @@ def make_mesh(data: int, model: int) -> Mesh:
     Raises:
         MeshError: there are too few devices, or the processes cannot share them in this way.
     """
-    devices = jax.devices()
+    devices, local = jax.devices(), jax.local_device_count()
+    processes, given = jax.process_count(), f"config.mesh is data={data}, model={model}"
     if not data and len(devices) % model:
         raise MeshError(
-            f"config.mesh is data={data}, model={model}; there are {len(devices)} devices, so "
-            "allowed for model: a divisor of that, or another number with data > 0, which leaves "
-            "devices idle"
+            f"{given}; there are {len(devices)} devices, so allowed for model: a divisor of that, "
+            "or another number with data > 0, which leaves devices idle"
         )
     data = data or len(devices) // model
     if data < 1 or data * model > len(devices):
         raise MeshError(
-            f"config.mesh is data={data}, model={model}; there are {len(devices)} devices, "
-            "so allowed: products up to that, or data=0 for all"
+            f"{given}; there are {len(devices)} devices, so allowed: products up to that, or "
+            "data=0 for all"
         )
-    if jax.process_count() > 1:
-        return _mesh_of_processes(data, model, devices)
-    return jax.make_mesh(
-        (data, model),
-        ("data", "model"),
-        axis_types=(AxisType.Auto, AxisType.Auto),
-        devices=devices[: data * model],
-    )
-
-
-def _mesh_of_processes(data: int, model: int, devices: list[Any]) -> Mesh:
-    """Processes in order along `data`, so that each holds one contiguous block of rows."""
-    local = jax.local_device_count()
-    if data * model < len(devices) or (local % model and model % local):
+    if processes > 1 and (data * model < len(devices) or (local % model and model % local)):
         raise MeshError(
-            f"config.mesh is data={data}, model={model} for {jax.process_count()} processes of "
-            f"{local} devices each; allowed: all {len(devices)} devices (data=0), and for model a "
-            "divisor or a multiple of a process's devices"
+            f"{given} for {processes} processes of {local} devices each; allowed: all "
+            f"{len(devices)} devices (data=0), and for model a divisor or a multiple of a "
+            "process's devices"
         )
+    names, types = ("data", "model"), (AxisType.Auto, AxisType.Auto)
+    if processes == 1:
+        return jax.make_mesh(
+            (data, model), names, axis_types=types, devices=devices[: data * model]
+        )
+    # Processes in order along `data`, so that each holds one contiguous block of rows.
     devices = sorted(devices, key=lambda device: (device.process_index, device.id))
-    return Mesh(
-        np.asarray(devices).reshape(data, model),
-        ("data", "model"),
-        axis_types=(AxisType.Auto, AxisType.Auto),
-    )
+    return Mesh(np.asarray(devices).reshape(data, model), names, axis_types=types)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -129,7 +111,12 @@ def parameter_shardings(mesh: Mesh, choice: str, shapes: Any) -> Any:
     Raises:
         MeshError: the choice does not fit the mesh or the network.
     """
-    _check_choice(mesh, choice)
+    model = mesh.shape["model"]
+    if (choice == "tensor") != (model > 1):
+        raise MeshError(
+            f"config.sharding is {choice!r} with config.mesh.model={model}; allowed: 'tensor' with "
+            "2 or more, over which it splits layers, and 'replicated' or 'fsdp' with 1"
+        )
     leaves, structure = jax.tree.flatten_with_path(shapes)
     specs: list[Any] = [_partition(mesh, choice, _name(path), leaf.shape) for path, leaf in leaves]
     if choice == "tensor" and not any("model" in spec for spec in specs):
@@ -145,33 +132,19 @@ def stacked(one: NamedSharding) -> NamedSharding:
     return NamedSharding(one.mesh, PartitionSpec(None, *one.spec))
 
 
-def _check_choice(mesh: Mesh, choice: str) -> None:
-    model = mesh.shape["model"]
-    if choice == "tensor" and model == 1:
-        raise MeshError(
-            "config.sharding is 'tensor' with config.mesh.model=1, which splits nothing; allowed "
-            "here: 'replicated', 'fsdp', or a config.mesh.model of 2 or more"
-        )
-    if choice != "tensor" and model > 1:
-        raise MeshError(
-            f"config.mesh.model is {model} with config.sharding={choice!r}, under which these "
-            "devices would do the same work; allowed here: 1, or config.sharding=tensor"
-        )
-
-
 def _partition(mesh: Mesh, choice: str, name: tuple[str, ...], shape) -> PartitionSpec:
+    along = {"fsdp": "data", "tensor": "model"}.get(choice)
+    axis = None
     if choice == "fsdp":
         axis = _largest_axis(shape, mesh.shape["data"])
-        return PartitionSpec() if axis is None else _split(axis, "data")
-    axis = _TENSOR_AXES.get(name[-2:]) if choice == "tensor" else None
-    if axis is None:
-        return PartitionSpec()
-    if shape[axis] % mesh.shape["model"]:
-        raise MeshError(
-            f"config.mesh.model is {mesh.shape['model']}, which does not divide axis {axis} of "
-            f"{'/'.join(name)} {shape}; allowed: a divisor of {shape[axis]}"
-        )
-    return _split(axis, "model")
+    elif choice == "tensor":
+        axis = _TENSOR_AXES.get(name[-2:])
+        if axis is not None and shape[axis] % mesh.shape["model"]:
+            raise MeshError(
+                f"config.mesh.model is {mesh.shape['model']}, which does not divide axis {axis} of "
+                f"{'/'.join(name)} {shape}; allowed: a divisor of {shape[axis]}"
+            )
+    return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, along)
 
 
 def _largest_axis(shape: tuple[int, ...], parts: int) -> int | None:
@@ -180,10 +153,6 @@ def _largest_axis(shape: tuple[int, ...], parts: int) -> int | None:
         return None
     divisible = [axis for axis, size in enumerate(shape) if size % parts == 0]
     return max(divisible, key=lambda axis: (shape[axis], axis), default=None)
-
-
-def _split(axis: int, mesh_axis: str) -> PartitionSpec:
-    return PartitionSpec(*[None] * axis, mesh_axis)
 
 
 def _name(path) -> tuple[str, ...]:

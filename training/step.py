@@ -6,7 +6,6 @@ compilation.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -70,7 +69,6 @@ class Program:
     Attributes:
         state_shapes: a TrainState of shapes.
         state_shardings: a TrainState of shardings.
-        state_bytes, gradient_bytes: the size of each device's part of a state and of its gradients.
 
     Raises:
         sharding.MeshError: the mesh does not allow the task's sharding of the network.
@@ -82,9 +80,12 @@ class Program:
         self._graphdef, _, self._model_variables = nnx.split(abstract, nnx.Param, ...)
         self._replicated = sharding.replicated(task.mesh)
         self.state_shapes = shapes = jax.eval_shape(self._init_arrays, np.uint32(0))
-        self.state_shardings = state = self._shardings(shapes)
-        self.gradient_bytes = _device_bytes(shapes.params, state.params)
-        self.state_bytes = _device_bytes(shapes, state)
+        split = functools.partial(sharding.parameter_shardings, task.mesh, task.sharding)
+        # Batch statistics are small, and always replicated.
+        small = jax.tree.map(lambda _: self._replicated, shapes.model_state)
+        self.state_shardings = state = TrainState(
+            split(shapes.params), small, split(shapes.opt_state)
+        )
         # Initialization runs once, and would take most of the CPU compiler's time if optimized.
         on_cpu = task.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
@@ -103,12 +104,9 @@ class Program:
     def compile_train(
         self, state: TrainState, rows: Rows, hyper: Hyperparameters, data_seed: Any
     ) -> Any:
-        """Compiles the training step for these shapes: (state, rows, hyper, data_seed) ->
-        (state, metrics).
-
-        It is compiled ahead of time, so that clocks can exclude compilation. Metrics are the
-        workload's and `nonfinite`; see training/divergence.py.
-        """
+        """Compiles the training step for these shapes, so that clocks can exclude compilation:
+        (state, rows, hyper, data_seed) -> (state, metrics). Metrics are the workload's and
+        `nonfinite`; see training/divergence.py."""
         return self.compile("train", self._train, (state, rows, hyper, data_seed))
 
     def lower_train(
@@ -141,15 +139,9 @@ class Program:
     def gradient_statistics(
         self, state: TrainState, rows: Rows, repeat_b: np.ndarray, data_seed: Any
     ) -> dict[str, float]:
-        """The statistics of a batch's gradient that are defined, by name.
-
-        Args:
-            state: before the step on this batch.
-            rows: the batch.
-            repeat_b: whether an earlier row contains the same example, bool, of the rows that this
-                process holds.
-            data_seed: seed of the augmentation on the devices.
-        """
+        """The statistics of the gradient of the batch `rows` that are defined, by name; `state` is
+        that before its step. `repeat_b` says whether an earlier row contains the same example, bool,
+        of the rows that this process holds."""
         inputs = (rows, sharding.put_batch(self.task.mesh, repeat_b), data_seed)
         measure = self.compile_statistics(state, *inputs)
         values = measure(state.params, state.model_state, *inputs)
@@ -162,15 +154,6 @@ class Program:
         if key not in self._compiled:
             self._compiled[key] = function.lower(*arguments).compile()
         return self._compiled[key]
-
-    def _shardings(self, shapes: TrainState) -> TrainState:
-        """Where a state's arrays live. Batch statistics are small, and always replicated."""
-        mesh, choice = self.task.mesh, self.task.sharding
-        return TrainState(
-            params=sharding.parameter_shardings(mesh, choice, shapes.params),
-            model_state=jax.tree.map(lambda _: self._replicated, shapes.model_state),
-            opt_state=sharding.parameter_shardings(mesh, choice, shapes.opt_state),
-        )
 
     def _new_model(self, seed) -> nnx.Module:
         key = jax.random.key(seed)
@@ -206,9 +189,8 @@ class Program:
         update = optimizer.transformation(task.optimizer, hyper)
         updates, opt_state = update.update(grads, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
-        metrics = (
-            {"loss": loss} | metrics | {"nonfinite": divergence.nonfinite(loss, grads, params)}
-        )
+        nonfinite = divergence.nonfinite(loss, grads, params)
+        metrics = {"loss": loss} | metrics | {"nonfinite": nonfinite}
         return TrainState(params, model_state, opt_state), metrics
 
     def _statistics_arrays(self, params, model_state, rows: Rows, repeat_B, data_seed):
@@ -227,18 +209,16 @@ class Program:
 
     def _augmented(self, rows: Rows, data_seed):
         data, index_B, copy_B = rows
-        if not self.task.augment_on_device:
-            return data
-        return self.task.workload.augment(data, data_seed, index_B, copy_B)
+        augments, workload = self.task.augment_on_device, self.task.workload
+        return workload.augment(data, data_seed, index_B, copy_B) if augments else data
 
     def _gathered(self, params):
-        """Parameters as the network's arithmetic uses them.
+        """Parameters as the network's arithmetic uses them: under fsdp gathered first, or the
+        compiler might split activations the way the parameters are split, instead of by examples.
 
-        Under fsdp they are gathered first. Otherwise the compiler might split activations the way
-        the parameters are split, instead of by examples. In a function that is differentiated, this
-        makes the gradients whole, and the compiler finds out where each device needs its own part
-        only. Asked for parts, it scatters the gradient of an embedding once for each group of
-        positions (results/step.md).
+        In a function that is differentiated this makes the gradients whole, and the compiler finds
+        out where each device needs its own part only. Asked for parts, it scatters the gradient of
+        an embedding once for each group of positions (results/step.md).
         """
         if self.task.sharding != "fsdp":
             return params
@@ -257,12 +237,6 @@ def _with_keys(like: Any, bits: Any) -> Any:
 
 def _is_key(array: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(array), jax.dtypes.prng_key)
-
-
-def _device_bytes(shapes: Any, shardings: Any) -> int:
-    """The size in bytes of each device's part of arrays."""
-    pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True)
-    return sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in pairs)
 
 
 @functools.lru_cache(maxsize=8)

@@ -26,27 +26,22 @@ class Stepper:
 
     Attributes:
         state: the run's training state after its last step; set it before the first one.
+        compiled: the compiled step; None before `compile`.
     """
 
     state: TrainState
 
     def __init__(self, program: Program, data_seed: int):
         self._program, self._data_seed = program, np.uint32(data_seed)
-        self._compiled = None
-
-    @property
-    def compiled(self) -> bool:
-        """Whether `step` can be called without waiting for the compiler."""
-        return self._compiled is not None
+        self.compiled: Any = None
 
     def compile(self, rows: Rows, hyper: Hyperparameters) -> None:
-        """Compiles the step for arguments of these shapes."""
-        self._compiled = self._program.compile_train(self.state, rows, hyper, self._data_seed)
+        """Compiles the step for arguments of these shapes, before the first step."""
+        self.compiled = self._program.compile_train(self.state, rows, hyper, self._data_seed)
 
     def step(self, rows: Rows, hyper: Hyperparameters) -> Any:
         """Dispatches a step, which replaces `state`; returns its metrics, for `fetch`."""
-        assert self._compiled is not None, "call `compile` first"
-        self.state, metrics = self._compiled(self.state, rows, hyper, self._data_seed)
+        self.state, metrics = self.compiled(self.state, rows, hyper, self._data_seed)
         return metrics
 
     def fetch(self, metrics: Any) -> dict[str, Any]:
@@ -58,11 +53,10 @@ class Stack:
     """Steps the lanes of one program together: one call per step, on the same batch.
 
     The states stay stacked on the devices from call to call. A lane's own arrays are taken out of
-    the stack only when it evaluates or saves them.
-
-    The places of lanes that have ended are still computed, then discarded, until they make up half
-    of the stack. Each size of a stack is compiled, so K lanes that end one by one cost
-    log2(K) + 1 compilations instead of K, for less than twice the arithmetic.
+    the stack only when it evaluates or saves them. The places of lanes that have ended are still
+    computed, then discarded, until they make up half of the stack. Each size of a stack is
+    compiled, so K lanes that end one by one cost log2(K) + 1 compilations instead of K, for less
+    than twice the arithmetic.
     """
 
     def __init__(self, program: Program):
@@ -140,12 +134,9 @@ class StackedStepper:
     def state(self, state: TrainState) -> None:
         self._state, self.call = state, None
 
-    @property
-    def compiled(self) -> bool:
-        return True  # the stack compiles once it knows how many lanes take part
+    compiled = True  # the stack compiles once it knows how many lanes take part
 
-    def compile(self, rows: Rows, hyper: Hyperparameters) -> None:
-        """Does nothing."""
+    def compile(self, rows: Rows, hyper: Hyperparameters) -> None: ...
 
     def step(self, rows: Rows, hyper: Hyperparameters) -> "_Call":
         """Requests a step, which `Stack.step` takes."""
@@ -182,8 +173,7 @@ class _Call:
 
 
 class StackedPrograms:
-    """Compiled functions for the stacked states of one program. Made once per program, so that the
-    groups of lanes of a search share them."""
+    """Compiled functions for the stacked states of one program."""
 
     def __init__(self, program: Program):
         stacked = jax.tree.map(sharding.stacked, program.state_shardings)
@@ -208,6 +198,5 @@ class StackedPrograms:
         return self._program.compile("stacked", self._train, arguments)
 
 
-@functools.lru_cache(maxsize=8)
-def _stacked_programs(program: Program) -> StackedPrograms:
-    return StackedPrograms(program)
+# Shared by the groups of lanes of a search.
+_stacked_programs = functools.lru_cache(maxsize=8)(StackedPrograms)
