@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import time
 
@@ -34,7 +33,6 @@ from tests.helpers.runs import (
 from training.experiment import make_experiment
 
 
-@pytest.mark.slow
 def test_a_killed_process_resumes_from_its_last_checkpoint(tmp_path, uninterrupted):
     config = mini(**echoing("before_augmentation", 100))
     workdir = tmp_path / "killed"
@@ -51,7 +49,6 @@ def test_a_killed_process_resumes_from_its_last_checkpoint(tmp_path, uninterrupt
     assert_equal_runs(config, uninterrupted(config), workdir)
 
 
-@pytest.mark.slow
 def test_sigterm_to_the_command_saves_exits_with_75_and_can_be_resumed(tmp_path, uninterrupted):
     config = mini(**echoing("after_batching", 4))
     workdir = tmp_path / "workdir"
@@ -90,7 +87,6 @@ def test_a_stop_during_an_evaluation_saves_and_the_evaluation_is_done_again(
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer, uninterrupted):
     config = mini(**echoing(insertion, buffer))
@@ -109,6 +105,27 @@ def test_records_count_fresh_examples_as_the_stage_admits_them(insertion, buffer
         else:  # whole batches
             echoed = min(record["step"] + max(buffer, 1) - 1, copies // 32)
             assert record["fresh_examples"] == 32 * int(np.ceil(echoed / e))
+
+
+def test_the_upstreams_clock_stands_still_during_evaluations(tmp_path, monkeypatch):
+    experiment, times = make_experiment(mini()), []
+
+    class Watched(list):
+        def __iter__(self):
+            for batch in super().__iter__():
+                times.append(experiment.upstream_clock())
+                time.sleep(0.001)
+                yield batch
+            times.append(experiment.upstream_clock())
+
+    watched = Watched(experiment.validation)
+    assert len(watched) > 1
+    replaced = dataclasses.replace(experiment, validation=watched)
+    monkeypatch.setattr(train, "make_experiment", lambda _: replaced)
+    assert train.train(mini(), tmp_path / "run")["status"] == "exhausted"
+    evaluations = np.reshape(times, (-1, len(watched) + 1))
+    assert (evaluations == evaluations[:, :1]).all()
+    assert (np.diff(evaluations[:, 0]) > 0).all()  # it runs between them
 
 
 def test_evaluations_happen_once_per_multiple_of_the_cadence_and_at_the_end(uninterrupted):
@@ -185,6 +202,7 @@ def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_pat
     assert result["status"] == "failed"
     assert "the disk is gone" in result["error"]
     assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
+    assert latest_step(tmp_path / "run") == result["step"] > 0  # saved at once, and once
     monkeypatch.undo()
     (tmp_path / "run" / "error1.txt").write_text("of a process that failed alone")
     (tmp_path / "run" / "errors.txt").write_text("mine")
@@ -192,6 +210,16 @@ def test_an_error_in_the_pipeline_ends_the_run_as_failed_and_is_recorded(tmp_pat
     assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
     assert train.train(mini(), tmp_path / "run")["status"] == "exhausted"
     assert [path.name for path in (tmp_path / "run").glob("error*")] == ["errors.txt"]
+
+
+def test_a_run_of_an_older_version_is_refused_and_left_alone(tmp_path):
+    train.train(mini(), tmp_path / "run", on_step=stop_at(9))
+    record = records.read_json(tmp_path / "run" / records.CONFIG)
+    records.write_json(tmp_path / "run" / records.CONFIG, record | {"schema_version": 1})
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(cli.InputError, match="version 1"):
+        train.train(mini(), tmp_path / "run")
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_an_error_is_written_whole_in_place_of_an_earlier_one(tmp_path):
@@ -227,46 +255,6 @@ def test_a_finished_run_says_so_and_changes_nothing(uninterrupted, capsys):
     assert {p: p.read_bytes() for p in sorted(workdir.rglob("*")) if p.is_file()} == before
 
 
-def recorded_by_version_1(workdir):
-    """Makes a run one of an older version, whose configuration had another field."""
-    record = records.read_json(workdir / records.CONFIG)
-    record["config"]["optimizer"]["schedule"]["of_version_1"] = 1.0
-    del record["config"]["echo"]["replay"]
-    record |= {"schema_version": 1, "commit": "abc1234"}
-    records.write_json(workdir / records.CONFIG, record)
-
-
-def files_of(directory):
-    return {p: p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
-
-
-def test_a_finished_run_of_version_1_says_so_and_changes_nothing(uninterrupted, tmp_path):
-    config = mini()
-    workdir = tmp_path / "run"
-    shutil.copytree(uninterrupted(config), workdir)
-    recorded_by_version_1(workdir)
-    before = files_of(workdir)
-    assert train.train(config, workdir) == records.read_json(workdir / records.RESULT)
-    with pytest.raises(cli.InputError, match="contains a run of schema version 1, which"):
-        train.train(mini(batch_size=64), workdir)
-    assert files_of(workdir) == before
-
-
-def test_an_unfinished_run_of_version_1_is_never_continued(tmp_path, capsys):
-    train.train(mini(), tmp_path / "run", on_step=stop_at(9))
-    recorded_by_version_1(tmp_path / "run")
-    before = files_of(tmp_path)
-    words = ["--config=configs/cifar10.py:mini", f"--workdir={tmp_path / 'run'}", *flags(mini())]
-    assert cli.guarded(train.main, words) == cli.WRONG_INPUT
-    assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'run'} contains a run of schema version 1, which code of "
-        f"version {records.SCHEMA_VERSION} cannot continue; use commit abc1234, or "
-        "give another directory\n"
-    )
-    assert files_of(tmp_path) == before
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"prefetch": 0}, {"echo__placement": "device"}])
 def test_settings_that_cannot_change_the_numbers_may_change_on_resume(
     change, tmp_path, uninterrupted
@@ -277,7 +265,6 @@ def test_settings_that_cannot_change_the_numbers_may_change_on_resume(
     assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("insertion", ["none", "before_augmentation"])
 def test_augmenting_on_the_device_gives_the_numbers_of_the_host(insertion, uninterrupted):
     def losses(augment_on):
@@ -300,7 +287,6 @@ def test_the_record_says_what_was_run_where_and_on_which_data(uninterrupted):
     assert list((workdir / records.TENSORBOARD).iterdir())
 
 
-@pytest.mark.slow
 def test_training_learns(tmp_path):
     """The shipped mini with a good learning rate, a third of its budget."""
     config = mini(

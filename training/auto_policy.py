@@ -13,7 +13,7 @@ import pathlib
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -140,8 +140,7 @@ class _Step:
     end: float | None = None  # when it was seen to have ended
 
 
-@dataclasses.dataclass(frozen=True)
-class _Trial:
+class _Trial(NamedTuple):
     """What held before another limit was tried."""
 
     most: float
@@ -152,17 +151,15 @@ class _Trial:
 class FreshLimit:
     """Limits the fresh examples of a batch if handing them over takes longer than a step.
 
-    If the devices store the examples, reading and sending fresh ones is most of what the host does
-    for a batch. If they are large, that may take longer than a step. While the host is busy, more
-    of them become ready, so batches that took them all would make the devices wait after each step,
-    although stored examples could take their place.
+    If the devices store the examples, reading and sending large fresh ones may take longer than a
+    step. Meanwhile more become ready, so batches that took them all would make the devices wait
+    after each step, although stored examples could take their place.
 
     If the host is late with most batches of two blocks in succession, fewer fresh examples are
     tried, or more again. If it is in time, more are taken as long as there is room. If the time
     changes like their number to a power above 0.6, fewer are better: steps per second rise more
-    than fresh examples per second fall. Below it, more are. An attempt that does not pay is taken
-    back, and the next one waits twice as long, so that a host that is late for other reasons hands
-    over nearly all that are ready.
+    than fresh examples per second fall. An attempt that does not pay is taken back, and the next
+    one waits twice as long, so that a host that is late for other reasons hands over nearly all.
 
     Attributes:
         most: the maximum number of fresh examples of the next batch.
@@ -245,9 +242,9 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock = clock
         self._steps: collections.deque[_Step] = collections.deque()
-        self._durations: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
-        self._earliest: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
-        self._leads: collections.deque[float] = collections.deque(maxlen=_REMEMBERED_STEPS)
+        self._durations, self._earliest, self._leads = (
+            collections.deque[float](maxlen=_REMEMBERED_STEPS) for _ in range(3)
+        )
         self._needed_at: float | None = None  # when a call first returned 0 or less
         # Of the next batch: its fresh examples, the seconds that it has waited for some, and those
         # of an exchange with other processes.

@@ -57,7 +57,7 @@ def train(
         return []
     first = make_experiment(configs[0])
     experiments = [first, *(sharing_input(config, first) for config in configs[1:])]
-    shared, transfer = SharedBatches(first.batches), SharedTransfer(first.transfer)
+    shared, sent = SharedBatches(first.batches), {}
     lanes = [Lane(shared) for _ in experiments]
     stacks: dict[Program, Stack] = {}
     runs: list[Run] = []
@@ -75,8 +75,9 @@ def train(
             if stacked:
                 stack = stacks.setdefault(experiment.program, Stack(experiment.program))
                 stepper = StackedStepper(stack, experiment.config.seed.data)
+            transfer = LaneTransfer(first.transfer, sent)
             run = Run(
-                dataclasses.replace(experiment, batches=lane, transfer=LaneTransfer(transfer)),
+                dataclasses.replace(experiment, batches=lane, transfer=transfer),
                 workdir,
                 progress,
                 interrupt=asked_to_stop,
@@ -206,39 +207,27 @@ class Lane:
         self._shared.leave(self)
 
 
-class SharedTransfer:
-    """Sends each batch to the devices once for the lanes that take it one after another.
+class LaneTransfer:
+    """One lane's `Transfer`. Each batch is sent once, for the lanes that take it one after another:
+    they can share the rows, which no step donates.
 
     Args:
         transfer: sends the batches.
-    """
-
-    def __init__(self, transfer: Transfer):
-        self._transfer = transfer
-        self._batch: Batch | None = None  # the last one that was sent
-        self._sent: Any = None  # what `put` returned for it
-
-    def put(self, batch: Batch) -> tuple[Rows, int]:
-        """The batch on the devices, and the number of bytes that were sent for it."""
-        if batch is not self._batch:
-            before = self._transfer.bytes_sent
-            rows = self._transfer.put(batch)
-            self._batch, self._sent = batch, (rows, self._transfer.bytes_sent - before)
-        return self._sent
-
-
-class LaneTransfer:
-    """One lane's `Transfer`. Lanes can share the rows, which no step donates.
+        last: shared by the lanes; what `transfer` returned for the last batch, and its bytes.
 
     Attributes:
         bytes_sent: what the transfer of a run alone would have here.
     """
 
-    def __init__(self, shared: SharedTransfer):
-        self._shared = shared
+    def __init__(self, transfer: Transfer, last: dict[str, Any]):
+        self._transfer, self._last = transfer, last
         self.bytes_sent = 0
 
     def put(self, batch: Batch) -> Rows:
-        rows, sent = self._shared.put(batch)
-        self.bytes_sent += sent
-        return rows
+        if batch is not self._last.get("batch"):
+            before = self._transfer.bytes_sent
+            rows = self._transfer.put(batch)
+            self._last |= {"batch": batch, "rows": rows}
+            self._last["bytes"] = self._transfer.bytes_sent - before
+        self.bytes_sent += self._last["bytes"]
+        return self._last["rows"]

@@ -25,7 +25,7 @@ _MIN_SPLIT = 1024  # elements
 # The axis that `tensor` splits, by the last two parts of a name. Kernels are [D, N, H] (q, k, v),
 # [N, H, D] (out), [D, M] and [M, D] (the MLP's two); the biases of what is split are [N, H]
 # and [M]; embeddings [V, D].
-_TENSOR_AXES = {
+_TENSOR_AXES: dict[tuple[str, ...], int] = {
     **{(name, "kernel"): 1 for name in ("q", "k", "v", "mlp_in")},
     **{(name, "bias"): 0 for name in ("q", "k", "v", "mlp_in")},
     **{(name, "kernel"): 0 for name in ("out", "mlp_out")},

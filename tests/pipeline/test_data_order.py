@@ -32,7 +32,6 @@ def search_epochs(request, monkeypatch):
     return orders
 
 
-@pytest.mark.slow
 def test_searches_share_no_epochs_order_and_no_two_orders_are_correlated(search_epochs):
     orders = search_epochs(20).reshape(-1, RECORDS)
     assert (np.sort(orders, axis=1) == np.arange(RECORDS)).all()  # permutations
@@ -52,7 +51,6 @@ def test_neighbors_of_an_epoch_are_unrelated(search_epochs):
         assert times.max() <= 9  # about Poisson of mean 1
 
 
-@pytest.mark.slow
 def test_any_example_can_be_asked_for_at_any_time(search_epochs):
     orders = search_epochs(3)[2].ravel()
     index_n = np.random.default_rng(0).permutation(3 * RECORDS)[:200]

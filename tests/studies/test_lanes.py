@@ -57,7 +57,6 @@ def alone(tmp_path_factory):
     return workdirs
 
 
-@pytest.mark.slow
 def test_a_lane_is_its_own_run_bit_for_bit(alone, tmp_path):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
     results = lanes.train(lane_configs(), workdirs, QUIET)
@@ -66,7 +65,6 @@ def test_a_lane_is_its_own_run_bit_for_bit(alone, tmp_path):
         assert_same(together, apart)
 
 
-@pytest.mark.slow
 def test_batch_statistics_are_a_lanes_own(tmp_path):
     """Logistic regression, of the other tests, has none."""
     fields = RESNET | EIGHT_STEPS
@@ -77,7 +75,6 @@ def test_batch_statistics_are_a_lanes_own(tmp_path):
         assert_same(tmp_path / str(number), tmp_path / "alone" / str(number), config)
 
 
-@pytest.mark.slow
 def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
     reads = []
     original = map_datasets.Read.stacked_items
@@ -90,25 +87,6 @@ def test_each_example_is_read_once_for_all_lanes(tmp_path, monkeypatch):
     configs = lane_configs(target__value=2.0)[2:]
     lanes.train(configs, [tmp_path / "0", tmp_path / "1"], QUIET)
     assert sorted(reads) == list(range(configs[0].budget.fresh_examples))
-
-
-def test_the_splits_are_opened_and_decoded_once_for_all_lanes(tmp_path, monkeypatch):
-    """Otherwise each lane would hold a copy of the validation split."""
-    called = []
-    for module, name in (
-        (experiment, "open_data"),
-        (experiment.build, "first_example"),
-        (experiment, "evaluation_batches"),
-    ):
-        original = getattr(module, name)
-
-        def count(*arguments, original=original, name=name):
-            called.append(name)
-            return original(*arguments)
-
-        monkeypatch.setattr(module, name, count)
-    lanes.train([mini(**EIGHT_STEPS)] * 3, [tmp_path / name for name in "abc"], QUIET)
-    assert called == ["open_data", "first_example", "evaluation_batches"]
 
 
 @pytest.mark.parametrize("stacked", [False, True])
@@ -131,7 +109,6 @@ def test_each_batch_is_sent_once_and_counted_by_every_lane(stacked, tmp_path, mo
         assert counts == [per_step * step for step in range(1, 9)]
 
 
-@pytest.mark.slow
 def test_lanes_stopped_after_one_has_ended_resume_together(alone, tmp_path):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
     results = lanes.train(lane_configs(), workdirs, QUIET, on_step=stop_at_call(82))
@@ -142,7 +119,6 @@ def test_lanes_stopped_after_one_has_ended_resume_together(alone, tmp_path):
         assert_same(together, apart)
 
 
-@pytest.mark.slow
 def test_lanes_stopped_during_an_evaluation_of_one_resume_together(alone, tmp_path, monkeypatch):
     number = 6  # the second evaluation of the second of four lanes
     first = experiment.make_experiment(lane_configs()[0])
@@ -160,7 +136,6 @@ def test_lanes_stopped_during_an_evaluation_of_one_resume_together(alone, tmp_pa
         assert_same(together, apart)
 
 
-@pytest.mark.slow
 def test_lanes_wait_for_one_that_is_far_behind(alone, tmp_path):
     workdirs = [tmp_path / str(number) for number in range(len(RATES))]
     preempt(lane_configs()[3], workdirs[3], 17)
@@ -170,7 +145,6 @@ def test_lanes_wait_for_one_that_is_far_behind(alone, tmp_path):
         assert_same(together, apart)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 1], ids=STATUSES[:2])
 def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, alone, tmp_path):
     chosen = [behind, 2, 3]
@@ -182,6 +156,38 @@ def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, alon
     assert [result["status"] for result in results] == [STATUSES[number] for number in chosen]
     for number, workdir in zip(chosen, workdirs, strict=True):
         assert_same(workdir, alone[number])
+
+
+def test_a_lane_that_waits_is_at_its_own_position():
+    class Counted:
+        taken = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.taken += 1
+            return f"batch {self.taken - 1}"
+
+        def get_state(self):
+            return {"batches": self.taken}
+
+        def set_state(self, state):
+            self.taken = state["batches"]
+
+        def close(self): ...
+
+    shared = lanes.SharedBatches(Counted())
+    behind, ahead = lanes.Lane(shared), lanes.Lane(shared)
+    behind.set_state({"batches": 2})
+    ahead.set_state({"batches": 4})
+    for number in (2, 3):
+        assert next(behind) == f"batch {number}"
+        assert (behind.position, behind.get_state()) == (number + 1, {"batches": number + 1})
+        assert (ahead.position, ahead.get_state()) == (4, {"batches": 4})
+    for lane in (ahead, behind):
+        assert next(lane) == "batch 4"
+        assert lane.get_state() == {"batches": 5}
 
 
 def test_input_that_ends_in_an_error_ends_every_lane():

@@ -85,7 +85,6 @@ def assert_close(one, other):
         np.testing.assert_allclose(array, arrays_[name], **TOLERANCE)
 
 
-@pytest.mark.slow
 def test_stacked_lanes_have_the_numbers_of_their_own_runs_and_leave_one_by_one(
     apart, tmp_path, calls
 ):
@@ -100,7 +99,6 @@ def test_stacked_lanes_have_the_numbers_of_their_own_runs_and_leave_one_by_one(
     assert calls == [4] * steps[0] + [2] * (steps[2] - steps[0])
 
 
-@pytest.mark.slow
 def test_stopped_lanes_resume_together(apart, tmp_path):
     workdirs = in_directory(tmp_path)
     # in the middle of a round: 3 of four lanes, then of three
@@ -114,7 +112,6 @@ def test_stopped_lanes_resume_together(apart, tmp_path):
         assert_close(together, alone)
 
 
-@pytest.mark.slow
 def test_lanes_at_different_steps_are_stacked_once_they_meet(apart, tmp_path, calls):
     workdirs = in_directory(tmp_path)
     preempt(lane_configs()[3], workdirs[3], 7)
@@ -124,20 +121,6 @@ def test_lanes_at_different_steps_are_stacked_once_they_meet(apart, tmp_path, ca
         assert_close(together, alone)
     # three lanes; then, as one of them has diverged, the rest with the fourth; never a stack of one
     assert calls == [3] * results[2]["step"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("behind", [0, 1], ids=STATUSES[:2])
-def test_lanes_that_are_ahead_continue_if_the_one_behind_ends_first(behind, apart, tmp_path):
-    chosen = [behind, 2, 3]
-    configs = [lane_configs()[number] for number in chosen]
-    workdirs = [tmp_path / str(number) for number in chosen]
-    for lane, steps in ((1, 12), (2, 15)):  # the one behind takes 9 steps, or 1
-        preempt(configs[lane], workdirs[lane], steps)
-    results = lanes.train(configs, workdirs, QUIET, stacked=True)
-    assert [result["status"] for result in results] == [STATUSES[number] for number in chosen]
-    for number, workdir in zip(chosen, workdirs, strict=True):
-        assert_close(workdir, apart[number])
 
 
 def test_lanes_with_different_losses_form_separate_stacks_and_fail_separately(
@@ -153,7 +136,6 @@ def test_lanes_with_different_losses_form_separate_stacks_and_fail_separately(
     assert [result["error"][-1] for result in results] == ["1", "2", "2"]
 
 
-@pytest.mark.slow
 def test_a_study_records_which_trials_were_stacked(tmp_path):
     plan = study(trials=3, conditions=("baseline",))
     assert sweep.run(plan, tmp_path / "s", QUIET, lanes=2, stacked=True) == "finished"

@@ -56,7 +56,6 @@ def losses(workdir):
     return [line["loss"] for line in lines if line["split"] == "train"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_parameters_and_the_bound_on_the_loss(way, tmp_path):
     results, workdirs = trained(way, configs([ENDLESS, SMALL, HUGE]), tmp_path)
@@ -73,7 +72,6 @@ def test_parameters_and_the_bound_on_the_loss(way, tmp_path):
     np.testing.assert_allclose(losses(workdirs[1]), losses(tmp_path / "by itself"), **rounding)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[2]])
 def test_a_gradient_that_is_not_finite_beside_a_finite_loss(way, tmp_path, monkeypatch):
     original = SmallImageClassification.loss

@@ -1,7 +1,6 @@
 """Gradient statistics: against explicit computations, and the records of whole runs."""
 
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from flax import nnx
 import train
 from analysis import gradients, load
 from models.resnet import STAGES
-from runs import cli, records
+from runs import records
 from runs.progress import Progress
 from tests.helpers import golden
 from tests.helpers.golden_worker import SHORT_STAGES, workloads
@@ -26,7 +25,6 @@ from tests.helpers.runs import (
     stop_at,
 )
 from training import gradient_statistics, lanes
-from training.experiment import make_experiment
 
 NAMES = ("gradient_squared_norm", "gradient_noise_trace", "gradient_cosine", "gradient_norm_ratio")
 
@@ -79,7 +77,6 @@ def indices_with(in_first, rows):
     return np.concatenate([some[first][:in_first], some[~first][: rows - in_first]])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("in_first", [1, 2, 3])
 def test_both_estimates_are_unbiased_for_halves_of_any_size(population, in_first):
     found, (squared_norm, trace) = over_all_batches(population, indices_with(in_first, 4))
@@ -214,7 +211,6 @@ def test_one_step_per_interval_is_due_at_an_evenly_distributed_place(every):
 ON = {"gradient_statistics_every_steps": 2}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "condition",
     [
@@ -264,16 +260,6 @@ def keep_all_but_gradients(workdir):
     (workdir / records.METRICS).write_text("".join(kept))
 
 
-@pytest.mark.slow
-def test_a_stopped_run_writes_the_same_records(tmp_path, uninterrupted):
-    config = mini(**echoing("before_augmentation", 100), **ON)
-    for step in (7, 12):
-        stopped_run = train.train(config, tmp_path / "run", on_step=stop_at(step))
-        assert stopped_run["status"] == "preempted"
-    train.train(config, tmp_path / "run")
-    assert_equal_runs(config, uninterrupted(config), tmp_path / "run")
-
-
 def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
     fields = echoing("before_augmentation", 100)
     train.train(mini(**fields), tmp_path / "run", on_step=stop_at(9))
@@ -284,7 +270,6 @@ def test_measuring_may_begin_when_a_run_resumes(tmp_path, uninterrupted):
     assert_equal_runs(mini(**fields), uninterrupted(mini(**fields)), tmp_path / "run")
 
 
-@pytest.mark.slow
 def test_stacked_lanes_measure_what_their_own_runs_do(tmp_path, uninterrupted):
     fields = echoing("before_augmentation", 100) | ON | {"budget__fresh_examples": 320}
     configs = [mini(**fields, optimizer__learning_rate=rate) for rate in (0.01, 0.02)]
@@ -326,9 +311,3 @@ def test_the_noise_scale_divides_means_and_not_steps():
     assert gradients.noise_scale(frame) == 60.0
     assert np.isnan(gradients.noise_scale(frame[1:2]))
     assert np.isnan(gradients.noise_scale(frame[:0]))
-
-
-def test_a_negative_interval_is_one_sentence():
-    says = "config.gradient_statistics_every_steps is -1; allowed: a whole number from 0"
-    with pytest.raises(cli.InputError, match=re.escape(says)):
-        make_experiment(mini(gradient_statistics_every_steps=-1))

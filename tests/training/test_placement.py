@@ -1,15 +1,11 @@
 """Runs with echoed items on the device: the host's numbers, fewer bytes, refused combinations."""
 
-import re
-
 import numpy as np
 import pytest
 
-import train
 from pipeline import accounting
-from runs import cli, records
+from runs import records
 from tests.helpers.runs import decisions_file, echoing, mini, placed
-from training import check
 from training.experiment import make_experiment
 
 EXAMPLE = 8 * 8 + 4  # bytes: a digit and its label
@@ -52,7 +48,6 @@ def test_losses_are_those_of_the_host_bit_for_bit_and_items_are_sent_once(
     assert 640 <= placed_items.sum() * item <= 640 + 14
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("insertion", ["after_augmentation", "after_batching"])
 def test_augmenting_on_entry_to_the_device_gives_the_hosts_losses(insertion, uninterrupted):
     losses = [
@@ -62,7 +57,6 @@ def test_augmenting_on_entry_to_the_device_gives_the_hosts_losses(insertion, uni
     assert losses[0] == losses[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fixed", "auto"])
 def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
     """Four streams of 26, 26, 25 and 25 slots: equal rows for each, enough for the largest."""
@@ -77,41 +71,6 @@ def test_streams_with_unequal_buffers_share_a_store(policy, tmp_path):
         images[placement] = [opened.transfer.put(batch)[0]["image"] for batch in opened.batches]
     assert len(images["host"]) == (35 if policy == "auto" else 1280 * 2.5 // 32)
     np.testing.assert_array_equal(images["host"], images["device"])
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        (
-            {"echo__insertion": "before_augmentation", "echo__placement": "device"},
-            "but the copies exist only on the device; allowed here: 'device'",
-        ),
-        (
-            {"echo__insertion": "after_batching", "augment_on": "device"},
-            "but the host echoes examples that are already augmented; allowed here: 'host', or "
-            "config.echo.placement=device",
-        ),
-        (
-            placed("before_augmentation", 10**12) | {"budget__fresh_examples": 4 * 10**9},
-            "where a stream keeps 4,000,000,000 items; allowed: below 1,073,741,824",
-        ),
-    ],
-)
-def test_impossible_placements_are_refused_before_anything_is_written(fields, says, tmp_path):
-    with pytest.raises(cli.InputError, match=re.escape(says)):
-        train.train(mini(**fields), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_device_keeps_whole_streams():
-    config = mini(**placed("after_augmentation", 10), echo__streams=4)
-    check.check_devices(config, 2)
-    with pytest.raises(check.ConfigError, match="keeps whole streams; allowed here: a mult"):
-        check.check_devices(config, 8)
-
-
-def test_without_echoing_devices_keep_no_streams():
-    check.check_devices(mini(echo__placement="device"), 8)
 
 
 def test_without_echoing_the_placement_has_no_effect():

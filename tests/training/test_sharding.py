@@ -1,19 +1,15 @@
 """Sharding: eight devices against one, what is split how, and what is refused."""
 
 import json
-import re
 
-import jax
 import numpy as np
 import pytest
 
 import train
-from runs import cli, records
+from runs import records
 from tests.helpers import sharding_worker
 from tests.helpers.runs import cpu_devices, mini, run_command
 from tests.helpers.small_studies import RecordedProgress
-from training import sharding
-from training.experiment import make_experiment
 
 
 @pytest.fixture(scope="module")
@@ -137,45 +133,3 @@ def test_a_run_sharded_over_eight_resumes_replicated_on_one(eight, uninterrupted
     assert [r["fresh_examples"] for r in resumed] == [r["fresh_examples"] for r in one]
     losses = [[r["loss"] for r in run[:12]] for run in (resumed, one)]
     np.testing.assert_allclose(*losses, rtol=0.01)  # rounding has grown over the steps
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"sharding": "zero"}, "allowed: 'replicated', 'fsdp', 'tensor'"),
-        ({"sharding": "tensor"}, "config.mesh.model=1, which splits nothing"),
-    ],
-)
-def test_an_impossible_sharding_is_one_sentence(fields, says):
-    with pytest.raises(cli.InputError, match=re.escape(says)):
-        make_experiment(mini(**fields))
-
-
-def _mesh(data, model):
-    return jax.sharding.AbstractMesh((data, model), ("data", "model"))
-
-
-@pytest.mark.parametrize(
-    ("mesh", "choice", "shape", "says"),
-    [
-        ((4, 2), "fsdp", (8, 8), "under which these devices would do the same work"),
-        ((4, 2), "tensor", (8, 8), "this network has none; allowed here: 'replicated', 'fsdp'"),
-    ],
-)
-def test_a_mesh_that_the_sharding_does_not_use_is_refused(mesh, choice, shape, says):
-    shapes = {"conv": {"kernel": {"value": jax.ShapeDtypeStruct(shape, np.float32)}}}
-    with pytest.raises(sharding.MeshError, match=re.escape(says)):
-        sharding.parameter_shardings(_mesh(*mesh), choice, shapes)
-
-
-def test_a_mesh_of_all_devices_leaves_none_idle(monkeypatch):
-    monkeypatch.setattr(jax, "devices", lambda: ["device"] * 4)
-    says = "data=0, model=3; there are 4 devices, so allowed for model: a divisor of that"
-    with pytest.raises(sharding.MeshError, match=says):
-        sharding.make_mesh(0, 3)
-
-
-def test_heads_that_the_devices_cannot_share_are_refused():
-    shapes = {"q": {"kernel": {"value": jax.ShapeDtypeStruct((32, 4, 8), np.float32)}}}
-    with pytest.raises(sharding.MeshError, match="does not divide axis 1 of q/kernel"):
-        sharding.parameter_shardings(_mesh(1, 3), "tensor", shapes)

@@ -19,7 +19,6 @@ from tests.helpers.runs import (
     run_command,
 )
 from training import optimizer
-from training.check import ConfigError, check
 from training.experiment import make_experiment
 
 
@@ -112,7 +111,6 @@ def test_the_horizon_in_steps_is_what_each_condition_takes_on_it(at, horizon):
     assert accounting.horizon_steps(config) == (horizon or 640) * config.echo.factor // 32
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", [("none", 0), ("before_augmentation", 100), ("after_batching", 4)])
 def test_a_schedule_follows_the_steps_of_its_condition_on_its_horizon(at, tmp_path):
     """In a run's records: echoing stretches the decay, prefill is no leap, and past the horizon the
@@ -126,52 +124,11 @@ def test_a_schedule_follows_the_steps_of_its_condition_on_its_horizon(at, tmp_pa
     np.testing.assert_allclose(rates, 0.1 * (1 - 0.9 * shares), rtol=1e-6)
 
 
-def test_under_auto_a_schedule_follows_the_fresh_examples(tmp_path):
-    config = mini(
-        echo__insertion="before_augmentation",
-        echo__policy="auto",
-        echo__shuffle_buffer=64,
-        optimizer__schedule__final_factor=0.1,
-        optimizer__schedule__horizon_fresh_examples=320,
-        log_every_steps=1,
-    )
-    train.train(config, tmp_path / "run")
-    logged = records.read_metrics(tmp_path / "run")
-    steps = [record for record in logged if record["split"] == "train"]
-    fresh = np.array([0, *(record["fresh_examples"] for record in steps)])[:-1]
-    rates = [record["learning_rate"] for record in steps]
-    wanted = config.optimizer.learning_rate * (1 - 0.9 * np.minimum(fresh / 320, 1.0))
-    np.testing.assert_allclose(rates, wanted, rtol=1e-6)
-    assert fresh[-1] > 320
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"horizon_fresh_examples": 320, "final_factor": 0.0}, "final_factor is 0"),
-        ({"horizon_fresh_examples": 320, "name": "cosine", "final_factor": 0.0}, "final_factor"),
-        ({"horizon_fresh_examples": 320, "name": "two_steps", "step_factor": 0.0}, "step_factor"),
-        ({"horizon_fresh_examples": 31}, "gives no batch of 32"),
-    ],
-)
-def test_a_horizon_that_leaves_nothing_to_train_is_refused(fields, named):
-    fields = {f"optimizer__schedule__{name}": value for name, value in fields.items()}
-    with pytest.raises(ConfigError, match=named):
-        check(mini(**fields))
-
-
-def test_a_horizon_of_the_budget_or_more_may_end_at_a_rate_of_zero():
-    fields = {"optimizer__schedule__final_factor": 0.0}
-    for horizon in (0, 640, 1280):
-        check(mini(optimizer__schedule__horizon_fresh_examples=horizon, **fields))
-
-
 # Losses of the first three steps of a shrunk mini. If a change of the model, the data or their
 # randomness is meant, put what the test prints here; if none is meant, the change is a bug.
 GOLDEN_LOSSES = [2.398116, 2.373794, 2.374711]
 
 
-@pytest.mark.slow
 def test_the_first_steps_of_the_mini_are_what_they_were(uninterrupted):
     losses = _losses(
         uninterrupted(mini(**RESNET, **echoing("before_augmentation", 100), log_every_steps=1))
@@ -208,7 +165,6 @@ def test_initial_parameters_depend_on_the_model_seed_alone():
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.slow
 def test_the_command_on_eight_devices_gives_the_losses_of_one(tmp_path, uninterrupted):
     config = mini(**echoing("after_batching", 4, factor=2), log_every_steps=1)
     one = uninterrupted(config)

@@ -1,0 +1,148 @@
+"""What a configuration, a mesh, or a replay may not be: each is refused before anything is written,
+by an error that names the field."""
+
+import jax
+import numpy as np
+import pytest
+
+import train
+from runs import cli
+from tests.helpers.runs import echoing, mini, placed
+from training import check, sharding
+
+AUTO = {"echo__insertion": "before_augmentation", "echo__policy": "auto"}
+HORIZON = {"optimizer__schedule__horizon_fresh_examples": 320}
+
+REFUSED = [
+    ({"echo__factor": 4}, "echo.insertion=.*before_augmentation"),
+    ({"echo__policy": "auto"}, "echo.policy"),
+    (AUTO | {"echo__factor": 2}, "echo.factor is 2"),
+    (AUTO | {"echo__shuffle_buffer": 31}, "echo.shuffle_buffer is 31"),
+    (AUTO | {"echo__max_factor": -1}, "echo.max_factor is -1"),
+    (AUTO | {"echo__replay": "nowhere"}, "echo.replay is 'nowhere'"),
+    (AUTO | {"echo__replay": __file__}, "echo.replay"),
+    (AUTO | {"echo__policy": "fixed", "echo__replay": "x"}, "echo.replay is 'x'"),
+    (echoing("after_augmentation", 3, factor=1) | {"echo__streams": 4}, "shuffle_buffer is 3"),
+    ({"echo__streams": 5}, "echo.streams is 5"),
+    ({"dataset__spaced_epochs": 2, "echo__streams": 2}, "dataset.spaced_epochs is 2"),
+    (echoing("before_augmentation", 0) | {"dataset__spaced_epochs": 2}, "spaced_epochs is 2"),
+    ({"upstream__stall_seconds": 1.0}, "upstream.stall_seconds is 1"),
+    ({"upstream__examples_per_second": 0.001}, "upstream"),
+    ({"budget__fresh_examples": 31}, "budget.fresh_examples is 31"),
+    (HORIZON | {"optimizer__schedule__horizon_fresh_examples": 31}, "horizon_fresh_examples is 31"),
+    (HORIZON | {"optimizer__schedule__final_factor": 0.0}, "final_factor is 0"),
+    (
+        HORIZON | {"optimizer__schedule__name": "cosine", "optimizer__schedule__final_factor": 0.0},
+        "final_factor is 0",
+    ),
+    (
+        HORIZON
+        | {"optimizer__schedule__name": "two_steps", "optimizer__schedule__step_factor": 0.0},
+        "step_factor is 0",
+    ),
+    ({"target__metric": "loss", "target__value": 1.0}, "target.mode is 'above'"),
+    ({"target__mode": "below"}, "target.mode is 'below'"),
+    ({"target__metric": "nothing"}, "target.metric is 'nothing'"),
+    ({"dataset__fused_decode": True}, "dataset.fused_decode"),
+    ({"gradient_statistics_every_steps": -1}, "gradient_statistics_every_steps is -1"),
+    ({"model__ghost_batch_size": 5, "model__depth": 8}, "ghost_batch_size is 5"),
+    ({"sharding": "zero"}, "sharding is 'zero'"),
+    ({"sharding": "tensor"}, "sharding is 'tensor'"),
+    ({"mesh__data": 3}, "mesh is data=3"),
+    ({"echo__insertion": "before_augmentation", "echo__placement": "device"}, "augment_on"),
+    ({"echo__insertion": "after_batching", "augment_on": "device"}, "augment_on is 'device'"),
+    (
+        placed("before_augmentation", 10**12) | {"budget__fresh_examples": 4 * 10**9},
+        "shuffle_buffer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "named"), REFUSED, ids=str)
+def test_what_cannot_be_run_is_refused_and_nothing_is_written(fields, named, tmp_path):
+    with pytest.raises(cli.InputError, match=named) as caught:
+        train.train(mini(**fields), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_just_possible_is_not_refused():
+    final = {"optimizer__schedule__final_factor": 0.0}
+    for horizon in (0, 640, 1280):  # of the budget or more: no step has a rate of zero
+        check.check(mini(**final, optimizer__schedule__horizon_fresh_examples=horizon))
+    batches = {"echo__insertion": "after_batching", "echo__shuffle_buffer": 3, "echo__streams": 4}
+    for policy in ("fixed", "auto"):  # each stream has all slots
+        check.check(mini(**batches, echo__policy=policy))
+    check.check(mini(**AUTO, echo__shuffle_buffer=32))
+    check.check(mini(budget__fresh_examples=32))
+
+
+def test_devices_share_batches_streams_and_ghost_batches():
+    config = mini(**placed("after_augmentation", 10), echo__streams=4)
+    check.check_devices(config, 2)
+    with pytest.raises(check.ConfigError, match="streams is 4"):
+        check.check_devices(config, 8)
+    check.check_devices(mini(echo__placement="device"), 8)  # without echoing none are kept
+    with pytest.raises(check.ConfigError, match="batch_size is 32"):
+        check.check_devices(mini(), 5)
+    check.check_devices(mini(model__ghost_batch_size=8), 4)
+    with pytest.raises(check.ConfigError, match="ghost_batch_size is 8"):
+        check.check_devices(mini(model__ghost_batch_size=8), 8)
+
+
+def _shapes(**shapes):
+    return {
+        name: {"kernel": {"value": jax.ShapeDtypeStruct(shape, np.float32)}}
+        for name, shape in shapes.items()
+    }
+
+
+def _shardings(mesh, choice, **shapes):
+    mesh = jax.sharding.AbstractMesh(mesh, ("data", "model"))
+    found = sharding.parameter_shardings(mesh, choice, _shapes(**shapes))
+    return {name: tuple(found[name]["kernel"]["value"].spec) for name in shapes}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "choice", "shape", "named"),
+    [
+        ((4, 2), "fsdp", (8, 8), "mesh.model=2"),
+        ((4, 1), "tensor", (8, 8), "mesh.model=1"),
+        ((4, 2), "tensor", (8, 8), "sharding is 'tensor'"),  # of a network without such layers
+        ((1, 3), "tensor", (32, 4, 8), "q/kernel"),
+    ],
+)
+def test_a_mesh_that_the_sharding_cannot_use_is_refused(mesh, choice, shape, named):
+    name = "q" if len(shape) == 3 else "conv"
+    with pytest.raises(sharding.MeshError, match=named):
+        _shardings(mesh, choice, **{name: shape})
+
+
+def test_fsdp_splits_the_largest_divisible_axis_the_last_of_ties_and_nothing_small():
+    found = _shardings(
+        (8, 1),
+        "fsdp",
+        largest=(64, 32),
+        tied=(3, 3, 64, 64),
+        first=(64, 30),
+        second=(100, 64),
+        small=(8, 127),
+        enough=(8, 128),
+        indivisible=(33, 35),
+    )
+    assert found == {
+        "largest": ("data",),
+        "tied": (None, None, None, "data"),
+        "first": ("data",),
+        "second": (None, "data"),
+        "small": (),
+        "enough": (None, "data"),
+        "indivisible": (),
+    }
+
+
+def test_a_mesh_of_all_devices_leaves_none_idle(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: ["device"] * 4)
+    for data, model in ((0, 3), (3, 2)):
+        with pytest.raises(sharding.MeshError, match=f"model={model}"):
+            sharding.make_mesh(data, model)
