@@ -156,8 +156,8 @@ def fail(step):
 
 def param(case):
     """Networks, which take long to trace and compile, are in the long tests."""
-    mark = pytest.mark.slow if case.workload == "logistic" else pytest.mark.long
-    return pytest.param(case, marks=mark, id="-".join(map(str, case)))
+    marks = [] if case.workload == "logistic" else pytest.mark.long
+    return pytest.param(case, marks=marks, id="-".join(map(str, case)))
 
 
 @pytest.mark.parametrize("case", [param(case) for case in CASES])

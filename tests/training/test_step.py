@@ -165,6 +165,7 @@ def test_initial_parameters_depend_on_the_model_seed_alone():
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.long
 def test_the_command_on_eight_devices_gives_the_losses_of_one(tmp_path, uninterrupted):
     config = mini(**echoing("after_batching", 4, factor=2), log_every_steps=1)
     one = uninterrupted(config)
