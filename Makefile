@@ -79,7 +79,6 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.speedup --measure=steps --source=burst
 	$(BIN)/python -m benchmarks.speedup
 	$(BIN)/python -m benchmarks.sweep_throughput
-	$(BIN)/python -m benchmarks.divergence_detection
 	$(BIN)/python -m benchmarks.coverage
 
 # Each process and each search would compile again.

@@ -1,6 +1,4 @@
-"""Every claim on every problem: effect, interval, and verdict, from the packed records.
-
-    python -m benchmarks.claims --out=results/claims.md   half a minute; draws the figure beside it
+"""The claims about echoing, and how each is judged on each problem from the published records.
 
 The effect is that with matched seeds and its 95% interval by the sign test (docs/statistics.md). A
 claim is reproduced if the effect with matched seeds and the tuned ratios of all searches (of
@@ -17,27 +15,18 @@ by the unadjusted sign test.
 import collections
 import dataclasses
 import functools
-import itertools
 import math
 import pathlib
-import re
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from scipy import stats
 
 from analysis import archive, bounds, load, scores, tables, uncertainty
-from benchmarks import common, convex_regimes, deciding_sizes, mean_curves
-from runs.study import Study
+from configs import problems
 
-RESULTS = pathlib.Path(__file__).parents[1] / "results"
-KEY = ["search", "trial"]
-COLORS = {"reproduced": "#009E73", "not reproduced": "#D55E00", "undecided": "#999999"}
-_EDGES = 0.2, 2.0  # ratios that the figure shows
+RECORDS = pathlib.Path(__file__).parents[1] / "results" / archive.TRIALS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +37,8 @@ class Cell:
         effect, low, high: a ratio with matched seeds, or a difference of best values, and its
             interval; NaN where there are too few pairs.
         tuned: the ratio of tuned conditions with its range, as the report prints it.
-        verdict: a key of COLORS.
-        sizes: the pairs of trials (or runs) and the searches that would decide (`deciding_sizes`),
-            each with the study's own number in parentheses; "-" where the cell is decided.
+        verdict: "reproduced", "not reproduced", or "undecided".
+        differs: whether the effect is a difference.
         bounded: the compared conditions that are bounded by the search space; see `_bounded`.
         p: of the sign test of no effect, not adjusted; NaN where there are too few pairs, or none.
     """
@@ -61,7 +49,6 @@ class Cell:
     tuned: str
     verdict: str
     differs: bool = False
-    sizes: tuple[str, str] = ("-", "-")
     bounded: str = "-"
     p: float = math.nan
 
@@ -74,13 +61,14 @@ class Cell:
         return f"{effect} [{low}, {'-' if math.isinf(self.high) else number(self.high)}]"
 
 
+VERDICTS = ("reproduced", "not reproduced", "undecided")
 Problems = Mapping[str, Callable[[], Cell]]
 
 
 @functools.cache
 def loaded(study: str) -> load.LoadedStudy:
     """A study of results/trials.parquet, such as grid/digits or further/quality."""
-    return load.read(RESULTS / archive.TRIALS, study=study)
+    return load.read(RECORDS, study=study)
 
 
 def against_none(study: str, condition: str) -> Callable[[], Cell]:
@@ -137,9 +125,7 @@ def at_winners(study: str, own: tuple[str, str], base: tuple[str, str]) -> Calla
 
     def cell() -> Cell:
         effect, below, above = _matched_ratio(study, own, base)
-        judged = _cell(effect, "", below, above)
-        pairs = min(len(_pairs(study, *sides)) for sides in (own, base))
-        return _sized_by_interval(judged, pairs)
+        return _cell(effect, "", below, above)
 
     return cell
 
@@ -177,35 +163,18 @@ def further(
 
 
 def convex(
-    batch_size: int,
-    factor: int,
-    other: int,
-    bound: float,
-    below: bool,
-    page: str = "convex_regimes",
+    batch_size: int, factor: int, other: int, bound: float, below: bool, study: str = "regimes"
 ) -> Callable[[], Cell]:
     """The rules of results/protocol.md for the convex problem: a ratio is below `bound`, or it is
     not."""
 
     def cell() -> Cell:
-        runs: Any = convex_regimes.recorded(page)
-        ratios = convex_regimes.ratios(runs[~runs["tuning"]], batch_size, factor, other)
-        low, high, *balance = uncertainty.sign_interval(*ratios)
+        runs = convex_runs(study)
+        low, high, effect = convex_ratio(runs, batch_size, factor, other)
         claimed, contrary = high <= bound, low > bound
         if not below:
             claimed, contrary = low >= bound, high < bound
-        cell = Cell(
-            uncertainty.middle(*balance),
-            low,
-            high,
-            "",
-            _verdict(claimed, contrary),
-            bounded=_bounded_rates(runs, [batch_size], [factor, other]),
-        )
-        if cell.verdict != "undecided":
-            return cell
-        size = _size(deciding_sizes.needed(*ratios), len(ratios[0]))
-        return dataclasses.replace(cell, sizes=(size, "-"))
+        return Cell(effect, low, high, "", _verdict(claimed, contrary))
 
     return cell
 
@@ -215,60 +184,183 @@ def convex_slopes(small: int, large: int, steep: float, flat: float) -> Callable
     the effect is the slope at the smaller one."""
 
     def cell() -> Cell:
-        runs = convex_regimes.recorded("convex_regimes")
-        table, sizes = convex_regimes.summarize(runs), (small, large)
-        falls, stays = (convex_regimes.slope(table, size) for size in sizes)
+        runs = convex_runs("regimes")
+        falls, stays = (convex_slope(runs, size) for size in (small, large))
         verdict = _verdict(falls <= steep and stays >= flat, falls > steep and stays < flat)
         text = f"{stays:+.2f} at {large}"
-        bounded = _bounded_rates(runs, sizes, sorted(table["factor"].unique()))
-        return Cell(falls, math.nan, math.nan, text, verdict, differs=True, bounded=bounded)
+        return Cell(falls, math.nan, math.nan, text, verdict, differs=True)
 
     return cell
 
 
-def by_mean_curves(design: mean_curves.Design, claim: str) -> Callable[[], Cell]:
-    """A claim of benchmarks.mean_curves, a ratio of curves averaged over seeds; NaN where the
-    condition's does not reach the accuracy."""
+def by_mean_curves(problem: str, own: int, base: int) -> Callable[[], Cell]:
+    """Whether a factor needs fewer fresh examples than another by curves averaged over seeds; NaN
+    where its curve does not reach the value."""
 
     def cell() -> Cell:
-        measured = mean_curves.read(design)
-        ratio = measured.ratio(mean_curves.CLAIMS[claim], measured.level)
+        curves, level = mean_curves(problem)
+        ratio = mean_ratio(curves, (own, base), level)
         if ratio is None:
             return Cell(math.nan, math.nan, math.nan, "", "undecided")
         value = ratio.value if math.isfinite(ratio.value) else math.nan
-        judged = Cell(value, ratio.low, ratio.high, "", ratio.verdict)
-        return _sized_by_interval(judged, min(map(len, measured.accuracies.values())))
+        return Cell(value, ratio.low, ratio.high, "", ratio.verdict)
 
     return cell
 
 
-def faster(page: str, label: str, bound: float = 1.0, claimed: bool = True) -> Callable[[], Cell]:
-    """A speedup in seconds, from results/time.md: its range over searches lies above
-    `bound`, or, for claimed=False, below it. The effect is the ratio of seconds."""
+# --- curves averaged over seeds, and the convex problem
 
-    def cell() -> Cell:
-        lines = (RESULTS / f"{page}.md").read_text(encoding="utf-8").splitlines()
-        (row,) = (line for line in lines if line.startswith(f"| {label} |"))
-        speedup = row.split("|")[3].strip()
-        parts: Any = re.fullmatch(r"(.*) \[(.*), (.*)\]", speedup)
-        middle, low, high = parts.groups()
-        low, high = (
-            open_end if end.startswith((mark, "-")) else float(end.lstrip("<>"))
-            for end, mark, open_end in ((low, "<", 0.0), (high, ">", math.inf))
-        )
-        median = float(middle) if re.fullmatch(r"[\d.]+", middle) else math.nan  # or a bound
-        above, below = low > bound, high < bound
-        verdict = _verdict(above, below) if claimed else _verdict(below, above)
-        sizes = "-", "-"
-        if verdict == "undecided" and not math.isnan(median):
-            # Of five searches, the page has the smallest, the median, and the largest; each of the
-            # other two lies between two of these.
-            ratios = [low, low, median, median, high], [low, median, median, high, high]
-            sizes = "-", _size(deciding_sizes.needed(*ratios), 5)
-        ends = 1 / high, 1 / low if low else math.inf
-        return Cell(1 / median, *ends, f"{speedup} times as fast", verdict, sizes=sizes)
 
-    return cell
+_RESAMPLES, _INTERVAL = 10_000, 0.95
+_STEP = 0.005  # of the values of a metric at which curves are compared
+_BELOW_PLATEAU = 2  # steps between that value and the one that no echoing reaches
+MEAN_FACTORS = (2, 4, 16)
+Curves = tuple[np.ndarray, np.ndarray]  # fresh examples [evaluations], means [curves, evaluations]
+MEAN_PROBLEMS = ("logistic", "digits", "mnist", "cells")
+
+
+@functools.cache
+def mean_curves(problem: str) -> tuple[dict[int, Curves], float]:
+    """By factor (1 is no echoing), the mean curve over runs with new seeds and 10,000 of a
+    bootstrap over these seeds, which the factors share; and the value at which they are compared.
+
+    results/protocol.md fixes that value: for logistic regression, the largest multiple of 0.005
+    that the curve of no echoing reaches within two thirds of the budget; for the others, two steps
+    below the one that a candidate of no echoing reaches."""
+    size = problems.PROBLEMS[problem].batch_sizes[0]
+    budget = problems.PROBLEMS[problem].fields["budget.fresh_examples"]
+    names = {e: f"before_augmentation_e{e}_b{size}" for e in MEAN_FACTORS}
+    table = archive.curves(RECORDS, f"mean_curves/{problem}")
+    runs = {
+        e: table[table["condition"] == name]
+        .pivot(index="search", columns="fresh_examples", values="value")
+        .dropna()
+        for e, name in ({1: f"baseline_b{size}"} | names).items()
+    }
+    if problem == "logistic":
+        best, below = runs[1].mean(), 0
+    else:
+        table = archive.curves(RECORDS, f"mean_curves/{problem}/candidates")
+        own = table[table["condition"].str.startswith("baseline")]
+        best, below = own.set_index("fresh_examples")["value"], _BELOW_PLATEAU
+    plateau = math.floor(best[best.index <= budget * 2 / 3].max() / _STEP + 1e-9)
+    rng = np.random.default_rng(0)
+    seeds = len(runs[1])
+    drawn = rng.integers(seeds, size=(_RESAMPLES, seeds))
+    counts = np.stack([np.bincount(row, minlength=seeds) for row in drawn])
+    weights = np.concatenate([np.full((1, seeds), 1 / seeds), counts / seeds])
+    curves = {e: (own.columns.to_numpy(float), weights @ own.to_numpy()) for e, own in runs.items()}
+    return curves, (plateau - below) * _STEP
+
+
+def reaches(fresh: np.ndarray, means: np.ndarray, level: float) -> np.ndarray:
+    """Fresh examples at which mean curves first reach a level, interpolated linearly; inf if they
+    do not.
+
+    Args:
+        fresh: float [evaluations], increasing.
+        means: float [curves, evaluations].
+        level: of the accuracy.
+
+    Returns: float [curves].
+    """
+    hit = means >= level - 1e-9  # a mean that equals the level, however it was rounded
+    last = hit.argmax(axis=1)
+    before = np.maximum(last - 1, 0)
+    rows = np.arange(len(means))
+    low, high = means[rows, before], means[rows, last]
+    part = np.where(last > 0, (level - low) / np.where(high > low, high - low, 1.0), 1.0)
+    scores = fresh[before] + part * (fresh[last] - fresh[before])
+    return np.where(hit.any(axis=1), scores, math.inf)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """Fresh examples of one condition over those of another, with its interval. A curve that does
+    not reach the level needs more fresh examples than its runs had.
+
+    Attributes:
+        value: inf if the condition does not reach the level.
+        least: the value, or what it exceeds.
+        low, high: the interval; 0 or inf at an end that is not known.
+    """
+
+    value: float
+    least: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """By the ends as they are printed: the resamples that were drawn move an end by about
+        0.005."""
+        if round(self.high, 2) < 1:
+            return "reproduced"
+        return "not reproduced" if round(self.low, 2) > 1 else "undecided"
+
+    def __str__(self) -> str:
+        value = f"{self.value:.2f}" if math.isfinite(self.value) else f">{self.least:.2f}"
+        low = f"{self.low:.2f}" if self.low > 0 else "-"
+        high = f"{self.high:.2f}" if math.isfinite(self.high) else "-"
+        return f"{value} [{low}, {high}]"
+
+
+def mean_ratio(curves: dict[int, Curves], factors: tuple[int, int], level: float) -> Ratio | None:
+    """The ratio at a level, with the percentile interval of the resampled curves; None where the
+    other factor's mean curve does not reach the level."""
+    own, base = (reaches(*curves[e], level) for e in factors)
+    if math.isinf(base[0]):
+        return None
+    own_end, base_end = (curves[e][0][-1] for e in factors)
+    least = np.minimum(own, own_end) / base
+    most = np.where(np.isfinite(own), own, math.inf) / np.minimum(base, base_end)
+    tail = (1 - _INTERVAL) / 2
+    low = np.quantile(least[1:], tail, method="nearest")
+    high = np.quantile(most[1:], 1 - tail, method="nearest")
+    return Ratio(most[0], least[0], low, high)
+
+
+def convex_runs(study: str) -> pd.DataFrame:
+    """The runs of the convex problem, `regimes` or `further`: batch_size, factor, seed, rate,
+    tuning (whether the run chose the rate), batches_before and batches (fresh batches at the last
+    evaluation above the threshold and at the first one below it)."""
+    runs = archive.rows(RECORDS, f"convex/{study}")
+    sizes = runs["condition"].str.extract(r"e(?P<factor>\d+)_b(?P<batch_size>\d+)").astype(int)
+    reached = runs["fresh_examples_to_target"].astype(float).fillna(math.inf)
+    before = runs["fresh_examples_before_target"] / sizes["batch_size"]
+    return sizes.assign(
+        rate=runs["optimizer.learning_rate"],
+        tuning=runs["search"] == 0,
+        seed=runs["trial"],
+        batches_before=before.astype(int),
+        batches=reached / sizes["batch_size"],
+    )
+
+
+def convex_ratio(
+    runs: pd.DataFrame, batch_size: int, factor: int, other: int
+) -> tuple[float, float, float]:
+    """(low, high, balance) of the fresh examples of `factor` over those of `other` on the same
+    batches, from the runs that did not choose the rate; see `uncertainty.sign_interval`."""
+    own, base = (
+        runs[~runs["tuning"] & (runs["batch_size"] == batch_size) & (runs["factor"] == value)]
+        .set_index("seed")[["batches_before", "batches"]]
+        .sort_index()
+        for value in (factor, other)
+    )
+    base = base.reindex(own.index)
+    ratios = bounds.ratio(*((side["batches_before"], side["batches"]) for side in (own, base)))
+    low, high, *balance = uncertainty.sign_interval(*ratios)
+    return low, high, uncertainty.middle(*balance)
+
+
+def convex_slope(runs: pd.DataFrame, batch_size: int) -> float:
+    """The slope of the logarithm of the tuned learning rate over that of the echo factor."""
+    own = runs[runs["batch_size"] == batch_size].groupby("factor")["rate"].first()
+    return float(stats.linregress(np.log(own.index), np.log(own)).slope)
+
+
+# --- how a claim is judged
 
 
 def _sides(test: Mapping) -> tuple[bool, bool]:
@@ -321,59 +413,9 @@ def _compared(
 
 
 def _of_conditions(cell: Cell, study: str, *conditions: str) -> Cell:
-    """The cell with what it says of the conditions that it compares."""
+    """The cell with those of the conditions that it compares that the search space bounds."""
     named = (_bounded(study, name) for name in dict.fromkeys(conditions))
-    cell = dataclasses.replace(cell, bounded="; ".join(filter(None, named)) or "-")
-    if cell.verdict != "undecided":
-        return cell
-    return dataclasses.replace(cell, sizes=_sizes(study, *conditions))
-
-
-def _sizes(study: str, *conditions: str) -> tuple[str, str]:
-    """The sizes that would decide an undecided ratio of two conditions, or of two such ratios, of
-    which pairs of trials decide by no sign test."""
-    trials, plan = loaded(study).trials, loaded(study).study
-    low, high = uncertainty.trial_bounds(trials, plan)
-    counted = trials[trials["counted"]].assign(low=low, high=high)
-    sides = [counted[counted["condition"] == name].set_index(KEY) for name in conditions]
-    shared = functools.reduce(pd.Index.intersection, (side.index for side in sides))
-    ends = [
-        tuple(side.loc[shared, end].to_numpy(float) for end in ("low", "high")) for side in sides
-    ]
-    so_far = len(shared), len(shared.unique("search"))
-    if plan.scores_values:
-        return _sizes_of_values(ends, plan, so_far)
-    searches = deciding_sizes.searches(ends, plan.trials)
-    tuned = bounds.ratio(*searches[:2])
-    if len(searches) > 2:
-        tuned = bounds.ratio(tuned, bounds.ratio(*searches[2:]))
-        return "-", _size(deciding_sizes.needed(*tuned), so_far[1])
-    sizes = (deciding_sizes.needed(*ratios) for ratios in (bounds.ratio(*ends), tuned))
-    return tuple(map(_size, sizes, so_far))
-
-
-def _sized_by_interval(cell: Cell, so_far: int) -> Cell:
-    """The cell with the pairs, or runs, that would decide it, if it is undecided."""
-    if cell.verdict != "undecided":
-        return cell
-    size = _size(deciding_sizes.by_interval(cell.low, cell.high, so_far), so_far)
-    return dataclasses.replace(cell, sizes=(size, "-"))
-
-
-def _sizes_of_values(
-    ends: Sequence[deciding_sizes.Ends], plan: Study, so_far: tuple[int, int]
-) -> tuple[str, str]:
-    """The sizes for best values, what is of interest being a tenth of the baseline's tuned loss, or
-    of what it lacks to a value of 1."""
-    if plan.higher_is_better:
-        ends = [(1 - highs, 1 - lows) for lows, highs in ends]
-    searches = deciding_sizes.searches(ends, plan.trials)
-    smallest = (1 - deciding_sizes.RATIO) * float(np.median(searches[1][1]))
-    sizes = (
-        deciding_sizes.needed(*bounds.difference(*sides), difference=smallest)
-        for sides in (ends, searches)
-    )
-    return tuple(map(_size, sizes, so_far))
+    return dataclasses.replace(cell, bounded="; ".join(filter(None, named)) or "-")
 
 
 @functools.cache
@@ -393,28 +435,6 @@ def _bounded(study: str, condition: str) -> str:
             if ends[end] >= max(2, 0.2 * len(best))
         ]
     return f"{condition}: {', '.join(axes)}" if axes else ""
-
-
-def _bounded_rates(runs: pd.DataFrame, sizes: Sequence[int], factors: Sequence[int]) -> str:
-    """Where the tuned learning rate of the convex problem is the smallest or the largest tried; "-"
-    if nowhere."""
-    rates = runs.groupby(["batch_size", "factor"])["rate"].first()
-    ends = {"min": convex_regimes.RATES[0], "max": convex_regimes.RATES[-1]}
-    named = [
-        f"e = {factor} at batch size {size}: {end} of learning rate"
-        for size, factor in itertools.product(sizes, factors)
-        for end, rate in ends.items()
-        if math.isclose(rates[size, factor], rate, rel_tol=1e-6)  # stored in 32 bits
-    ]
-    return "; ".join(named) or "-"
-
-
-def _size(number: float, so_far: int) -> str:
-    if math.isnan(number):
-        size = "-"
-    else:
-        size = f">{deciding_sizes.LARGEST:,}" if math.isinf(number) else f"{number:,}"
-    return f"{size} ({so_far})"
 
 
 def _by_sign_test(effect: Mapping, tuned: pd.DataFrame) -> Cell:
@@ -442,6 +462,18 @@ def _cell(effect, tuned: str, claimed: bool, contrary: bool, differs: bool = Fal
 
 def _verdict(claimed: bool, contrary: bool) -> str:
     return "reproduced" if claimed else "not reproduced" if contrary else "undecided"
+
+
+def p_values(problems: Mapping[str, Cell]) -> list[str]:
+    """The p-value of each cell of a claim, and that adjusted for all of them if there are several;
+    "-" without one."""
+    own = [cell.p for cell in problems.values()]
+    adjusted = uncertainty.holm([1.0 if math.isnan(p) else p for p in own])
+    several = len(own) > 1
+    return [
+        "-" if math.isnan(p) else f"{p:.2g}" + several * f" ({holm:.2g})"
+        for p, holm in zip(own, adjusted, strict=True)
+    ]
 
 
 _BEFORE, _AFTER, _BATCH = (
@@ -485,13 +517,11 @@ def _at_common_cadence(cell: Callable[[str, int], Callable[[], Cell]]) -> Proble
     }
 
 
-def _by_mean_curves(claim: str) -> Problems:
+def _by_mean_curves(own: int, base: int) -> Problems:
     """A claim on the problems with curves averaged over seeds."""
     return {
-        "grid digits" if design.problem == "digits" else design.problem: by_mean_curves(
-            design, claim
-        )
-        for design in mean_curves.DESIGNS.values()
+        "grid digits" if name == "digits" else name: by_mean_curves(name, own, base)
+        for name in MEAN_PROBLEMS
     }
 
 
@@ -531,7 +561,7 @@ CLAIMS: dict[str, Problems] = {
     "... with no more evaluations per fresh example than no echoing": _at_common_cadence(
         lambda study, size: against_none(study, _e(2, size))
     ),
-    "... by curves averaged over seeds": _by_mean_curves("e = 2 needs fewer than no echoing"),
+    "... by curves averaged over seeds": _by_mean_curves(2, 1),
     "... after augmentation": {
         "photographs": against_none(_PHOTOGRAPHS, f"{_AFTER}_b32"),
         "grid digits": against_none("grid/digits", f"{_AFTER}_b32"),
@@ -566,9 +596,7 @@ CLAIMS: dict[str, Problems] = {
     "... e = 16 with no more evaluations per fresh example": _at_common_cadence(
         lambda study, size: against_none(study, _e(16, size))
     ),
-    "... e = 16 by curves averaged over seeds": _by_mean_curves(
-        "e = 16 needs fewer than no echoing"
-    ),
+    "... e = 16 by curves averaged over seeds": _by_mean_curves(16, 1),
     "... twice the batch size": {
         "digits": against_none("digits_factor", _e(16, 64)),
         "sentences": against_none("sentences_factor", _e(16, 64)),
@@ -585,9 +613,7 @@ CLAIMS: dict[str, Problems] = {
     "... e = 4 against 16 with equally many evaluations per fresh example": _at_common_cadence(
         lambda study, size: between(study, _e(4, size), _e(16, size))
     ),
-    "... e = 4 against 16 by curves averaged over seeds": _by_mean_curves(
-        "e = 4 needs fewer than e = 16"
-    ),
+    "... e = 4 against 16 by curves averaged over seeds": _by_mean_curves(4, 16),
     "Larger batches tolerate larger factors: e = 16 over 4, twice the size (fig. 6)": {
         "digits": _tolerance("digits_factor", 32, 64),
         "sentences": _tolerance("sentences_factor", 32, 64),
@@ -633,23 +659,6 @@ CLAIMS: dict[str, Problems] = {
         "grid sentences": against_none("grid/quality_sentences", _BATCH),
         "mnist": against_none("grid/quality_mnist", _BATCH),
         "cells": against_none("grid/quality_cells", _BATCH),
-    },
-    "Faster behind a slow upstream, e = 5 (others 4), seconds over searches (fig. 5)": {
-        "digits": faster("time", "digits, e = 5"),
-        "grid sentences": faster("time", "sentences, e = 4"),
-        "cells": faster("time", "cells, e = 4"),
-        "documents": faster("time", "documents, e = 4"),
-    },
-    "... records over HTTP": {"digits": faster("time", "HTTP, e = 5")},
-    "... files on a slow disk": {"digits": faster("time", "disk, e = 5")},
-    "Behind an expensive augmentation, faster with e = 4 after it, seconds": {
-        "digits": faster("time", "augmentation, after it, e = 4"),
-    },
-    "... with batch echoing": {
-        "digits": faster("time", "augmentation, after batching, e = 4"),
-    },
-    "... but not with echoing before it": {
-        "digits": faster("time", "augmentation, before it, e = 4", 1.1, False),
     },
     "Not only more steps: e = 2 against no echoing with as many steps": {
         "grid digits": between("grid/controls_digits", _BEFORE, "baseline_steps_of_e2"),
@@ -732,158 +741,6 @@ FURTHER: dict[str, Problems] = {
         ),
     },
     "Curvature limits large ones: e = 4 over 1, batch size 256 (Agarwal et al.)": {
-        "logistic": convex(256, 4, 1, bound=0.35, below=True, page="convex_further"),
+        "logistic": convex(256, 4, 1, bound=0.35, below=True, study="further"),
     },
 }
-PROBLEMS = ("digits", "manual", "sentences", "documents", "photographs")
-PROBLEMS += tuple(_GRIDS)
-
-
-Cells = Mapping[str, Mapping[str, Cell]]
-
-
-def on_several_problems(cells: Cells) -> Cells:
-    """The claims judged on at least three problems, without the further tests of them."""
-    return {
-        claim: problems
-        for claim, problems in cells.items()
-        if len(problems) >= 3 and not claim.startswith("...")
-    }
-
-
-def draw(cells: Cells) -> Figure:
-    """A row per claim and a column per problem; the color is the verdict, the line the interval.
-
-    It has the proportions of a slide, which about nine claims fill.
-    """
-    figure = Figure(figsize=(12.8, 7.2), layout="constrained")
-    axes = figure.add_subplot()
-    for row, problems in enumerate(cells.values()):
-        for name, cell in problems.items():
-            column, color = PROBLEMS.index(name), COLORS[cell.verdict]
-            axes.add_patch(_box(column, row, color))
-            text = f"{cell}".replace(" ", "\n", 1)
-            if cell.differs:  # a difference is not drawn, and its signs take more room
-                axes.text(column, row, text, ha="center", va="center", fontsize=7.8)
-                continue
-            axes.text(column, row - 0.2, text, ha="center", va="center", fontsize=9)
-            middle, line = _position(column, 1.0), row + 0.28
-            axes.plot([middle] * 2, [line - 0.15, line + 0.15], color="black", lw=0.6, ls=":")
-            if not math.isnan(cell.low):
-                ends = [_position(column, end) for end in (cell.low, cell.high)]
-                axes.plot(ends, [line] * 2, color=color, lw=2.5, solid_capstyle="butt")
-            if not math.isnan(cell.effect):
-                axes.plot(_position(column, cell.effect), line, "o", ms=5, color=color)
-    axes.set_xlim(-0.5, len(PROBLEMS) - 0.5)
-    axes.set_ylim(len(cells) - 0.5, -0.5)
-    axes.set_xticks(range(len(PROBLEMS)), PROBLEMS)
-    axes.xaxis.tick_top()
-    # no line ends within "e = 4"
-    labels = [textwrap.fill(claim.replace(" = ", "\xa0=\xa0"), 30) for claim in cells]
-    axes.set_yticks(range(len(cells)), labels, fontsize=10)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    for verdict, color in COLORS.items():
-        axes.plot([], [], "s", ms=9, color=color, label=verdict)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return figure
-
-
-def _box(column: int, row: int, color: str) -> Rectangle:
-    return Rectangle((column - 0.48, row - 0.45), 0.96, 0.9, color=color, alpha=0.15, lw=0)
-
-
-def _position(column: int, ratio: float) -> float:
-    """Where a ratio is drawn within a column, on a logarithmic scale."""
-    low, high = (math.log(edge) for edge in _EDGES)
-    share = (math.log(min(max(ratio, _EDGES[0]), _EDGES[1])) - low) / (high - low)
-    return column - 0.4 + 0.8 * share
-
-
-def p_values(problems: Mapping[str, Cell]) -> list[str]:
-    """The p-value of each cell of a claim, and that adjusted for all of them if there are several;
-    "-" without one."""
-    own = [cell.p for cell in problems.values()]
-    adjusted = uncertainty.holm([1.0 if math.isnan(p) else p for p in own])
-    several = len(own) > 1
-    return [
-        "-" if math.isnan(p) else f"{p:.2g}" + several * f" ({holm:.2g})"
-        for p, holm in zip(own, adjusted, strict=True)
-    ]
-
-
-def report(cells: Cells, further_cells: Cells) -> str:
-    rows = [
-        [label, name, str(cell), p, cell.tuned or "-", cell.verdict, *cell.sizes, cell.bounded]
-        for claim, problems in cells.items()
-        for label, judged in ((claim, problems), ("... further", further_cells.get(claim, {})))
-        for (name, cell), p in zip(judged.items(), p_values(judged), strict=True)
-    ]
-    header = ["claim", "problem", "effect [interval]", "p (Holm)", "tuned [range of searches]"]
-    header += ["verdict"]
-    header += ["pairs to decide (so far)", "searches to decide (so far)"]
-    header += ["bounded by the search space"]
-    return "\n\n".join(
-        [
-            "# Claims by problem",
-            "Which claims hold on which problem? Each row has the ratio of fresh examples (of "
-            "seconds, or the difference of best values, where the claim says so) and a verdict, "
-            "from the records in results/. Made by `python -m benchmarks.claims`; "
-            "[docs/claims.md](../docs/claims.md) explains the claims.",
-            "The effect is that with matched seeds and its 95% interval, except where only "
-            "searches count or the problem is convex: for seconds, it is the tuned ratio with the "
-            "range over five searches (93.75%); for Agarwal et al., it is that of new seeds at the "
-            "tuned learning rate; for [curves averaged over seeds](mean_curves.md), the interval "
-            "is that of a bootstrap over new seeds.",
-            "Rows named *... further* judge the claim above again, by 25 searches that "
-            "`benchmarks.further_searches` ran later, or 100 further runs (Agarwal et al.), alone. "
-            "Their tuned brackets are the 95% interval of the sign test over searches, and they "
-            "are judged by it instead of asking that all searches agree. The figure has them in "
-            "place of the earlier ones.",
-            "Of weight decay on sentences, each side has its best hyperparameters without it "
-            "(`weight_decay_of_winners`), so only matched seeds count.",
-            "p is that of the sign test; Holm's method adjusts it for the problems of the claim, "
-            "which no verdict does.",
-            "Two columns say how large a study of what is undecided would have to be: the pairs "
-            "of trials with matched seeds, and the searches, with which a sign test finds a ratio "
-            f"of {deciding_sizes.RATIO} (or, of best values, a difference by a tenth of no "
-            "echoing's loss, or of what its accuracy or AP50 lacks to 1) with a probability of "
-            f"{deciding_sizes.POWER} if they scatter as they do here. Parentheses hold how many "
-            "there are so far; if that is already more, a larger difference is unlikely. The "
-            "verdicts ask for more: that all searches agree (*further* rows excepted), and the "
-            "pairs, too. From five searches, the numbers are rough: where 25 more were run, they "
-            "changed by factors of 0.4 to 2.9. "
-            "Searches are resampled from the study's trials; with three or fewer, their number is "
-            "rough, as it is for seconds, which only the five searches tell. For Agarwal et al., "
-            "pairs are runs. No sign test decides curves averaged over seeds, whose pairs are "
-            "seeds, and weight decay on sentences: their sizes suppose intervals that narrow like "
-            "1 / sqrt(number), and that the settings stay. What is decided has no size, other "
-            "ratios of ratios have no pairs, and neither has a size where the median of the ratios "
-            "is only a bound, as of seconds on documents and of e = 16 on the manual.",
-            "The last column names the conditions whose best trials lie within 5% of the same end "
-            "of an axis in two or more searches (a fifth of the further ones), or, for Agarwal et "
-            "al., whose tuned learning rate is the smallest or the largest tried: a wider search "
-            "might make them better.",
-            common.markdown_table(header, rows),
-            "The figure has the claims that are judged on at least three problems.",
-            "![Effect, interval, and verdict of each of these claims on each problem](claims.png)",
-        ]
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
-    options = common.arguments(__spec__.name, __doc__).parse_args(argv)
-    cells, further_cells = (
-        {
-            claim: {name: cell() for name, cell in problems.items()}
-            for claim, problems in claims.items()
-        }
-        for claims in (CLAIMS, FURTHER)
-    )
-    newest = {claim: own | further_cells.get(claim, {}) for claim, own in cells.items()}
-    drawn = on_several_problems(newest)
-    common.publish(report(cells, further_cells), options.out, lambda: draw(drawn))
-
-
-if __name__ == "__main__":
-    main()

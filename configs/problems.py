@@ -72,7 +72,7 @@ EVALUATIONS = 64  # per budget without echoing; resolves a score of a third of t
 
 # The best hyperparameters of each condition of a finished grid, by problem, and of a finished
 # `common_cadence`, by COMMON_CADENCE and the problem; written by
-# `python -m benchmarks.confirmation --choose`.
+# `python -m benchmarks.evidence --winners`.
 WINNERS = pathlib.Path(__file__).parents[1] / "results/grid/winners.json"
 
 PROBLEMS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import real_data_curves, sweep_throughput
+from benchmarks import sweep_throughput
 
 SMALL = ["--steps=2", "--rounds=1", "--width=4"]
 
@@ -16,8 +16,3 @@ def test_a_benchmark_writes_the_page_that_it_prints(tmp_path, capsys, monkeypatc
     page = capsys.readouterr().out
     assert out.read_text().startswith(page)
     assert "\n| --- | " in page
-
-
-def test_the_curves_of_real_data_are_drawn_from_the_stored_records(tmp_path):
-    real_data_curves.main([f"--out={tmp_path / 'curves.png'}"])
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
