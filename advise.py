@@ -49,7 +49,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import echo
-from data.sources import RecordError, UpstreamError
+from data.sources import RecordError
 from echo.advice.report import FACTORS, Advice
 from pipeline import accounting, build
 from pipeline.map_datasets import CHUNK, CORES, Batch
@@ -93,7 +93,7 @@ def advise(config: ConfigDict, seconds: float = 1.0, factors: Sequence[float] = 
         with memory.exhaustion_explained(config):
             transfer, step = step_functions(config, opened.program)
             return measured(config, opened, transfer, step, seconds, factors)
-    except (RecordError, UpstreamError) as error:
+    except RecordError as error:
         raise cli.InputError(str(error)) from error
 
 

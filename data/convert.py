@@ -1,12 +1,11 @@
 """Writes a data set that is given by its path as TFDS array_record.
 
-    python -m data.convert folder:flowers DIR
-    python -m data.convert files:corpus DIR --text=documents
-    python -m data.convert 'hf:cifar100?label=fine_label' DIR --name=fine
+    python -m data.convert folder:flowers DIR/NAME
+    python -m data.convert files:corpus DIR/NAME --text=documents
+    python -m data.convert 'hf:cifar100?label=fine_label' DIR/NAME
 
 SOURCE is a value of config.dataset.name (docs/your_data.md). All its splits are written to
-DIR/NAME, in the same order, so that training on the copy gives the same numbers. An array_record
-file holds many records, each with a checksum.
+DIR/NAME, in the same order, so that training on the copy gives the same numbers.
 """
 
 if __name__ == "__main__":  # before slow imports, so that Ctrl-C is handled during them
@@ -31,8 +30,6 @@ from data.path_data import PathData, Settings, main_split
 from data.sources import FileSource, RecordError, Source, SourceError, reason
 from runs import cli
 
-_CHUNK = 256
-
 
 def convert(settings: Settings, directory: pathlib.Path, name: str) -> dict[str, int]:
     """Writes all splits of a data set to `directory`/`name`; returns their numbers of records.
@@ -44,7 +41,7 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> dict[str,
     import tensorflow_datasets as tfds
 
     if (directory / name / "1.0.0").exists():
-        raise SourceError(f"{directory / name / '1.0.0'} exists; give another --name or directory")
+        raise SourceError(f"{directory / name / '1.0.0'} exists; give another name")
     opened = paths.open_all("", settings)
     sources = {
         split: FileSource(split, [(rows(), range(len(rows())))])
@@ -68,7 +65,8 @@ def convert(settings: Settings, directory: pathlib.Path, name: str) -> dict[str,
             return {split: self._generate_examples(source) for split, source in sources.items()}
 
         def _generate_examples(self, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
-            for number, record in _numbered(source):
+            for number in range(len(source)):
+                record = source[number]
                 try:
                     described = {field: record[field] for field in features}
                     if isinstance(described.get("image"), np.ndarray):
@@ -112,13 +110,6 @@ def _features(opened: PathData, record: dict[str, Any]) -> Any:
     return features.FeaturesDict({field: described[field] for field in record})
 
 
-def _numbered(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbers and records, read in chunks."""
-    for start in range(0, len(source), _CHUNK):
-        numbers = range(start, min(start + _CHUNK, len(source)))
-        yield from zip(numbers, source.__getitems__(numbers), strict=True)
-
-
 def _png(image_HxWxC: np.ndarray) -> bytes:
     file = io.BytesIO()
     gray = image_HxWxC.shape[-1] == 1
@@ -130,37 +121,24 @@ def main(argv: Sequence[str]) -> int:
     parser = cli.Parser(__doc__)
     parser.prog = "python -m data.convert"
     parser.add_argument("source", metavar="SOURCE", help=paths.names_of("PATH"))
-    parser.add_argument("directory", type=cli.directory, metavar="DIR", help="of TFDS data")
-    parser.add_argument("--name", help="name of the copy (default: from the path)")
-    parser.add_argument(
-        "--text",
-        choices=("sentences", "documents"),
-        default="sentences",
-        help="files: a record per line, or per file (default sentences)",
-    )
-    parser.add_argument(
-        "--cache-dir", default="", help="directory for copies of files from s3:// or gs://"
-    )
+    parser.add_argument("target", type=cli.directory, metavar="DIR/NAME", help="what to write")
+    kinds = ("sentences", "documents")
+    parser.add_argument("--text", choices=kinds, default=kinds[0], help="per line, or per file")
+    parser.add_argument("--cache-dir", default="", help="for copies of files in buckets")
     arguments = parser.parse_args(argv)
     settings = Settings(arguments.source, arguments.text, arguments.cache_dir)
+    target = cli.expanded(arguments.target)
     if not is_own_data(settings.name):
-        raise SourceError(f"SOURCE is {settings.name!r}; allowed: {paths.names_of('PATH')}")
-    stem = pathlib.PurePath(settings.path).stem.lower()
-    name = arguments.name or f"{re.sub(r'[^a-z0-9]+', '_', stem).strip('_')}_copy"
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise cli.InputError(
-            f"--name is {name!r}; allowed: small letters, digits, and _, a letter first"
-        )
-    directory = cli.expanded(arguments.directory)
+        raise cli.InputError(f"SOURCE is {settings.name!r}; allowed: {paths.names_of('PATH')}")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", target.name):
+        raise cli.InputError(f"NAME is {target.name!r}; allowed: small letters, digits, and _")
     try:
-        written = convert(settings, directory, name)
+        written = convert(settings, target.parent, target.name)
     except RecordError as error:
         raise cli.InputError(str(error)) from error
     shown = ", ".join(f"{split} {number:,}" for split, number in written.items())
-    print(
-        f"{directory / name}: {shown} records; train on it with --config.dataset.name={name} "
-        f"--config.dataset.data_dir={directory}"
-    )
+    flags = f"--config.dataset.name={target.name} --config.dataset.data_dir={target.parent}"
+    print(f"{target}: {shown} records; train on it with {flags}")
     return cli.OK
 
 

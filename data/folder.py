@@ -11,12 +11,11 @@ Each folder of a class must have an image, as for ImageFolder: the numbers of th
 without images would silently change.
 """
 
+import collections
 import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-import numpy as np
 
 from data.path_data import (
     SPLITS,
@@ -40,26 +39,29 @@ _LEFTOVERS = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
 class _ImageFiles(Records):
-    """Records {'image': bytes, 'label': int, 'file_name': str}."""
+    """Records {'image': bytes, 'label': int, 'file_name': str} of files with their classes."""
 
-    def __init__(self, tree: Tree, names: list[str], labels_N: np.ndarray):
-        self._tree, self._names, self._labels = tree, names, labels_N
+    def __init__(self, tree: Tree, classes: tuple[str, ...], class_of: dict[str, str]):
+        number = {name: n for n, name in enumerate(classes)}
+        self._tree, self._labels = tree, [number[name] for name in class_of.values()]
+        self._names, self._order = list(class_of), shuffled_order(len(class_of))
 
     def __len__(self) -> int:
         return len(self._names)
 
     def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        names = [self._names[number] for number in numbers]
+        rows = [self._order[number] for number in numbers]
+        images = self._tree.read([self._names[row] for row in rows])
         return [
-            {"image": image, "label": int(self._labels[number]), "file_name": name}
-            for number, name, image in zip(numbers, names, self._tree.read(names), strict=True)
+            {"image": image, "label": self._labels[row], "file_name": self._names[row]}
+            for row, image in zip(rows, images, strict=True)
         ]
 
     def key(self, number: int) -> bytes:
-        return self._names[number].encode(errors="surrogateescape")
+        return self._names[self._order[number]].encode(errors="surrogateescape")
 
     def place(self, number: int) -> str:
-        return self._tree.path(self._names[number])
+        return self._tree.path(self._names[self._order[number]])
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -72,7 +74,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     images = [name for name in tree.names if name.lower().endswith(SUFFIXES)]
     by_split = any(re.match(r"train/[^/]+/", name) for name in images)
     places = _places(images, by_split)
-    of_train = set(places.get("train", {}).values())
+    of_train = set(places["train"].values())
     places = {
         split: class_of
         for split, class_of in places.items()
@@ -84,19 +86,33 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             f"{tree.root} has images ({', '.join(SUFFIXES)}) of {len(classes)} classes; give the "
             "directory whose folders are the classes, or train/ and validation/ with such folders"
         )
-    used = [name for class_of in places.values() for name in class_of]
+    others = set(tree.names).difference(images).union(f"{name}/" for name in tree.empty)
+    others = [name for name in others if _LEFTOVERS.isdisjoint(name.lower().split("/"))]
+    left_out = {
+        name: folder
+        for split, class_of in _places(others, by_split).items()
+        if split in places or split in SPLITS
+        for name, folder in class_of.items()
+    }
+    if without := sorted(set(left_out.values()).difference(classes)):
+        raise SourceError(
+            f"{tree.root}/.../{without[0]} has no images; allowed: {', '.join(SUFFIXES)}; convert "
+            "the images, or move what is no class away"
+        )
+    number = sum(not name.endswith("/") for name in left_out)
+    note = f"{number} files in the folders of {settings.name} are no images, and are left out"
     # Names alone: the run on a file that was damaged resumes when the file is restored.
-    names = fingerprint("\n".join(sorted(used)).encode(errors="surrogateescape"))
+    used = sorted(name for class_of in places.values() for name in class_of)
     splits = {
-        split: functools.cache(functools.partial(_split, tree, classes, class_of))
+        split: functools.cache(functools.partial(_ImageFiles, tree, classes, class_of))
         for split, class_of in places.items()
     }
     info = DatasetInfo(
         name=settings.name,
         version="folder",
-        fingerprint=names,
+        fingerprint=fingerprint("\n".join(used).encode(errors="surrogateescape")),
         num_classes=len(classes),
-        notes=_notes(settings.name, tree, by_split, set(places), set(classes)),
+        notes=(note,) * bool(number),
         **image_properties(splits["train"]()),
     )
     return PathData(splits, info, classes)
@@ -104,44 +120,10 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
 
 def _places(names: Iterable[str], by_split: bool) -> dict[str, dict[str, str]]:
     """By split, the class of each file that is in the folder of one."""
-    places: dict[str, dict[str, str]] = {}
+    places: dict[str, dict[str, str]] = collections.defaultdict(dict)
     for name in names:
         *folders, _ = name.split("/")
         split = canonical_split(folders[0]) if by_split and folders else "train"
         if len(folders) > by_split:
-            places.setdefault(split, {})[name] = folders[by_split]
+            places[split][name] = folders[by_split]
     return places
-
-
-def _notes(
-    shown: str, tree: Tree, by_split: bool, splits: set[str], classes: set[str]
-) -> tuple[str, ...]:
-    """A sentence on files in the folders of classes that are left out, if there are any.
-
-    Raises:
-        SourceError: the folder of a class has no image.
-    """
-    others = [name for name in tree.names if not name.lower().endswith(SUFFIXES)]
-    others += [f"{directory}/" for directory in tree.empty if directory != "."]
-    others = [name for name in others if _LEFTOVERS.isdisjoint(name.lower().split("/"))]
-    class_of = {
-        name: folder
-        for split, places in _places(others, by_split).items()
-        if split in splits.union(SPLITS)
-        for name, folder in places.items()
-    }
-    if without := sorted(set(class_of.values()) - classes):
-        raise SourceError(
-            f"{tree.root}/.../{without[0]} has no images; allowed: {', '.join(SUFFIXES)}; convert "
-            "the images, or move what is no class away"
-        )
-    number = sum(not name.endswith("/") for name in class_of)
-    note = f"{number} files in the folders of {shown} are no images of a known suffix and left out"
-    return (note,) * bool(number)
-
-
-def _split(tree: Tree, classes: tuple[str, ...], class_of: dict[str, str]) -> _ImageFiles:
-    number, all_names = {name: n for n, name in enumerate(classes)}, list(class_of)
-    names = [all_names[place] for place in shuffled_order(len(all_names))]
-    labels_N = np.fromiter((number[class_of[name]] for name in names), np.int64, len(names))
-    return _ImageFiles(tree, names, labels_N)

@@ -46,13 +46,7 @@ _OBJECT_COLUMNS = {
 
 
 class _Rows(Records):
-    """Rows of a table as records with the usual names.
-
-    Args:
-        shown: the name of the split in messages.
-        table: a datasets.Dataset.
-        columns: the name of the column of each field.
-    """
+    """Rows of a datasets.Dataset as records; `columns` names the column of each field."""
 
     def __init__(self, shown: str, table: Any, columns: dict[str, str]):
         datasets = _library()
@@ -144,10 +138,7 @@ def _files(tree: Tree) -> dict[str, list[str]]:
         return {"train": [n for n in tree.names if "/" not in n]}
     if names := [name for name in tree.names if name.endswith(".parquet")]:
         return by_split(names)
-    raise SourceError(
-        f"{tree.root} contains no Hugging Face data set; give the directory of "
-        "`dataset.save_to_disk(...)`, or one of Parquet files"
-    )
+    raise SourceError(f"{tree.root} has no Parquet files, nor what dataset.save_to_disk writes")
 
 
 def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
@@ -193,16 +184,13 @@ def _columns(shown: str, features: Any, settings: Settings) -> dict[str, str]:
             "image with a label or objects, and no text; name them, as in "
             f"'hf:{settings.path}?image=NAME&label=NAME' or 'hf:{settings.path}?text=NAME'"
         )
-    if "label" in chosen and not _holds_integers(features[columns["label"]]):
+    kind = str(getattr(features.get(columns.get("label")), "dtype", ""))
+    if "label" in chosen and not kind.startswith(("int", "uint", "bool")):
         raise SourceError(
-            f"column {columns['label']!r} of {shown} is {features[columns['label']]}; allowed: "
-            "whole numbers from 0, which `dataset.class_encode_column` makes of text"
+            f"column {columns['label']!r} of {shown} holds no whole numbers, the classes from 0, "
+            "which `dataset.class_encode_column` makes of text"
         )
     return {field: name for field, name in columns.items() if field in chosen}
-
-
-def _holds_integers(feature: Any) -> bool:
-    return str(getattr(feature, "dtype", "")).startswith(("int", "uint", "bool"))
 
 
 def _inner(feature: Any) -> dict[str, Any]:

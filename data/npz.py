@@ -52,7 +52,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     shown, path = tree.path(name), tree.local(name, settings.cache_dir)
     try:
         with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
+            members = [f"{file.filename} {file.CRC} {file.file_size}" for file in archive.filelist]
         arrays = np.load(path)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise SourceError(f"{shown} cannot be read: {reason(error)}; give an .npz file") from error
@@ -64,18 +64,16 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
             f"'npz:{settings.path}?image=NAME&label=NAME'"
         )
     labels = {split: _labels(shown, arrays, pair["label"]) for split, pair in names.items()}
+    rows = functools.partial(_rows, shown, arrays)
     splits = {
-        split: functools.cache(
-            functools.partial(_rows, shown, arrays, pair["image"], labels[split])
-        )
-        for split, pair in names.items()
+        split: functools.cache(functools.partial(rows, names[split]["image"], given))
+        for split, given in labels.items()
     }
     shape = splits["train"]().read([0])[0]["image"].shape
-    contents = [f"{member.filename} {member.CRC} {member.file_size}" for member in members]
     info = DatasetInfo(
         name=settings.name,
         version="npz",
-        fingerprint=fingerprint(*map(str.encode, contents)),
+        fingerprint=fingerprint(*map(str.encode, members)),
         num_classes=max(int(labels_N.max()) for labels_N in labels.values()) + 1,
         image_shape=shape,
         channels=shape[-1],
@@ -93,29 +91,28 @@ def _names(arrays: Sequence[str], given: dict[str, str]) -> dict[str, dict[str, 
         for kind, allowed in known.items():
             if name in allowed or words in allowed:
                 splits.setdefault(split_named(name) or "train", {}).setdefault(kind, name)
-    return {split: pair for split, pair in splits.items() if {"image", "label"} <= set(pair)}
+    return {split: pair for split, pair in splits.items() if len(pair) == 2}
 
 
 def _labels(shown: str, arrays: Any, name: str) -> np.ndarray:
     labels = _load(shown, arrays, name)
-    one_each = labels.size == len(labels) > 0 and labels.dtype.kind in "iu"
-    if not one_each or labels.min() < 0:
-        raise SourceError(
-            f"array {name} of {shown} is {labels.dtype} {list(labels.shape)}; allowed: a whole "
-            "number from 0 for each image, its class"
-        )
+    if labels.dtype.kind not in "iu" or not labels.size == len(labels) > 0 or labels.min() < 0:
+        raise _unusable(shown, name, labels, "a whole number from 0 for each image")
     return labels.reshape(-1)
 
 
 def _rows(shown: str, arrays: Any, name: str, labels_N: np.ndarray) -> _Rows:
     images = _load(shown, arrays, name)
-    wrong = images.ndim not in (3, 4) or images.dtype != np.uint8 or not images.size
-    if wrong or len(images) != len(labels_N):
-        raise SourceError(
-            f"array {name} of {shown} is {images.dtype} {list(images.shape)}; allowed: uint8 "
-            f"[{len(labels_N)}, H, W] or [{len(labels_N)}, H, W, C], an image for each label"
-        )
+    usable = images.dtype == np.uint8 and images.ndim in (3, 4) and images.size
+    if not usable or len(images) != len(labels_N):
+        n = len(labels_N)
+        raise _unusable(shown, name, images, f"uint8 [{n}, H, W] or [{n}, H, W, C]")
     return _Rows(shown, images.reshape(*images.shape[:3], -1), labels_N)
+
+
+def _unusable(shown: str, name: str, array: np.ndarray, allowed: str) -> SourceError:
+    kind = f"{array.dtype} {list(array.shape)}"
+    return SourceError(f"array {name} of {shown} is {kind}; allowed: {allowed}")
 
 
 def _load(shown: str, arrays: Any, name: str) -> np.ndarray:

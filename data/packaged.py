@@ -94,11 +94,8 @@ def open_source(name: str, split: str) -> tuple[Source, DatasetInfo]:
 def _sample_data() -> pathlib.Path:
     """The folder of scikit-learn's sample data. The package is not imported: that takes seconds."""
     spec = importlib.util.find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise SourceError(
-            "the digits ship with scikit-learn, which is not installed; pip install scikit-learn"
-        )
-    return pathlib.Path(spec.submodule_search_locations[0]) / "datasets"
+    assert spec is not None  # it is in requirements.txt
+    return pathlib.Path(str(spec.origin)).parent / "datasets"
 
 
 @functools.cache
@@ -154,14 +151,8 @@ def mnist() -> tuple[np.ndarray, np.ndarray, str]:
 
 
 class SceneSource(Source):
-    """Records with the features of TFDS's `coco/2017`; scene i is a function of (key, i).
-
-    Args:
-        digits_NxHxW: uint8, 0 = no ink, 255 = full.
-        labels_N: class of each digit.
-        key: distinguishes the splits.
-        length: number of scenes.
-    """
+    """Records with the features of TFDS's `coco/2017`; scene i is a function of (key, i), where the
+    key distinguishes the splits. The digits' pixels have ink from 0, none, to 255."""
 
     def __init__(self, digits_NxHxW: np.ndarray, labels_N: np.ndarray, key: int, length: int):
         self._digits, self._labels = digits_NxHxW, labels_N

@@ -76,10 +76,9 @@ class PathData:
 def split_named(name: str) -> str:
     """The split that a file or directory belongs to by its name; '' if it names none.
 
-    It is the word train, validation (or valid, val, dev), or test, apart from letters and digits:
-    in `train`, `data/train-00000-of-00002.parquet`, and `my_val.txt`, but not in `trains`. The top
-    folder that is such a word decides (files in `train/` may be called `how-to-test.txt`), then the
-    name itself, then the top folder with such a word.
+    It is the word train, validation (or valid, val, dev), or test, apart from letters and digits,
+    as in `my_val.txt`. The top folder that is such a word decides, then the name itself, then the
+    top folder with such a word.
     """
     *folders, last = name.split("/")
     matches = [*map(_SPLIT.fullmatch, folders), *map(_WITH_SPLIT.fullmatch, (last, *folders))]

@@ -28,17 +28,8 @@ class RecordError(ValueError):
     """A record cannot be read or decoded; the message names the record and gives the reason."""
 
 
-class UpstreamError(Exception):
-    """The upstream yields no more examples; the message gives the reason."""
-
-
 def reason(error: Exception) -> str:
-    """An error's message on one line of limited length, with its type unless that says nothing.
-
-    Messages of this package are returned as they are.
-    """
-    if isinstance(error, SourceError | RecordError):
-        return str(error)
+    """An error's message on one line of limited length, with its type unless that says nothing."""
     text = " ".join(str(error).split()) or "no reason given"
     if not isinstance(error, ValueError | OSError):
         text = f"{type(error).__name__}: {text}"
@@ -89,7 +80,9 @@ class Slice:
         ]
 
     def overlaps(self, other: "Slice") -> bool:
-        """Whether a record is in both."""
+        """Whether a record is in both. `held_out` is a part of `train`."""
+        if {self.split, other.split} == {"train", "held_out"}:
+            return True
         start = max(self.rows.start, other.rows.start)
         return self.split == other.split and start < min(self.rows.stop, other.rows.stop)
 
@@ -105,11 +98,8 @@ class ArraySource(Source):
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {name: column[index] for name, column in self._columns.items()}
-
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        return [self[index] for index in indices]
+        return [{name: column[i] for name, column in self._columns.items()} for i in indices]
 
 
 class Records(abc.ABC):

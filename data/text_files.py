@@ -34,13 +34,8 @@ _START_BYTES = 2**20  # in which text has no zero byte
 
 
 class _Lines(Records):
-    """Records {'text': bytes or str}, one per line that is not empty.
-
-    Args:
-        shown: the names of the files in messages.
-        paths: the files, of which `_is_json` tells those of JSON Lines.
-        column: the field of a JSON object that holds the text.
-    """
+    """Records {'text': bytes or str}, one per line that is not empty, of text or of JSON Lines,
+    whose objects have the text in a field `column`; `shown` names the files in messages."""
 
     def __init__(self, shown: list[str], paths: list[pathlib.Path], column: str):
         self._shown, self._paths, self._column = shown, paths, column
@@ -80,16 +75,12 @@ class _Lines(Records):
         line = self._line(number)
         if not _is_json(self._paths[self._locate(number)[0]]):
             return line
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:  # its text counts lines from the start of this one
-            raise ValueError(f"it is not a JSON object on one line ({error.msg})") from error
+        record = json.loads(line)
         text = record.get(self._column) if isinstance(record, dict) else None
         if not isinstance(text, str):
-            has = f", but {', '.join(map(repr, record))}" if isinstance(record, dict) else ""
             raise ValueError(
-                f"it is no JSON object with a string {self._column!r}{has} (another field is given "
-                "as files:PATH?text=FIELD)"
+                f"it is no JSON object with a string {self._column!r}; another field is given as "
+                f"files:PATH?text=FIELD: {line[:100]!r}"
             )
         # Bytes that are not UTF-8 are allowed, as in plain text.
         return text.encode(errors="surrogatepass") if _SURROGATE.search(text) else text

@@ -8,20 +8,18 @@ target of the first window and the first input of the second, so that every piec
 a target exactly once.
 
 Mapping an example to its window takes the number of tokens of every document. They are counted once
-by tokenizing the split, and cached (4 bytes per document). This is the price of a global shuffle
-over windows: at the measured rate of about 4 million tokens per second per core, 4% of C4
-(6 billion tokens, 15 million documents) take about 26 core-minutes. All of C4, 365 million
-documents, takes 11 core-hours, a file of 1.5 GB, and 3 GB of memory. Reading a window tokenizes its
-whole document again (C4's have 2 windows on average); `MAX_BYTES` bounds the cost.
+by tokenizing the split, and cached (4 bytes per document): the price of a global shuffle over
+windows, about 26 core-minutes for 4% of C4 (6 billion tokens). Reading a window tokenizes its whole
+document again (C4's have 2 windows on average); `MAX_BYTES` bounds the cost.
 """
 
 import dataclasses
 import functools
-import io
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_collections
 import numpy as np
@@ -43,8 +41,7 @@ _COUNT_RECORDS = 1024
 
 
 class Texts(Source):
-    """The records {'text': bytes or str, 'cut': bool} of a split, checked to contain text and
-    truncated; `cut` says whether one was.
+    """The records {'text': bytes or str} of a split, checked to contain text and truncated.
 
     Args:
         max_bytes: bytes (or characters) of a record that are used.
@@ -55,26 +52,17 @@ class Texts(Source):
         if not len(records):
             raise SourceError(f"split {split!r} of data set {name!r} is empty; give another one")
         if "text" not in records[0]:
-            raise SourceError(
-                f"data set {name!r} has no feature 'text', but {', '.join(map(repr, records[0]))}; "
-                "choose a text data set as config.dataset.name"
-            )
+            raise SourceError(f"data set {name!r} has no 'text', but {', '.join(records[0])}")
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        records = self._records.__getitems__(indices)
-        texts = [self._text(*pair) for pair in zip(indices, records, strict=True)]
-        longest = self._max_bytes
-        return [{"text": text[:longest], "cut": len(text) > longest} for text in texts]
-
-    def _text(self, index: int, record: dict[str, Any]) -> bytes | str:
-        if not isinstance(record["text"], bytes | str):
-            raise RecordError(
-                f"{self.where(index)} has no text; fix it, or leave it out of the split"
-            )
-        return record["text"]
+        texts = [record["text"] for record in self._records.__getitems__(indices)]
+        for index, text in zip(indices, texts, strict=True):
+            if not isinstance(text, bytes | str):
+                raise RecordError(f"{self.where(index)} has no text")
+        return [{"text": text[: self._max_bytes]} for text in texts]
 
 
 class Tokens(Source):
@@ -122,9 +110,8 @@ class Tokens(Source):
         windows_n = num_windows(np.asarray([len(pieces_n) for pieces_n in pieces]), self._length)
         for text in texts_n[windows_n != counted_n].tolist():
             raise RecordError(
-                f"{self._texts.where(text)} has another length than was cached, so its text has "
-                "changed since; delete pieces-*.npz in text/ next to the data, or in "
-                "config.dataset.cache_dir"
+                f"{self._texts.where(text)} has changed since its length was cached; delete "
+                "pieces-*.int32 in text/ next to the data, or in config.dataset.cache_dir"
             )
 
 
@@ -149,8 +136,9 @@ def window(pieces: np.ndarray, number: int, length: int) -> np.ndarray:
     return tokens[number * length : number * length + length + 1]
 
 
+@functools.lru_cache(maxsize=4)  # the trials of a search share their data
 def open_splits(
-    dataset: Any, open_split: Callable[[Any, str], tuple[Source, DatasetInfo]]
+    dataset: ml_collections.FrozenConfigDict, open_split: Callable
 ) -> tuple[Source, Source, DatasetInfo]:
     """The training and validation examples of a text data set, and what is known of it.
 
@@ -162,37 +150,25 @@ def open_splits(
         SourceError: there is no such data set or split, it has no text, or no vocabulary of the
             requested size can be made.
     """
-    return _open_splits(ml_collections.FrozenConfigDict(dataset), open_split)
-
-
-@functools.lru_cache(maxsize=4)  # the trials of a search share their data
-def _open_splits(dataset: Any, open_split: Callable) -> tuple[Source, Source, DatasetInfo]:
     train, info = _open_texts(dataset, dataset.train_split, open_split)
     held_out, _ = _open_texts(dataset, dataset.validation_split, open_split)
     directory = _cache_directory(dataset)
-    settings = vocabulary.training_settings(
-        dataset.vocabulary_size, _fingerprint(dataset, info), dataset.train_split
-    )
+    # The name may give the column of the text, as in files:PATH?text=NAME.
+    hashed = f"{info.fingerprint}{''.join(dataset.name.partition('?')[1:])}"
+    settings = vocabulary.training_settings(dataset.vocabulary_size, hashed, dataset.train_split)
     settings |= {"text": dataset.text, "longest": _max_bytes(dataset)}
     pieces = vocabulary.cached(train, settings, directory)
+    settings = {"dataset": hashed, "vocabulary": pieces.fingerprint, "longest": MAX_BYTES}
     examples, notes = [], []
     for texts, split in ((train, dataset.train_split), (held_out, dataset.validation_split)):
         counts_N = None
         if dataset.text == "documents":
-            settings = {
-                "dataset": _fingerprint(dataset, info),
-                "split": split,
-                "vocabulary": pieces.fingerprint,
-                "longest": MAX_BYTES,
-            }
-            counts = _cached_counts(texts, pieces, settings, directory)
-            notes.append(_note(counts, dataset.name, split))
-            counts_N = counts.pieces
+            counts_N = _cached_counts(texts, pieces, settings | {"split": split}, directory)
+            notes.append(_note(counts_N, dataset.name, split))
         examples.append(Tokens(texts, pieces, dataset.sequence_length, counts_N))
     both = fingerprint(f"{info.fingerprint} {pieces.fingerprint}".encode())
-    info = dataclasses.replace(
-        info, fingerprint=both, vocabulary_size=pieces.size, notes=(*info.notes, *notes)
-    )
+    notes = (*info.notes, *notes)
+    info = dataclasses.replace(info, fingerprint=both, vocabulary_size=pieces.size, notes=notes)
     return *examples, info
 
 
@@ -205,12 +181,6 @@ def _max_bytes(dataset: Any) -> int:
     """Bytes of a record that are used."""
     one_window = dataset.sequence_length * _BYTES_PER_TOKEN
     return one_window if dataset.text == "sentences" else MAX_BYTES
-
-
-def _fingerprint(dataset: Any, info: DatasetInfo) -> str:
-    """That of the data set, with the column of its text if the name gives one (PATH?text=NAME)."""
-    _, mark, columns = dataset.name.partition("?")
-    return f"{info.fingerprint}{mark}{columns}"
 
 
 def _cache_directory(dataset: Any) -> pathlib.Path | None:
@@ -226,59 +196,36 @@ def _cache_directory(dataset: Any) -> pathlib.Path | None:
     return pathlib.Path(directory) / "text"
 
 
-class Counts(NamedTuple):
-    """The result of tokenizing all documents of a split.
-
-    Attributes:
-        pieces: number of pieces in each document, int32 [N].
-        cut: number of documents that were truncated to `MAX_BYTES`.
-    """
-
-    pieces: np.ndarray
-    cut: int
-
-
-def _note(counts: Counts, name: str, split: str) -> str:
+def _note(counts_N: np.ndarray, name: str, split: str) -> str:
     """A sentence for the run's record on documents that are truncated or left out."""
-    empty = int((counts.pieces == 0).sum())
-    if empty == len(counts.pieces):
-        raise SourceError(
-            f"the documents of split {split!r} of data set {name!r} are all empty; give another "
-            "split or data set"
-        )
+    empty = int((counts_N == 0).sum())
+    if empty == len(counts_N):
+        raise SourceError(f"the documents of split {split!r} of data set {name!r} are all empty")
     return (
-        f"{split}: {len(counts.pieces)} documents; {empty} are empty and left out, and "
-        f"{counts.cut} longer than {MAX_BYTES} bytes are truncated"
+        f"{split}: {len(counts_N)} documents, of which {empty} are empty and left out; the first "
+        f"{MAX_BYTES} bytes of each are used"
     )
 
 
 def _cached_counts(
     texts: Texts, pieces: Vocabulary, settings: dict[str, Any], directory: pathlib.Path | None
-) -> Counts:
-    """The counts of a split, cached in `directory`."""
+) -> np.ndarray:
+    """The numbers of pieces in the documents of a split, int32 [N], cached in `directory`."""
     if directory is None:
         return count_pieces(texts, pieces)
-    path = directory / cache.file_name("pieces", ".npz", settings)
-
-    def make() -> bytes:
-        content = io.BytesIO()
-        np.savez(content, **count_pieces(texts, pieces)._asdict())
-        return content.getvalue()
-
-    with np.load(io.BytesIO(cache.cached(path, make))) as arrays:
-        return Counts(arrays["pieces"], int(arrays["cut"]))
+    path = directory / cache.file_name("pieces", ".int32", settings)
+    content = cache.cached(path, lambda: count_pieces(texts, pieces).tobytes())
+    return np.frombuffer(content, np.int32)
 
 
-def count_pieces(texts: Texts, pieces: Vocabulary) -> Counts:
-    """Tokenizes all texts, on all cores."""
+def count_pieces(texts: Texts, pieces: Vocabulary) -> np.ndarray:
+    """Tokenizes all texts, on all cores; their numbers of pieces, int32 [N]."""
 
-    def count(start: int) -> tuple[list[int], int]:
+    def count(start: int) -> list[int]:
         indices = range(start, min(start + _COUNT_RECORDS, len(texts)))
         records = texts.__getitems__(indices)
-        tokens = pieces.encode([record["text"] for record in records])
-        return list(map(len, tokens)), sum(record["cut"] for record in records)
+        return list(map(len, pieces.encode([record["text"] for record in records])))
 
     with ThreadPoolExecutor(usable_cores()) as pool:
-        chunks = list(pool.map(count, range(0, len(texts), _COUNT_RECORDS)))
-    counts_N = np.concatenate([counts for counts, _ in chunks]).astype(np.int32)
-    return Counts(counts_N, sum(truncated for _, truncated in chunks))
+        chunks = pool.map(count, range(0, len(texts), _COUNT_RECORDS))
+        return np.fromiter(itertools.chain.from_iterable(chunks), np.int32)

@@ -29,8 +29,7 @@ def open_source(
     set and the files that the split needs are copied to `cache_dir` first.
 
     Raises:
-        SourceError: there is no such data set or split, it was not prepared as array_record, or one
-            of its files is missing or damaged.
+        SourceError: there is no such data set or split, or it was not prepared as array_record.
     """
     directory, tree = _directory(data_dir), None
     if storage.is_url(directory):
@@ -111,12 +110,7 @@ def _open_split(builder: Any, name: str, split: str, fetch: Callable[[str], None
 
 
 class _PreparedRecords(Records):
-    """The records of a split.
-
-    Args:
-        records: TFDS's data source.
-        files: the files that it reads.
-    """
+    """The records of TFDS's data source, and the files that it reads."""
 
     def __init__(self, records: Any, files: Sequence[Any]):
         self._records, self._files = records, files

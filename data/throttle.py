@@ -60,10 +60,9 @@ class Limits:
 class StoppableClock:
     """A clock that can be stopped; thread-safe.
 
-    A throttled upstream follows this clock, and so does augmentation with a limit. It is stopped
-    while the run does not train: examples that arrive during an evaluation would take no training
-    time, and R would not be what the limits say. Therefore nothing that runs while the clock is
-    stopped may wait for a training example.
+    Limits follow this clock, which is stopped while the run does not train: examples that arrive
+    during an evaluation would take no training time, and R would not be what the limits say.
+    Therefore nothing that runs while it is stopped may wait for a training example.
 
     Args:
         clock: returns the seconds of a clock that never stops.
@@ -140,13 +139,7 @@ def augmentation_limiter(
 
 
 class RateLimiter:
-    """Lets records pass one after another, at the speed that `limits` allow.
-
-    Args:
-        limits: see `Limits`.
-        clock: returns seconds.
-        sleep: waits that many of the clock's seconds.
-    """
+    """Lets records pass one after another, at the speed that `limits` allow by a clock."""
 
     def __init__(
         self,

@@ -27,11 +27,7 @@ _READ_RECORDS = 256
 
 
 class Vocabulary:
-    """Encodes text as pieces: numbers in [4, size), or UNKNOWN.
-
-    Args:
-        model: a serialized sentencepiece model that `train` made.
-    """
+    """Encodes text as pieces, numbers in [4, size) or UNKNOWN, by a model that `train` made."""
 
     def __init__(self, model: bytes):
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -53,12 +49,8 @@ class Vocabulary:
 
 
 def training_settings(size: int, fingerprint: str, split: str) -> dict[str, Any]:
-    """Everything that a vocabulary depends on.
-
-    Args:
-        fingerprint: the data set's fingerprint.
-        split: the training split.
-    """
+    """Everything that a vocabulary depends on: among others, the data set's fingerprint and its
+    training split."""
     return {
         "vocabulary_size": size,
         "model_type": "unigram",
@@ -73,12 +65,8 @@ def training_settings(size: int, fingerprint: str, split: str) -> dict[str, Any]
 def cached(
     documents: Source, settings: dict[str, Any], directory: pathlib.Path | None
 ) -> Vocabulary:
-    """The vocabulary of `documents`, read from `directory`, or trained and written there.
-
-    Args:
-        documents: the training split, records with a `text`.
-        settings: see `training_settings`.
-        directory: None trains without writing.
+    """The vocabulary of `documents`, read from `directory`, or trained and written there; None
+    trains without writing.
 
     Raises:
         SourceError: the text has fewer pieces than requested, the directory is not writable, or the

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 import workloads
 from configs import base
-from data.sources import DatasetInfo, RecordError, Source, UpstreamError
+from data.sources import DatasetInfo, RecordError, Source
 from data.splits import open_data, open_splits
 from data.throttle import StoppableClock, limits
 from echo.diagnostics import CopyDiagnostics
@@ -82,7 +82,7 @@ def make_experiment(config: ConfigDict) -> Experiment:
     check.check(config)
     try:
         return _make_experiment(config)
-    except (RecordError, UpstreamError) as error:
+    except RecordError as error:
         raise cli.InputError(str(error)) from error
 
 

@@ -13,7 +13,7 @@ from training.experiment import make_experiment
 
 
 def converted(source, directory, *flags):
-    assert cli.guarded(convert.main, [source, str(directory), "--name=copy", *flags]) == cli.OK
+    assert cli.guarded(convert.main, [source, f"{directory}/copy", *flags]) == cli.OK
 
 
 @pytest.mark.parametrize("kind", ["folder", "npz"])
@@ -70,12 +70,12 @@ def test_text_is_copied_by_line_or_by_file(text, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["folder:{}/nowhere", "{}/tfds"], "nowhere"),
-        (["digits", "{}/tfds"], "SOURCE"),
-        (["folder:{}/own", "{}/tfds", "--name=A b"], "--name"),
+        (["folder:{}/nowhere", "{}/tfds/x"], "nowhere"),
+        (["digits", "{}/tfds/x"], "SOURCE"),
+        (["folder:{}/own", "{}/tfds/A b"], "A b"),
         (["folder:{}/own", "s3://bucket/tfds"], "s3://bucket/tfds"),
-        (["folder:{}/own", "{}", "--name=taken"], "taken"),
-        (["npz:{}/odd.npz", "{}/tfds"], "record 0 of split 'train'"),
+        (["folder:{}/own", "{}/taken"], "taken"),
+        (["npz:{}/odd.npz", "{}/tfds/x"], "record 0 of split 'train'"),
         (["folder:{}/own"], "DIR"),
     ],
 )

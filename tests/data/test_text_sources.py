@@ -65,7 +65,7 @@ def test_every_piece_and_end_is_a_target_exactly_once(lengths, length):
 def test_windows_come_in_the_documents_order_and_by_random_access(words):
     documents = source_of(["", "the data", *sentences(20), " \n ", "echoing"])
     counts = text_sources.count_pieces(text_sources.Texts(documents, "x", "train", 10_000), words)
-    tokens = text_sources.Tokens(documents, words, 8, counts.pieces)
+    tokens = text_sources.Tokens(documents, words, 8, counts)
     expected = []
     for record in documents.__getitems__(range(len(documents))):
         pieces = words.encode([record["text"]])[0]
@@ -133,11 +133,11 @@ def test_files_cached_beside_tfds_text_give_equal_examples(tmp_path, monkeypatch
     kept = sorted(p for p in (tmp_path / "tiny" / "1.0.0" / "text").iterdir())
     assert [path.name.split("-")[0] for path in kept] == ["pieces", "pieces", "vocabulary"]
     assert info.vocabulary_size == 40
-    assert "61 documents; 1 " in info.notes[0]
+    assert "61 documents, of which 1 " in info.notes[0]
     assert [t["tokens"].tolist() for t in held_out.__getitems__(range(3))] == [
         t["tokens"].tolist() for t in train.__getitems__(range(3))
     ]
-    text_sources._open_splits.cache_clear()
+    text_sources.open_splits.cache_clear()
     monkeypatch.setattr(vocabulary, "train", lambda *_: 1 / 0)
     monkeypatch.setattr(text_sources, "count_pieces", None)
     again, _, same = splits.open_splits(documents)
@@ -168,7 +168,7 @@ def test_files_cached_beside_text_are_no_text(text, cache_dir, tmp_path):
     fields = {"name": f"files:{tmp_path}", "cache_dir": cache_dir.format(tmp_path)}
     fields |= {"text": text, "validation_split": "train"}
     first = splits.open_splits(dataset(**fields))
-    text_sources._open_splits.cache_clear()
+    text_sources.open_splits.cache_clear()
     paths.open_all.cache_clear()
     again = splits.open_splits(dataset(**fields))
     assert again[2] == first[2]
@@ -210,18 +210,17 @@ def test_a_document_whose_text_has_changed_since_it_was_counted_is_named(tmp_pat
     splits.open_splits(dataset(**fields))
     changed = tmp_path / "07.txt"
     changed.write_text("x" * changed.stat().st_size)  # the fingerprint has names and sizes
-    text_sources._open_splits.cache_clear()
+    text_sources.open_splits.cache_clear()
     train, _, _ = splits.open_splits(dataset(**fields))
     with pytest.raises(RecordError, match=r"07\.txt\) .*pieces-"):
         train.__getitems__(range(len(train)))
 
 
-def test_enormous_documents_are_truncated_and_counted(words):
+def test_enormous_documents_are_truncated(words):
     documents = source_of(["the data " * 1000, "data", "d" * 300])  # the last one just fits
     texts = text_sources.Texts(documents, "x", "train", 300)
     counts = text_sources.count_pieces(texts, words)
-    assert counts.cut == 1
-    assert counts.pieces[0] == len(words.encode([("the data " * 1000)[:300]])[0])
+    assert counts[0] == len(words.encode([("the data " * 1000)[:300]])[0])
 
 
 @pytest.mark.parametrize(

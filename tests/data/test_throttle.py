@@ -132,20 +132,6 @@ def test_a_stopped_clock_excludes_the_time_that_passes():
     assert stoppable() == 109.0
 
 
-def test_a_sleep_excludes_the_time_while_the_clock_was_stopped():
-    clock, asked = Clock(), []
-
-    def half_of_it_evaluating(seconds):
-        asked.append(seconds)
-        with stoppable.stopped():
-            clock.sleep(60.0)
-        clock.sleep(max(seconds / 2, 0.5))
-
-    stoppable = StoppableClock(lambda: clock.now, half_of_it_evaluating)
-    stoppable.sleep(2.0)
-    assert (asked, stoppable()) == ([2.0, 1.0, 0.5], 102.0)
-
-
 class Asked(StoppableClock):
     """A clock that reports when a thread has begun to wait."""
 

@@ -153,4 +153,4 @@ def test_a_command_of_the_page_runs(command, data, capsys):
         (result,) = data.glob("out/*/result.json")
         assert json.loads(result.read_text())["status"] in ("reached", "exhausted")
     if script == "data.convert":
-        assert (data / "prepared" / "flowers_copy" / "1.0.0" / "features.json").exists()
+        assert (data / "prepared" / "flowers" / "1.0.0" / "features.json").exists()

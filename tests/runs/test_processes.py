@@ -380,7 +380,7 @@ if os.environ["JAX_PROCESS_ID"] == "0":  # its storage fails in the middle of th
     reads, read = itertools.count(), throttle.SlowSource.__getitems__
     def fails(self, indices):
         if next(reads) > 5:
-            raise sources.UpstreamError("the storage is gone")
+            raise sources.RecordError("the storage is gone")
         return read(self, indices)
     throttle.SlowSource.__getitems__ = fails
 sys.exit(cli.guarded(train.main, sys.argv[1:]))
