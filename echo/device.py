@@ -50,7 +50,7 @@ class DeviceStore:
 
     Raises:
         ValueError: a count or a mesh that is not allowed.
-        TypeError: an item has a leaf without shape and dtype, or of a dtype that JAX does not have.
+        TypeError: an item has a leaf of a dtype that JAX does not have.
 
     Attributes:
         bytes_sent: bytes sent from this process's host to its devices so far, including indices and
@@ -130,7 +130,7 @@ class DeviceStore:
 
         Raises:
             ValueError: the plan is of a stage with other items, more rows, or another number of
-                streams, or has integers that do not fit the dtype in which JAX stores them.
+                streams.
             TypeError: it is not a plan.
         """
         self._check(plan)
@@ -145,8 +145,7 @@ class DeviceStore:
         return jax.tree.map(self._global, gathered)
 
     def _check(self, plan: GatherPlan) -> None:
-        """Refuses what the programs would convert or drop without an error, other than the rounding
-        of 64-bit floats, and what is no plan."""
+        """Refuses what the programs would convert or drop without an error, and what is no plan."""
         if not isinstance(plan, GatherPlan):
             raise TypeError(
                 f"plan has type {type(plan).__name__}; allowed: a GatherPlan, which a stage with "
@@ -163,13 +162,6 @@ class DeviceStore:
                 f"the plan has items {items}, the store is for {self._sent_item}; make it from an "
                 "item of the data set that the stage echoes"
             )
-        for leaf, sent in zip(*map(jax.tree.leaves, (plan.items, items)), strict=True):
-            exact = leaf.dtype == sent.dtype or not jnp.issubdtype(leaf.dtype, jnp.integer)
-            if not exact and not np.array_equal(leaf, leaf.astype(sent.dtype)):
-                raise ValueError(
-                    f"the plan has integers from {leaf.min()} to {leaf.max()}, which JAX would "
-                    f"truncate to {sent.dtype}; make them smaller upstream, or set jax_enable_x64"
-                )
         rows = int(plan.gather.max(initial=-1)) + 1
         if rows > self._capacity:
             raise ValueError(
@@ -253,14 +245,6 @@ def _entered(enter: Enter, items: Any, fresh: jax.Array) -> Any:
 
 def _spec(x: Any, axes: int = 0) -> jax.ShapeDtypeStruct:
     """The shape after the first `axes` axes, and the dtype on a device."""
-    if not (hasattr(x, "shape") and hasattr(x, "dtype")):
-        raise TypeError(f"item has a leaf {x!r}; allowed: leaves with a shape and a dtype")
-    is_number = jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool
-    if not (is_number and getattr(x.dtype, "isnative", True)):
-        raise TypeError(
-            f"item has a leaf of dtype {x.dtype}; allowed: numbers and booleans, in the byte order "
-            "of this machine"
-        )
     return jax.ShapeDtypeStruct(x.shape[axes:], jax.dtypes.canonicalize_dtype(x.dtype))
 
 

@@ -5,36 +5,13 @@ what an uninterrupted one has.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Any
 
 import numpy as np
 
 from echo.auto import DecidedOrder
 
 _NO_ITEMS = np.empty(0, np.int64)
-
-
-class CopyOrder(Protocol):
-    """The copies that a stream emits, in order, such as an `EchoCursor` or a `DecidedOrder`.
-
-    Attributes:
-        position: the number of copies taken so far.
-    """
-
-    position: int
-
-    def take(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The next n copies (fewer at the end) as (fresh item, copy number), both int64 [n]."""
-        ...
-
-    def oldest(self) -> int:
-        """An item before which none occurs among the remaining copies."""
-        ...
-
-    def rewound(self, position: int) -> Self:
-        """An order at or before `position` that has yet to emit a copy of every item that is
-        pending there; or itself, if it can only move forward."""
-        ...
 
 
 class CopyDiagnostics:
@@ -112,11 +89,11 @@ class Stream:
 
     Args:
         order: of the copies of the stream's items, which are examples, or blocks of rows (batch
-            echoing).
+            echoing): an `EchoCursor`, or what has its `position`, `take`, `oldest`, and `rewound`.
         outputs_per_batch: its outputs in each batch; 1 if an output is a block of rows.
     """
 
-    def __init__(self, order: CopyOrder, outputs_per_batch: int):
+    def __init__(self, order: Any, outputs_per_batch: int):
         self.order = order
         self.outputs_per_batch = outputs_per_batch
         self._items = self._outputs = _NO_ITEMS  # pending items, and the last output of each

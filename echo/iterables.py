@@ -134,7 +134,7 @@ class EchoIterable(Iterable[T]):
         if self._parent.was_read and self._parent.passes_once:
             raise self._parent.used_up()
         iterator = self._begin(epoch)
-        iterator.set_position(position)
+        iterator._pass.set_state(position)
         unseeded = not self._parent.has_state and torch.shuffles_unseeded(self._parent.iterable)
         if state["position"] and unseeded:
             warnings.warn(
@@ -197,10 +197,6 @@ class EchoIterator(Iterator[T]):
     def state(self) -> dict[str, Any]:
         """The state of the `EchoIterable` at this position."""
         return {"epoch": self.epoch, **self._pass.get_state()}
-
-    def set_position(self, state: dict[str, Any]) -> None:
-        """Continues from a `state` of this epoch, which is left out; see `EchoPass.set_state`."""
-        self._pass.set_state(state)
 
 
 class _Parent:

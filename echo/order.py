@@ -24,13 +24,15 @@ class Emission(NamedTuple):
 
 
 class Order(Protocol):
-    """The order of one pass over an echoed stream."""
+    """The order of one pass over an echoed stream.
+
+    Attributes:
+        admitted: the number of fresh items that the batches emitted so far have admitted: prefill
+            included, read-ahead excluded.
+    """
 
     @property
-    def admitted(self) -> int:
-        """The number of fresh items that the batches emitted so far have admitted: prefill
-        included, read-ahead excluded."""
-        ...
+    def admitted(self) -> int: ...
 
     def next(self, intake: Any) -> Emission:
         """Reads what the next batch requires; StopIteration at the end. Returns it, and any batches
@@ -47,7 +49,6 @@ class Order(Protocol):
 
     def emitted(self, n: int) -> None:
         """Called after each batch, with the number of its outputs."""
-        ...
 
     def copies(self, fresh: np.ndarray) -> np.ndarray:
         """How often to emit items that have just been read, int64 [n]; `fresh` is contiguous."""

@@ -19,7 +19,6 @@ is recovered by looking back about S*ln(S) draws.
 
 import functools
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -111,13 +110,6 @@ class EchoSchedule:
         if num_fresh is not None:
             num_fresh = checked_integer("num_fresh", num_fresh, 0, sys.maxsize)
         return EchoCursor(self, position, num_fresh)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The endless output stream as (fresh item, copy) pairs."""
-        cursor = self.cursor()
-        while True:
-            fresh, copy = cursor.take(_BLOCK)
-            yield from zip(fresh.tolist(), copy.tolist(), strict=True)
 
     def _echoed_admitted(self, num_outputs: int, num_fresh: int | None) -> int:
         if num_outputs == 0:

@@ -67,10 +67,9 @@ def checked_integer(field: str, value: Any, minimum: int, maximum: int) -> int:
         EchoSpecError: not an integer, or out of range.
     """
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_integer or not minimum <= int(value) <= maximum:
-        allowed = f"an integer of at least {minimum} and at most {maximum}"
-        raise EchoSpecError(field, value, allowed)
-    return int(value)
+    if is_integer and minimum <= int(value) <= maximum:
+        return int(value)
+    raise EchoSpecError(field, value, f"an integer of at least {minimum} and at most {maximum}")
 
 
 def checked_number(field: str, value: Any, minimum: float, maximum: float) -> float:
@@ -98,7 +97,8 @@ def checked_switch(field: str, value: Any) -> bool:
 
 
 def checked_factors(factors: Any) -> list[int | float]:
-    """Echoing factors to compare, from any iterable, as plain numbers.
+    """Echoing factors to compare, from any iterable, as plain numbers: fractions.Fraction(4, 3) and
+    4/3 are equal.
 
     Raises:
         EchoSpecError: not an iterable, empty, or a factor is not a number or out of range.
@@ -109,17 +109,8 @@ def checked_factors(factors: Any) -> list[int | float]:
         listed = []
     if not listed:
         raise EchoSpecError("factors", factors, "a list of at least one number, such as [1, 2, 4]")
-    return [comparable_factor("factors", factor) for factor in listed]
-
-
-def comparable_factor(field: str, factor: Any) -> int | float:
-    """An echo factor as a plain number, so that fractions.Fraction(4, 3) and 4/3 are equal.
-
-    Raises:
-        EchoSpecError: not a number, or out of range.
-    """
-    plain = checked_number(field, factor, 1, MAX_FACTOR)
-    return int(plain) if plain.is_integer() else plain
+    plain = [checked_number("factors", factor, 1, MAX_FACTOR) for factor in listed]
+    return [int(factor) if factor.is_integer() else factor for factor in plain]
 
 
 def missing_package(name: str, package: str, extra: str) -> ImportError:

@@ -8,7 +8,6 @@ All of them consume items as an iterator, so that an item in a reused buffer is 
 next one is produced.
 """
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -38,7 +37,7 @@ class ItemStore:
     def put(self, fresh: np.ndarray, items: Iterable[Any], copies: np.ndarray) -> None:
         """Stores items; `copies` are left of each, at least 1."""
         for number, left, item in zip(fresh.tolist(), copies.tolist(), items, strict=False):
-            self._items[number] = [_copied(item, number), left]
+            self._items[number] = [copied(item), left]
 
     def take(self, fresh: np.ndarray) -> np.ndarray:
         """The arguments for `emit`, one row per output: `fresh` (int64 [outputs, 1]) itself."""
@@ -50,7 +49,7 @@ class ItemStore:
         entry = self._items[number]
         if entry[1] == 1:
             return self._items.pop(number)[0]
-        item = _copied(entry[0], number)
+        item = copied(entry[0])
         entry[1] -= 1
         return item
 
@@ -60,24 +59,13 @@ class ItemStore:
             del self._items[number]
 
 
-def _copied(item: Any, number: int) -> Any:
-    try:
-        return copied(item)
-    except Exception as error:
-        error.add_note(
-            f"echo copies each item with copy.deepcopy, which failed for fresh item {number}, a "
-            f"{type(item).__name__}; convert what cannot be copied upstream"
-        )
-        raise
-
-
 class ArrayStore:
     """Items of one structure, shape and dtype, in one contiguous array per leaf.
 
     Args:
         rows: the maximum number of items that can be pending at once. Memory for all of them is
             reserved but not touched; resident memory is that of the maximum number of rows ever in
-            use together. A MemoryError of `put` says that so much cannot be reserved.
+            use together.
     """
 
     def __init__(self, rows: int):
@@ -132,15 +120,8 @@ class ArrayStore:
 
     def _arrays(self) -> list[np.ndarray]:
         if not self._leaves:
-            specs, rows = self._layout.specs, self.rows.capacity
-            try:
-                self._leaves = [np.empty((rows, *shape), dtype) for shape, dtype in specs]
-            except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
-                item_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in specs)
-                raise MemoryError(
-                    f"shuffle_buffer and batch_size need room for {rows} items of {item_bytes} "
-                    "bytes, more than can be reserved; make them smaller, or leave batch_size out"
-                ) from error
+            rows = self.rows.capacity
+            self._leaves = [np.empty((rows, *shape), dtype) for shape, dtype in self._layout.specs]
         return self._leaves
 
 

@@ -1,4 +1,4 @@
-"""Daemon threads: a pool, and a group that runs alongside a block.
+"""A pool of daemon threads, and calls on one that run alongside a block.
 
 Daemon threads do not keep a program alive. One that ends, perhaps with an error, does not first
 wait for everything that a slow source was asked to read.
@@ -36,26 +36,6 @@ def done_within(seconds: float | None, future: Future) -> bool:
     return future.done()
 
 
-@contextlib.contextmanager
-def running(function: Callable[[int], None], num_threads: int) -> Iterator[list[Future]]:
-    """Runs function(0), function(1), ... on threads alongside the `with` block.
-
-    Yields:
-        The future of each call.
-
-    Raises:
-        BaseException: after all calls have ended, the first error among them.
-    """
-    started = [_start(function, (n,), f"running-{n}") for n in range(num_threads)]
-    try:
-        yield [future for _, future in started]
-    finally:
-        for thread, _ in started:
-            thread.join()
-    for _, future in started:
-        future.result()
-
-
 class DaemonPool:
     """A fixed number of daemon threads that run calls in order of submission."""
 
@@ -63,7 +43,9 @@ class DaemonPool:
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
         self._num_threads = num_threads
         for i in range(num_threads):
-            thread, _ = _start(_serve, (self._calls,), f"echo-read-{i}")
+            name = f"echo-read-{i}"
+            thread = threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True)
+            thread.start()
             _POOL_THREADS[thread] = self._calls
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future:
@@ -77,6 +59,28 @@ class DaemonPool:
         """Ends each thread after the calls submitted so far that are not cancelled."""
         for _ in range(self._num_threads):
             self._calls.put(None)
+
+
+@contextlib.contextmanager
+def running(function: Callable[[int], None], num_threads: int) -> Iterator[list[Future]]:
+    """Runs function(0), function(1), ... on threads alongside the `with` block.
+
+    Yields:
+        The future of each call.
+
+    Raises:
+        BaseException: after all calls have ended, the first error among them.
+    """
+    pool = DaemonPool(num_threads)
+    calls = [pool.submit(function, n) for n in range(num_threads)]
+    try:
+        yield calls
+    finally:
+        pool.close()
+        for call in calls:
+            done_within(None, call)
+    for call in calls:
+        call.result()
 
 
 _POOL_THREADS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # thread -> its queue
@@ -105,13 +109,6 @@ def _serve(calls: queue.SimpleQueue) -> None:
             call[0].cancel()  # or whoever waits for it would wait forever
         _run(*call)
         del call  # or it would stay alive until the next one
-
-
-def _start(function: Callable, args: tuple, name: str) -> tuple[threading.Thread, Future]:
-    future: Future = Future()
-    thread = threading.Thread(target=_run, args=(future, function, args), name=name, daemon=True)
-    thread.start()
-    return thread, future
 
 
 def _run(future: Future, function: Callable, args: tuple) -> None:

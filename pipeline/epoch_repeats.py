@@ -67,7 +67,7 @@ class Passes:
 
 
 class PassesOrder:
-    """The copies of `passes` in order; see `echo.diagnostics.CopyOrder`."""
+    """The copies of `passes` in order, as `echo.diagnostics` takes them."""
 
     def __init__(self, passes: Passes):
         self._passes, self.position = passes, 0

@@ -1,0 +1,263 @@
+"""Invalid arguments, items, and states: an error that names the field, and nothing changes."""
+
+import copy
+import fractions
+import math
+import pickle
+import re
+import subprocess
+import sys
+
+import grain
+import jax
+import numpy as np
+import pytest
+
+import echo
+from echo.gather_plan import GatherPlan
+from echo.spec import abbreviated, checked_factors, exact_factor
+from tests.helpers.echo_parents import THREADS, parent_of
+from tests.helpers.runs import HANGS
+
+COUNTS = [1.5, -1, 2**70, 10**6000, None, "1", True, math.nan, math.inf, np.float32(1), [1]]
+FACTORS = [math.nan, math.inf, 0, 0.5, -1, 1e7, "1e400", "1e999999999", "x", "1/0", "", None]
+FACTORS += [True, [2], 10**6000, "9" * 5000, "9" * 5000 + "/1", object(), np.eye(3)]
+SWITCHES = ["no", "False", 0, 1, None, [True]]
+SEEDS = [count for count in COUNTS if count != 2**70] + [2**128]
+SIZES = [0, *(count for count in COUNTS if count is not None)]
+
+
+def parent(n=40):
+    return parent_of("map", n)[0]
+
+
+def fixed(**given):
+    return echo.EchoIterDataset(parent(), **{"factor": 2} | given)
+
+
+def auto(**given):
+    settings = {"max_factor": 3, "shuffle_buffer": 8, "batch_size": 8, "read_options": THREADS}
+    return echo.OpportunisticIterDataset(parent(), **settings | given)
+
+
+def iterable(**given):
+    return echo.echo_iterable([1, 2], **{"factor": 2} | given)
+
+
+def tf(**given):
+    return echo.tf_data.echo(**{"factor": 2} | given)
+
+
+def schedule(**given):
+    return echo.EchoSchedule(**{"factor": 2} | given)
+
+
+def store(**given):
+    item = np.zeros(3, np.float32)
+    return echo.DeviceStore(**{"item": item, "capacity": 4, "round_size": 2} | given)
+
+
+SPEC = echo.EchoSpecError
+FUNCTIONS = {name: [1.0] for name in ("slack", "limit", "waited", "earlier")}
+# (call, its wrong arguments, error)
+WRONG = [
+    *[(f, {"factor": FACTORS}, SPEC) for f in (schedule, iterable, fixed)],
+    *[(f, {"shuffle_buffer": COUNTS, "seed": SEEDS}, SPEC) for f in (schedule, iterable, fixed)],
+    (tf, {"factor": [*FACTORS, "1.0123456789"], "shuffle_buffer": [*COUNTS, 2**29]}, SPEC),
+    (tf, {"seed": SEEDS, "reshuffle_each_iteration": SWITCHES}, SPEC),
+    (iterable, {"reshuffle_each_iteration": SWITCHES}, SPEC),
+    (fixed, {"drop_remainder": SWITCHES, "annotate": SWITCHES, "batch_size": SIZES}, SPEC),
+    (fixed, {"placement": ["gpu", None, 1, ["host"], np.array(["host"])]}, SPEC),
+    (fixed, {"read_options": [None, 4, {}, grain.MultiprocessingOptions()]}, TypeError),
+    (auto, {"max_factor": [0, *COUNTS], "shuffle_buffer": [0, *COUNTS]}, SPEC),
+    (auto, {"decisions": [[-1], [9], [1.5], ["1"], [[1]], 3], "placement": ["disk"]}, SPEC),
+    (auto, {"read_options": [grain.ReadOptions(0, 4), grain.ReadOptions(4, 0)]}, SPEC),
+    (auto, FUNCTIONS, TypeError),
+    (lambda num_fresh: schedule().num_outputs(num_fresh), {"num_fresh": COUNTS[:4]}, SPEC),
+    (lambda position: schedule().cursor(position), {"position": COUNTS}, SPEC),
+    (lambda epoch: iterable().set_epoch(epoch), {"epoch": COUNTS}, SPEC),
+    (lambda iterable: echo.echo_iterable(iterable, 2), {"iterable": [5]}, TypeError),
+    (lambda schedule: echo.EchoIterable([1], schedule), {"schedule": [2]}, TypeError),
+    (lambda parent: echo.EchoIterDataset(parent, factor=2), {"parent": [[1], None]}, TypeError),
+    (store, {"capacity": [0, *COUNTS], "round_size": [0, *COUNTS], "streams": [0, 1.5]}, SPEC),
+    (store, {"mesh": [jax.make_mesh((1,), ("x",)), 3]}, ValueError),
+    (lambda factors: checked_factors(factors), {"factors": [[], 4, None, [0.5], ["2"]]}, SPEC),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "values", "error"),
+    [(call, name, vs, error) for call, wrong, error in WRONG for name, vs in wrong.items()],
+)
+def test_a_wrong_argument_is_one_sentence_that_names_it(call, name, values, error):
+    for value in values:
+        with pytest.raises(error) as caught:
+            call(**{name: value})
+        assert re.search(rf"\b{name}\b", str(caught.value))
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 300
+        if error is echo.EchoSpecError:
+            assert caught.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("factor", "exact"),
+    [
+        ("1.1", "11/10"),
+        (1.1, "11/10"),
+        ("4/3", "4/3"),
+        (fractions.Fraction(4, 3), "4/3"),
+        (np.float32(2.7), "27/10"),
+        (np.int64(3), "3"),
+    ],
+)
+def test_a_factor_is_the_decimal_that_was_written(factor, exact):
+    assert exact_factor(factor) == fractions.Fraction(exact)
+    (plain,) = checked_factors([fractions.Fraction(exact)])
+    assert plain == float(fractions.Fraction(exact))
+
+
+def test_an_error_can_be_raised_in_another_process():
+    received = pickle.loads(pickle.dumps(echo.EchoSpecError("factor", 0.5, "more")))
+    assert (received.field, received.value, received.allowed) == ("factor", 0.5, "more")
+
+
+def test_the_limits_themselves_are_allowed():
+    largest = echo.EchoSchedule(10**6, 4, 2**128 - 1)
+    fresh, copies = largest.cursor().take(1000)
+    assert (fresh == 0).all()
+    assert copies.max() < 1003
+    assert not fixed(annotate=np.bool_(False), batch_size=2**31 - 1).annotate
+    assert abbreviated("x" * 78) == repr("x" * 78)
+    assert abbreviated("x" * 79) == f"'{'x' * 79}... (81 characters)"
+
+
+def test_a_cursor_that_refuses_a_count_stays_where_it_is():
+    cursor = echo.EchoSchedule(2).cursor()
+    cursor.peek(8)  # outputs computed ahead, from whose end -1 would count
+    for count in COUNTS:
+        with pytest.raises(echo.EchoSpecError, match="n is"):
+            cursor.take(count)
+    assert cursor.position == 0
+
+
+def stages():
+    sequential = parent_of("sequential", 40)[0]
+    options = {"shuffle_buffer": 5, "batch_size": 4}
+    return {
+        "random access": echo.EchoIterDataset(parent(), factor=2, **options),
+        "sequential": echo.EchoIterDataset(sequential, factor=2, **options),
+        "auto": auto(**options, slack=lambda: 0.0),
+        "auto, sequential": echo.OpportunisticIterDataset(sequential, max_factor=3, **options),
+    }
+
+
+WRONG_STATES = {
+    "position": [-1, 10**9, 2**70, 1.5, None, "8", True],
+    "batches": [-1, 1.5, None, 2**70],
+    "admitted": [-1, 41, 1.5, None],
+    "num_items": [-2, 2**70, None, 0],
+    "next_index": [-1, 30, 2**70, None, "0"],
+    "schedule": [None, "3, 5, 0", "2, 4, 0", "2, 5, 1", 7],
+    "settings": [None, "max_factor 4", 7],
+    "batch_size": [3, None],
+    "stored": [
+        None,
+        7,
+        "",
+        [[0], [1], [0], [2]],
+        [[3, 2], [1, 1], [0, 0]],
+        [[-1, 2], [1, 1], [0, 0]],
+        [[0, 99], [1, 1], [0, 0]],
+        [[0, 1], [0, 1], [0, 0]],
+        [[0, 1], [3, 1], [0, 0]],
+        [[0, 1], [1, 1], [0, 3]],
+        [[0, 1], [1, 1], [0, -1]],
+        [list(range(6)), [1] * 6, [0] * 6],
+    ],
+    "kept_all_since": [-1, 1.5, None],
+    "evicted": [-1, 1.5, None],
+}
+
+
+@pytest.mark.parametrize("kind", stages())
+def test_an_invalid_state_is_refused_and_changes_nothing(kind):
+    iterator, other = iter(stages()[kind]), iter(stages()[kind])
+    for _ in range(3):
+        next(iterator)
+        next(other)
+    state = iterator.get_state()
+    wrong = [None, 7, "state", [], {}, {1: 2, "a": 3}, state | {"more": 1}]
+    wrong += [{k: v for k, v in state.items() if k != name} for name in state]
+    wrong += [state | {k: value} for k, vs in WRONG_STATES.items() if k in state for value in vs]
+    for damaged in wrong:
+        with pytest.raises(ValueError, match=r"state|allowed|beyond|items") as caught:
+            iterator.set_state(copy.deepcopy(damaged))
+        assert "\n" not in str(caught.value)
+    assert iterator.get_state() == state
+    if kind.startswith("auto"):  # what comes next depends on what is ready
+        next(iterator)
+    else:
+        for _ in range(5):
+            np.testing.assert_array_equal(next(iterator)["y"], next(other)["y"])
+    iterator.close()
+    other.close()
+
+
+ROWS = np.zeros((1, 1, 2), np.int32)
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "names"),
+    [
+        ("a batch", TypeError, "plan"),
+        (GatherPlan(np.zeros((1, 1, 2, 3)), ROWS, ROWS, np.zeros((2, 4))), ValueError, "streams"),
+        (GatherPlan(np.zeros((1, 1, 2, 4)), ROWS, ROWS, np.zeros((1, 4))), ValueError, "items"),
+        (
+            GatherPlan(np.zeros((1, 1, 2, 3), np.uint8), ROWS, ROWS, np.zeros((1, 4))),
+            ValueError,
+            "items",
+        ),
+        (
+            GatherPlan(np.zeros((1, 1, 2, 3), np.float32), ROWS, ROWS, np.full((1, 4), 4)),
+            ValueError,
+            "rows",
+        ),
+    ],
+)
+def test_a_device_store_refuses_plans_of_another_stage(plan, error, names):
+    with pytest.raises(error, match=names):
+        store().apply(plan)
+
+
+def test_the_library_exports_what_it_lists_and_documents_it(request):
+    reference = (request.config.rootpath / "docs" / "api.md").read_text()
+    for name in echo.__all__:
+        assert getattr(echo, name) is not None
+        assert re.search(rf"echo\.{name}\b", reference), name
+    with pytest.raises(AttributeError, match="EchoStage"):
+        _ = echo.EchoStage
+
+
+def test_a_star_import_gives_what_the_installed_packages_allow(request):
+    missing = "import sys; sys.modules |= dict.fromkeys(['grain', 'jax', 'tensorflow'])\n"
+    program = (
+        missing
+        + """
+from echo import *
+import echo
+print(dir())
+for call in (lambda: echo.EchoIterDataset, lambda: echo.DeviceStore, lambda: tf_data.echo(2)):
+    try:
+        call()
+    except ImportError as error:
+        print(error.name)
+"""
+    )
+    printed = subprocess.check_output(
+        [sys.executable, "-c", program], text=True, cwd=request.config.rootpath, timeout=HANGS
+    )
+    names, *packages = printed.splitlines()
+    assert "'echo_iterable'" in names
+    assert "'EchoIterDataset'" not in names
+    assert packages == ["grain", "jax", "tensorflow"]
