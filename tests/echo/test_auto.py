@@ -5,6 +5,7 @@ that follows from decisions is tested with such decisions, too.
 """
 
 import collections
+import itertools
 import json
 import queue
 import threading
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 import echo
 from echo import readers
 from echo.auto import AutoOrder, Repeats
-from echo.gather_plan import NOWHERE
+from tests.helpers.echo_parents import KINDS, PlanApplier, parent_of
 from tests.helpers.runs import HANGS
 
 # With this short read-ahead each chunk is one item, ready as soon as it has arrived.
@@ -150,38 +151,40 @@ def assert_equal(one, other):
         np.testing.assert_array_equal(one.item[key], other.item[key])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sequential", [False, True])
-@given(case=cases())
-@settings(deadline=None, max_examples=25)
-def test_the_stage_emits_what_was_decided_and_resumes_anywhere(sequential, case):
+@given(
+    case=cases(),
+    kind=st.sampled_from(KINDS),
+    placement=st.sampled_from(echo.PLACEMENTS),
+    cut=st.floats(0, 1),
+)
+@settings(deadline=None, max_examples=80)
+def test_the_stage_emits_what_was_decided_and_resumes_anywhere(case, kind, placement, cut):
     max_factor, capacity, size, seed, decisions = case
-    parent = items(sum(decisions) + size)  # an end that is not reached
-    parent = parent.to_iter_dataset() if sequential else parent
-    dataset = stage(parent, max_factor, capacity, size, seed, decisions=decisions)
-    reference = Reference(max_factor, capacity, seed)
-    iterator = iter(dataset)
-    states, batches = [iterator.get_state()], []
+    parent, _ = parent_of(kind, sum(decisions) + size)  # an end that is not reached
+    options = {"decisions": decisions, "placement": placement}
+    dataset = stage(parent, max_factor, capacity, size, seed, **options)
+    reference, expected = Reference(max_factor, capacity, seed), []
     for fresh in decisions:
-        batch = next(iterator)
-        index, copy = zip(*reference.take(fresh, size), strict=True)
-        assert (batch.index.tolist(), batch.copy.tolist()) == (list(index), list(copy))
-        assert batch.item["i"].tolist() == list(index)
-        assert batch.item["x"].tolist() == [[i] * 3 for i in index]
-        assert batch.fresh == reference.next_fresh
-        assert len(iterator._pass.store) == len(reference.store) + ready(iterator)
-        batches.append(batch)
-        states.append(json.loads(json.dumps(iterator.get_state())))
-    with pytest.raises(StopIteration):
-        next(iterator)
-    for start in {0, len(decisions) // 2, len(decisions)}:
-        for again in (iter(dataset), iterator):
-            again.set_state(states[start])
-            for batch in batches[start:]:
-                assert_equal(next(again), batch)
-            again.set_state(states[start])
-            assert json.loads(json.dumps(again.get_state())) == states[start]
-    iterator.close()
+        index, copies = zip(*reference.take(fresh, size), strict=True)
+        expected.append((list(index), list(copies), reference.next_fresh))
+    cut, outputs, state = round(cut * len(decisions)), [], None
+    for count in (cut, None):
+        iterator = iter(dataset)
+        if state is not None:
+            iterator.set_state(json.loads(json.dumps(state)))
+            assert iterator.get_state() == state
+        store = PlanApplier(dataset.store_rows(), dataset.round_size)
+        for output in itertools.islice(iterator, count):
+            batch = store.apply(output.item) if placement == "device" else output.item
+            assert batch["y"].tolist() == (-output.index).tolist()
+            assert batch["x"].tolist() == [[i] * 3 for i in output.index]
+            outputs.append((output.index.tolist(), output.copy.tolist(), output.fresh))
+            batch["x"][:] = -1  # changes no other copy
+        if count is not None:
+            state = iterator.get_state()
+            assert len(iterator._pass.store) == len(state["stored"][0]) + ready(iterator)
+        iterator.close()
+    assert outputs == expected
 
 
 class Gated(grain.MapDataset):
@@ -287,38 +290,6 @@ def until_it_waits(said, num_read):
 
 
 @pytest.mark.parametrize("sequential", [False, True])
-@given(case=cases(), stop_at=st.integers(0, 25))
-@settings(deadline=None, max_examples=25)
-def test_applied_plans_give_the_batches_of_the_host_stage(sequential, case, stop_at):
-    max_factor, capacity, size, seed, decisions = case
-    parent = items(sum(decisions) + size)
-    parent = parent.to_iter_dataset() if sequential else parent
-    settings = (parent, max_factor, capacity, size, seed)
-    host = iter(stage(*settings, decisions=decisions))
-    dataset = stage(*settings, decisions=decisions, placement="device")
-    device, store = iter(dataset), {}
-    for number, wanted in enumerate(host):
-        if number == stop_at:
-            state = device.get_state()
-            device.close()
-            device, store = iter(dataset), {}
-            device.set_state(state)
-        output = next(device)
-        rows, plan = output.item.rows[:, 0], output.item
-        assert plan.rows.shape[2] == dataset.round_size
-        for place in zip(*np.nonzero(rows < NOWHERE), strict=True):
-            assert rows[place] < dataset.store_rows()
-            store[rows[place]] = plan.items["i"][:, 0][place]
-        np.testing.assert_array_equal([store[row] for row in plan.gather[0]], wanted.item["i"])
-        np.testing.assert_array_equal(output.index, wanted.index)
-        np.testing.assert_array_equal(output.copy, wanted.copy)
-        assert output.fresh == wanted.fresh
-    assert next(device, None) is None
-    host.close()
-    device.close()
-
-
-@pytest.mark.parametrize("sequential", [False, True])
 def test_it_waits_only_for_the_items_that_a_batch_should_have(sequential):
     waited = []
     options = {"max_factor": 3, "shuffle_buffer": 8, "waited": waited.append}
@@ -340,7 +311,7 @@ def test_it_waits_only_for_the_items_that_a_batch_should_have(sequential):
 
 
 class Arrivals:
-    """An `echo.order.Intake` of items that arrive at given times, on a clock of its own."""
+    """The intake of items that arrive at given times, on a clock of its own."""
 
     def __init__(self, times):
         self.times, self.num_items, self.num_read, self.now = times, len(times), 0, 0.0
@@ -498,33 +469,6 @@ def test_an_error_of_the_parent_is_raised_although_repeats_are_left(sequential):
         assert run.next().index.tolist() == [4, 5, 6, 7]
 
 
-class Unreliable(Gated):
-    """Reading some of the items fails once."""
-
-    def __init__(self, n, failing, error=OSError):
-        super().__init__(n)
-        self.come, self.failing, self.error = n, set(failing), error
-
-    def __getitem__(self, index):
-        if index in self.failing:
-            self.failing.remove(index)
-            raise self.error(f"cannot read {index}")
-        return super().__getitem__(index)
-
-
-def drained(iterator, error):
-    """All outputs, and how often there was an error before the next one."""
-    outputs, num_errors = [], 0
-    while True:
-        try:
-            outputs.append(next(iterator))
-        except StopIteration:
-            return outputs, num_errors
-        except error:
-            num_errors += 1
-            assert num_errors < 100
-
-
 @pytest.mark.parametrize("first_bytes", [200, 2])
 @pytest.mark.parametrize("read_ahead", [1, 50])
 def test_sequential_read_ahead_is_bounded_in_bytes(first_bytes, read_ahead, monkeypatch):
@@ -583,12 +527,6 @@ def test_a_parent_may_reuse_the_memory_of_its_items():
     iterator.close()
 
 
-def test_copies_share_no_memory():
-    one, two = list(stage(items(8), max_factor=2, decisions=[4, 0]))
-    one.item["x"][:] = -1
-    assert (two.item["x"] >= 0).all()
-
-
 def test_decisions_of_other_settings_are_an_error():
     with pytest.raises(ValueError, match=r"batch 1 of 4 takes 1 fresh .* 0 copies left"):
         list(stage(items(20), max_factor=1, decisions=[4, 1]))
@@ -605,22 +543,6 @@ def test_a_replayed_batch_takes_no_more_copies_than_are_left():
         *((0, 1), (0, 2)),
         *((1, 1), (1, 2)),
     ]
-
-
-def test_a_state_of_another_stage_is_an_error():
-    state = iter(stage(items(9))).get_state()
-    with pytest.raises(ValueError, match=r"max_factor 3.*max_factor 4"):
-        iter(stage(items(9), max_factor=4)).set_state(state)
-
-
-def test_reading_ahead_needs_threads():
-    with pytest.raises(echo.EchoSpecError, match="read_options"):
-        echo.OpportunisticIterDataset(
-            items(4),
-            max_factor=2,
-            shuffle_buffer=4,
-            read_options=grain.ReadOptions(num_threads=0, prefetch_buffer_size=0),
-        )
 
 
 class ReadsTooMuch:

@@ -3,8 +3,6 @@
 import collections
 
 import grain
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,84 +11,7 @@ from flax.core import FrozenDict
 
 from echo import EchoIterDataset, device, gather_plan
 from echo.device import DeviceStore
-from tests.helpers.echo_parents import KINDS, NO_THREADS, THREADS, emit, parent_of
-
-
-class ReferenceStore:
-    """A store of plain arrays that applies plans in the most obvious way."""
-
-    def __init__(self, capacity):
-        self.capacity, self.stored = capacity, {}
-        self.rounds, self.placed = [], []
-
-    def apply(self, plan):
-        self.rounds.append(len(plan.rows))
-        for number, rows in enumerate(plan.rows[:, 0]):
-            assert len(set(rows.tolist())) == len(rows)
-            for place, row in enumerate(rows.tolist()):
-                if row < gather_plan.NOWHERE:
-                    assert row < self.capacity
-                    item = {k: v[number, 0, place] for k, v in plan.items.items()}
-                    assert item["y"] == -plan.fresh[number, 0, place]
-                    self.stored[row] = item
-                    self.placed.append(int(plan.fresh[number, 0, place]))
-        batch = [self.stored[row] for row in plan.gather[0].tolist()]
-        return {key: np.stack([item[key] for item in batch]) for key in batch[0]}
-
-
-@pytest.mark.slow
-@hypothesis.settings(max_examples=100, deadline=None)
-@hypothesis.given(
-    kind=st.sampled_from(KINDS),
-    factor=st.sampled_from([1, 2, 1.5, "2.7", 16]),
-    buffer=st.sampled_from([0, 1, 6, 200]),
-    batch_size=st.sampled_from([None, 1, 4, 10]),
-    n=st.integers(0, 60),
-    drop=st.booleans(),
-    stop_at=st.integers(0, 30),
-    read_options=st.sampled_from([THREADS, NO_THREADS]),
-)
-def test_applied_plans_give_the_batches_of_the_host_stage_also_after_a_restore(
-    kind, factor, buffer, batch_size, n, drop, stop_at, read_options
-):
-    def stage(placement):
-        return EchoIterDataset(
-            parent_of(kind, n)[0],
-            factor=factor,
-            shuffle_buffer=buffer,
-            seed=3,
-            batch_size=batch_size,
-            drop_remainder=drop,
-            annotate=True,
-            read_options=read_options,
-            placement=placement,
-        )
-
-    host, device = iter(stage("host")), iter(stage("device"))
-    capacity = stage("device").store_rows()
-    store = ReferenceStore(capacity)
-    steps = 0
-    while (wanted := next(host, None)) is not None:
-        if steps == stop_at:
-            state = device.get_state()
-            device.close()
-            device, store = iter(stage("device")), ReferenceStore(capacity)
-            device.set_state(state)
-        output = next(device)
-        batch = store.apply(output.item)
-        np.testing.assert_array_equal(output.index, wanted.index)
-        np.testing.assert_array_equal(output.copy, wanted.copy)
-        assert output.fresh == wanted.fresh
-        for key in ("x", "y"):
-            item = wanted.item[key] if batch_size else wanted.item[key][None]
-            np.testing.assert_array_equal(batch[key], item)
-            assert batch[key].dtype == item.dtype
-        steps += 1
-    assert next(device, None) is None
-    for iterator in (host, device):
-        iterator.close()
-    assert len(set(store.placed)) == len(store.placed)  # each item once
-    assert max(store.rounds[1:], default=0) <= 1  # the buffer's filling, or what was pending, aside
+from tests.helpers.echo_parents import emit, parent_of
 
 
 def test_each_batch_places_the_same_number_of_new_items_although_they_are_read_in_chunks():
@@ -132,23 +53,6 @@ def test_the_store_sends_each_item_once_and_counts_bytes():
     assert rounds * 7 < 1.2 * 200
 
 
-@pytest.mark.parametrize(
-    ("item", "rows", "message"),
-    [
-        (np.zeros(2, np.uint8), 8, "the plan has items .*float32.* the store is for .*uint8"),
-        (np.zeros((1, 2), np.float32), 8, "make it from an item of the data set"),
-        ({"x": np.zeros(2, np.float32)}, 8, "make it from an item of the data set"),
-        (np.zeros(2, np.float32), 2, "uses [3-8] rows, the store has 2; .* store_rows"),
-    ],
-)
-def test_plans_of_another_stage_are_refused(item, rows, message):
-    examples = grain.MapDataset.range(8).map(lambda n: np.full(2, n, np.float32))
-    stage = EchoIterDataset(examples, factor=2, shuffle_buffer=4, batch_size=4, placement="device")
-    store = DeviceStore(item, rows, stage.round_size)
-    with pytest.raises(ValueError, match=message):
-        _ = [store.apply(plan) for plan in stage]
-
-
 @pytest.mark.parametrize("kind", [collections.OrderedDict, collections.UserDict, FrozenDict])
 def test_items_may_be_mappings_of_any_kind(kind):
     examples = grain.MapDataset.range(8).map(lambda n: kind({"x": np.full(2, n, np.float32)}))
@@ -169,38 +73,6 @@ def test_a_store_may_be_used_where_a_mesh_is_set(kind):
     with jax.set_mesh(mesh):
         batches = [step(store.apply(plan)) for plan in stage]
     np.testing.assert_array_equal(np.concatenate(batches)[:, 0], 2 * np.repeat(np.arange(8), 2))
-
-
-def test_a_store_refuses_what_is_no_plan_of_its_streams():
-    examples = grain.MapDataset.range(8).map(lambda n: np.full(2, n, np.float32))
-    options = {"factor": 2, "batch_size": 4, "placement": "device"}
-    stage = EchoIterDataset(examples, **options)
-    plan = next(iter(stage))
-    store = DeviceStore(examples[0], stage.store_rows(8), stage.round_size)
-    for wrong in (next(iter(EchoIterDataset(examples, **options, annotate=True))), {"items": 1}):
-        with pytest.raises(TypeError, match=r"plan has type (Echoed|dict); allowed: a GatherPlan"):
-            store.apply(wrong)
-    with pytest.raises(ValueError, match="of 2 streams, the store is for 1"):
-        store.apply(gather_plan.joined([plan, plan]))
-    store.apply(plan)
-
-
-@pytest.mark.parametrize("dtype", [">f4", "M8[D]", "U3", object])
-def test_a_store_refuses_what_jax_cannot_hold(dtype):
-    with pytest.raises(TypeError, match=r"has a leaf of dtype .*; allowed: numbers and booleans"):
-        DeviceStore({"x": np.empty(3, dtype)}, 4, 2)
-
-
-@pytest.mark.parametrize("number", [-(2**40), 2**31, np.uint64(2**63)])
-def test_integers_that_do_not_fit_in_32_bits_are_refused_unless_jax_has_64(number):
-    parent = grain.MapDataset.range(4).map(lambda i: {"id": np.asarray(number), "x": 0.1})
-    stage = EchoIterDataset(parent, factor=1, batch_size=4, placement="device")
-    (plan,) = stage
-    with pytest.raises(ValueError, match=rf"integers from {number} to {number}.*jax_enable_x64"):
-        DeviceStore({"id": np.asarray(number), "x": np.float64(0.1)}, 8, 4).apply(plan)
-    with jax.enable_x64(True):
-        store = DeviceStore({"id": np.asarray(number), "x": np.float64(0.1)}, 8, 4)
-        assert store.apply(plan)["id"].tolist() == [number] * 4
 
 
 def test_batches_are_items_too():
@@ -295,19 +167,6 @@ def test_joined_plans_have_a_column_per_stream_and_the_maximum_number_of_rounds(
     assert plan.items["x"].shape == (3, 3, 2)
     assert plan.items["x"][0].tolist() == [[1000, 1010], [2000, 2010], [0, 0]]
     assert plan.gather.tolist() == [[0, 1, 1]] * 3
-
-
-def test_an_item_in_a_reused_buffer_is_copied_at_once():
-    buffer = np.zeros(2, np.int32)
-
-    def reusing():
-        for number in range(3):
-            buffer[:] = number
-            yield buffer
-
-    store = gather_plan.PlanStore(4, round_size=3)
-    store.put(np.arange(3), reusing(), np.ones(3, int))
-    assert emit(store, range(3)).items[0, 0, :, 0].tolist() == [0, 1, 2]
 
 
 def test_rows_copied_one_by_one_are_those_of_a_scatter_and_of_a_gather():

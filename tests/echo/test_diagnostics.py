@@ -42,7 +42,6 @@ def by_hand(batches, start, stop):
     return statistics
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("insertion", "buffer"), INSERTIONS_AND_BUFFERS)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
@@ -58,7 +57,6 @@ def test_windows_of_a_run_match_its_batches(insertion, buffer, streams):
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

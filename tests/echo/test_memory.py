@@ -8,7 +8,6 @@ import pytest
 from tests.helpers.runs import HANGS
 
 pytestmark = [
-    pytest.mark.multiprocess,
     pytest.mark.skipif(
         not sys.platform.startswith("linux"), reason="reads /proc/self/status, which is Linux's"
     ),

@@ -101,7 +101,6 @@ def test_a_stateful_loader_resumes_an_echoed_stream_inside(table):
     assert restarted(make, expected, RESTARTS) == flat(expected)
 
 
-@pytest.mark.multiprocess
 def test_a_stateful_loader_resumes_echoed_streams_in_its_workers(table):
     def make():
         echoed = echo_iterable(examples(table), 2, 10)
@@ -112,7 +111,6 @@ def test_a_stateful_loader_resumes_echoed_streams_in_its_workers(table):
     assert restarted(make, expected, 5) == flat(expected)
 
 
-@pytest.mark.multiprocess
 def test_set_epoch_gives_new_workers_an_order_of_the_pass(table):
     echoed = echo_iterable(examples(table), 1, 40)
     loader = stateful.StatefulDataLoader(echoed, batch_size=None, num_workers=2)

@@ -68,7 +68,6 @@ def test_the_statistic_distinguishes_other_buffers():
     assert goodness_of_fit(samples, scipy.stats.geom(1 / SLOTS)) < 0.001
 
 
-@pytest.mark.slow
 def test_distances_are_those_of_tf_data():
     tf = pytest.importorskip(
         "tensorflow", reason="compares with tf.data's shuffle; pip install tensorflow-cpu"

@@ -2,14 +2,15 @@
 
 import math
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import Future
 
 import pytest
 
 from echo import threads
-from tests.helpers import forked
-from tests.helpers.runs import HANGS
+from tests.helpers.runs import HANGS, ROOT
 
 WAITING = """
 import contextlib, sys, threading
@@ -34,10 +35,34 @@ started.wait()
 """
 
 
-@pytest.mark.multiprocess
 def test_a_thread_that_waits_for_a_call_that_has_not_begun_does_not_delay_the_end():
-    ended = forked.run(["-c", WAITING, str(HANGS)], dict(os.environ), HANGS)
+    ended = subprocess.run(
+        [sys.executable, "-c", WAITING, str(HANGS)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=HANGS,
+    )
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+
+def test_calls_run_alongside_a_block_which_ends_after_them():
+    begun, numbers = threading.Barrier(3), []
+
+    def call(number):
+        begun.wait(HANGS)
+        numbers.append(number)
+        if number == 1:
+            raise OSError("broken")
+
+    def block():
+        with threads.running(call, 2):
+            assert not numbers
+            begun.wait(HANGS)
+
+    with pytest.raises(OSError, match="broken"):
+        block()
+    assert sorted(numbers) == [0, 1]
 
 
 @pytest.mark.parametrize("seconds", [1e12, math.inf, None])

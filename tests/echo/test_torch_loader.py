@@ -18,7 +18,7 @@ pytestmark = pytest.mark.extras
 torch = pytest.importorskip("torch", reason="see requirements-extras.txt")
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.multiprocess)])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_an_echoed_stream_resumes_around_a_seeded_loader(workers):
     def echoed():
         generator = torch.Generator().manual_seed(3)
