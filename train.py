@@ -69,7 +69,7 @@ from ml_collections import ConfigDict
 from data.splits import remarks
 from runs import processes, records, signals, trial_records, workdirs
 from runs.progress import Progress, duration, several, write
-from training import best_checkpoint
+from training import evaluate
 from training.experiment import make_experiment
 from training.run import Run
 
@@ -146,10 +146,10 @@ def main(argv: Sequence[str], on_step: OnStep | None = None) -> int:
 
 def _evaluate(workdir: pathlib.Path, overrides: Sequence[str]) -> int:
     processes.initialize()
-    evaluation = best_checkpoint.evaluate(workdir, overrides)
+    evaluation = evaluate.evaluate(workdir, overrides)
     if processes.is_first():
         step, fresh = evaluation["step"], evaluation["fresh_examples"]
-        status = evaluation.get("status", "exhausted")  # earlier versions wrote none
+        status = evaluation["status"]
         ended = status in records.FINISHED
         so_far = "" if ended else f"; the best so far, since the run is {status}"
         write(f"step {step:,}, {several(fresh, 'fresh example')}{so_far}")

@@ -7,6 +7,7 @@ ends, or the disk of a log is full.
 import contextlib
 import dataclasses
 import io
+import logging
 import math
 import os
 import shutil
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import IO, Any
 
 # A terminal gets a line this often, and a log file.
 _LIVE_SECONDS, _PLAIN_SECONDS = 0.2, 10.0
@@ -217,8 +218,13 @@ def surviving_output() -> Iterator[None]:
     """Keeps a command alive, within the context, when its terminal closes or its output fails.
 
     Prints characters that standard output cannot encode, such as '≤' in ASCII, as escapes, as
-    Python does on standard error. Flushes at the end, where Python would fail at exit.
+    Python does on standard error. Flushes at the end, where Python would fail at exit. Leaves out
+    what Orbax and its file layer report of errors that they raise, too.
     """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    report = sys.unraisablehook
+    sys.unraisablehook = lambda raised: None if _of_orbax(raised) else report(raised)
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -227,7 +233,15 @@ def surviving_output() -> Iterator[None]:
     try:
         yield
     finally:
+        sys.unraisablehook = report
         for stream in (sys.stdout, sys.stderr):
             with writable(stream):
                 if stream is not None:
                     stream.flush()
+
+
+def _of_orbax(raised: Any) -> bool:
+    """Whether something complains, as a coroutine of Orbax does, that others have failed."""
+    code = getattr(raised.object, "cr_code", None)
+    in_orbax = code is not None and "orbax" in code.co_filename
+    return in_orbax or str(raised.exc_value) == "Event loop is closed"

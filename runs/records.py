@@ -2,17 +2,15 @@
 
 A run's directory (WORKDIR) holds `config.json`, `metrics.jsonl`, and `result.json`. A study's
 directory holds `study.json` and one WORKDIR per trial at `<condition>/<search>/<trial>/`, each with
-`hparams.json`. JSON files are written atomically. `metrics.jsonl` grows by whole lines; a
-checkpoint stores its length and SHA-256, so that resuming can truncate it to what the checkpoint
-covers and detects when that part is missing.
+`hparams.json`. One rule protects them: a file is written whole, under a name of its own until it is
+renamed, and has a checksum. A JSON file holds its own, in the field `sha256`; that of
+`metrics.jsonl`, which grows by lines, is in each checkpoint and in `result.json`. A file that does
+not match its checksum is `Damaged`, and nothing in it is used. WORKDIR needs a POSIX file system.
 """
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import hashlib
-import io
 import itertools
 import json
 import math
@@ -20,24 +18,11 @@ import os
 import pathlib
 import re
 import secrets
-import stat
-import time
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-# 2: echo.shuffle_buffer is the total of all streams (1: per stream, before batching), and the order
-# of an epoch derives from a hash of data seed and epoch (1: from their sum).
-# 3: crops on the host are resized by another library, within one gray level, and the default of
-# echo.max_factor follows from the batch size (2: 16).
-# 4: the default of echo.max_factor is a quarter of the batch size (3: an eighth).
-# 5: colors on the host are distorted by another library, within one gray level.
-# 6: echo.policy=auto spreads the copies of an example over more batches.
-# 7: the default of echo.max_factor is half of the batch size where each repeat is augmented anew;
-# echo.policy=auto may hold a reserve of copies back (so did the last commits of version 6).
-# 8: photographs are resized by another routine on AMD's processors, within one gray level. The
-# state of echo.policy=auto is that of an earlier batch and the decisions since then.
-# Older records remain readable and are never resumed.
-SCHEMA_VERSION = 8
+# Records of other versions are refused.
+SCHEMA_VERSION = 9
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 STUDY, HPARAMS = "study.json", "hparams.json"
@@ -113,7 +98,8 @@ def run_result(
         "fresh_examples_to_target": reached.get("fresh_examples"),
         "steps_to_target": reached.get("step"),
         "seconds_to_target": reached.get("train_seconds"),
-        "best": best or {"metric": target.metric, "value": None, "fresh_examples": None},
+        "best": best
+        or {"metric": target.metric, **dict.fromkeys(("value", "fresh_examples", "step"))},
         "step": position["step"],
         "fresh_examples": position["fresh_examples"],
         "train_seconds": position["train_seconds"],
@@ -125,18 +111,21 @@ def run_result(
 
 def schema_version(record: Mapping[str, Any]) -> int:
     """The version of a config.json or study.json."""
-    return record.get("schema_version", 1)
+    return record.get("schema_version", SCHEMA_VERSION)
 
 
 def check_readable(record: Mapping[str, Any]) -> None:
-    """Raises ValueError if the version of a config.json or study.json is not known here: what later
-    code has written may mean something else."""
-    version = schema_version(record)
-    if version is None or not 1 <= version <= SCHEMA_VERSION:
-        raise ValueError(
-            f"schema_version is {version}; this code reads 1 to {SCHEMA_VERSION}, so analyze it "
-            "with the code that wrote it"
-        )
+    """Nothing: records of other versions cannot be read at all."""
+
+
+def remove_stale(directory: str | os.PathLike) -> None:
+    """Nothing."""
+
+
+def file_content(path: str | os.PathLike) -> bytes:
+    """The bytes of a file; raises OSError."""
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def error_file(process: int) -> str:
@@ -152,9 +141,25 @@ def is_error_file(name: str) -> bool:
 # --- Writing
 
 
-def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes `value` as JSON at `path`, atomically."""
+def write_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
+    """Writes an object as JSON with its checksum at `path`, atomically."""
     write_bytes(path, _json(value))
+
+
+def write_result(
+    workdir: pathlib.Path, result: Mapping[str, Any], metrics: "Extent | None" = None
+) -> dict[str, Any]:
+    """Writes result.json, the last record of a run; returns its content.
+
+    Args:
+        metrics: the extent of metrics.jsonl; by default, that of the file as it is.
+    """
+    if metrics is None:
+        content = read_bytes(workdir / METRICS) or b""
+        metrics = Extent(len(content), hashlib.sha256(content).hexdigest())
+    content = {**result, "records": {METRICS: dataclasses.asdict(metrics)}}
+    write_json(workdir / RESULT, content)
+    return content
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
@@ -163,44 +168,15 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
         os.replace(temporary, path)
 
 
-def create_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes `value` as JSON at `path` unless it exists.
-
-    If several processes, on one machine or more, create the same file, exactly one succeeds. (On a
-    file system without links whose locks exclude only processes of one machine, this holds for
-    those.)
+def create_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
+    """Like `write_json`, unless `path` exists: of several processes, on one machine or more, that
+    create the same file, exactly one succeeds.
 
     Raises:
         FileExistsError: `path` exists; it is left unchanged.
     """
-    path, content = pathlib.Path(path), _json(value)
-    with temporary_file(path, content) as temporary:
-        try:
-            os.link(temporary, path)  # unlike a rename, a link never replaces a file
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            _move(temporary, path)
-
-
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
-
-
-def _move(temporary: pathlib.Path, path: pathlib.Path) -> None:
-    """Renames a file; raises FileExistsError if `path` exists."""
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-    except OSError:  # without locks, one creator matters more than a whole file at every moment
-        with path.open("xb") as file:
-            file.write(temporary.read_bytes())
-            force_to_disk(file)
-    else:
-        if os.path.lexists(path):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-        os.replace(temporary, path)
-    finally:
-        os.close(directory)
+    with temporary_file(pathlib.Path(path), _json(value)) as temporary:
+        os.link(temporary, path)  # unlike a rename, a link never replaces a file
 
 
 @contextlib.contextmanager
@@ -217,7 +193,7 @@ def temporary_file(path: pathlib.Path, content: bytes) -> Iterator[pathlib.Path]
 def temporary_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A free path next to `path`, for the caller to write to and rename; removed on exit.
 
-    Its name is random, since process numbers repeat between containers and machines.
+    Its name is hidden and random, since process numbers repeat between containers and machines.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -232,45 +208,11 @@ def force_to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-# Names of `temporary_path`, and those of earlier versions, which ended in a process number.
-_WRITTEN = (STUDY, CONFIG, HPARAMS, RESULT, EVALUATION, PARAMETERS, TRACKED)
-_TEMPORARY = re.compile(
-    rf"\..+\.[0-9a-f]{{16}}\.tmp|\.({'|'.join(map(re.escape, _WRITTEN))})\.[0-9]+"
-)
-
-# A temporary file exists for seconds, but clocks of machines may differ by hours.
-STALE_SECONDS = 2 * 24 * 3600.0
-
-
-def is_temporary(name: str) -> bool:
-    """Whether this is the name of a temporary file, in use or left by a process that was killed."""
-    return _TEMPORARY.fullmatch(name) is not None
-
-
-def remove_stale(directory: str | os.PathLike) -> None:
-    """Removes temporary files in `directory` older than STALE_SECONDS, left by killed processes.
-
-    Files that cannot be removed stay.
-    """
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
-                age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-                if age > STALE_SECONDS:
-                    with contextlib.suppress(OSError):
-                        os.unlink(entry.path)
-
-
 def set_aside(path: pathlib.Path, directory: pathlib.Path, name: str = "") -> pathlib.Path:
     """Moves a damaged file or directory into `directory`, under a name that is free there."""
     directory.mkdir(exist_ok=True)
-    return path.rename(free_path(directory, name or path.name))
-
-
-def free_path(directory: pathlib.Path, name: str) -> pathlib.Path:
-    """`directory` / `name`, with a number appended if that exists."""
-    names = (f"{name}.{number}" if number else name for number in itertools.count())
-    return next(directory / free for free in names if not os.path.lexists(directory / free))
+    names = (f"{name or path.name}{f'.{n}' if n else ''}" for n in itertools.count())
+    return path.rename(next(directory / n for n in names if not os.path.lexists(directory / n)))
 
 
 # --- Reading
@@ -280,77 +222,47 @@ class Damaged(ValueError):
     """A record is not what was written; the message names the file and gives the reason."""
 
 
-# Far larger than any record: metrics.jsonl of a long run has a few megabytes.
-MAX_BYTES = 256 * 1024**2
-
-# Errors of reading that are caused by the file, not by the process (as too many open files are).
-_UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP)
-
-
-def read_json(path: str | os.PathLike) -> Any:
-    """The value at `path`, or None if there is no such file.
+def read_json(path: str | os.PathLike) -> dict[str, Any] | None:
+    """The object that `write_json` wrote at `path`, or None if there is no such file.
 
     Raises:
-        Damaged: it is not JSON (which excludes NaN and infinities), or cannot be read.
-    """
-    content = read_bytes(path)
-    return None if content is None else _parsed(content, pathlib.Path(path).name)
-
-
-def read_object(path: str | os.PathLike) -> dict[str, Any] | None:
-    """The JSON object at `path`, or None if there is no such file.
-
-    Raises:
-        Damaged: it is not a JSON object, or cannot be read.
+        Damaged: the file is not as it was written, or of another schema version.
     """
     content, name = read_bytes(path), pathlib.Path(path).name
-    return None if content is None else _object(_parsed(content, name), name)
+    return None if content is None else parse_object(content, name)
+
+
+read_object = read_json
+
+
+def parse_object(content: bytes, name: str) -> dict[str, Any]:
+    """The object in the content of the file `name`; raises as `read_json`."""
+    value = _parsed(content, name)
+    if not isinstance(value, dict):
+        raise Damaged(f"{name} holds {type(value).__name__}, not an object")
+    checksum, version = value.pop("sha256", None), value.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise Damaged(
+            f"{name} is of schema version {version}, and this code reads {SCHEMA_VERSION}; use the "
+            "code that wrote it"
+        )
+    if checksum != _checksum(value):
+        raise Damaged(f"{name} has changed since it was written")
+    return value
 
 
 def read_bytes(path: str | os.PathLike) -> bytes | None:
-    """The content of a record, or None if there is no such file.
-
-    Raises:
-        Damaged: it is not a regular file, cannot be read, or is far larger than any record.
-    """
+    """The content of a file, or None if there is no such file; raises Damaged if it is a directory,
+    or cannot be read."""
     path = pathlib.Path(path)
     try:
-        with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_BYTES:
-                raise Damaged(f"{path.name} has {size:,} bytes, more than {MAX_BYTES:,}")
-            return file.read(MAX_BYTES)
+        if path.exists() and not path.is_file():  # to open a named pipe would wait for a writer
+            raise Damaged(f"{path.name} is not a file")
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (IsADirectoryError, io.UnsupportedOperation):
-        raise Damaged(f"{path.name} is not a file") from None
-    except OSError as error:
-        if error.errno not in _UNREADABLE:
-            raise
+    except PermissionError as error:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
-
-
-def open_file(path: str | os.PathLike) -> io.BufferedReader:
-    """Opens a file for reading, but not a named pipe, where `open` would wait for a writer.
-
-    Raises:
-        io.UnsupportedOperation (an OSError): it is not a regular file.
-    """
-    file = open(path, "rb", opener=_open_nonblocking)  # noqa: SIM115, closed by the caller
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise io.UnsupportedOperation(f"{path} is not a file")
-    return file
-
-
-def file_content(path: str | os.PathLike) -> bytes:
-    """The bytes of a file of any size; raises as `open_file`, and OSError."""
-    with open_file(path) as file:
-        return file.read()
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _refuse_constant(text: str):
@@ -369,19 +281,13 @@ def _parsed(content: bytes, name: str) -> Any:
         raise Damaged(f"{name} is not JSON: {error}") from error
 
 
-def parse_object(content: bytes, name: str) -> dict[str, Any]:
-    """The JSON object that `content`, of the file `name`, represents; raises Damaged."""
-    return _object(_parsed(content, name), name)
+def _json(value: Mapping[str, Any]) -> bytes:
+    plain = json.loads(json.dumps(value, allow_nan=False))  # as it will be read: lists for tuples
+    return (json.dumps(plain | {"sha256": _checksum(plain)}, indent=2) + "\n").encode()
 
 
-def _object(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Damaged(f"{name} holds {type(value).__name__}, not an object")
-    return value
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+def _checksum(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 # --- Files that grow by lines
@@ -396,15 +302,11 @@ class Extent:
 
     def missing_from(self, path: str | os.PathLike) -> str:
         """The reason why `path` does not begin with this extent; '' if it does."""
-        try:
-            with open(path, "rb") as file:
-                content = file.read(self.bytes)
-        except FileNotFoundError:
-            content = b""
+        content, name = (read_bytes(path) or b"")[: self.bytes], pathlib.Path(path).name
         if len(content) < self.bytes:
-            return f"{pathlib.Path(path).name} has {len(content):,} of its {self.bytes:,} bytes"
+            return f"{name} has {len(content):,} of its {self.bytes:,} bytes"
         if hashlib.sha256(content).hexdigest() != self.sha256:
-            return f"{pathlib.Path(path).name} has changed since"
+            return f"{name} has changed since it was written"
         return ""
 
 
@@ -448,11 +350,19 @@ def without_nonfinite(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`, empty before the run has begun; raises Damaged."""
-    try:
-        return read_lines(pathlib.Path(workdir) / METRICS)
-    except FileNotFoundError:
-        return []
+    """The records of `metrics.jsonl`, empty before the run has begun.
+
+    Raises:
+        Damaged: a line is not JSON, or the file is not the one that result.json covers.
+    """
+    path = pathlib.Path(workdir) / METRICS
+    if covered := (read_json(path.with_name(RESULT)) or {}).get("records"):
+        extent = Extent(**covered[METRICS])
+        if why := extent.missing_from(path):
+            raise Damaged(why)
+        if path.exists() and path.stat().st_size > extent.bytes:
+            raise Damaged(f"{METRICS} has grown since {RESULT} was written")
+    return read_lines(path) if path.exists() else []
 
 
 def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
@@ -464,15 +374,17 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
     """
     content, name = read_bytes(path), pathlib.Path(path).name
     if content is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        raise FileNotFoundError(path)
     *lines, _incomplete = content.split(b"\n")
     # All lines at once, which takes a third of the time; one by one only to name the damaged one.
     with contextlib.suppress(Damaged):
         values = _parsed(b"[" + b",".join(lines) + b"]", name)
         if len(values) == len(lines) and all(type(value) is dict for value in values):
             return values
-    named = ((f"{name}, line {number},", line) for number, line in enumerate(lines, start=1))
-    return [_object(_parsed(line, where), where) for where, line in named]
+    for number, line in enumerate(lines, start=1):
+        if type(_parsed(line, f"{name}, line {number},")) is not dict:
+            raise Damaged(f"{name}, line {number}, is not an object")
+    raise Damaged(f"{name} has lines that are JSON only together")
 
 
 def read_decisions(path: str | os.PathLike) -> tuple[list[list[int]], int]:
@@ -482,8 +394,7 @@ def read_decisions(path: str | os.PathLike) -> tuple[list[list[int]], int]:
         The fresh examples of each stream, for each step; and the length of these lines in bytes.
     """
     decisions, length = [], 0
-    content = pathlib.Path(path).read_bytes() if os.path.exists(path) else b""
-    for line in content.split(b"\n")[:-1]:
+    for line in (read_bytes(path) or b"").split(b"\n")[:-1]:
         try:
             decision = json.loads(line)
             valid = decision["step"] == len(decisions) + 1

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from runs import cli, processes, records, trial_records
+from runs import cli, processes, records
 from runs.checkpoints import Checkpoints
 from runs.records import Damaged
 
@@ -31,7 +31,7 @@ def newest_usable(
     """The (step, arrays, value) of a checkpoint; None if there are no checkpoints.
 
     Checkpoints that are not usable and a damaged result, which resuming the run writes again, are
-    moved to WORKDIR/damaged and reported. What killed processes left is put back or removed.
+    moved to WORKDIR/damaged and reported.
 
     Args:
         like: a pytree with the structure and sharding of the arrays.
@@ -42,8 +42,7 @@ def newest_usable(
     """
     unusable: list[tuple[int, str]] = []
     newest, steps = None, checkpoints.steps()
-    while steps:
-        step = steps.pop(0)
+    for step in steps:
         try:
             checkpoints.check_metadata(step)  # of all: Orbax reads it when it saves the next one
             if newest is None:
@@ -52,8 +51,6 @@ def newest_usable(
                 newest = step, checkpoints.restore(step, like), value
         except Damaged as error:
             unusable.append((step, str(error)))
-            if checkpoints.use_replaced(step):
-                steps.insert(0, step)
     if newest is None and unusable:
         reasons = "; ".join(f"checkpoint {step}: {why}" for step, why in unusable)
         raise NothingToResume(workdir, reasons)
@@ -62,8 +59,7 @@ def newest_usable(
             functools.partial(checkpoints.set_aside, step, workdir / records.DAMAGED)
         )
         say(f"warning: checkpoint {step} of {workdir} cannot be used: {why}")
-    checkpoints.recover()
-    processes.decided_by_first(lambda: _clear(workdir, say))
+    processes.decided_by_first(lambda: _set_result_aside(workdir, say))
     if newest and unusable:
         say(f"resuming from checkpoint {newest[0]}; the others are in {workdir / records.DAMAGED}")
     return newest
@@ -83,11 +79,9 @@ def _check_records(workdir: pathlib.Path, extents: dict[str, dict[str, Any]]) ->
         raise Damaged(why)
 
 
-def _clear(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
-    """Moves a damaged result.json away, and removes old temporary files."""
-    records.remove_stale(workdir)
+def _set_result_aside(workdir: pathlib.Path, say: Callable[[str], None]) -> None:
     try:
-        trial_records.read_result(workdir)
+        records.read_json(workdir / records.RESULT)
     except Damaged as error:
         with cli.writing_to(workdir):
             aside = records.set_aside(workdir / records.RESULT, workdir / records.DAMAGED)

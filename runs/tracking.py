@@ -502,17 +502,18 @@ class Recorder:
         follow."""
         if self.active:
             try:
-                self._metrics.sync()
+                self._extent = self._metrics.sync()
             finally:
                 self._metrics.close()
 
-    def write_result(self, result: dict[str, Any]) -> None:
-        """Writes result.json, the last record. A run that has finished no longer has the errors of
-        earlier attempts."""
+    def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Writes result.json, the last record; returns its content. A run that has finished no
+        longer has the errors of earlier attempts."""
         if self.active:
             if result["status"] in records.FINISHED:
                 for path in [*self._workdir.iterdir()]:
                     if records.is_error_file(path.name) and path.is_file():
                         path.unlink()
-            records.write_json(self._workdir / records.RESULT, result)
+            result = records.write_result(self._workdir, result, self._extent)
             self._followers.end(result)
+        return result

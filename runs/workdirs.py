@@ -5,11 +5,13 @@ import fcntl
 import itertools
 import os
 import pathlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from configs import base
 from runs import cli, records, trial_records
 from runs.cli import InputError
+from runs.study import flat
 
 
 def enter(
@@ -67,54 +69,22 @@ def checked(
     Raises:
         InputError: `record` may not be trained there.
     """
-    check_kinds(workdir)
-    there = _recorded(workdir)
-    if not there:
+    with cli.damage_explained(f"the run in {workdir}", "restore that file, or give another one"):
+        there = records.read_json(workdir / records.CONFIG)
+    if there is None:
         if os.path.lexists(workdir) and not is_new(workdir):
             raise InputError(f"{workdir} exists but contains no run; give a new or empty directory")
         return None
-    other_version = records.schema_version(there) != records.SCHEMA_VERSION
-    compared = differences_in_shared if other_version else differences
-    changed = compared(there["config"], record["config"], may_change)
+    changed = differences(there["config"], record["config"], may_change)
     if there["dataset"]["fingerprint"] != record["dataset"]["fingerprint"]:
         changed.append(f"the data (fingerprint {there['dataset']['fingerprint']} there)")
-    result = trial_records.intact_result(workdir)
-    finished = result if result.get("status") in records.FINISHED else None
-    if other_version and (changed or not finished):
-        raise InputError(version_sentence(workdir, there, "run", "directory"))
     if changed:
         raise InputError(
             f"{workdir} contains a run with another configuration, which differs in "
             f"{'; '.join(changed)}; give those values, or another directory"
         )
-    return finished
-
-
-def _recorded(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of config.json, empty if there is none; raises InputError if it is damaged."""
-    advice = "restore that file from a copy, or give another directory"
-    with cli.damage_explained(f"the run in {workdir}", advice):
-        recorded = trial_records.read_config(workdir)
-        complete = recorded.get("config") and (recorded.get("dataset") or {}).get("fingerprint")
-        if (workdir / records.CONFIG).exists() and not complete:
-            raise records.Damaged(f"{records.CONFIG} lacks the configuration or the data set")
-    return recorded
-
-
-def version_sentence(where: pathlib.Path, there: dict[str, Any], what: str, other: str) -> str:
-    """The message for a run or study that was recorded with another schema version.
-
-    Args:
-        there: its config.json or study.json.
-        what: 'run' or 'study'.
-        other: what the user should give for another one.
-    """
-    commit = f"commit {there['commit']}" if there.get("commit") else "the code that started it"
-    return (
-        f"{where} contains a {what} of schema version {records.schema_version(there)}, which code "
-        f"of version {records.SCHEMA_VERSION} cannot continue; use {commit}, or give another "
-        f"{other}"
-    )
+    result = trial_records.intact_result(workdir)
+    return result if result.get("status") in records.FINISHED else None
 
 
 def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
@@ -133,36 +103,13 @@ def check_apart(directory: pathlib.Path, config: Any, flag: str) -> None:
             )
 
 
-def check_kinds(workdir: pathlib.Path) -> None:
-    """Raises InputError for an entry of a run's directory that is `misplaced`."""
-    for path, kind in misplaced(workdir):
-        raise InputError(f"{path} is not {kind}; move it away")
-
-
-def misplaced(workdir: pathlib.Path) -> list[tuple[pathlib.Path, str]]:
-    """Entries of a run's directory that are of another kind than a run's, and what they should be:
-    'a file' or 'a directory'."""
-    files = (records.LOCK, records.METRICS, records.DECISIONS)  # opened without `read_bytes`
-    kinds = (
-        *((name, "a file", pathlib.Path.is_file) for name in files),
-        (records.CHECKPOINTS, "a directory", pathlib.Path.is_dir),
-        (records.DAMAGED, "a directory", pathlib.Path.is_dir),
-    )
-    entries = ((workdir / name, kind, is_kind) for name, kind, is_kind in kinds)
-    return [(p, kind) for p, kind, is_kind in entries if os.path.lexists(p) and not is_kind(p)]
-
-
 def is_new(workdir: pathlib.Path) -> bool:
-    """Whether a directory contains no run.
-
-    It may contain files that a study writes before a trial starts, or when the trial's workers were
-    killed before it started; temporary files of a process that was killed (hidden names, see
-    `records.is_temporary`); and damaged records.
-    """
-    names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
+    """Whether a directory contains no run. It may contain what a study writes before a trial
+    starts, also for one whose workers were killed then; hidden files; and damaged records."""
     kept = [records.HPARAMS, records.LOCK, records.DAMAGED]
     if trial_records.intact_result(workdir).get("status") == "failed":
         kept.append(records.RESULT)
+    names = [path.name for path in workdir.iterdir()] if workdir.is_dir() else ["a file"]
     return all(name in kept or name.startswith(".") for name in names)
 
 
@@ -185,33 +132,17 @@ def set_aside(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def differences(
-    there: dict[str, Any], here: dict[str, Any], may_change: Collection[str], prefix: str = ""
+    there: Mapping[str, Any], here: Mapping[str, Any], may_change: Collection[str]
 ) -> list[str]:
-    """Fields that differ but must not, such as 'echo.factor (2.0 there, 4.0 here)'."""
-    differing = []
-    for name in sorted(set(there) | set(here)):
-        full, old, new = prefix + name, there.get(name), here.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            differing += differences(old, new, may_change, f"{full}.")
-        elif old != new and full not in may_change:
-            differing.append(f"{full} ({old!r} there, {new!r} here)")
-    return differing
-
-
-def differences_in_shared(
-    there: dict[str, Any], here: dict[str, Any], may_change: Collection[str] = ()
-) -> list[str]:
-    """`differences` in the fields that both records have, for records of other versions."""
-    return differences(_shared(there, here), _shared(here, there), may_change)
-
-
-def _shared(record: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    nested = {k for k in record if isinstance(record[k], dict) and isinstance(other.get(k), dict)}
-    return {
-        name: _shared(value, other[name]) if name in nested else value
-        for name, value in record.items()
-        if name in other
-    }
+    """Fields that differ but must not, such as 'echo.factor (2.0 there, 4.0 here)'. A field that
+    did not exist then had its default."""
+    defaults = {field.name: field.default for field in base.FIELDS}
+    old, new = ({**defaults, **flat(config)} for config in (there, here))
+    return [
+        f"{name} ({old.get(name)!r} there, {new.get(name)!r} here)"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name) and name not in may_change
+    ]
 
 
 @contextlib.contextmanager

@@ -136,8 +136,7 @@ def give_up(
         if not (workdir / records.HPARAMS).exists():
             _write_hparams(study, unit, trial, workdir, len(unit.trials))
         result = _failed_result(study.target, workdir, error)
-        records.write_json(workdir / records.RESULT, result)
-        return result
+        return records.write_result(workdir, result)
 
 
 def _failed_result(target: records.Target, workdir: pathlib.Path, error: str) -> dict[str, Any]:
@@ -152,8 +151,8 @@ def _failed_result(target: records.Target, workdir: pathlib.Path, error: str) ->
     for record in metrics:
         value = record.get(target.metric) if record.get("split") == "validation" else None
         if value is not None and target.better(value, than=best["value"] if best else None):
-            fresh = record["fresh_examples"]
-            best = {"metric": target.metric, "value": value, "fresh_examples": fresh}
+            place = {name: record[name] for name in ("fresh_examples", "step")}
+            best = {"metric": target.metric, "value": value, **place}
     return records.run_result("failed", target, position, best, error)
 
 
@@ -208,8 +207,7 @@ def _shared_before(workdir: pathlib.Path) -> dict[str, Any]:
     """The hparams.json of a trial that resumes, whose clocks and numbers include what it shared
     before the interruption; empty for one that starts, or starts over."""
     checkpoints = (workdir / records.CHECKPOINTS).glob("*")
-    # A hidden one was being replaced when its process was killed; see Checkpoints.recover.
-    resumes = any(records.is_numbered(path.name.removeprefix(".")) for path in checkpoints)
+    resumes = any(records.is_numbered(path.name) for path in checkpoints)
     return trial_records.read_hparams(workdir) if resumes else {}
 
 

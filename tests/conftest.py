@@ -4,21 +4,18 @@ No test's verdict may depend on how fast the machine is or how its processor rou
 events, or go by clocks of their own; a timeout only ends what hangs.
 """
 
-import functools
 import gc
 import hashlib
 import os
 import pathlib
 import platform
 import signal
-import sys
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
 import train
-from runs import checkpoints
 from tests.helpers.processes import ProcessPairs
 from tests.helpers.runs import NOT_OPTIMIZING, ROOT
 
@@ -67,11 +64,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    """Silences Orbax's coroutines as a run does: pytest has replaced the hook that the import of
-    `train` installed. Has pytest-xdist keep the order of `pytest_collection_modifyitems`."""
+    """Has pytest-xdist keep the order of `pytest_collection_modifyitems`."""
     config.option.loadscopereorder = False
-    report = sys.unraisablehook
-    sys.unraisablehook = functools.partial(checkpoints._ignore_orbax, report=report)
 
 
 def pytest_collection_modifyitems(items):

@@ -148,7 +148,8 @@ def test_the_run_stops_at_the_first_evaluation_that_reaches_the_target(tmp_path,
     assert result["fresh_examples_to_target"] == result["fresh_examples"] == first
     assert result["steps_to_target"] == first // 32
     assert 0 < result["seconds_to_target"] <= result["wall_seconds"]
-    assert result["best"] == {"metric": "accuracy", "value": goal, "fresh_examples": first}
+    best = {"metric": "accuracy", "value": goal, "fresh_examples": first, "step": first // 32}
+    assert result["best"] == best
 
 
 def test_a_falling_metric_can_reach_a_target_from_above(tmp_path):

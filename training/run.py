@@ -42,7 +42,7 @@ class Counters:
         evaluated, saved: how many multiples of the cadences of evaluation and saving have passed.
         evaluated_step: the step of the last evaluation; -1 before the first.
         value: the target's metric there.
-        best: the best validation value so far, {metric, value, fresh_examples}, or None.
+        best: the best validation value so far, {metric, value, fresh_examples, step}, or None.
         best_step: its step; -1 before the first evaluation.
         initial_loss: the training loss of step 1, before any update; 0.0 before it is known.
     """
@@ -110,7 +110,7 @@ class Run:
         self._begun = False  # whether this process has asked for a batch
         self._whole = True  # whether model and input are at the same moment
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
-        self._saved: tuple[int, bool] | None = None  # (step, whether it was evaluated there)
+        self._saved = -1  # the step of the last checkpoint
         record = {
             "config": self.config.to_dict(),
             "dataset": experiment.info.to_record(),
@@ -154,7 +154,7 @@ class Run:
             self.iterator.set_state(value["input"])
             self.counters, self.clock = Counters(**value["counters"]), Clock(**value["clock"])
             self.transfer.bytes_sent = value["bytes_sent"]
-            self._saved = (step, self.counters.evaluated_step == step)
+            self._saved = step
             keep_bytes = value["records"][records.METRICS]["bytes"]
         self.recorder = Recorder(self.workdir, keep_bytes, self.followers)
         self._running.callback(self.recorder.close)
@@ -259,6 +259,7 @@ class Run:
         if improved:
             fresh = at.fresh_examples
             at.best = {"metric": target.metric, "value": at.value, "fresh_examples": fresh}
+            at.best["step"] = at.step
             at.best_step = at.step
         return improved
 
@@ -280,11 +281,11 @@ class Run:
             self._save()
 
     def _save(self) -> None:
-        """Saves model, optimizer, input position, counters, and clocks as of one moment."""
+        """Saves model, optimizer, input position, counters, and clocks as of one moment. No step is
+        saved twice: one that was saved before its evaluation is evaluated again on resuming."""
         self._log()
         at = self.counters
-        evaluated = at.evaluated_step == at.step
-        if self._saved == (at.step, evaluated):
+        if self._saved == at.step:
             return
         with self._paused("save") as state:
             extents = {records.METRICS: self.recorder.sync()} | self.policy.sync()
@@ -296,7 +297,7 @@ class Run:
                 "records": {name: dataclasses.asdict(extent) for name, extent in extents.items()},
             }
             self.checkpoints.save(at.step, state, value, at.best_step)
-        self._saved = (at.step, evaluated)
+        self._saved = at.step
 
     def _next_batch(self) -> Batch | None:
         """The next batch; None at the end of the input."""
@@ -380,7 +381,7 @@ class Run:
             self._running.close()
         target, best = self.experiment.target, self.counters.best
         result = records.run_result(status, target, self._position(), best, error)
-        self.recorder.write_result(result)
+        result = self.recorder.write_result(result)
         self.close()
         self.result = result
 

@@ -72,7 +72,12 @@ def write_trial(directory, values, status=None, factor=1.0, target=TARGET, setti
     hardware = origin.pop("hardware", {"device_kind": "cpu", "devices": 1})
     records.write_json(
         directory / records.CONFIG,
-        {"schema_version": 1, "config": settings or config(), "hardware": hardware, **origin},
+        {
+            "schema_version": records.SCHEMA_VERSION,
+            "config": settings or config(),
+            "hardware": hardware,
+            **origin,
+        },
     )
     if status == "unfinished":
         return
@@ -99,7 +104,7 @@ def write_study(root, conditions, outcomes, **changes):
     """A study whose outcomes are {(condition, search, trial): values, or (values, status)}."""
     root.mkdir()
     plan = {
-        "schema_version": 1,
+        "schema_version": records.SCHEMA_VERSION,
         "study": "small",
         "config": "configs/cifar10.py:mini",
         "workload": "cifar10",

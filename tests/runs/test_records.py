@@ -1,12 +1,11 @@
-"""A run on disk: whole records, clocks that leave pauses out, checkpoints that come back."""
+"""The files of a run: written whole, and either read as they were written or refused."""
 
 import contextlib
-import errno
-import hashlib
+import dataclasses
 import json
 import os
+import shutil
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -15,38 +14,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runs import fingerprint, records
+from runs import cli, fingerprint, records, trial_records
 from runs.checkpoints import Checkpoints
 from runs.clock import Clock
 from runs.tracking import Followers, Recorder
-from tests.helpers.runs import HANGS
+from tests.helpers.runs import mini
+
+RECORD = {"schema_version": 9, "a": 1, "b": {"c": [0.1, "é", None]}, "commit": "1f"}
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "result.json"
-    records.write_json(path, {"a": 1})
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    path = tmp_path / records.CONFIG
+    records.write_json(path, RECORD | {"b": (1, 2)})
+    with pytest.raises(ValueError, match="JSON"):
         records.write_json(path, {"a": float("nan")})
-    assert records.read_json(path) == {"a": 1}
-    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+    assert records.read_json(path) == RECORD | {"b": [1, 2]}
+    assert [p.name for p in tmp_path.iterdir()] == [records.CONFIG]
     assert records.read_json(tmp_path / "none.json") is None
 
 
-@pytest.mark.parametrize("lacks", [(), ("os.link",), ("os.link", "fcntl.flock")])
-def test_the_first_of_several_processes_creates_a_record(lacks, tmp_path, monkeypatch):
-    def unsupported(*_):
-        raise OSError(errno.EOPNOTSUPP, "not here")
-
-    for name in lacks:
-        monkeypatch.setattr(name, unsupported)
-    path, created = tmp_path / "study.json", []
+def test_one_of_several_threads_creates_a_record(tmp_path):
+    path, created = tmp_path / records.STUDY, []
 
     def create(number):
         with contextlib.suppress(FileExistsError):
             records.create_json(path, {"by": number})
             created.append(number)
 
-    for _ in range(50):
+    for _ in range(20):
         threads = [threading.Thread(target=create, args=[number]) for number in range(4)]
         for thread in threads:
             thread.start()
@@ -54,8 +49,129 @@ def test_the_first_of_several_processes_creates_a_record(lacks, tmp_path, monkey
             thread.join()
         assert len(created) == 1
         assert records.read_json(path) == {"by": created.pop()}
-        assert [p.name for p in tmp_path.iterdir()] == ["study.json"]
+        assert [p.name for p in tmp_path.iterdir()] == [records.STUDY]
         path.unlink()
+
+
+# --- damage
+
+
+def damaged(data, content):
+    """Other content: with a bit flipped, cut, a part replaced by one of another place, or random;
+    or None, for a file that is gone."""
+    place = data.draw(st.integers(0, len(content) - 1))
+    how = data.draw(st.sampled_from(["bit", "cut", "swap", "digit", "random", "gone"]))
+    if how == "bit":
+        flipped = content[place] ^ (1 << data.draw(st.integers(0, 7)))
+        return content[:place] + bytes([flipped]) + content[place + 1 :]
+    if how == "cut":
+        return content[:place]
+    if how == "swap":
+        other, n = data.draw(st.integers(0, len(content) - 1)), data.draw(st.integers(1, 20))
+        return content[:place] + content[other : other + n] + content[place + n :]
+    if how == "digit":
+        digits = [i for i, byte in enumerate(content) if chr(byte).isdigit()]
+        place = data.draw(st.sampled_from(digits))
+        return (
+            content[:place]
+            + data.draw(st.sampled_from(b"0123456789")).to_bytes()
+            + (content[place + 1 :])
+        )
+    return data.draw(st.binary(max_size=60)) if how == "random" else None
+
+
+READS = {
+    records.CONFIG: trial_records.read_config,
+    records.HPARAMS: trial_records.read_hparams,
+    records.RESULT: trial_records.read_result,
+    records.METRICS: trial_records.read_metrics,
+    records.EVALUATION: lambda run: records.read_json(run / records.EVALUATION),
+    records.STUDY: lambda run: records.read_json(run / records.STUDY),
+}
+
+
+@pytest.fixture(scope="module")
+def run(uninterrupted, tmp_path_factory):
+    """A finished run's directory with every kind of record."""
+    place = tmp_path_factory.mktemp("records") / "run"
+    shutil.copytree(uninterrupted(mini()), place)
+    records.write_json(place / records.HPARAMS, {"trial": 3, "hparams": {"optimizer.x": 0.07}})
+    records.write_json(place / records.EVALUATION, {"step": 20, "splits": {"test": {"a": 0.5}}})
+    records.write_json(place / records.STUDY, {**RECORD, "trials": 12})
+    return place
+
+
+@pytest.mark.parametrize("name", READS)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_a_damaged_record_is_refused_or_the_same_and_never_another(name, run, data):
+    content, expected = (run / name).read_bytes(), READS[name](run)
+    assert expected
+    try:
+        other = damaged(data, content)
+        (run / name).unlink() if other is None else (run / name).write_bytes(other)
+        try:
+            read = READS[name](run)
+        except records.Damaged:
+            pass
+        else:
+            assert read == (expected if other is not None else type(read)())
+    finally:
+        (run / name).write_bytes(content)
+
+
+def test_the_record_of_another_version_is_refused_by_its_version(tmp_path):
+    for version in (8, 10, None):
+        text = json.dumps({"schema_version": version, "config": {}})
+        (tmp_path / records.CONFIG).write_text(text)
+        with pytest.raises(records.Damaged, match=f"schema version {version}"):
+            records.read_json(tmp_path / records.CONFIG)
+
+
+def test_what_is_not_a_file_or_deeply_nested_is_damaged_and_does_not_block(tmp_path):
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nested").write_bytes(b"[" * 100_000)
+    (tmp_path / "constant").write_bytes(b'{"a": NaN}')
+    (tmp_path / "list").write_bytes(b"[]")
+    for name in ("directory", "pipe", "nested", "constant", "list"):
+        with pytest.raises(records.Damaged, match=name):
+            records.read_json(tmp_path / name)
+    assert records.read_json(tmp_path / "none" / "below") is None
+
+
+# --- files that grow by lines
+
+
+def test_metrics_are_truncated_to_the_extent_in_a_checkpoint(tmp_path):
+    writer = records.LinesWriter(tmp_path / records.METRICS)
+    writer.write({"step": 1, "loss": 0.5})
+    known = writer.sync()
+    writer.write({"step": 2, "loss": float("inf")})
+    writer.close()
+    assert records.read_metrics(tmp_path)[1] == {"step": 2, "loss": None}
+    assert not known.missing_from(tmp_path / records.METRICS)
+    writer = records.LinesWriter(tmp_path / records.METRICS, keep_bytes=known.bytes)
+    assert writer.sync() == known
+    writer.write({"step": 2, "loss": 0.25})
+    writer.close()
+    assert records.read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    for content in (b"", b'{"step": 1, "loss": 0.6}\n{"st'):
+        (tmp_path / records.METRICS).write_bytes(content)
+        assert records.METRICS in known.missing_from(tmp_path / records.METRICS)
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"}\n{", b"},{"), (b", ", b"\n"), (b"{", b"[{")])
+def test_lines_that_are_json_together_only_are_damaged(tmp_path, old, new):
+    path = tmp_path / records.METRICS
+    path.write_bytes(b'{"step": 1, "a": 1}\n{"step": 2, "a": 1}\n'.replace(old, new, 1))
+    with pytest.raises(records.Damaged, match="line 1"):
+        records.read_lines(path)
+
+
+def test_a_last_line_that_a_crash_cut_off_is_dropped(tmp_path):
+    (tmp_path / records.METRICS).write_text('{"step": 1}\n{"step": 2')
+    assert records.read_metrics(tmp_path) == [{"step": 1}]
 
 
 def test_the_measurements_are_on_disk_before_the_result(tmp_path, monkeypatch):
@@ -74,118 +190,7 @@ def test_the_measurements_are_on_disk_before_the_result(tmp_path, monkeypatch):
     recorder.write_result({"status": "exhausted"})
     metrics = (tmp_path / records.METRICS).stat()
     assert forced[0] == (metrics.st_ino, metrics.st_size, False)
-    assert (tmp_path / records.RESULT).exists()
-
-
-def test_a_record_is_created_whole_where_links_are_not_supported(tmp_path, monkeypatch):
-    """Whoever sees the file can read it, and one of several creators succeeds."""
-
-    def no_links(*_):
-        raise OSError(errno.EPERM, "no links here")
-
-    monkeypatch.setattr(os, "link", no_links)
-    path, seen, created = tmp_path / "study.json", [], []
-    content = {str(number): "x" * 100 for number in range(50_000)}
-
-    def read():
-        until = time.monotonic() + HANGS
-        while not path.exists() and time.monotonic() < until:
-            pass
-        seen.append(records.read_json(path))
-
-    def create(number):
-        with contextlib.suppress(FileExistsError):
-            records.create_json(path, {**content, "by": number})
-            created.append(number)
-
-    threads = [threading.Thread(target=read)]
-    threads += [threading.Thread(target=create, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(created) == 1
-    assert seen == [{**content, "by": created[0]}]
-    assert [p.name for p in tmp_path.iterdir()] == ["study.json"]
-
-
-def test_stale_temporary_files_are_removed_and_recent_ones_stay(tmp_path):
-    dead, living = ".study.json." + "a" * 16 + ".tmp", ".study.json." + "b" * 16 + ".tmp"
-    table = ".scores.csv." + "a" * 16 + ".tmp"
-    for name in (dead, living, table, ".study.json.4711", ".notes.4711"):
-        (tmp_path / name).write_text("{")
-        assert records.is_temporary(name) == (name != ".notes.4711")
-    old = time.time() - records.STALE_SECONDS - 3600
-    for name in (dead, table, ".study.json.4711", ".notes.4711"):
-        os.utime(tmp_path / name, (old, old))
-    records.remove_stale(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([living, ".notes.4711"])
-    records.remove_stale(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "is not JSON"),
-        (b"{", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        (b'{"a": NaN}', "it holds NaN"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b"1" * 5000, "is not JSON"),
-        (b"[1]", "holds list, not an object"),
-        (b"null", "holds NoneType, not an object"),
-    ],
-)
-def test_damage_is_named(tmp_path, content, says):
-    (tmp_path / "result.json").write_bytes(content)
-    with pytest.raises(records.Damaged, match=f"result.json.*{says}"):
-        records.read_object(tmp_path / "result.json")
-    (tmp_path / records.METRICS).write_bytes(b'{"step": 1}\n' + content + b"\n")
-    with pytest.raises(records.Damaged, match="line 2"):
-        records.read_metrics(tmp_path)
-
-
-def test_a_path_that_is_not_a_file_is_damaged_and_does_not_block(tmp_path):
-    (tmp_path / "directory").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to("loop")
-    for name in ("directory", "pipe", "loop"):
-        with pytest.raises(records.Damaged, match=name):
-            records.read_json(tmp_path / name)
-    assert records.read_json(tmp_path / "none" / "below") is None
-
-
-def test_metrics_are_truncated_to_the_extent_in_a_checkpoint(tmp_path):
-    writer = records.LinesWriter(tmp_path / records.METRICS)
-    writer.write({"step": 1, "loss": 0.5})
-    known = writer.sync()
-    content = (tmp_path / records.METRICS).read_bytes()
-    assert known == records.Extent(len(content), hashlib.sha256(content).hexdigest())
-    writer.write({"step": 2, "loss": float("inf")})
-    writer.close()
-    assert records.read_metrics(tmp_path)[1] == {"step": 2, "loss": None}
-    writer = records.LinesWriter(tmp_path / records.METRICS, keep_bytes=known.bytes)
-    assert writer.sync() == known
-    writer.write({"step": 2, "loss": 0.25})
-    writer.close()
-    assert records.read_metrics(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
-
-
-@pytest.mark.parametrize(("old", "new"), [(b"}\n{", b"},{"), (b", ", b"\n"), (b"{", b"[{")])
-def test_lines_that_are_json_together_only_are_damaged(tmp_path, old, new):
-    path = tmp_path / records.METRICS
-    path.write_bytes(b'{"step": 1, "a": 1}\n{"step": 2, "a": 1}\n'.replace(old, new, 1))
-    with pytest.raises(records.Damaged, match="line 1"):
-        records.read_lines(path)
-
-
-def test_an_incomplete_last_line_is_dropped_and_a_damaged_one_before_it_named(tmp_path):
-    path = tmp_path / records.METRICS
-    path.write_text('{"step": 1}\n{"step": 2')
-    assert records.read_metrics(tmp_path) == [{"step": 1}]
-    path.write_text('{"step": 1\n{"step": 2}\n')
-    with pytest.raises(ValueError, match="line 1"):
-        records.read_metrics(tmp_path)
+    assert records.read_metrics(tmp_path)[0]["loss"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -223,13 +228,28 @@ def test_a_clock_excludes_pauses_and_continues_from_its_readings(monkeypatch):
     assert resumed.readings() == clock.readings() == {"train": 34.0, "wall": 51.0, "waited": 17.0}
 
 
+def test_trials_on_disk_come_in_order(tmp_path):
+    no_trials = ("a/0/not_a_trial", "report/x/1", "a/0/01", "a/0/²")
+    for place in ("b/0/10", "b/0/9", "a/1/0", "a/0/0", *no_trials):
+        (tmp_path / place).mkdir(parents=True)
+    found = [dataclasses.astuple(trial) for trial, _ in records.trials_on_disk(tmp_path)]
+    assert found == [("a", 0, 0), ("a", 1, 0), ("b", 0, 9), ("b", 0, 10)]
+    assert all(trial.under(tmp_path) == path for trial, path in records.trials_on_disk(tmp_path))
+
+
+# --- checkpoints
+
+
 def saved(directory, best=2):
     """Five checkpoints were saved, of which the newest two and the best are kept."""
-    checkpoints = Checkpoints(directory)
+    complete = []
+    checkpoints = Checkpoints(directory, lambda: complete.append(checkpoints.steps()))
     for step in range(1, 6):
         arrays = {"w": jnp.full((3,), step / 3), "nested": [jnp.int32(step)]}
         checkpoints.save(step, arrays, {"step": step, "third": 1 / 3}, best if step >= best else -1)
+    checkpoints.save(5, arrays, "not saved again", best)
     checkpoints.close()
+    assert complete[-1] == [5, 4, 2]
     return Checkpoints(directory), {"w": jnp.zeros(3), "nested": [jnp.int32(0)]}
 
 
@@ -237,50 +257,13 @@ def test_checkpoints_keep_the_newest_two_and_the_best_bit_for_bit(tmp_path):
     assert Checkpoints(tmp_path / "checkpoints").steps() == []
     checkpoints, like = saved(tmp_path / "checkpoints")
     assert checkpoints.steps() == [5, 4, 2]
+    assert checkpoints.value(5)["step"] == 5
     arrays = checkpoints.restore(2, like)
     np.testing.assert_array_equal(arrays["w"], jnp.full((3,), 2 / 3))
     assert jax.tree.leaves(arrays)[0].dtype == jnp.int32
     assert checkpoints.value(2) == {"step": 2, "third": 1 / 3}
 
 
-def test_a_saved_checkpoint_is_reported_once_it_is_complete(tmp_path):
-    found = []
-    checkpoints = Checkpoints(tmp_path, lambda: found.append(checkpoints.steps()))
-    for step in (1, 2, 3):
-        checkpoints.save(step, {"w": jnp.zeros(3)}, {}, -1)
-    checkpoints.close()
-    assert found[-1] == [3, 2]
-    assert all(steps for steps in found)
-
-
-def test_a_checkpoint_that_is_replaced_is_there_until_the_new_one_is_complete(
-    tmp_path, monkeypatch
-):
-    arrays = {"w": jnp.zeros(3)}
-    checkpoints = Checkpoints(tmp_path)
-    for value in ("first", "second"):
-        checkpoints.save(1, arrays, value, -1)
-    with monkeypatch.context() as killed:
-        killed.setattr("runs.checkpoints._Manager.save", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            checkpoints.save(1, arrays, "third", -1)
-    checkpoints.close()
-    checkpoints = Checkpoints(tmp_path)
-    for recover in (lambda: None, checkpoints.recover):
-        recover()
-        assert checkpoints.steps() == [1]
-        checkpoints.check_metadata(1)
-        assert checkpoints.value(1) == "second"
-        np.testing.assert_array_equal(checkpoints.restore(1, arrays)["w"], arrays["w"])
-    checkpoints.save(1, arrays, "fourth", -1)
-    checkpoints.close()
-    (tmp_path / ".1").mkdir()  # as if the process was killed before it removed the earlier one
-    checkpoints.recover()
-    assert checkpoints.value(1) == "fourth"
-    assert [path.name for path in tmp_path.iterdir()] == ["1"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone", "bit"])
 def test_a_checkpoint_restores_what_was_saved_or_is_damaged(tmp_path, damage):
     """Whichever of its files is damaged; Orbax needs only some of them."""
@@ -312,7 +295,7 @@ def test_a_checkpoint_restores_what_was_saved_or_is_damaged(tmp_path, damage):
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_a_fingerprint_depends_on_every_bit_and_not_on_sharding(data):
+def test_a_fingerprint_depends_on_every_bit_and_on_places(data):
     dtype = data.draw(st.sampled_from(["float32", "bfloat16", "int32", "uint8", "bool"]))
     array = np.asarray(jnp.asarray(np.arange(24).reshape(2, 3, 4) % 2, dtype))
     known = fingerprint.of_arrays({"a": jnp.asarray(array)})
@@ -325,25 +308,17 @@ def test_a_fingerprint_depends_on_every_bit_and_not_on_sharding(data):
     assert fingerprint.of_arrays({"a": jnp.asarray(moved)}) != known
 
 
-def test_trials_on_disk_come_in_order(tmp_path):
-    for place in (
-        "b/0/10",
-        "b/0/9",
-        "a/1/0",
-        "a/0/0",
-        "a/0/not_a_trial",
-        "report/x/1",
-        "a/0/01",
-        "a/0/²",
-    ):
-        (tmp_path / place).mkdir(parents=True)
-    found = [(t.condition, t.search, t.trial) for t, _ in records.trials_on_disk(tmp_path)]
-    assert found == [("a", 0, 0), ("a", 1, 0), ("b", 0, 9), ("b", 0, 10)]
-    assert json.dumps(str(records.TrialPath("a", 1, 0).under(tmp_path))).endswith('a/1/0"')
-
-
 def test_error_files_are_those_that_processes_write():
     names = [records.error_file(process) for process in (0, 1, 12)]
     assert names == ["error.txt", "error1.txt", "error12.txt"]
     assert all(map(records.is_error_file, names))
     assert not any(map(records.is_error_file, ("error0.txt", "error01.txt", "errors.txt")))
+
+
+@pytest.mark.parametrize(
+    ("cause", "full"), [(28, True), (122, True), (27, True), (2, False), (None, False)]
+)
+def test_a_full_disk_is_known_by_the_number_of_the_error(cause, full):
+    error = RuntimeError("no space left on device")
+    error.__cause__ = OSError(cause, "x") if cause else None
+    assert cli.is_disk_full(error) == full

@@ -1,0 +1,138 @@
+"""Evaluates a run's best checkpoint on held-out splits, and exports its parameters."""
+
+import hashlib
+import io
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from configs import base
+from data.sources import RecordError
+from runs import checkpoints, cli, processes, records, workdirs
+from training import memory
+from training.experiment import batches_of_test_split, make_experiment
+
+# Fields that an evaluation may set: where the data are, and how the devices are used.
+MAY_CHANGE = ("dataset.data_dir", "dataset.cache_dir", *base.CHANGE_ROUNDING)
+
+
+def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Evaluates the run in `workdir`.
+
+    Writes WORKDIR/evaluation.json (`status` of the run, `step` and `fresh_examples` of the best
+    checkpoint, metrics by split, null if not finite, and `parameters_sha256`, the digest of the
+    other file) and WORKDIR/parameters.npz, which numpy.load reads: every variable of the network by
+    name, such as params/stem/conv/kernel or model_state/stem/norm/mean.
+
+    Args:
+        workdir: the directory of a run that no process is training.
+        overrides: '--config.FIELD=VALUE' for fields in MAY_CHANGE.
+
+    Returns:
+        The content of evaluation.json.
+
+    Raises:
+        InputError: there is no run, it is being trained, it has no evaluated checkpoint, or a
+            record cannot be decoded, or a device has too little memory.
+    """
+    for override in overrides:
+        name = override.removeprefix("--config.").partition("=")[0]
+        if name not in MAY_CHANGE:
+            raise cli.InputError(
+                f"config.{name} cannot be given with --evaluate, which uses the run's own; "
+                f"allowed: {', '.join(MAY_CHANGE)}"
+            )
+    stored, status, step = processes.decided_by_first(lambda: _run_of(workdir))
+    config = base.get_config()
+    with config.unlocked():  # the run's configuration file may have added fields
+        config.update(ConfigDict(stored))
+    cli.override(config, overrides)
+    experiment = make_experiment(_without_training(config))
+    program, dataset = experiment.program, experiment.config.dataset
+    with memory.exhaustion_explained(experiment.config):
+        kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
+        try:
+            state = kept.restore(step, program.init(experiment.config.seed.model))
+            counters = kept.value(step)["counters"]
+        except records.Damaged as error:
+            raise cli.InputError(
+                f"checkpoint {step} of {workdir} cannot be used: {error}; restore its files, or "
+                "train in another directory"
+            ) from error
+        splits = {dataset.validation_split: experiment.validation}
+        try:  # opening a split may decode its records, evaluating it does
+            if dataset.test_split:
+                splits[dataset.test_split] = batches_of_test_split(experiment)
+            values = {
+                name: records.without_nonfinite(program.evaluate(state, batches))
+                for name, batches in splits.items()
+            }
+        except RecordError as error:
+            raise cli.InputError(str(error)) from error
+    arrays = {"params": state.params, "model_state": state.model_state}
+    # whole arrays, even if they are split over devices and processes
+    named = checkpoints.by_path(multihost_utils.process_allgather(arrays, tiled=True))
+    exported: Any = {name.removesuffix("/value"): np.asarray(x) for name, x in named.items()}
+    file = io.BytesIO()
+    np.savez(file, **exported)
+    evaluation = {
+        "status": status,
+        "step": step,
+        "fresh_examples": counters["fresh_examples"],
+        "splits": values,
+        "parameters_sha256": hashlib.sha256(file.getvalue()).hexdigest(),
+    }
+    if processes.is_first():
+        records.write_bytes(workdir / records.PARAMETERS, file.getvalue())
+        records.write_json(workdir / records.EVALUATION, evaluation)
+    return evaluation
+
+
+def _without_training(config: ConfigDict) -> ConfigDict:
+    """The configuration without what only training needs: the examples' upstream, the decisions
+    that were replayed, the memory of a buffer, a schedule, whose horizon may be less than a batch
+    without echoing."""
+    streams, default = config.echo.streams, base.get_config()
+    config.upstream, config.echo = default.upstream, default.echo
+    config.optimizer.schedule = default.optimizer.schedule
+    config.echo.streams = streams  # which may have to suit the number of processes
+    config.budget.fresh_examples = max(config.budget.fresh_examples, config.batch_size)  # a step
+    return config
+
+
+def _run_of(workdir: pathlib.Path) -> tuple[dict[str, Any], str, int]:
+    """The configuration, the status, and the best step of a run that no process is training."""
+    with cli.damage_explained(f"the run in {workdir}"), cli.writing_to(workdir):
+        record = records.read_json(workdir / records.CONFIG)
+        result = records.read_json(workdir / records.RESULT) or {"status": "interrupted"}
+        if record is None:
+            raise cli.InputError(
+                f"{workdir} contains no run (no {records.CONFIG}); give the directory of a run"
+            )
+        if result["status"] not in records.FINISHED:
+            with workdirs.held(workdir / records.LOCK) as free:
+                if not free:
+                    raise cli.InputError(f"another process is training in {workdir}; stop it first")
+    step = result["best"]["step"] if "best" in result else _newest_best(workdir)
+    if step not in checkpoints.Checkpoints(workdir / records.CHECKPOINTS).steps():
+        raise cli.InputError(
+            f"the run in {workdir} has no best checkpoint: no evaluation has given a finite value "
+            "of its target's metric, or config.checkpoint_every_fresh_examples is 0; resume the "
+            "run if it was interrupted, or give another one"
+        )
+    return record["config"], result["status"], step
+
+
+def _newest_best(workdir: pathlib.Path) -> int | None:
+    """The best step according to the newest intact checkpoint; None if there is none."""
+    kept = checkpoints.Checkpoints(workdir / records.CHECKPOINTS)
+    for step in kept.steps():
+        try:
+            return kept.value(step)["counters"]["best_step"]
+        except records.Damaged:
+            continue
+    return None
