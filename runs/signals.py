@@ -115,4 +115,5 @@ def exit_command(code: int) -> NoReturn:
     """
     if _stop.is_set():
         os._exit(code)
+    sys.unraisablehook = lambda raised: None  # of finalizers, at exit
     sys.exit(code)
