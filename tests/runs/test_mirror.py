@@ -5,7 +5,7 @@ import shutil
 
 import fsspec
 import pytest
-from studies.directory import open_study
+from studies.plan import open_study
 
 import sweep
 import train
