@@ -5,12 +5,12 @@ import shutil
 
 import fsspec
 import pytest
-from studies.plan import open_study
 
 import sweep
 import train
 from runs import records, tracking
 from runs.mirror import Mirror
+from studies.plan import open_study
 from tests.helpers import buckets
 from tests.helpers.runs import mini, on_each_step, records_of, stop_at
 from tests.helpers.small_studies import QUIET, study
