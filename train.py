@@ -70,7 +70,6 @@ from data.splits import remarks
 from runs import processes, records, signals, trial_records, workdirs
 from runs.progress import Progress, duration, several, write
 from training import evaluate
-from training.experiment import make_experiment
 from training.run import Run
 
 # Called with the number of steps that a run has taken, after each of them.
@@ -105,19 +104,12 @@ def train(
     """
     workdir, progress = pathlib.Path(workdir), progress or Progress(quiet=True)
     workdirs.check_apart(workdir, config, "--workdir")
-    experiment = make_experiment(config)
-    for remark in [] if locked else remarks(config.dataset):  # a study says them once
-        progress.say(remark)
     with signals.stop_requested() as stop:
         run = Run(
-            experiment,
-            workdir,
-            progress,
-            interrupt=stop,
-            locked=locked,
-            on_step=on_step,
-            tools=tools,
+            config, workdir, progress, interrupt=stop, locked=locked, on_step=on_step, tools=tools
         )
+        for remark in [] if locked or run.result else remarks(config.dataset):  # a study says them
+            progress.say(remark)
         # Each step: evaluate -> target? -> save -> next(batch) -> step -> log.
         while run.step(stop=stop()):
             pass

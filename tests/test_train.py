@@ -30,6 +30,7 @@ from tests.helpers.runs import (
     run_command,
     stop_at,
 )
+from training import run
 from training.experiment import make_experiment
 
 
@@ -72,7 +73,7 @@ def test_a_stop_during_an_evaluation_saves_and_the_evaluation_is_done_again(
     experiment = make_experiment(config)
     validation = StopsAt(experiment.validation, number)
     stopping = dataclasses.replace(experiment, validation=validation)
-    monkeypatch.setattr(train, "make_experiment", lambda _: stopping)
+    monkeypatch.setattr(run, "make_experiment", lambda *_: stopping)
     result = train.train(config, tmp_path / "run")
     assert result["status"] == "preempted"
     *whole, last = validation.evaluated
@@ -121,7 +122,7 @@ def test_the_upstreams_clock_stands_still_during_evaluations(tmp_path, monkeypat
     watched = Watched(experiment.validation)
     assert len(watched) > 1
     replaced = dataclasses.replace(experiment, validation=watched)
-    monkeypatch.setattr(train, "make_experiment", lambda _: replaced)
+    monkeypatch.setattr(run, "make_experiment", lambda *_: replaced)
     assert train.train(mini(), tmp_path / "run")["status"] == "exhausted"
     evaluations = np.reshape(times, (-1, len(watched) + 1))
     assert (evaluations == evaluations[:, :1]).all()

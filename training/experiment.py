@@ -3,9 +3,11 @@
 `make_experiment` is the place where optional capabilities are chosen. It writes nothing.
 """
 
+import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import grain
 from jax.sharding import Mesh
@@ -70,28 +72,50 @@ class Experiment:
     repeated_rows: accounting.RepeatedRows
 
 
-def make_experiment(config: ConfigDict) -> Experiment:
-    """Checks `config` and builds its experiment.
+class OpenData(NamedTuple):
+    """The splits of a checked configuration, of which nothing has been read; see `Experiment`."""
 
-    Args:
-        config: a resolved configuration.
+    source: Source
+    held_out: Source
+    info: DatasetInfo
+    upstream_clock: StoppableClock
 
-    Raises:
-        InputError: the configuration cannot be run.
-    """
-    check.check(config)
+
+@contextlib.contextmanager
+def _bad_data_explained() -> Iterator[None]:
     try:
-        return _make_experiment(config)
+        yield
     except RecordError as error:
         raise cli.InputError(str(error)) from error
 
 
-def _make_experiment(config: ConfigDict) -> Experiment:
-    # Data: the training split may be throttled, the validation split never is.
-    clock = StoppableClock()
-    source, held_out, info = open_data(config, clock)
-    _check_same_everywhere(config, info, len(source), len(held_out))
+def open_splits_of(config: ConfigDict) -> OpenData:
+    """Checks `config` and opens its data; raises InputError."""
+    check.check(config)
     check.check_speed(limits(config))
+    clock = StoppableClock()  # the training split may be throttled, the validation split never is
+    with _bad_data_explained():
+        source, held_out, info = open_data(config, clock)
+    _check_same_everywhere(config, info, len(source), len(held_out))
+    return OpenData(source, held_out, info, clock)
+
+
+def make_experiment(config: ConfigDict, data: OpenData | None = None) -> Experiment:
+    """Checks `config` and builds its experiment.
+
+    Args:
+        config: a resolved configuration.
+        data: the result of `open_splits_of`, if it has been called already.
+
+    Raises:
+        InputError: the configuration cannot be run.
+    """
+    with _bad_data_explained():
+        return _make_experiment(config, data or open_splits_of(config))
+
+
+def _make_experiment(config: ConfigDict, data: OpenData) -> Experiment:
+    source, held_out, info, clock = data
 
     # Devices: this process holds some rows of each batch, which some streams fill.
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.model)

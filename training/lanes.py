@@ -77,9 +77,10 @@ def train(
                 stepper = StackedStepper(stack, experiment.config.seed.data)
             transfer = LaneTransfer(first.transfer, sent)
             run = Run(
-                dataclasses.replace(experiment, batches=lane, transfer=transfer),
+                experiment.config,
                 workdir,
                 progress,
+                experiment=dataclasses.replace(experiment, batches=lane, transfer=transfer),
                 interrupt=asked_to_stop,
                 locked=True,
                 on_step=on_step,

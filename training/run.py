@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.profiler import TraceAnnotation
+from ml_collections import ConfigDict
 
 from configs import base
 from pipeline import streams
@@ -21,7 +22,7 @@ from runs.clock import Clock
 from runs.progress import Progress, Status, TimeLeft
 from runs.tracking import Recorder
 from training import divergence, gradient_statistics, memory, optimizer
-from training.experiment import Experiment
+from training.experiment import Experiment, make_experiment, open_splits_of
 from training.step import Rows, TrainState
 from training.stepper import StackedStepper, Stepper
 
@@ -61,15 +62,16 @@ class Counters:
 class Run:
     """One run, from the start or from its last checkpoint.
 
-        run = Run(experiment, workdir)
+        run = Run(config, workdir)
         while run.step():
             ...
         run.result
 
     Args:
-        experiment: the run before its first step.
+        config: a resolved configuration.
         workdir: the run's directory; created if it does not exist.
         progress: displays the progress; None for none.
+        experiment: of the configuration, if it shares its input with others; None to make it.
         interrupt: called in evaluations once a batch has been read; whether to save and stop there.
             The resumed run evaluates again.
         locked: whether the caller holds the directory's lock.
@@ -82,57 +84,65 @@ class Run:
         counters: the position.
 
     Raises:
-        InputError: a directory in use, or of another run. Nothing has been written.
+        InputError: wrong input, or a directory in use, or of another run. Nothing has been written.
     """
 
     def __init__(
         self,
-        experiment: Experiment,
+        config: ConfigDict,
         workdir: pathlib.Path,
         progress: Progress | None = None,
         *,
+        experiment: Experiment | None = None,
         interrupt: Callable[[], bool] = lambda: False,
         locked: bool = False,
         on_step: Callable[[int], None] | None = None,
         tools: tracking.Tools | None = None,
         stepper: Stepper | StackedStepper | None = None,
     ):
-        self.experiment, self.config, self.workdir = experiment, experiment.config, workdir
-        self.policy, self.transfer = experiment.policy, experiment.transfer
+        self.config, self.workdir = config, workdir
         self.progress, self.interrupt = progress or Progress(quiet=True), interrupt
         self.on_step = on_step or (lambda step: None)
-        self.stepper = stepper or Stepper(experiment.program, self.config.seed.data)
-        self._budget = self.config.budget.fresh_examples
-        self._saves = self.config.checkpoint_every_fresh_examples > 0
+        self._budget = config.budget.fresh_examples
+        self._saves = config.checkpoint_every_fresh_examples > 0
         self.counters, self.time_left = Counters(), TimeLeft()
-        self.result: dict[str, Any] | None = None
-        self._held = contextlib.ExitStack()  # the directory and what follows the run
         self._begun = False  # whether this process has asked for a batch
         self._whole = True  # whether model and input are at the same moment
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved = -1  # the step of the last checkpoint
-        record = {
-            "config": self.config.to_dict(),
-            "dataset": experiment.info.to_record(),
-            **environment.describe(),
-        }
+        self._held = contextlib.ExitStack()  # the directory and what follows the run
         tools = tools or tracking.Tools(root=workdir)
-        with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
-            lock = None if locked else held
-            self.result = processes.decided_by_first(
-                lambda: workdirs.enter(workdir, record, base.MAY_CHANGE_ON_RESUME, lock=lock)
-            )
+        explained = cli.disk_full_named(workdir), memory.exhaustion_explained(config)
+        with explained[0], explained[1], contextlib.ExitStack() as held:
+            # Data, directory, devices and program and input, state: what is refused early is cheap.
+            data = experiment or open_splits_of(config)
+            record = {
+                "config": config.to_dict(),
+                "dataset": data.info.to_record(),
+                **environment.describe(),
+            }
+            place, lock = (workdir, record, base.MAY_CHANGE_ON_RESUME), None if locked else held
+            with cli.writing_to(workdir):
+                self.result: dict[str, Any] | None = processes.decided_by_first(
+                    lambda: workdirs.checked(*place)
+                )
+            if self.result is None:
+                made = data if isinstance(data, Experiment) else make_experiment(config, data)
+                self.experiment = made
+                self.result = processes.decided_by_first(lambda: workdirs.enter(*place, lock=lock))
             if self.result is not None:  # it has ended before
                 tools.copy(workdir, self.progress.say)
                 return
+            self.policy, self.transfer = self.experiment.policy, self.experiment.transfer
+            self.stepper = stepper or Stepper(self.experiment.program, config.seed.data)
             self.followers = tools.followers(workdir, record["config"], self.progress.say)
             held.callback(self.followers.close)
-            with memory.exhaustion_explained(self.config):
-                self._restore(held)
+            self._restore(held)
+            at = self.counters.step
             with cli.writing_to(workdir):
                 processes.decided_by_first(
                     lambda: origins.note(
-                        workdir, record, self.counters.step, base.CHANGE_ROUNDING, self.progress.say
+                        workdir, record, at, base.CHANGE_ROUNDING, self.progress.say
                     )
                 )
             self._held = held.pop_all()

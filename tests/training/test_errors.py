@@ -146,3 +146,25 @@ def test_a_mesh_of_all_devices_leaves_none_idle(monkeypatch):
     for data, model in ((0, 3), (3, 2)):
         with pytest.raises(sharding.MeshError, match=f"model={model}"):
             sharding.make_mesh(data, model)
+
+
+@pytest.mark.parametrize(
+    ("error", "whose"),
+    [
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 bytes\nand more"), "a device"),
+        (MemoryError("Unable to allocate 9 TiB"), "this machine"),
+        (jax.errors.JaxRuntimeError("INTERNAL: 9"), None),
+        (RuntimeError("RESOURCE_EXHAUSTED: 9"), None),
+    ],
+    ids=str,
+)
+def test_an_error_of_memory_names_the_fields_that_set_its_size(error, whose, tmp_path):
+    def fail(step):
+        raise error
+
+    result = train.train(mini(batch_size=64), tmp_path, on_step=fail)
+    assert result["status"] == "failed"
+    assert ("config.batch_size=64" in result["error"]) == (whose is not None)
+    assert result["error"].startswith(whose or type(error).__name__)
+    assert "\n" not in result["error"]
+    assert "9" in result["error"]
