@@ -317,7 +317,13 @@ def training_table(plan: Plan, rounds: list[dict[str, Steady]]) -> str:
         shares, gains = ([r[name].steps / r[o].steps for r in rounds] for o in (STORED, NONE))
         speed, new, share, gain = (common.Spread(tuple(v)) for v in (images, fresh, shares, gains))
         rows.append(
-            [name, f"{speed:,.0f}", f"{new.median:,.0f}", f"{share.median:.2f}", f"{gain:.2f}"]
+            [
+                name,
+                f"{speed:,.0f}",
+                f"{max(new.median, 0):,.0f}",
+                f"{share.median:.2f}",
+                f"{gain:.2f}",
+            ]
         )
     header = ["", "images per second", "fresh ones", f"of {STORED}", f"times {NONE}"]
     return common.markdown_table(header, rows)
