@@ -1,4 +1,4 @@
-"""Interleaved rounds, command lines, tables, figures, and pages, shared by all benchmarks.
+"""Interleaved rounds, command lines, tables, and pages, shared by all benchmarks.
 
 A comparison is fair only if other load on the machine falls on every side alike. The sides are
 therefore measured in short, interleaved rounds in shuffled order. A result is the median over the
@@ -6,6 +6,7 @@ rounds, reported with the smallest and the largest round.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import copy
 import dataclasses
@@ -13,7 +14,6 @@ import gc
 import importlib.metadata
 import math
 import multiprocessing
-import os
 import pathlib
 import platform
 import random
@@ -30,8 +30,6 @@ from echo.threads import usable_cores
 from runs import cli
 
 Plan = TypeVar("Plan")  # a frozen dataclass that holds how much a benchmark measures
-Panel = TypeVar("Panel")
-Name = TypeVar("Name")
 Value = TypeVar("Value")
 _DPI = 150  # of figures
 
@@ -88,16 +86,6 @@ def interleaved(
     return {name: Spread(tuple(measured)) for name, measured in values.items()}
 
 
-def in_shuffled_order(
-    names: Collection[Name], measure: Callable[[Name], Value], seed: int
-) -> dict[Name, Value]:
-    """One round: `measure` of every name, called in an order that depends on `seed`; the result is
-    in the order of `names`."""
-    order = random.Random(seed).sample(list(names), len(names))
-    values = {name: measure(name) for name in order}
-    return {name: values[name] for name in names}
-
-
 def rate(
     iterator: Iterator[Any],
     items_per_output: int,
@@ -114,75 +102,15 @@ def rate(
     return count * items_per_output / elapsed
 
 
-def memory_increase(
-    prepare: Callable[..., Any], work: Callable[[Any], None], *arguments: Any
-) -> int | None:
-    """Bytes by which resident memory peaks during `work(prepare(*arguments))`.
-
-    Runs both in a new process and measures from the end of `prepare` to the peak. Both must be
-    module-level functions. Returns None on systems without /proc (anything but Linux).
-    """
-    return in_new_process(_memory_increase, prepare, work, arguments)
-
-
-def _memory_increase(prepare, work, arguments) -> int | None:
-    prepared = prepare(*arguments)
-    return peak_during(lambda: work(prepared))[1]
-
-
-def peak_during(work: Callable[[], Any]) -> tuple[Any, int | None]:
+def peak_during(work: Callable[[], Value]) -> tuple[Value, int | None]:
     """What `work` returns, and the bytes by which this process's resident memory peaks meanwhile
-    (None without /proc)."""
+    (None without /proc, on anything but Linux)."""
     if not pathlib.Path("/proc/self/status").exists():
         return work(), None
-    results = []
-    used = usage(lambda: results.append(work()))
-    return results[0], used.memory
-
-
-@dataclasses.dataclass(frozen=True)
-class Usage:
-    """What a piece of work used: time, CPU time of this process, and bytes of resident
-    memory, at the peak, above what the process held before."""
-
-    seconds: float
-    processor_seconds: float
-    memory: int
-
-
-def usage(work: Callable[[], Any]) -> Usage:
-    """What `work` uses in this process. Requires Linux, for the peak of the memory."""
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    memory, wall, processor = _status_bytes("VmRSS"), time.perf_counter(), time.process_time()
-    work()
-    return Usage(
-        time.perf_counter() - wall,
-        time.process_time() - processor,
-        _status_bytes("VmHWM") - memory,
-    )
-
-
-def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a module-level function returns, called in a new process; raises RuntimeError if it
-    fails."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sender, function, arguments))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        name = f"{function.__name__}{arguments}"
-        raise RuntimeError(f"{name} failed; see its message above") from None
-    finally:
-        process.join()
-
-
-def _send(sender, function, arguments) -> None:
-    sender.send(function(*arguments))
-    sender.close()
-    os._exit(0)  # does not wait for threads that a side may have left running
+    before = _status_bytes("VmRSS")
+    result = work()
+    return result, _status_bytes("VmHWM") - before
 
 
 def _status_bytes(field: str) -> int:
@@ -190,6 +118,13 @@ def _status_bytes(field: str) -> int:
         if line.startswith(field):
             return int(line.split()[1]) * 1024
     raise KeyError(field)
+
+
+def in_new_process(function: Callable[..., Value], *arguments: Any) -> Value:
+    """What a module-level function returns, called in a new process; raises what it raises."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def progress(text: str) -> None:
@@ -226,7 +161,7 @@ def arguments(
         "--out",
         type=page,
         metavar="FILE",
-        help="also write the report to FILE, and its figure, if any, beside it",
+        help="also write the report to FILE",
     )
     if quick is not None:
         parser.add_argument("--quick", action="store_true", help="a short smoke run")
@@ -314,23 +249,12 @@ def command(main: Callable[[], Any]) -> None:
 # --- reports
 
 
-def publish(
-    report: str,
-    out: pathlib.Path | None,
-    draw: Callable[[], Figure] | None = None,
-) -> None:
-    """Prints a report; with `out`, also writes it there and saves the figure beside it. The page
-    ends with the figure unless the report places it."""
+def publish(report: str, out: pathlib.Path | None) -> None:
+    """Prints a report; with `out`, also writes it there."""
     print(report)
     if out:
-        figure = out.with_suffix(".png")
-        if draw and f"({figure.name})" not in report:
-            title = report.partition("\n")[0].removeprefix("# ")
-            report += f"\n\n![{title}]({figure.name})"
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(f"{report}\n", encoding="utf-8")
-        if draw:
-            save_figure(draw(), figure)
 
 
 def machine(packages: Sequence[str]) -> str:
@@ -358,29 +282,3 @@ def save_figure(figure: Figure, path: pathlib.Path) -> None:
     from analysis.figures import style  # which imports pandas
 
     path.write_bytes(style.rendered(figure, dpi=_DPI))
-
-
-def drawn_panels(
-    panels: Mapping[str, Panel],
-    draw: Callable[[Any, Panel], None],
-    rows: int = 1,
-    ylabel: str = "",
-) -> Figure:
-    """A figure of small panels, titled by their keys.
-
-    Args:
-        panels: the data of each panel.
-        draw: draws the data of one panel onto its Matplotlib axes.
-        rows: rows of panels.
-        ylabel: label of a y axis shared by all panels; '' if each has its own.
-    """
-    columns = math.ceil(len(panels) / rows)
-    figure = Figure(figsize=(3.2 * columns, 3.0 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=bool(ylabel))
-    for axes, (title, panel) in zip(grid.flat, panels.items(), strict=True):
-        draw(axes, panel)
-        axes.set_title(title, fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-    if ylabel:
-        grid[0, 0].set_ylabel(ylabel)
-    return figure
