@@ -18,8 +18,9 @@ min(K, R) times as many trials, where R is the input's time per example over the
 import argparse
 import contextlib
 import dataclasses
-import os
 import pathlib
+import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -55,19 +56,27 @@ class Usage:
 
 
 def usage(*words: str) -> Usage:
-    """What a command uses; SystemExit if it fails."""
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    assert process.stderr is not None
-    error = process.stderr.read().decode()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(words)} failed: {error}")
-    seconds = time.perf_counter() - start
-    return Usage(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+    """What a command uses (Linux); SystemExit if it fails."""
+    start, before, memory = time.perf_counter(), _children_seconds(), 0
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=errors
+        )
+        while process.poll() is None:
+            # The kernel's own count of a child begins with the memory of its parent.
+            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            peak = re.search(r"VmHWM:\s+(\d+) kB", status)  # absent once it ends
+            memory = max(memory, int(peak[1]) * 1024 if peak else 0)
+            time.sleep(0.02)
+        errors.seek(0)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(words)} failed: {errors.read().decode()}")
+    return Usage(time.perf_counter() - start, _children_seconds() - before, memory)
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def sweep(outdir: pathlib.Path, lanes: int, trials: int, **fields: float) -> list[str]:
