@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from echo.order import Emission
-from echo.spec import MAX_BUFFER, MAX_FACTOR, MAX_POSITION, EchoSpecError, checked_integer
+from echo.spec import MAX_BUFFER, MAX_FACTOR, EchoSpecError, checked_integer
 
 # Separates copy counts from item numbers in a sort key, and batches from copy counts in another.
 _MAX_ITEMS = 2**40
@@ -71,11 +71,7 @@ class Repeats:
         return {"settings": self.settings, **counts, "stored": self.stored().tolist()}
 
     def at(self, state: dict[str, Any]) -> "Repeats":
-        """These settings at the position of `state`.
-
-        Raises:
-            ValueError: the state is of other settings, or is none.
-        """
+        """These settings at the position of `state`; ValueError if it is of others."""
         if state["settings"] != self.settings:
             raise ValueError(
                 f"the state is of a stage with {state['settings']}, this one has {self.settings}; "
@@ -83,20 +79,8 @@ class Repeats:
             )
         other = copy.copy(self)
         for name in _COUNTS:
-            setattr(other, name, checked_integer(name, state[name], 0, MAX_POSITION))
-        try:
-            stored = np.asarray(state["stored"], np.int64).reshape(3, -1)
-        except (TypeError, ValueError, OverflowError):
-            stored = np.full((3, 1), -1)  # is refused
-        items, emitted, last = stored
-        ascending = (np.diff(items, prepend=-1) > 0).all() and (items < other.admitted).all()
-        possible = (
-            (emitted > 0) & (emitted < self.max_factor) & (last >= 0) & (last < other.batches)
-        )
-        if not (ascending and possible.all() and len(items) <= self.capacity):
-            allowed = "up to shuffle_buffer items, their counts below max_factor, and their batches"
-            raise EchoSpecError("stored", state["stored"], allowed)
-        other._items, other._emitted, other._last = stored
+            setattr(other, name, state[name])
+        other._items, other._emitted, other._last = np.asarray(state["stored"], np.int64)
         return other
 
     def required(self, size: int) -> int:

@@ -67,10 +67,6 @@ class EchoIterable(Iterable[T]):
     ):
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
             raise TypeError(f"iterable has type {type(iterable).__name__}; allowed: an iterable")
-        if not isinstance(schedule, EchoSchedule):
-            raise TypeError(
-                f"schedule has type {type(schedule).__name__}; allowed: an EchoSchedule"
-            )
         self._parent = _Parent(iterable)
         self._schedule = schedule
         self._reshuffle = checked_switch("reshuffle_each_iteration", reshuffle_each_iteration)
@@ -287,7 +283,7 @@ class _Parent:
 
 
 class _Source:
-    """A pass over an iterable, with its states, if it has any; see `readers.ResumableIterator`."""
+    """A pass over an iterable, as `echo.readers.SequentialReader` reads it."""
 
     def __init__(self, parent: _Parent):
         self._parent = parent

@@ -9,11 +9,10 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from echo.spec import MAX_POSITION, EchoSpecError, checked_integer
 from echo.threads import DaemonPool, done_within
 from echo.torch import copied
 from echo.tree import Stacked, Structure, nbytes
@@ -118,12 +117,12 @@ class RandomAccessReader:
     def forget_before(self, oldest: Callable[[], int]) -> None:
         """Deletes what is not required to read items from `oldest()` on: here, nothing."""
 
-    def checked(self, state: dict[str, Any]) -> int | None:
-        """The length of the stream according to `state`; ValueError if `rewind` cannot use it."""
+    def length(self, state: dict[str, Any]) -> int | None:
+        """The length of the stream according to `state`."""
         return self.num_items
 
     def rewind(self, state: dict[str, Any]) -> None:
-        """Returns to a state that `checked` allows: here, `read_again` does."""
+        """Returns to a state: here, `read_again` does."""
 
     def read_again(self, pending: Sequence[int], stop: int) -> Iterator[tuple[np.ndarray, Any]]:
         """Reads the items `pending` again, all before item `stop`, where `read` then continues."""
@@ -244,25 +243,17 @@ class RandomAccessReader:
         return items, time.perf_counter() - start
 
 
-class ResumableIterator(Protocol):
-    """What can be read sequentially, from any state that it had: a Grain iterator, for example."""
-
-    def __next__(self) -> Any: ...
-
-    def get_state(self) -> Any:
-        """The state here; None, after the start, if `set_state` could not return here."""
-        ...
-
-    def set_state(self, state: Any) -> None: ...
-
-
 class SequentialReader:
     """Reads an iterator when the stage asks, with snapshots of its state to return to.
 
     The interface is that of `RandomAccessReader`.
+
+    Args:
+        iterator: has `get_state` and `set_state`, as those of Grain. The state may be None, after
+            the start, where `set_state` could not return to.
     """
 
-    def __init__(self, iterator: ResumableIterator):
+    def __init__(self, iterator: Any):
         self._iterator = iterator
         # (next index, parent's state), oldest first
         self._snapshots = collections.deque([(0, copy.deepcopy(iterator.get_state()))])
@@ -283,18 +274,14 @@ class SequentialReader:
         num_items = -1 if self.num_items is None else self.num_items
         return {"num_items": num_items, "next_index": index, "parent": parent}
 
-    def checked(self, state: dict[str, Any]) -> int | None:
-        checked_integer("next_index", state["next_index"], 0, MAX_POSITION)
-        num_items = checked_integer("num_items", state["num_items"], -1, MAX_POSITION)
-        if 0 <= num_items < state["next_index"]:
-            raise EchoSpecError("next_index", state["next_index"], f"up to num_items, {num_items}")
-        return None if num_items < 0 else num_items
+    def length(self, state: dict[str, Any]) -> int | None:
+        return None if state["num_items"] < 0 else state["num_items"]
 
     def rewind(self, state: dict[str, Any]) -> None:
         # Some parents change the state that they were given as they continue.
         self._iterator.set_state(copy.deepcopy(state["parent"]))
         self._error = None
-        self.next_index, self.num_items = state["next_index"], self.checked(state)
+        self.next_index, self.num_items = state["next_index"], self.length(state)
         # Not what the parent reports now: some report the state only after the next item.
         self._snapshots = collections.deque([(self.next_index, copy.deepcopy(state["parent"]))])
 
@@ -350,9 +337,9 @@ class BackgroundReader:
             so far.
     """
 
-    def __init__(self, iterator: ResumableIterator, read_ahead: int):
+    def __init__(self, iterator: Any, read_ahead: int):
         self._reader = SequentialReader(iterator)  # only the thread reads with it
-        self.checked, self.forget_before = self._reader.checked, self._reader.forget_before
+        self.length, self.forget_before = self._reader.length, self._reader.forget_before
         self._max_ahead, self._ahead = read_ahead, 1  # one until the size of an item is known
         self._item_bytes = 1  # of the largest item so far
         self._pool: DaemonPool | None = None

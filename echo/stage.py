@@ -4,6 +4,7 @@ Both read, store, emit and restore items alike. They differ in the order of the 
 `echo.schedule.FixedOrder` or `echo.auto.AutoOrder`.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -77,10 +78,6 @@ class _EchoStage(grain.IterDataset):
             raise TypeError(
                 f"parent has type {type(parent).__name__}; allowed: a Grain MapDataset or "
                 "IterDataset (for another iterable use echo.echo_iterable)"
-            )
-        if not isinstance(read_options, grain.ReadOptions):
-            raise TypeError(
-                f"read_options has type {type(read_options).__name__}; allowed: a grain.ReadOptions"
             )
         super().__init__(parent)
         if batch_size is not None:
@@ -184,7 +181,7 @@ class EchoIterDataset(_EchoStage):
 
     Raises:
         EchoSpecError: an argument that is not allowed.
-        TypeError: `parent` is not a Grain data set, or `read_options` not a grain.ReadOptions.
+        TypeError: `parent` is not a Grain data set.
     """
 
     def __init__(
@@ -257,8 +254,7 @@ class OpportunisticIterDataset(_EchoStage):
 
     Raises:
         EchoSpecError: a setting that is not allowed.
-        TypeError: `parent` is not a Grain data set, `read_options` not a grain.ReadOptions, or
-            `slack`, `limit`, `waited` or `earlier` not a function.
+        TypeError: `parent` is not a Grain data set.
     """
 
     reads_ahead = True
@@ -285,17 +281,21 @@ class OpportunisticIterDataset(_EchoStage):
             raise EchoSpecError(
                 "read_options", read_options, "threads and a buffer, both at least 1, to read ahead"
             )
-        functions = {"slack": slack, "limit": limit, "waited": waited, "earlier": earlier}
-        for name, function in functions.items():
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} is {function!r}; allowed: a function, or None")
         self._repeats = Repeats(max_factor, shuffle_buffer, seed)
-        checked = None if decisions is None else checked_decisions(decisions, self.outputs)
-        self._settings = {**functions, "decisions": checked}
+        self._new_order = functools.partial(
+            AutoOrder,
+            self._repeats,
+            self.outputs,
+            slack=slack,
+            limit=limit,
+            waited=waited,
+            decisions=None if decisions is None else checked_decisions(decisions, self.outputs),
+            earlier=earlier,
+        )
         self.round_size = round_size(self.outputs)
 
     def new_order(self, num_items: int | None) -> AutoOrder:
-        return AutoOrder(self._repeats, self.outputs, **self._settings)
+        return self._new_order()
 
     def _store_rows(self, outputs: int, num_items: int | None) -> int:
         return store_rows(self._repeats.capacity, outputs)

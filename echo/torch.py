@@ -27,6 +27,8 @@ def copied(item: Any) -> Any:
     if not plain or not item.is_leaf or item.grad is not None:  # deepcopy has rules for these
         return copy.deepcopy(item)
     pinned = torch.cuda.is_initialized() and item.is_pinned()
+    if not pinned and item.untyped_storage().nbytes() <= item.nbytes:
+        return copy.deepcopy(item)
     made = torch.empty_like(item, requires_grad=False, pin_memory=pinned).copy_(item.detach())
     return made.requires_grad_(item.requires_grad)
 
