@@ -65,7 +65,7 @@ WRONG = [
     ("--config.echo.factor=0.5", "config.echo.factor"),
     ("--config.echo.factor=two", "config.echo.factor"),
     ("--config.echo.factor=nan", "config.echo.factor"),
-    ("--config.echo.factor=2", "config.echo.insertion=before_augmentation"),
+    ("--config.echo.factor=2", "config.echo.insertion"),
     ("--config.echo.shuffle_buffer=-1", "config.echo.shuffle_buffer"),
     ("--config.echo.streams=5", "config.echo.streams"),
     ("--config.echo.placement=disk", "config.echo.placement"),
