@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import sweep
 import train
 from analysis import __main__ as analysis
 from configs import base
-from runs import cli
+from runs import cli, records
 from tests.helpers.runs import ROOT, cpu_devices, flags, mini, run_command
 
 MINI = "--config=configs/cifar10.py:mini"
@@ -131,6 +132,17 @@ def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupt
     words = [MINI, f"--workdir={workdir}", *flags(mini(optimizer__learning_rate=0.5))]
     assert "optimizer.learning_rate (0.1 there, 0.5 here)" in sentence(train.main, words, capsys)
     assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_run_that_is_older_than_a_field_has_its_default(uninterrupted, tmp_path):
+    workdir = shutil.copytree(uninterrupted(mini()), tmp_path / "run")
+    record = records.read_object(workdir / records.CONFIG)
+    del record["config"]["model"]["stem"]
+    records.write_json(workdir / records.CONFIG, record)
+    result = records.read_object(workdir / records.RESULT)
+    assert train.train(mini(), workdir) == result
+    with pytest.raises(cli.InputError, match=r"model\.stem"):
+        train.train(mini(model__stem="cifar"), workdir)
 
 
 def test_a_directory_with_something_else_is_refused(tmp_path, capsys):
