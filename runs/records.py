@@ -232,9 +232,6 @@ def read_json(path: str | os.PathLike) -> dict[str, Any] | None:
     return None if content is None else parse_object(content, name)
 
 
-read_object = read_json
-
-
 def parse_object(content: bytes, name: str) -> dict[str, Any]:
     """The object in the content of the file `name`; raises as `read_json`."""
     value = _parsed(content, name)

@@ -530,7 +530,7 @@ class Study:
     def read(cls, directory: pathlib.Path) -> "Study":
         """The study in a directory with a study.json; raises records.Damaged."""
         try:
-            record = records.read_object(directory / records.STUDY) or {}
+            record = records.read_json(directory / records.STUDY) or {}
             return cls.from_record(record, directory.name)
         except (KeyError, TypeError, AttributeError) as error:
             raise records.Damaged(f"{records.STUDY} is not a study's ({error!r})") from error

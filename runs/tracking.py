@@ -300,7 +300,7 @@ class Tracked:
         path, known = self.workdir / records.TRACKED, {}
         with self._lock:
             with contextlib.suppress(records.Damaged):
-                known = records.read_object(path) or {}
+                known = records.read_json(path) or {}
             if not isinstance(known.get(tracker), str):
                 known[tracker] = new()
                 records.write_json(path, known)

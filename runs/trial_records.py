@@ -14,7 +14,7 @@ from configs import base
 from echo.spec import abbreviated
 from runs import records
 from runs.records import Damaged
-from runs.study import CADENCE, Study, flat, is_number, nested
+from runs.study import Study, flat, is_number, nested
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,10 @@ def read(
     """
     workdir = pathlib.Path(workdir)
     trial = TrialRecords(
-        read_config(workdir), read_hparams(workdir), read_result(workdir), read_metrics(workdir)
+        read_config(workdir),
+        read_hparams(workdir),
+        read_result(workdir),
+        records.read_metrics(workdir),
     )
     # a trial whose workers were killed before it began has failed without any other record
     began = trial.metrics or trial.result.get("status") != "failed"
@@ -66,12 +69,6 @@ def read(
         raise Damaged(f"{records.CONFIG} is missing, but {records.RESULT} exists")
     if place and trial.result and not trial.search:
         raise Damaged(f"{records.HPARAMS} is missing, but {records.RESULT} exists")
-    last = trial.validation[-1]["step"] if trial.validation else 0
-    if trial.result.get("status") in records.COUNTABLE and trial.result["step"] != last:
-        raise Damaged(
-            f"{records.METRICS} has its last evaluation at step {last}, but {records.RESULT} is of "
-            f"step {abbreviated(trial.result['step'])}"
-        )
     if place and study:
         check_place(trial.config, trial.search, place, study)
     return trial
@@ -101,8 +98,6 @@ def check_place(
     condition = study.condition(place.condition)
     planned = study.settings | study.trial_settings(condition, place.search, place.trial, hparams)
     unknown = {axis.field for axis in study.space if axis.field not in hparams}
-    if records.schema_version(config) != records.SCHEMA_VERSION:
-        unknown.add(CADENCE)  # did not depend on the copies of an example
     for name, value in flat(config.get("config") or {}).items():
         own = planned.get(name, value)
         same = own == value or (isinstance(own, str) and _reads_as(own, value))
@@ -134,20 +129,17 @@ def _reads_as(text: str, value: Any) -> bool:
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
     """The content of config.json, empty if it does not exist; raises Damaged."""
-    return records.read_object(workdir / records.CONFIG) or {}
+    return records.read_json(workdir / records.CONFIG) or {}
 
 
 def read_hparams(workdir: pathlib.Path) -> dict[str, Any]:
     """The content of hparams.json, empty if it does not exist; raises Damaged."""
-    return records.read_object(workdir / records.HPARAMS) or {}
+    return records.read_json(workdir / records.HPARAMS) or {}
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any]:
     """The content of result.json, empty if it does not exist; raises Damaged."""
-    result = records.read_object(workdir / records.RESULT) or {}
-    if result and result.get("status") not in records.STATUSES:
-        raise Damaged(f"{records.RESULT}: status is {abbreviated(result.get('status'))}")
-    return result
+    return records.read_json(workdir / records.RESULT) or {}
 
 
 def intact_result(workdir: pathlib.Path) -> dict[str, Any]:
@@ -156,8 +148,3 @@ def intact_result(workdir: pathlib.Path) -> dict[str, Any]:
         return read_result(workdir)
     except Damaged:
         return {}
-
-
-def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl; raises Damaged."""
-    return records.read_metrics(workdir)

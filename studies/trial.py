@@ -142,7 +142,7 @@ def give_up(
 def _failed_result(target: records.Target, workdir: pathlib.Path, error: str) -> dict[str, Any]:
     """The content of result.json as far as the trial's records go."""
     try:
-        metrics = trial_records.read_metrics(workdir)
+        metrics = records.read_metrics(workdir)
     except records.Damaged:
         metrics = []
     start = {"step": 0, "fresh_examples": 0, "train_seconds": 0.0, "wall_seconds": 0.0}

@@ -132,9 +132,9 @@ def test_study_has_the_documented_layout_and_can_be_analyzed(tmp_path, capsys):
         (c, s, t) for c in names for s in (0, 1) for t in (0, 1)
     ]
     for place, workdir in found:
-        hparams = records.read_object(workdir / records.HPARAMS)
+        hparams = records.read_json(workdir / records.HPARAMS)
         assert hparams["hparams"] == point(SPACE, place.search, place.trial)
-        config = records.read_object(workdir / records.CONFIG)["config"]
+        config = records.read_json(workdir / records.CONFIG)["config"]
         seeds = {"data": place.search, "model": 10_000 * place.search + place.trial}
         assert config["seed"] == seeds
         assert config["optimizer"]["momentum"] == hparams["hparams"]["optimizer.momentum"]
@@ -174,7 +174,7 @@ def test_finished_trials_are_kept_and_a_study_grows_but_never_shrinks(finished_s
 def test_sizes_of_a_study_are_the_largest_that_a_launch_gave(tmp_path):
     for trials, searches in ((2, 3), (2, 2), (1, 3), (4, 1)):
         open_study(study(trials=trials, searches=searches), tmp_path)
-    plan = records.read_object(tmp_path / records.STUDY)
+    plan = records.read_json(tmp_path / records.STUDY)
     sizes = {"trials": 4, "max_trials": 4 * MAX_TRIALS_FACTOR, "searches": 3}
     assert sizes.items() <= plan.items()
 
@@ -192,7 +192,7 @@ def test_a_study_does_not_shrink_when_two_launches_extend_it_at_once(tmp_path, m
     monkeypatch.setattr(environment, "describe", described)
     open_study(study(trials=4), tmp_path)
     larger.join()
-    plan = records.read_object(tmp_path / records.STUDY)
+    plan = records.read_json(tmp_path / records.STUDY)
     assert [plan["trials"], plan["max_trials"], plan["searches"]] == [8, 8 * MAX_TRIALS_FACTOR, 2]
 
 
@@ -207,21 +207,21 @@ def test_concurrent_first_launches_create_one_study(tmp_path):
         thread.join()
     left = {path.name for path in (tmp_path / "study").iterdir()}
     assert left - {".lock"} == {records.STUDY}  # the lock of launches of 2 trials
-    assert records.read_object(tmp_path / "study" / records.STUDY)["trials"] == 2
+    assert records.read_json(tmp_path / "study" / records.STUDY)["trials"] == 2
 
 
 def change(path, **values):
     """Changes top-level values of a record, as if it had been written with them."""
-    records.write_json(path, records.read_object(path) | values)
+    records.write_json(path, records.read_json(path) | values)
 
 
 def of_another_plan(trial):
-    config = records.read_object(trial / records.CONFIG)["config"]
+    config = records.read_json(trial / records.CONFIG)["config"]
     change(trial / records.CONFIG, config=config | {"batch_size": 64})
 
 
 def of_other_data(trial):
-    dataset = records.read_object(trial / records.CONFIG)["dataset"]
+    dataset = records.read_json(trial / records.CONFIG)["dataset"]
     change(trial / records.CONFIG, dataset=dataset | {"fingerprint": "other"})
 
 
@@ -311,7 +311,7 @@ def test_failed_trial_is_recorded_and_the_study_continues(tmp_path, monkeypatch)
     monkeypatch.setattr(Stepper, "step", fails_once)
     assert sweep.run(study(), tmp_path / "study", QUIET) == "finished"
     found = [d / records.RESULT for _, d in records.trials_on_disk(tmp_path / "study")]
-    results = [records.read_object(path) for path in found]
+    results = [records.read_json(path) for path in found]
     (failed,) = [result for result in results if result["status"] == "failed"]
     assert "a cable was pulled" in failed["error"]
     assert sum(result["status"] == "exhausted" for result in results) == 4
@@ -330,7 +330,7 @@ def test_stopped_study_resumes_in_the_middle_of_the_trial(tmp_path):
     with on_each_step(stops):
         assert sweep.run(study(), stopped, QUIET) == "preempted"
     half_done = stopped / "baseline" / "0" / "1"
-    assert records.read_object(half_done / records.RESULT)["status"] == "preempted"
+    assert records.read_json(half_done / records.RESULT)["status"] == "preempted"
     assert sweep.run(study(), stopped, QUIET) == "finished"
     for place, workdir in records.trials_on_disk(whole):
         assert values(place.under(stopped)) == values(workdir)
@@ -349,13 +349,13 @@ def test_one_compilation_serves_all_trials_and_conditions():
 def test_what_may_differ_between_launches(finished_study, tmp_path):
     """Where the data are, notes on them, what is recorded, and fields that are newer."""
     directory = shutil.copytree(finished_study, tmp_path / "study")
-    plan = records.read_object(directory / records.STUDY)
+    plan = records.read_json(directory / records.STUDY)
     older = json.loads(json.dumps(plan["resolved_config"]))
     del older["model"]["stem"]
     dataset = plan["dataset"] | {"notes": ["something else"]}
     change(directory / records.STUDY, dataset=dataset, resolved_config=older)
     trial = directory / "baseline" / "0" / "0"
-    config = records.read_object(trial / records.CONFIG)
+    config = records.read_json(trial / records.CONFIG)
     del config["config"]["model"]["stem"]
     records.write_json(trial / records.CONFIG, config)
     grown = study(trials=3, conditions=("baseline",))
@@ -363,7 +363,7 @@ def test_what_may_differ_between_launches(finished_study, tmp_path):
     notes = RecordedProgress()
     assert sweep.run(grown, directory, notes) == "finished"
     assert not any("damaged" in line for line in notes.lines)
-    last = records.read_object(directory / records.STUDY)
+    last = records.read_json(directory / records.STUDY)
     assert last["trials"] == 3
     assert last["resolved_config"] == older
     metrics = records.read_metrics(directory / "baseline" / "0" / "2")

@@ -112,7 +112,7 @@ def _read_replay(config: ConfigDict) -> list[list[int]] | None:
     path = cli.expanded(config.echo.replay)
     try:
         lines = records.read_lines(path)
-        run = records.read_object(path.with_name(records.CONFIG)) or {}
+        run = records.read_json(path.with_name(records.CONFIG)) or {}
         if run.get("schema_version", records.SCHEMA_VERSION) != records.SCHEMA_VERSION:
             raise ValueError(f"the run is of schema version {run['schema_version']}")
         for step, line in enumerate(lines, start=1):

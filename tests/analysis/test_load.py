@@ -1153,7 +1153,7 @@ def test_records_of_unknown_versions_are_named(version, small):
     trial = small / "baseline" / "0" / "1"
 
     def change(path):
-        records.write_json(path, records.read_object(path) | {"schema_version": version})
+        records.write_json(path, records.read_json(path) | {"schema_version": version})
 
     change(trial / records.CONFIG)
     warning = load.read(small).warning()

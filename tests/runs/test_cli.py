@@ -136,10 +136,10 @@ def test_a_directory_with_another_run_is_refused_with_the_difference(uninterrupt
 
 def test_a_run_that_is_older_than_a_field_has_its_default(uninterrupted, tmp_path):
     workdir = shutil.copytree(uninterrupted(mini()), tmp_path / "run")
-    record = records.read_object(workdir / records.CONFIG)
+    record = records.read_json(workdir / records.CONFIG)
     del record["config"]["model"]["stem"]
     records.write_json(workdir / records.CONFIG, record)
-    result = records.read_object(workdir / records.RESULT)
+    result = records.read_json(workdir / records.RESULT)
     assert train.train(mini(), workdir) == result
     with pytest.raises(cli.InputError, match=r"model\.stem"):
         train.train(mini(model__stem="cifar"), workdir)

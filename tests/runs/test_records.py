@@ -84,7 +84,7 @@ READS = {
     records.CONFIG: trial_records.read_config,
     records.HPARAMS: trial_records.read_hparams,
     records.RESULT: trial_records.read_result,
-    records.METRICS: trial_records.read_metrics,
+    records.METRICS: records.read_metrics,
     records.EVALUATION: lambda run: records.read_json(run / records.EVALUATION),
     records.STUDY: lambda run: records.read_json(run / records.STUDY),
 }
