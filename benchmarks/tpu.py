@@ -251,12 +251,12 @@ def counts(text: str) -> tuple[collections.Counter[Collective], int]:
     computations, entry = parse(text)
     cycles, chains = 0, set()
     collectives: collections.Counter[Collective] = collections.Counter()
-    for name, own, instruction, times, fused in _executed(computations, entry):
+    for computation, name, instruction, times, fused in _executed(computations, entry):
         if instruction.opcode.removesuffix("-start") in COLLECTIVES:
             # One that overlaps with several fusions is written in each, with the same chain.
             chain = _first(r'chain_id="(\d+)"', instruction.attributes)
             if not chain or chain not in chains:
-                collectives[_collective(name, own, instruction)] += times
+                collectives[_collective(computation, name, instruction)] += times
             chains.add(chain)
         if not fused:
             cycles += times * int(
@@ -290,10 +290,10 @@ def _bytes(dtype: str, shape: str) -> int:
 
 def _executed(
     computations: dict[str, Computation], name: str, times: int = 1, fused: bool = False
-) -> Iterator[tuple[str, Computation, Instruction, int, bool]]:
-    """(its name, its computation, instruction, how often, whether in a fusion) of all that runs."""
-    for own_name, instruction in computations[name].items():
-        yield own_name, computations[name], instruction, times, fused
+) -> Iterator[tuple[Computation, str, Instruction, int, bool]]:
+    """(computation, its name, instruction, how often, whether in a fusion) of all that runs."""
+    for instruction in computations[name].values():
+        yield computations[name], name, instruction, times, fused
         if instruction.opcode not in _CALLERS:
             continue
         runs, called = times, instruction.called
@@ -314,11 +314,12 @@ def _trips(condition: Computation, attributes: str) -> int:
     return int(bounds[0]) if len(bounds) == 1 and counts_up and bounds[0].isdigit() else 1
 
 
-def _collective(name: str, own: Computation, instruction: Instruction) -> Collective:
+def _collective(computation: Computation, name: str, instruction: Instruction) -> Collective:
     kind = instruction.opcode.removesuffix("-start")
     group = _group(instruction.attributes)
-    size = sum(own[other].bytes for other in re.findall(r"%([\w.\-]+)", instruction.arguments))
-    if kind == "all-reduce" and "all-reduce-scatter" in name:
+    operands = re.findall(r"%([\w.\-]+)", instruction.arguments)
+    size = sum(computation[operand].bytes for operand in operands)
+    if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
         kind = "reduce-scatter"  # written as an all-reduce of which each chip keeps a part
     return Collective(kind, size * (group if kind == "all-gather" else 1), group)
 

@@ -2,12 +2,15 @@
 
 import dataclasses
 import re
+import types
 
 import numpy as np
+import pandas
 import pytest
 
 from benchmarks import speedup
-from benchmarks.speedup import Condition, Plan, Steady
+from benchmarks.speedup import Plan, Steady
+from runs import records
 from training import check
 
 PLAN = Plan(ratio=6.0, seeds=2)
@@ -114,38 +117,22 @@ def test_a_small_run_prints_a_row_per_condition(flags, capsys):
 
 def test_a_study_tunes_each_search(tmp_path, monkeypatch):
     """The fewest fresh examples to the target, or the best value; never a trial that diverged."""
-    pandas = pytest.importorskip("pandas")
-    rows = [
-        # label, insertion, search, status, fresh examples to the target, best value, rate
-        ("e = 2", "before_augmentation", 0, "reached", 900, 0.97, 0.1),
-        ("e = 2", "before_augmentation", 0, "reached", 800, 0.97, 0.2),
-        ("e = 2", "before_augmentation", 0, "diverged", None, 0.99, 0.3),
-        ("none", "none", 0, "exhausted", None, 0.90, 0.4),
-        ("none", "none", 0, "exhausted", None, 0.95, 0.5),
-    ]
-    records = []
-    for label, insertion, search, status, fresh, value, rate in rows:
+    trials = pandas.DataFrame(
+        [
+            ("e = 2", "reached", 900, 0.97, 0.1),
+            ("e = 2", "reached", 800, 0.97, 0.2),
+            ("e = 2", "diverged", None, 0.99, 0.3),
+            ("none", "exhausted", None, 0.90, 0.4),
+            ("none", "exhausted", None, 0.95, 0.5),
+        ],
+        columns=["label", "status", "fresh_examples_to_target", "best_value", "rate"],
+    ).assign(search=0, counted=True, path=lambda rows: [tmp_path / str(r) for r in rows["rate"]])
+    for trial in trials.itertuples():
         config = speedup.configuration(PLAN, "")
-        config.update_from_flattened_dict(
-            {"echo.insertion": insertion, "optimizer.learning_rate": rate}
-        )
-        path = tmp_path / f"{rate}"
-        path.mkdir()
-        speedup.records.write_json(path / "config.json", {"config": config.to_dict()})
-        records.append(
-            {
-                "label": label,
-                "search": search,
-                "status": status,
-                "fresh_examples_to_target": fresh,
-                "best_value": value,
-                "counted": True,
-                "path": str(path),
-            }
-        )
-    trials = pandas.DataFrame(records)
-    monkeypatch.setattr(speedup.load, "read", lambda _: type("Study", (), {"trials": trials}))
-    none, e2 = speedup.tuned(tmp_path)
-    assert isinstance(none, Condition)
-    assert (none.label, none.config.optimizer.learning_rate) == ("none", 0.5)
-    assert (e2.label, e2.config.optimizer.learning_rate) == ("e = 2", 0.2)
+        config.optimizer.learning_rate = trial.rate
+        config.echo.insertion = "none" if trial.label == "none" else "before_augmentation"
+        trial.path.mkdir()
+        records.write_json(trial.path / "config.json", {"config": config.to_dict()})
+    monkeypatch.setattr(speedup.load, "read", lambda _: types.SimpleNamespace(trials=trials))
+    rates = {c.label: c.config.optimizer.learning_rate for c in speedup.tuned(tmp_path)}
+    assert list(rates.items()) == [("none", 0.5), ("e = 2", 0.2)]
