@@ -292,7 +292,7 @@ class _Source:
     def __next__(self) -> Any:
         self.open()
         # Before `next`, since an iterable without state cannot return to an item that failed.
-        self._started = self._parent.was_read = True
+        self._read = self._parent.was_read = True
         return next(self._iterator)
 
     def open(self) -> None:
@@ -300,10 +300,13 @@ class _Source:
             self._iterator = self._parent.new_iterator()
 
     def get_state(self) -> dict[str, Any] | None:
-        state = self._parent.state() if self._started and self._parent.has_state else None
-        if self._started and state is None:
-            return None
-        return {"epoch": self._parent.epoch, "state": state}
+        state = None
+        # A generator runs from the first `next` on. Until then its iterable has an old state.
+        if self._parent.has_state and (self._read or not inspect.isgenerator(self._iterator)):
+            state = self._parent.state()
+        return (
+            None if self._read and state is None else {"epoch": self._parent.epoch, "state": state}
+        )
 
     def set_state(self, state: dict[str, Any]) -> None:
         check_fields(state, ("epoch", "state"))
@@ -314,8 +317,6 @@ class _Source:
 
     def _start(self) -> None:
         self._iterator: Any = None
-        self._started = False
+        self._read = False
         if self._parent.has_state:  # otherwise later: iter() may draw a permutation
             self.open()
-            # A generator runs from the first `next` on. Until then its iterable has an old state.
-            self._started = not inspect.isgenerator(self._iterator)

@@ -14,13 +14,12 @@ import numpy as np
 
 from echo.auto import AutoOrder, Repeats, checked_decisions, round_size, store_rows
 from echo.echo_pass import EchoPass
-from echo.gather_plan import GatherPlan, PlanStore
+from echo.gather_plan import PlanStore
 from echo.order import Order
 from echo.readers import CHUNK_ITEMS, BackgroundReader, RandomAccessReader, SequentialReader
 from echo.schedule import EchoSchedule, FixedOrder
 from echo.spec import MAX_BATCH, PLACEMENTS, EchoSpecError, checked_integer, checked_switch
 from echo.stores import ArrayStore, ItemStore
-from echo.tree import Structure
 
 # As many threads as Grain reads with by default, so that an echo stage reads no slower.
 DEFAULT_READ_OPTIONS = grain.ReadOptions(num_threads=16, prefetch_buffer_size=2048)
@@ -121,30 +120,6 @@ class _EchoStage(grain.IterDataset):
             return ItemStore()
         # Items are read and stored in chunks.
         return ArrayStore(self._store_rows(self.batch_size + CHUNK_ITEMS, num_items))
-
-    @property
-    def _element_spec(self) -> Any:
-        """What `grain.experimental.get_element_spec` returns; None is the length of an axis that
-        varies. Raises as the parent's does if that is unknown."""
-        # experimental, so only those who ask depend on it
-        from grain.experimental import ShapeDtypeStruct, get_element_spec
-
-        array: Any = ShapeDtypeStruct  # whose annotation does not allow an axis of None
-        batch = (
-            () if self.batch_size is None else (self.batch_size if self.drop_remainder else None,)
-        )
-        on_device, new = self.placement == "device", (None, 1, self.round_size)
-        axes = new if on_device else batch
-        item = get_element_spec(self._parent)
-        if axes:
-            structure = Structure(item)
-            leaves = structure.leaves(item)
-            item = structure.build([array((*axes, *leaf.shape), leaf.dtype) for leaf in leaves])
-        if on_device:
-            rows = array((1, *(batch or (1,))), np.int32)
-            item = GatherPlan(item, array(new, np.int32), array(new, np.int64), rows)
-        number = array(batch, np.int64)
-        return Echoed(item, number, number, array((), np.int64)) if self.annotate else item
 
     def __iter__(self) -> grain.DatasetIterator:
         return _EchoIterator(self)

@@ -497,33 +497,16 @@ def test_without_batches_items_may_differ_in_shape():
     got[0].item.resize(9, refcheck=False)  # a copy of its own
 
 
-class Reused(grain.DatasetIterator):
-    """One array that is overwritten for each item."""
-
-    def __init__(self):
-        super().__init__()
-        self._item, self._next = np.zeros(3), 0
-
-    def __next__(self):
-        self._next += 1
-        self._item[:] = self._next
-        return self._item
-
-    def get_state(self):
-        return {"next": self._next}
-
-    def set_state(self, state):
-        self._next = state["next"]
-
-
-class ReusedDataset(grain.IterDataset):
-    def __iter__(self):
-        return Reused()
-
-
 def test_a_parent_may_reuse_the_memory_of_its_items():
-    iterator = iter(stage(ReusedDataset(), decisions=[4, 4]))
-    assert [next(iterator).item[:, 0].tolist() for _ in range(2)] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    buffer = np.zeros(3)
+
+    def refill(index):
+        buffer[:] = index
+        return buffer
+
+    parent = grain.MapDataset.range(8).to_iter_dataset(grain.ReadOptions(0, 0)).map(refill)
+    iterator = iter(stage(parent, decisions=[4, 4]))
+    assert [next(iterator).item[:, 0].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     iterator.close()
 
 

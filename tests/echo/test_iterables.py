@@ -368,25 +368,6 @@ def test_a_state_of_another_epoch_is_discarded(read):
     assert sorted(echoed) == sorted([1000 + i for i in range(40)] * 2)
 
 
-def test_a_state_before_the_first_item_is_that_of_the_start():
-    echoed = echo_iterable(range(9), 2, 4)
-    state = echoed.state_dict()
-    whole = list(echoed)
-    echoed.load_state_dict(state)
-    assert echoed.state_dict() == state
-    assert list(echoed) == whole
-
-
-def test_a_refused_state_leaves_the_pass_over_a_loader_with_state():
-    echoed = echo_iterable(Eager(20), 2)
-    iterator = iter(echoed)
-    head = list(itertools.islice(iterator, 7))
-    for change in ({"schedule": "3, 0, 0"}, {"position": -1}, {"epoch": -1}):
-        with pytest.raises(ValueError, match=r"\(3, 0, 0\), this one has|is -1; allowed"):
-            echoed.load_state_dict(echoed.state_dict() | change)
-    assert head + list(iterator) == [i for i in range(20) for _ in "ab"]
-
-
 def test_the_length_is_the_number_of_outputs():
     echoed = echo_iterable(Loader(7), 1.5, 3)
     assert len(echoed) == len(list(echoed)) == 10

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from echo import PLACEMENTS, EchoIterDataset, EchoSchedule, OpportunisticIterDataset, readers
+from echo import PLACEMENTS, EchoIterDataset, EchoSchedule, readers
 from echo.stage import DEFAULT_READ_OPTIONS
 from tests.helpers.echo_parents import (
     KINDS,
@@ -456,55 +456,6 @@ def test_a_program_may_end_during_read_ahead(program):
     )
     assert finished.stdout == "10\n", finished.stderr
     assert finished.returncode == 0, finished.stderr
-
-
-class Pictures(grain.transforms.Map):
-    """Examples whose shapes and dtypes Grain knows in advance."""
-
-    def map(self, element):
-        return {"image": np.full((4, 3), element, np.uint8), "more": (np.float32(element),)}
-
-    def output_spec(self, input_spec):
-        image = grain.experimental.ShapeDtypeStruct((4, 3), np.uint8)
-        return {"image": image, "more": (grain.experimental.ShapeDtypeStruct((), np.float32),)}
-
-
-def fits(spec, item):
-    """Whether arrays have the shapes and dtypes of a spec, where None is any length."""
-    if isinstance(spec, dict):
-        return spec.keys() == item.keys() and all(fits(spec[k], item[k]) for k in spec)
-    if isinstance(spec, tuple):
-        same = type(spec) is type(item) and len(spec) == len(item)
-        return same and all(map(fits, spec, item))
-    array = np.asarray(item)
-    lengths = zip(spec.shape, array.shape, strict=True)
-    return array.dtype == spec.dtype and all(want in (None, length) for want, length in lengths)
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("annotate", [False, True])
-@pytest.mark.parametrize("batch", [{}, {"batch_size": 4}])
-@pytest.mark.parametrize("drop", [{}, {"drop_remainder": False}])
-def test_the_element_spec_is_that_of_the_outputs(batch, drop, annotate, placement):
-    parent = grain.MapDataset.range(7).map(Pictures())
-    given = {"annotate": annotate, "placement": placement, "shuffle_buffer": 3, **batch}
-    stages = [EchoIterDataset(parent, factor=2, **given, **drop)]
-    if not drop:
-        stages.append(OpportunisticIterDataset(parent, max_factor=2, **given))
-    for stage in stages:
-        spec = grain.experimental.get_element_spec(stage)
-        outputs = drained(stage)
-        assert outputs
-        assert all(fits(spec, output) for output in outputs)
-    if batch and not annotate and placement == "host":
-        expected = grain.experimental.get_element_spec(parent.batch(4, drop_remainder=not drop))
-        assert grain.experimental.get_element_spec(stages[0]) == expected
-
-
-def test_the_element_spec_is_unknown_where_that_of_the_parent_is():
-    parent = grain.MapDataset.range(7).map(lambda number: number)
-    with pytest.raises(ValueError, match="Cannot infer element spec"):
-        grain.experimental.get_element_spec(EchoIterDataset(parent, factor=2))
 
 
 def test_slow_items_are_not_gathered_into_long_chunks(monkeypatch):
