@@ -79,9 +79,8 @@ def builder(name: str, data_dir: str) -> Any:
         raise SourceError(
             f"data set {name!r} is not prepared in {directory}{why}; prepare it there with "
             f"tfds.builder({name!r}, file_format='array_record').download_and_prepare(), point "
-            "TFDS_DATA_DIR or config.dataset.data_dir at it, give your own data as folder:PATH, "
-            "files:PATH, npz:PATH, or hf:PATH (docs/your_data.md), or use --config=FILE:mini, "
-            "which needs no download"
+            "TFDS_DATA_DIR or config.dataset.data_dir at it, give your own data as KIND:PATH "
+            "(docs/your_data.md), or use --config=FILE:mini, which needs no download"
         )
     return opened
 

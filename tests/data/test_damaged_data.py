@@ -130,15 +130,6 @@ def test_a_damaged_description_is_wrong_input_and_nothing_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("number", [0, -1, 10**12])
-def test_a_number_of_classes_that_no_network_has_is_refused(number, pictures):
-    features = json.loads((pictures / "features.json").read_text())
-    features["featuresDict"]["features"]["label"] = tfds_data.label(number)
-    (pictures / "features.json").write_text(json.dumps(features))
-    with pytest.raises(SourceError, match=r"classes|features"):
-        splits.open_source(NAME, "train", str(pictures.parent.parent))
-
-
 @pytest.mark.parametrize("split", ["train[5:2]", "train[:0]", "train[", "dev"])
 def test_a_split_without_records_is_refused(split, pristine):
     with pytest.raises(SourceError, match=re.escape(f"split {split!r}")):
@@ -149,13 +140,6 @@ def test_a_split_without_records_is_refused(split, pristine):
 def test_a_data_set_that_is_not_there_is_refused(name, pristine):
     with pytest.raises(SourceError, match="is not prepared in"):
         splits.open_source(name, "train", str(pristine))
-
-
-def test_splits_of_a_prepared_data_set_that_share_records_are_found(pictures):
-    fields = {"dataset__train_split": "train[:50%]", "dataset__validation_split": "train[50%:]"}
-    assert not splits.remarks(config_of(pictures, **fields).dataset)
-    fields["dataset__validation_split"] = "test+train[31:32]"
-    assert splits.remarks(config_of(pictures, **fields).dataset)
 
 
 # --- records
@@ -312,9 +296,3 @@ def test_a_damaged_cached_file_is_refused_until_it_is_deleted(tmp_path_factory, 
         cache.cached(path, lambda: content)
     path.unlink()
     assert cache.cached(path, lambda: content) == content
-
-
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):
-    (tmp_path / "cache").touch()
-    with pytest.raises(SourceError, match=r"config\.dataset\.cache_dir"):
-        cache.cached(tmp_path / "cache" / "data", lambda: b"content")

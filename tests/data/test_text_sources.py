@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ml_collections import ConfigDict
 
-from configs import base, common_crawl, lm1b
-from data import cache, packaged, paths, sources, splits, text_sources, vocabulary
+from configs import base
+from data import cache, packaged, paths, splits, text_sources, vocabulary
 from data.sources import ArraySource, RecordError, SourceError
 from data.vocabulary import BEGIN, END, UNKNOWN
 from tests.helpers.tfds_data import write_text
@@ -251,15 +250,3 @@ def test_text_without_any_piece_is_refused(text, tmp_path):
     (tmp_path / "train.txt").write_text("\n".join(sentences(60)))
     with pytest.raises(SourceError, match="validation"):
         splits.open_splits(dataset(**fields))
-
-
-@pytest.mark.parametrize("module", [lm1b, common_crawl])
-def test_the_shipped_configurations_select_text(module):
-    full, mini = module.get_config(), module.get_config("mini")
-    assert isinstance(full, ConfigDict)
-    assert (full.dataset.vocabulary_size, full.batch_size, full.target.value) == (32_000, 1024, 3.9)
-    assert full.dataset.text == mini.dataset.text
-    assert mini.dataset.name in packaged.TEXTS
-    with pytest.raises(ValueError, match="no variant 'large'; allowed: mini"):
-        module.get_config("large")
-    assert sources.DatasetInfo("a", "1", "f", None, None).vocabulary_size is None

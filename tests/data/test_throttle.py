@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import re
 import threading
 import time
 import types
@@ -17,7 +16,6 @@ from data.throttle import Limits, RateLimiter, SlowSource, StoppableClock
 from pipeline import build
 from pipeline.evaluation import evaluation_batches
 from pipeline.map_datasets import CHUNK, CORES, MapChunks, Read
-from runs import cli
 from tests.helpers.runs import HANGS, echoing, mini
 from training.experiment import make_experiment
 
@@ -228,22 +226,6 @@ def test_slow_input_stands_still_while_a_run_evaluates(limit, tmp_path):
 
 def test_a_limit_is_shared_by_processes():
     assert Limits(examples_per_second=10, latency_seconds=1).shared_by(2) == Limits(5, 1)
-
-
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ({"upstream__examples_per_second": -1.0}, "upstream.examples_per_second"),
-        ({"upstream__stall_seconds": 1.0}, "stall_every_seconds"),
-        (
-            {"upstream__examples_per_second": 0.01, "upstream__latency_seconds": 600.0},
-            "config.upstream",
-        ),
-    ],
-)
-def test_wrong_settings_are_refused(fields, name):
-    with pytest.raises(cli.InputError, match=re.escape(name)):
-        make_experiment(mini(**fields))
 
 
 def test_limits_have_a_field_each():
