@@ -38,32 +38,6 @@ SUFFIXES = (
 _LEFTOVERS = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
-class _ImageFiles(Records):
-    """Records {'image': bytes, 'label': int, 'file_name': str} of files with their classes."""
-
-    def __init__(self, tree: Tree, classes: tuple[str, ...], class_of: dict[str, str]):
-        number = {name: n for n, name in enumerate(classes)}
-        self._tree, self._labels = tree, [number[name] for name in class_of.values()]
-        self._names, self._order = list(class_of), shuffled_order(len(class_of))
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        rows = [self._order[number] for number in numbers]
-        images = self._tree.read([self._names[row] for row in rows])
-        return [
-            {"image": image, "label": self._labels[row], "file_name": self._names[row]}
-            for row, image in zip(rows, images, strict=True)
-        ]
-
-    def key(self, number: int) -> bytes:
-        return self._names[self._order[number]].encode(errors="surrogateescape")
-
-    def place(self, number: int) -> str:
-        return self._tree.path(self._names[self._order[number]])
-
-
 def open_tree(tree: Tree, settings: Settings) -> PathData:
     """The images below a directory. Images outside of the folder of a class are ignored.
 
@@ -104,7 +78,7 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
     # Names alone: the run on a file that was damaged resumes when the file is restored.
     used = sorted(name for class_of in places.values() for name in class_of)
     splits = {
-        split: functools.cache(functools.partial(_ImageFiles, tree, classes, class_of))
+        split: functools.cache(functools.partial(_image_files, tree, classes, class_of))
         for split, class_of in places.items()
     }
     info = DatasetInfo(
@@ -127,3 +101,23 @@ def _places(names: Iterable[str], by_split: bool) -> dict[str, dict[str, str]]:
         if len(folders) > by_split:
             places[split][name] = folders[by_split]
     return places
+
+
+def _image_files(tree: Tree, classes: tuple[str, ...], class_of: dict[str, str]) -> Records:
+    """Records {'image': bytes, 'label': int, 'file_name': str} of files with their classes."""
+    number = {name: n for n, name in enumerate(classes)}
+    names, labels = list(class_of), [number[name] for name in class_of.values()]
+
+    def read(rows: Sequence[int]) -> list[dict[str, Any]]:
+        images = tree.read([names[row] for row in rows])
+        return [
+            {"image": image, "label": labels[row], "file_name": names[row]}
+            for row, image in zip(rows, images, strict=True)
+        ]
+
+    return Records(
+        order=shuffled_order(len(names)),
+        read=read,
+        place=lambda row: tree.path(names[row]),
+        key=lambda row: names[row].encode(errors="surrogateescape"),
+    )

@@ -45,39 +45,32 @@ _OBJECT_COLUMNS = {
 }
 
 
-class _Rows(Records):
-    """Rows of a datasets.Dataset as records; `columns` names the column of each field."""
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """A split.
 
-    def __init__(self, shown: str, table: Any, columns: dict[str, str]):
-        datasets = _library()
-        for name, feature in table.features.items():  # the workload decodes images
-            if isinstance(feature, datasets.Image):
-                table = table.cast_column(name, datasets.Image(decode=False))
-        self.table, self.columns = table.select_columns(list(columns.values())), columns
-        self._shown = shown
-        self.object_names = _object_names(table.features.get(columns.get("objects")))
-        self._order = range(len(table)) if "text" in columns else shuffled_order(len(table))
+    Attributes:
+        shown: its name in messages.
+        rows: a datasets.Dataset.
+        columns: the name of the column of each field.
+        names: the given names of the fields of objects.
+    """
 
-    def __len__(self) -> int:
-        return len(self.table)
+    shown: str
+    rows: Any
+    columns: dict[str, str]
+    names: dict[str, str]
 
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        rows = self.table.__getitems__([self._order[number] for number in numbers])
-        return [self._record(row) for row in rows]
-
-    def key(self, number: int) -> bytes:
-        return str(self._order[number]).encode()
-
-    def place(self, number: int) -> str:
-        return f"{self._shown}, row {self._order[number]}"
-
-    def _record(self, row: dict[str, Any]) -> dict[str, Any]:
-        record = {field: row[name] for field, name in self.columns.items()}
-        if isinstance(record.get("image"), dict):
-            record["image"] = record["image"]["bytes"]
-        if "objects" in record:
-            record["objects"] = _objects(record["objects"], self.object_names, record["image"])
-        return record
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        records = []
+        for row in self.rows.__getitems__(list(rows)):
+            record = {field: row[name] for field, name in self.columns.items()}
+            if isinstance(record.get("image"), dict):
+                record["image"] = record["image"]["bytes"]
+            if "objects" in record:
+                record["objects"] = _objects(record["objects"], self.names, record["image"])
+            records.append(record)
+        return records
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -89,21 +82,29 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         RecordError: one of the first images cannot be read.
     """
     files = _files(tree)
-    splits = {
-        split: functools.cache(functools.partial(_rows, tree, names, settings))
+    tables = {
+        split: functools.cache(functools.partial(_table, tree, names, settings))
         for split, names in files.items()
     }
-    main = splits[main_split(splits)]()
+    splits = {split: functools.partial(_records, table) for split, table in tables.items()}
+    main = tables[main_split(tables)]()
     used = [name for names in files.values() for name in names]
     info = DatasetInfo(settings.name, "datasets", tree.fingerprint(used))
     if "image" not in main.columns:
         return PathData(splits, info)
     labeled = "objects" if "objects" in main.columns else "label"
-    classes = _class_names(main.table.features[main.columns[labeled]])
-    number = len(classes or ()) or 1 + max(_last_label(rows, labeled) for rows in splits.values())
-    boxes, properties = labeled == "objects", image_properties(main)
+    classes = _class_names(main.rows.features[main.columns[labeled]])
+    number = len(classes or ()) or 1 + max(_last_label(rows, labeled) for rows in tables.values())
+    boxes, properties = labeled == "objects", image_properties(_records(lambda: main))
     info = dataclasses.replace(info, num_classes=number, has_boxes=boxes, **properties)
     return PathData(splits, info, classes)
+
+
+def _records(table: Callable[[], _Table]) -> Records:
+    opened = table()
+    number = len(opened.rows)
+    order = range(number) if "text" in opened.columns else shuffled_order(number)
+    return Records(order, opened.read, lambda row: f"{opened.shown}, row {row}")
 
 
 def _library() -> Any:
@@ -116,16 +117,15 @@ def _library() -> Any:
         ) from error
 
 
-def _last_label(rows: Callable[[], _Rows], field: str) -> int:
+def _last_label(table: Callable[[], _Table], field: str) -> int:
     """The largest label of a split in its column `field`, label or objects; -1 without labels."""
     try:
-        opened = rows()
+        opened = table()
     except SourceError:  # such as a test split that has no labels
         return -1
-    values = opened.table[opened.columns[field]]
+    values = opened.rows[opened.columns[field]]
     if field == "objects":
-        names = opened.object_names
-        values = itertools.chain(*(_lists(value, names)["label"] for value in values))
+        values = itertools.chain(*(_lists(value, opened.names)["label"] for value in values))
     return max((value for value in values if value is not None), default=-1)
 
 
@@ -141,20 +141,26 @@ def _files(tree: Tree) -> dict[str, list[str]]:
     raise SourceError(f"{tree.root} has no Parquet files, nor what dataset.save_to_disk writes")
 
 
-def _rows(tree: Tree, names: list[str], settings: Settings) -> _Rows:
+def _table(tree: Tree, names: list[str], settings: Settings) -> _Table:
     datasets = _library()
     paths = [tree.local(name, settings.cache_dir) for name in names]
     try:
         if names[0].endswith(".parquet"):
             beside = tree.copies(settings.cache_dir) if is_url(tree.root) else tree.root
             cache = settings.cache_dir or pathlib.Path(beside, ".cache")
-            table = datasets.Dataset.from_parquet(list(map(str, paths)), cache_dir=str(cache))
+            rows = datasets.Dataset.from_parquet(list(map(str, paths)), cache_dir=str(cache))
         else:
-            table = datasets.load_from_disk(str(paths[0].parent))
+            rows = datasets.load_from_disk(str(paths[0].parent))
     except Exception as error:  # pyarrow and datasets raise many types
         raise SourceError(f"{tree.path(names[0])} cannot be read: {reason(error)}") from error
     shown = tree.path(names[0]) if len(names) == 1 else f"{tree.path(names[0])} and following"
-    return _Rows(shown, table, _columns(shown, table.features, settings))
+    columns = _columns(shown, rows.features, settings)
+    names_of_objects = _object_names(rows.features.get(columns.get("objects")))
+    rows = rows.select_columns(list(columns.values()))
+    for name, feature in rows.features.items():  # the workload decodes images
+        if isinstance(feature, datasets.Image):
+            rows = rows.cast_column(name, datasets.Image(decode=False))
+    return _Table(shown, rows, columns, names_of_objects)
 
 
 def _columns(shown: str, features: Any, settings: Settings) -> dict[str, str]:

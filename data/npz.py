@@ -18,28 +18,6 @@ from data.storage import Tree
 _WORDS = {"image": ("image", "images", "x"), "label": ("label", "labels", "y")}
 
 
-class _Rows(Records):
-    """Records {'image': uint8 [H, W, C], 'label': int}."""
-
-    def __init__(self, path: str, images_NxHxWxC: np.ndarray, labels_N: np.ndarray):
-        images_NxHxWxC.setflags(write=False)  # records are views
-        self._path, self._images, self._labels = path, images_NxHxWxC, labels_N
-        self._order = shuffled_order(len(labels_N))
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        rows = [self._order[number] for number in numbers]
-        return [{"image": self._images[row], "label": int(self._labels[row])} for row in rows]
-
-    def key(self, number: int) -> bytes:
-        return self._images[self._order[number]].tobytes()
-
-    def place(self, number: int) -> str:
-        return f"{self._path}, row {self._order[number]}"
-
-
 def open_tree(tree: Tree, settings: Settings) -> PathData:
     """The arrays of a file. Those of a split are in memory once it is opened.
 
@@ -69,7 +47,8 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         split: functools.cache(functools.partial(rows, names[split]["image"], given))
         for split, given in labels.items()
     }
-    shape = splits["train"]().read([0])[0]["image"].shape
+    (first,) = splits["train"]().read([0])
+    shape = first["image"].shape
     info = DatasetInfo(
         name=settings.name,
         version="npz",
@@ -101,13 +80,22 @@ def _labels(shown: str, arrays: Any, name: str) -> np.ndarray:
     return labels.reshape(-1)
 
 
-def _rows(shown: str, arrays: Any, name: str, labels_N: np.ndarray) -> _Rows:
+def _rows(shown: str, arrays: Any, name: str, labels_N: np.ndarray) -> Records:
     images = _load(shown, arrays, name)
     usable = images.dtype == np.uint8 and images.ndim in (3, 4) and images.size
     if not usable or len(images) != len(labels_N):
         n = len(labels_N)
         raise _unusable(shown, name, images, f"uint8 [{n}, H, W] or [{n}, H, W, C]")
-    return _Rows(shown, images.reshape(*images.shape[:3], -1), labels_N)
+    images_NxHxWxC = images.reshape(*images.shape[:3], -1)
+    images_NxHxWxC.setflags(write=False)  # records are views
+    return Records(
+        order=shuffled_order(len(images)),
+        read=lambda rows: [
+            {"image": images_NxHxWxC[row], "label": int(labels_N[row])} for row in rows
+        ],
+        place=lambda row: f"{shown}, row {row}",
+        key=lambda row: images_NxHxWxC[row].tobytes(),
+    )
 
 
 def _unusable(shown: str, name: str, array: np.ndarray, allowed: str) -> SourceError:

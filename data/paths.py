@@ -16,10 +16,6 @@ import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from data import folder, huggingface, npz, storage, text_files
 from data.path_data import FIELDS, PathData, Settings, main_split
@@ -81,22 +77,6 @@ def directory(name: str, data_dir: str) -> str:
     return path if os.path.isdir(path) or storage.is_url(path) else os.path.dirname(path) or "."
 
 
-class _Part(Records):
-    """Some of the records of a split."""
-
-    def __init__(self, records: Records, rows: list[int]):
-        self._records, self._rows = records, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        return self._records.read([self._rows[number] for number in numbers])
-
-    def place(self, number: int) -> str:
-        return self._records.place(self._rows[number])
-
-
 def _with_held_out(opened: PathData) -> PathData:
     """The data set with the splits `kept` and `held_out`, unless it has one for validation."""
     if "validation" in opened.splits:
@@ -104,18 +84,18 @@ def _with_held_out(opened: PathData) -> PathData:
     whole = opened.splits[main_split(opened.splits)]
 
     @functools.cache
-    def parts() -> tuple[_Part, _Part]:
+    def part(held_out: bool) -> Records:
         records = whole()
-        digests = (
-            hashlib.blake2b(records.key(number), digest_size=8).digest()
-            for number in range(len(records))
-        )
-        is_out_N = np.array([int.from_bytes(d) < _HELD_OUT_SHARE * 2**64 for d in digests], bool)
-        kept, held_out = (np.flatnonzero(rows).tolist() for rows in (~is_out_N, is_out_N))
-        return _Part(records, kept), _Part(records, held_out)
+        rows = [row for row in records.order if _is_held_out(records.key(row)) == held_out]
+        return dataclasses.replace(records, order=rows)
 
-    more = {KEPT: lambda: parts()[0], HELD_OUT: lambda: parts()[1]}
+    more = {KEPT: lambda: part(False), HELD_OUT: lambda: part(True)}
     return dataclasses.replace(opened, splits={**opened.splits, **more})
+
+
+def _is_held_out(key: bytes) -> bool:
+    digest = hashlib.blake2b(key, digest_size=8).digest()
+    return int.from_bytes(digest, "big") < _HELD_OUT_SHARE * 2**64
 
 
 def own_splits(data_dir: str, settings: Settings) -> tuple[str, str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,23 +102,28 @@ class ArraySource(Source):
         return [{name: column[i] for name, column in self._columns.items()} for i in indices]
 
 
-class Records(abc.ABC):
-    """Records in files, by number; safe to read from several threads. See `FileSource`."""
+def _row_number(row: int) -> bytes:
+    return str(row).encode()
 
-    def key(self, number: int) -> bytes:
-        """What identifies a record however many others are added to its data set."""
-        return str(number).encode()
 
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
+@dataclasses.dataclass(frozen=True, eq=False)
+class Records:
+    """Records in files; safe to read from several threads. See `FileSource`.
 
-    @abc.abstractmethod
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """The records `numbers`; raises anything for a damaged one."""
+    Attributes:
+        order: the row of each record.
+        read: the records in some rows; raises anything for a damaged one.
+        place: the file of a row, and which of its records it is if it has several.
+        key: what identifies a row however many others are added to its data set.
+    """
 
-    @abc.abstractmethod
-    def place(self, number: int) -> str:
-        """The file of a record, and which of its records it is if it has several."""
+    order: Sequence[int]
+    read: Callable[[Sequence[int]], list[dict[str, Any]]]
+    place: Callable[[int], str]
+    key: Callable[[int], bytes] = _row_number
+
+    def __len__(self) -> int:
+        return len(self.order)
 
 
 def locate(ends: Sequence[int], number: int) -> tuple[int, int]:
@@ -169,7 +174,7 @@ class FileSource(Source):
             raise IndexError(f"record {index} of {len(self)}")
         part, place = locate(self._ends, index)
         records, rows = self._parts[part]
-        return records, rows[place]
+        return records, records.order[rows[place]]
 
 
 @dataclasses.dataclass(frozen=True)

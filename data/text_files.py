@@ -14,8 +14,6 @@ import itertools
 import json
 import pathlib
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -31,78 +29,6 @@ _TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".arrow", ".feat
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SCAN_BYTES = 2**24
 _START_BYTES = 2**20  # in which text has no zero byte
-
-
-class _Lines(Records):
-    """Records {'text': bytes or str}, one per line that is not empty, of text or of JSON Lines,
-    whose objects have the text in a field `column`; `shown` names the files in messages."""
-
-    def __init__(self, shown: list[str], paths: list[pathlib.Path], column: str):
-        self._shown, self._paths, self._column = shown, paths, column
-        self._starts = [_line_starts(path) for path in paths]
-        self._ends = list(itertools.accumulate(map(len, self._starts)))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"text": self._text(number)} for number in numbers]
-
-    def key(self, number: int) -> bytes:
-        return self._line(number)
-
-    def place(self, number: int) -> str:
-        file, start = self._locate(number)
-        with self._paths[file].open("rb") as lines:
-            before = lines.read(start).count(b"\n")
-        return f"{self._shown[file]}, line {before + 1}"
-
-    def _locate(self, number: int) -> tuple[int, int]:
-        """The file of a line, and the byte where it starts."""
-        file, line = locate(self._ends, number)
-        return file, int(self._starts[file][line])
-
-    def _line(self, number: int) -> bytes:
-        file, start = self._locate(number)
-        with self._paths[file].open("rb") as lines:
-            lines.seek(start)
-            line = lines.readline()
-        if not line:
-            raise ValueError("the file has become shorter since the run started")
-        return line.rstrip(b"\r\n")
-
-    def _text(self, number: int) -> bytes | str:
-        line = self._line(number)
-        if not _is_json(self._paths[self._locate(number)[0]]):
-            return line
-        record = json.loads(line)
-        text = record.get(self._column) if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            raise ValueError(
-                f"it is no JSON object with a string {self._column!r}; another field is given as "
-                f"files:PATH?text=FIELD: {line[:100]!r}"
-            )
-        # Bytes that are not UTF-8 are allowed, as in plain text.
-        return text.encode(errors="surrogatepass") if _SURROGATE.search(text) else text
-
-
-class _Documents(Records):
-    """Records {'text': bytes}, one per file."""
-
-    def __init__(self, shown: list[str], paths: list[pathlib.Path], names: list[str]):
-        self._shown, self._paths, self._names = shown, paths, names
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"text": self._paths[number].read_bytes()} for number in numbers]
-
-    def key(self, number: int) -> bytes:
-        return self._names[number].encode(errors="surrogateescape")
-
-    def place(self, number: int) -> str:
-        return self._shown[number]
 
 
 def open_tree(tree: Tree, settings: Settings) -> PathData:
@@ -138,10 +64,59 @@ def _records(tree: Tree, names: list[str], settings: Settings) -> Records:
                 if b"\0" in file.read(_START_BYTES):
                     raise SourceError(f"{name} is binary, or UTF-16; give text in UTF-8")
         if settings.text == "documents" and not _is_json(paths[0]):
-            return _Documents(shown, paths, names)
-        return _Lines(shown, paths, settings.columns.get("text", "text"))
+            return Records(
+                order=range(len(paths)),
+                read=lambda rows: [{"text": paths[row].read_bytes()} for row in rows],
+                place=shown.__getitem__,
+                key=lambda row: names[row].encode(errors="surrogateescape"),
+            )
+        return _lines(shown, paths, settings.columns.get("text", "text"))
     except OSError as error:
         raise SourceError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+
+def _lines(shown: list[str], paths: list[pathlib.Path], column: str) -> Records:
+    """Records {'text': bytes or str}, one per line that is not empty, of text or of JSON Lines,
+    whose objects have the text in a field `column`; `shown` names the files in messages."""
+    starts = [_line_starts(path) for path in paths]
+    ends = list(itertools.accumulate(map(len, starts)))
+
+    def found(row: int) -> tuple[int, int]:
+        """The file of a line, and the byte where it starts."""
+        file, line = locate(ends, row)
+        return file, int(starts[file][line])
+
+    def line(row: int) -> bytes:
+        file, start = found(row)
+        with paths[file].open("rb") as lines:
+            lines.seek(start)
+            content = lines.readline()
+        if not content:
+            raise ValueError("the file has become shorter since the run started")
+        return content.rstrip(b"\r\n")
+
+    def text(row: int) -> bytes | str:
+        return _text(line(row), column) if _is_json(paths[found(row)[0]]) else line(row)
+
+    def place(row: int) -> str:
+        file, start = found(row)
+        with paths[file].open("rb") as lines:
+            before = lines.read(start).count(b"\n")
+        return f"{shown[file]}, line {before + 1}"
+
+    return Records(range(ends[-1]), lambda rows: [{"text": text(row)} for row in rows], place, line)
+
+
+def _text(line: bytes, column: str) -> bytes | str:
+    """The text in a line of JSON. Bytes that are not UTF-8 are allowed, as in plain text."""
+    record = json.loads(line)
+    text = record.get(column) if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise ValueError(
+            f"it is no JSON object with a string {column!r}; another field is given as "
+            f"files:PATH?text=FIELD: {line[:100]!r}"
+        )
+    return text.encode(errors="surrogatepass") if _SURROGATE.search(text) else text
 
 
 def _is_json(path: pathlib.Path) -> bool:

@@ -1,11 +1,13 @@
 """Data sets that TFDS has prepared as array_record, which has a checksum for each record."""
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from configs.base import OWN_DATA
 from data import storage
 from data.sources import (
     DatasetInfo,
@@ -76,11 +78,12 @@ def builder(name: str, data_dir: str) -> Any:
     except Exception as error:  # TFDS passes on anything that reading the description raises
         opened, prepared, why = None, False, f" ({reason(error)})"
     if not prepared:
+        own = " or ".join(f"{kind}:PATH" for kind in OWN_DATA)
         raise SourceError(
             f"data set {name!r} is not prepared in {directory}{why}; prepare it there with "
             f"tfds.builder({name!r}, file_format='array_record').download_and_prepare(), point "
-            "TFDS_DATA_DIR or config.dataset.data_dir at it, give your own data as KIND:PATH "
-            "(docs/your_data.md), or use --config=FILE:mini, which needs no download"
+            f"TFDS_DATA_DIR or config.dataset.data_dir at it, give your own data as {own}, or use "
+            "--config=FILE:mini, which needs no download"
         )
     return opened
 
@@ -93,7 +96,7 @@ def _open_split(builder: Any, name: str, split: str, fetch: Callable[[str], None
         files = builder.info.splits[split].file_instructions
         for file in files:
             fetch(os.fspath(file.filename))
-        records = _PreparedRecords(builder.as_data_source(split, decoders=skip), files)
+        records = _records(builder.as_data_source(split, decoders=skip), files)
         slices = Slice.of(split, builder.info.splits)
         if len(records) != sum(len(part.rows) for part in slices):
             raise ValueError(f"its files have {len(records)} records")
@@ -108,23 +111,15 @@ def _open_split(builder: Any, name: str, split: str, fetch: Callable[[str], None
     return FileSource(split, [(records, range(len(records)))], slices)
 
 
-class _PreparedRecords(Records):
+def _records(source: Any, files: Sequence[Any]) -> Records:
     """The records of TFDS's data source, and the files that it reads."""
+    ends = list(itertools.accumulate(file.take for file in files))
 
-    def __init__(self, records: Any, files: Sequence[Any]):
-        self._records, self._files = records, files
-        self._ends = [sum(file.take for file in files[: n + 1]) for n in range(len(files))]
+    def place(row: int) -> str:
+        part, number = locate(ends, row)
+        return f"{files[part].filename}, its record {number + files[part].skip}"
 
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        return self._records.__getitems__(numbers)
-
-    def place(self, number: int) -> str:
-        part, place = locate(self._ends, number)
-        file = self._files[part]
-        return f"{file.filename}, its record {place + file.skip}"
+    return Records(range(len(source)), source.__getitems__, place)
 
 
 def _dataset_info(builder: Any) -> DatasetInfo:

@@ -196,7 +196,7 @@ def test_classes_are_numbered_by_name_and_images_may_lie_deeper(tmp_path):
     files_at(tmp_path, "test/5.png", "train/notes.txt", "6.png")  # no image of a class
     opened = paths.open_all("", paths.Settings(f"folder:{tmp_path}"))
     assert opened.classes == ("a", "b", "c")
-    records = {split: rows().read(range(len(rows()))) for split, rows in opened.splits.items()}
+    records = {split: rows().read(rows().order) for split, rows in opened.splits.items()}
     assert {(s, r["file_name"], r["label"]) for s, rows in records.items() for r in rows} == {
         ("train", "train/b/x/1.png", 1),
         ("train", "train/a/2.png", 0),
