@@ -63,7 +63,7 @@ def evaluate(workdir: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, 
                 f"checkpoint {step} of {workdir} cannot be used: {error}; restore its files, or "
                 "train in another directory"
             ) from error
-        splits = {dataset.validation_split: experiment.validation}
+        splits = {dataset.validation_split or "validation": experiment.validation}
         try:  # opening a split may decode its records, evaluating it does
             if dataset.test_split:
                 splits[dataset.test_split] = batches_of_test_split(experiment)
