@@ -103,49 +103,53 @@ class Run:
         self.config, self.workdir = config, workdir
         self.progress, self.interrupt = progress or Progress(quiet=True), interrupt
         self.on_step = on_step or (lambda step: None)
-        self._budget = config.budget.fresh_examples
-        self._saves = config.checkpoint_every_fresh_examples > 0
         self.counters, self.time_left = Counters(), TimeLeft()
+        self.result: dict[str, Any] | None = None
         self._begun = False  # whether this process has asked for a batch
         self._whole = True  # whether model and input are at the same moment
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved = -1  # the step of the last checkpoint
         self._held = contextlib.ExitStack()  # the directory and what follows the run
         tools = tools or tracking.Tools(root=workdir)
-        explained = cli.disk_full_named(workdir), memory.exhaustion_explained(config)
-        with explained[0], explained[1], contextlib.ExitStack() as held:
-            # Data, directory, devices and program and input, state: what is refused early is cheap.
-            data = experiment or open_splits_of(config)
-            record = {
-                "config": config.to_dict(),
-                "dataset": data.info.to_record(),
-                **environment.describe(),
-            }
-            place, lock = (workdir, record, base.MAY_CHANGE_ON_RESUME), None if locked else held
-            with cli.writing_to(workdir):
-                self.result: dict[str, Any] | None = processes.decided_by_first(
-                    lambda: workdirs.checked(*place)
-                )
-            if self.result is None:
-                made = data if isinstance(data, Experiment) else make_experiment(config, data)
-                self.experiment = made
-                self.result = processes.decided_by_first(lambda: workdirs.enter(*place, lock=lock))
+        with cli.disk_full_named(workdir), contextlib.ExitStack() as held:
+            with memory.exhaustion_explained(config):
+                record = self._enter(experiment, None if locked else held)
             if self.result is not None:  # it has ended before
                 tools.copy(workdir, self.progress.say)
                 return
-            self.policy, self.transfer = self.experiment.policy, self.experiment.transfer
-            self.stepper = stepper or Stepper(self.experiment.program, config.seed.data)
             self.followers = tools.followers(workdir, record["config"], self.progress.say)
             held.callback(self.followers.close)
-            self._restore(held)
-            at = self.counters.step
+            with memory.exhaustion_explained(config):
+                self.policy, self.transfer = self.experiment.policy, self.experiment.transfer
+                self.stepper = stepper or Stepper(self.experiment.program, config.seed.data)
+                self._restore(held)
+            at, note = self.counters.step, self.progress.say
             with cli.writing_to(workdir):
                 processes.decided_by_first(
-                    lambda: origins.note(
-                        workdir, record, at, base.CHANGE_ROUNDING, self.progress.say
-                    )
+                    lambda: origins.note(workdir, record, at, base.CHANGE_ROUNDING, note)
                 )
             self._held = held.pop_all()
+
+    def _enter(
+        self, experiment: Experiment | None, lock: contextlib.ExitStack | None
+    ) -> dict[str, Any]:
+        """Opens the data, checks the directory, builds the rest, and enters the directory: what is
+        refused early is cheap, and nothing is written before all is known to be possible. Returns
+        the content of config.json; `result` is set for a run that has finished."""
+        data = experiment or open_splits_of(self.config)
+        record = {
+            "config": self.config.to_dict(),
+            "dataset": data.info.to_record(),
+            **environment.describe(),
+        }
+        place = self.workdir, record, base.MAY_CHANGE_ON_RESUME
+        with cli.writing_to(self.workdir):
+            self.result = processes.decided_by_first(lambda: workdirs.checked(*place))
+        if self.result is None:
+            made = data if isinstance(data, Experiment) else make_experiment(self.config, data)
+            self.experiment = made
+            self.result = processes.decided_by_first(lambda: workdirs.enter(*place, lock=lock))
+        return record
 
     def _restore(self, held: contextlib.ExitStack) -> None:
         """Opens everything, at the newest usable checkpoint if there is one; `held` closes it."""
@@ -219,7 +223,8 @@ class Run:
             if self._reached_target():
                 self._last_save()
                 return "reached"
-            if self._due("checkpoint") or (improved and self._saves):
+            saves = self.config.checkpoint_every_fresh_examples > 0
+            if self._due("checkpoint") or (improved and saves):
                 self._save()
             if stop:
                 raise Preempted
@@ -287,7 +292,7 @@ class Run:
 
     def _last_save(self) -> None:
         self._log()
-        if self._saves:
+        if self.config.checkpoint_every_fresh_examples:
             self._save()
 
     def _save(self) -> None:
@@ -328,8 +333,9 @@ class Run:
         self.followers.step(at.step + 1)
         with TraceAnnotation("transfer"):
             rows = self.transfer.put(batch)
-        horizon = self.config.optimizer.schedule.horizon_fresh_examples or self._budget
-        done = self._done(self.policy.horizon_steps, horizon)
+        horizon = self.config.optimizer.schedule.horizon_fresh_examples
+        budget = self.config.budget.fresh_examples
+        done = self._done(self.policy.horizon_steps, horizon or budget)
         hyper = optimizer.hyperparameters(self.config, min(1.0, done))  # past it, the last rate
         if not self.stepper.compiled:
             with self._paused("compile"):
@@ -431,7 +437,8 @@ class Run:
 
     def _status(self) -> Status:
         at, target, seconds = self.counters, self.experiment.target, self.clock.train
-        done = self._done(self.policy.total_steps, self._budget)
+        budget = self.config.budget.fresh_examples
+        done = self._done(self.policy.total_steps, budget)
         rows_per_second = at.step * self.config.batch_size / seconds if seconds else 0.0
         return Status(
             metric=target.metric,
@@ -440,7 +447,7 @@ class Run:
             seconds_left=self.time_left(at.step, done),
             input_wait_fraction=self.clock.input_wait_fraction,
             fresh_examples=at.fresh_examples,
-            budget=self._budget,
+            budget=budget,
             fresh_per_second=at.fresh_examples / seconds if seconds else 0.0,
             rows_per_second=rows_per_second if self.policy.repeats else None,
         )

@@ -209,10 +209,11 @@ def test_a_stopped_run_keeps_its_decisions_and_resumes(tmp_path):
 def test_the_schedule_follows_fresh_examples(tmp_path):
     decisions = [[32], [0], [0], *[[32]] * 9, [0], *[[32]] * 10]
     replay = decisions_file(tmp_path / "decisions", decisions)
-    config = auto(echo__replay=replay, log_every_steps=1)
+    horizon = {"optimizer__schedule__horizon_fresh_examples": 320}
+    config = auto(echo__replay=replay, log_every_steps=1, **horizon)
     train.train(config, tmp_path / "run")
     logged = [r for r in records.read_metrics(tmp_path / "run") if r["split"] == "train"]
-    before = np.cumsum([0, *(fresh for (fresh,) in decisions[:-1])]) / 640
+    before = np.minimum(np.cumsum([0, *(fresh for (fresh,) in decisions[:-1])]) / 320, 1.0)
     assert [r["fresh_examples"] for r in logged] == np.cumsum(decisions).tolist()
     schedule = config.optimizer.schedule
     assert schedule.name == "linear"
