@@ -126,10 +126,10 @@ def test_lanes_at_different_steps_are_stacked_once_they_meet(apart, tmp_path, ca
 def test_lanes_with_different_losses_form_separate_stacks_and_fail_separately(
     tmp_path, monkeypatch
 ):
-    def out_of_memory(programs, states, rows, hypers, data_seed):
-        raise MemoryError(f"no room for {len(hypers.learning_rate)}")
+    def fail(programs, states, rows, hypers, data_seed):
+        raise RuntimeError(f"no room for {len(hypers.learning_rate)}")
 
-    monkeypatch.setattr(stepper.StackedPrograms, "compile_train", out_of_memory)
+    monkeypatch.setattr(stepper.StackedPrograms, "compile_train", fail)
     configs = [mini(loss__label_smoothing=smoothing) for smoothing in (0.0, 0.1, 0.1)]
     results = lanes.train(configs, in_directory(tmp_path)[:3], QUIET, stacked=True)
     assert {result["status"] for result in results} == {"failed"}
