@@ -43,6 +43,7 @@ class Status:
         fresh_per_second: fresh examples per second of training.
         rows_per_second: rows of batches, fresh ones and repeats, per second of training; None if
             nothing is repeated.
+        loss: the training loss of the last step that is known; None before the first.
     """
 
     metric: str
@@ -54,12 +55,14 @@ class Status:
     budget: int
     fresh_per_second: float
     rows_per_second: float | None
+    loss: float | None = None
 
     def __str__(self) -> str:
         value = "-" if self.value is None else f"{self.value:.4g}"
         rows = self.rows_per_second
         parts = (
             f"{self.metric} {value} ({self.goal})",
+            None if self.loss is None else f"training loss {self.loss:.3g}",
             left(self.seconds_left),
             f"input wait {self.input_wait_fraction:.0%}",
             f"{self.fresh_per_second:,.0f} fresh/s",

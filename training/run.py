@@ -107,6 +107,7 @@ class Run:
         self.result: dict[str, Any] | None = None
         self._begun = False  # whether this process has asked for a batch
         self._whole = True  # whether model and input are at the same moment
+        self._loss: float | None = None  # the training loss of the last step that was read
         self._pending: list[tuple[dict[str, Any], Any]] = []  # (record, metrics) of unread steps
         self._saved = -1  # the step of the last checkpoint
         self._held = contextlib.ExitStack()  # the directory and what follows the run
@@ -376,6 +377,7 @@ class Run:
             if step % every == 0 and self.recorder.active:
                 copies = self.experiment.copies.window(step - every, step)
                 self.recorder.write({**position, **values, **copies})
+            self._loss = values["loss"]
             if step == 1:
                 at.initial_loss = values["loss"]
             why = divergence.explanation(step, values["loss"], nonfinite, at.initial_loss)
@@ -450,4 +452,5 @@ class Run:
             budget=budget,
             fresh_per_second=at.fresh_examples / seconds if seconds else 0.0,
             rows_per_second=rows_per_second if self.policy.repeats else None,
+            loss=self._loss,
         )

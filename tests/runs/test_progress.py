@@ -1,5 +1,6 @@
 """What a command displays while it works."""
 
+import dataclasses
 import io
 import threading
 
@@ -93,3 +94,8 @@ def test_what_takes_long_is_named_meanwhile(monkeypatch):
     with progress.meanwhile("waiting for the second batch"):
         pass
     assert not said.is_set()
+
+
+def test_between_evaluations_a_line_has_the_training_loss():
+    line = str(dataclasses.replace(STATUS, loss=0.51234))
+    assert "| training loss 0.512 |" in line
