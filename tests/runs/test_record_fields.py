@@ -10,7 +10,8 @@ from runs import records
 from tests.helpers.runs import EIGHT_STEPS, ROOT, echoing, mini
 
 PAGE = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
-ROWS = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ")]
+SECTION = PAGE.partition("## Fields of the records")[2].partition("\n## ")[0]
+ROWS = [line.strip("|").split("|") for line in SECTION.splitlines() if line.startswith("| ")]
 
 
 def names(cell):
