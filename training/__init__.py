@@ -1,1 +1,1 @@
-"""An experiment, its compiled step, and what they need: optimizer, sharding, memory checks."""
+"""An experiment, its compiled step, the run that takes it, and what they need."""
