@@ -56,7 +56,6 @@ def open_tree(tree: Tree, settings: Settings) -> PathData:
         num_classes=max(int(labels_N.max()) for labels_N in labels.values()) + 1,
         image_shape=shape,
         channels=shape[-1],
-        side=max(shape[:2]),
     )
     return PathData(splits, info)
 

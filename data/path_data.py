@@ -114,7 +114,7 @@ def shuffled_order(n: int) -> list[int]:
 
 
 def image_properties(records: Records) -> dict[str, Any]:
-    """`image_shape`, `channels` (1 if all images are gray, else 3), and `side` of a DatasetInfo.
+    """`image_shape` and `channels` (1 if all images are gray, else 3) of a DatasetInfo.
 
     Only the first records are read, which `shuffled_order` has made a random sample.
 
@@ -122,11 +122,11 @@ def image_properties(records: Records) -> dict[str, Any]:
         RecordError: one of them is not an image.
     """
     source = FileSource("train", [(records, range(min(_SAMPLE, len(records))))])
-    sizes, gray = [], True
+    sizes, gray = set(), True
     for index, record in enumerate(source.__getitems__(range(len(source)))):
         try:
             with Image.open(io.BytesIO(record["image"])) as image:
-                sizes.append((image.height, image.width))
+                sizes.add((image.height, image.width))
                 gray &= image.mode in _GRAY_MODES
         except Exception as error:  # the readers of many formats raise many types
             why = "" if isinstance(error, UnidentifiedImageError) else f": {reason(error)}"
@@ -134,6 +134,5 @@ def image_properties(records: Records) -> dict[str, Any]:
                 f"{source.where(index)} is no image of a known format{why}; fix it, or remove it"
             ) from error
     channels = 1 if gray else 3
-    shape = (*sizes[0], channels) if len(set(sizes)) == 1 else None
-    side = sorted(map(max, sizes))[len(sizes) // 2]
-    return {"image_shape": shape, "channels": channels, "side": side}
+    shape = (*sizes.pop(), channels) if len(sizes) == 1 else None
+    return {"image_shape": shape, "channels": channels}

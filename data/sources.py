@@ -192,7 +192,6 @@ class DatasetInfo:
         notes: sentences on records that are held out, truncated, or left out.
         has_boxes: whether records have `objects` with boxes and labels.
         object_classes: classes of the objects; None = num_classes. It is in no record.
-        side: pixels of the longer side of the median image, of data by path. It is in no record.
 
     Raises:
         SourceError: the number of classes is none that a network can have.
@@ -208,7 +207,6 @@ class DatasetInfo:
     notes: tuple[str, ...] = ()
     has_boxes: bool = False
     object_classes: int | None = None
-    side: int | None = None
 
     def __post_init__(self):
         if self.num_classes is not None and not 1 <= self.num_classes <= MAX_CLASSES:
@@ -220,7 +218,7 @@ class DatasetInfo:
     def to_record(self) -> dict[str, Any]:
         """What the records of runs and studies say of the data set."""
         record = dataclasses.asdict(self)
-        del record["object_classes"], record["side"]
+        del record["object_classes"]
         return record
 
 

@@ -65,17 +65,6 @@ def split_names(dataset: Any) -> tuple[str, str, tuple[str, ...]]:
     return train, validation, notes
 
 
-def describe(dataset: Any) -> tuple[int, DatasetInfo]:
-    """The number of training examples (records, for text) of `dataset` (config.dataset), and what
-    is known of the data set: classes, sizes of images.
-
-    Raises:
-        SourceError, RecordError: the training split cannot be opened.
-    """
-    source, info = _open_split(dataset, split_names(dataset)[0])
-    return len(source), info
-
-
 def remarks(dataset: Any) -> list[str]:
     """What to say of the splits of `dataset` (config.dataset) before training on them."""
     with contextlib.suppress(SourceError, RecordError):  # which opening them raises

@@ -71,7 +71,7 @@ def test_each_kind_gives_every_image_with_its_label_and_what_a_model_must_know(
     assert sorted(content(train_split)) == sorted(wanted(NUMBERS["train"]))
     assert sorted(content(held_out)) == sorted(wanted(NUMBERS["val"]))
     assert info == same
-    assert (info.num_classes, info.image_shape, info.channels, info.side) == (3, (8, 8, 1), 1, 8)
+    assert (info.num_classes, info.image_shape, info.channels) == (3, (8, 8, 1), 1)
     half, _ = splits.open_source(name, "train[:50%]", str(tmp_path))
     assert content(half) == content(train_split)[:30]
     assert {label for _, label in content(half)} == {0, 1, 2}  # the data are sorted by class
@@ -118,7 +118,6 @@ def test_data_without_splits_are_divided_and_it_is_said_once(kind, write, tmp_pa
     (note,) = info.notes
     assert f"{len(held_out)} of its 300 records" in note
     assert splits.remarks(dataset) == [note]
-    assert splits.describe(dataset)[0] == len(kept)
     explicit = dataset_of(
         tmp_path, dataset.name, train_split="kept", validation_split="held_out[:5]"
     )
@@ -247,10 +246,10 @@ def test_an_image_of_each_suffix_is_decoded(suffix, tmp_path):
 @pytest.mark.parametrize(
     ("sizes", "modes", "expected"),
     [
-        ([(8, 8), (8, 8)], ["L", "L"], ((8, 8, 1), 1, 8)),
-        ([(8, 6), (8, 6)], ["L", "RGB"], ((6, 8, 3), 3, 8)),
-        ([(8, 6), (6, 9)], ["P", "RGBA"], (None, 3, 9)),
-        ([(8, 6), (6, 8)], ["1", "I;16"], (None, 1, 8)),
+        ([(8, 8), (8, 8)], ["L", "L"], ((8, 8, 1), 1)),
+        ([(8, 6), (8, 6)], ["L", "RGB"], ((6, 8, 3), 3)),
+        ([(8, 6), (6, 8)], ["P", "RGBA"], (None, 3)),
+        ([(8, 6), (6, 8)], ["1", "I;16"], (None, 1)),
     ],
 )
 def test_size_and_channels_are_found_from_the_images(sizes, modes, expected, tmp_path):
@@ -258,7 +257,7 @@ def test_size_and_channels_are_found_from_the_images(sizes, modes, expected, tmp
         (tmp_path / "ab"[number]).mkdir()
         Image.new(mode, size).save(tmp_path / "ab"[number] / f"{number}.png")
     info = splits.open_source(f"folder:{tmp_path}", "train")[1]
-    assert (info.image_shape, info.channels, info.side) == expected
+    assert (info.image_shape, info.channels) == expected
 
 
 @pytest.mark.parametrize(
